@@ -10,9 +10,9 @@ from .contraction import transpose as transpose
 from .dispatch import einsum as einsum
 from .einsum_call import EinsumCall as EinsumCall
 from .explanation import explain as explain
-from .host.building import read_call as read_call
 from .host.prepared import PreparedCall as PreparedCall
 from .kernel import CallKernel as CallKernel
 from .kernel_cache import clear_call_cache as clear_call_cache
+from .structure import read_call as read_call
 from .tuning import autotune as autotune
 from .tuning import tune as tune

@@ -27,6 +27,7 @@ from feinsum.calling.by_numpy import (
     steps_call,
 )
 from feinsum.calling.host.general import CallKey, GeneralCall
+from feinsum.calling.host.sharing import CallFamily
 from feinsum.calling.kernel_cache import (
     CACHE_BOUND,
     GENERAL_BOUND,
@@ -442,7 +443,17 @@ def _new_call(key: CallKey, is_optional: bool) -> Call:
     else:
         parsed = key.parse()
         _check_form(key.target, parsed.shape, parsed.dtype)
-    return GeneralCall(key, steps, is_optional)
+    return GeneralCall(key, steps, is_optional, _family_of(key))
+
+
+def _family_of(key: CallKey) -> CallFamily:
+    """Return the family of calls that differ from this one in sizes only."""
+    families = remembered(Calls).families
+    if len(families) >= GENERAL_BOUND:
+        families.clear()
+    dtypes = tuple(form.dtype for form in key.forms)
+    likeness = key.subscripts, dtypes, key.first, key.options
+    return families.setdefault(likeness, CallFamily())
 
 
 def _device_form(array: Any) -> ArrayForm:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
+from math import prod
 
+import numpy as np
 from constantdict import constantdict
 
 from feinsum.calling.operands import (
@@ -22,9 +25,18 @@ from feinsum.ir import (
     IndexList,
     Operand,
     SizeParam,
-    generalize,
-    with_extents,
+    tied_to,
 )
+from feinsum.ir.workload import LONG_EXTENT
+
+MIN_TERMS = 1 << 15
+"""Of a sum that is added up in double precision. Shorter ones lose no more than a dot
+product of numpy, and their operands may be in a cache, where conversions take time.
+"""
+MAX_READS = 2
+"""Products for each entry of the operands, up to which a kernel waits for memory."""
+WIDE = {np.dtype("f4"): np.dtype("f8"), np.dtype("c8"): np.dtype("c16")}
+"""The dtype in which long sums of each dtype are added up."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +76,17 @@ def c_steps(extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def normalize(
-    inputs: Sequence[StridedTerm], output: StridedTerm
-) -> tuple[tuple[StridedTerm, ...], StridedTerm]:
+    inputs: Sequence[StridedTerm],
+    output: StridedTerm,
+    varying: frozenset[str] = frozenset(),
+) -> tuple[tuple[StridedTerm, ...], StridedTerm, frozenset[str]]:
     """The same sums of products over the same entries, with as few axes as possible.
+
+    Args:
+        varying: indices with varying extents.
+
+    Returns:
+        The terms, the result, and the indices that have varying extents now.
 
     >>> A = StridedTerm(("i", "j"), (2, 3), (3, 1))
     >>> normalize([A, A], A)[1]
@@ -77,7 +97,10 @@ def normalize(
     arrays = [_in_memory_order(array) for array in arrays]
     while pair := _mergeable(arrays):
         arrays = [_merged(array, *pair) for array in arrays]
-    return tuple(arrays[:-1]), arrays[-1]
+        outer, inner = pair
+        if inner in varying:
+            varying |= {outer}
+    return tuple(arrays[:-1]), arrays[-1], varying
 
 
 def _without_constant(inputs: Sequence[StridedTerm]) -> list[StridedTerm]:
@@ -154,19 +177,27 @@ class Argument:
 class EinsumCall:
     """A call as an einsum.
 
+    Index names are normalized, so that two notations of one einsum are equal.
+
     Attributes:
-        einsum: with normalized names, so that two notations of one einsum are equal;
-            long extents are size parameters.
-        sizes: the values of the size parameters.
-        arguments: what to pass for each operand of :attr:`einsum`.
+        inputs, output: the indices of each operand, and of the result.
+        extents: of every index, those of the result first.
+        uses: for each operand of the einsum, the position of its argument.
+        arguments: the arrays that a kernel gets.
         shape, dtype: of the result.
+        varying: indices whose extents are size parameters though they are short.
+        fixed: indices whose extents are literal though they are long.
     """
 
-    einsum: BatchedEinsum
-    sizes: constantdict[str, int]
+    inputs: tuple[IndexList, ...]
+    output: IndexList
+    extents: constantdict[str, int]
+    uses: tuple[int, ...]
     arguments: tuple[Argument, ...]
     shape: Shape
     dtype: DType
+    varying: frozenset[str] = frozenset()
+    fixed: frozenset[str] = frozenset()
 
     @property
     def work_dtype(self) -> DType:
@@ -176,17 +207,69 @@ class EinsumCall:
     @property
     def is_empty(self) -> bool:
         """Whether no product is formed: the result has no entries, or only zeros."""
-        return 0 in self.einsum.extents.values()
+        return 0 in self.extents.values()
+
+    @cached_property
+    def size_params(self) -> Mapping[str, str]:
+        """The size parameter of each index with a long or varying extent.
+
+        Equal extents share one; they are numbered in the order of the indices.
+        """
+        short = {self.extents[index] for index in self.varying}
+        summed = {*self.extents} - {*self.output}
+        names = [self.arguments[k].name for k in self.uses]
+        literal = self.fixed | tied_to(summed, zip(names, self.inputs, strict=True))
+        params: dict[int, str] = {}
+        return {
+            index: params.setdefault(extent, f"n{len(params)}")
+            for index in self.output
+            if (extent := self.extents[index]) >= LONG_EXTENT or extent in short
+            if index not in literal
+        }
+
+    @cached_property
+    def sizes(self) -> constantdict[str, int]:
+        """The values of the size parameters."""
+        params = self.size_params
+        return constantdict({name: self.extents[i] for i, name in params.items()})
+
+    @cached_property
+    def einsum(self) -> BatchedEinsum:
+        """The einsum, whose long extents are size parameters."""
+        params, dtype = self.size_params, self.work_dtype
+        row = []
+        for k, term in zip(self.uses, self.inputs, strict=True):
+            shape: list[Extent] = [
+                SizeParam(params[i]) if i in params else self.extents[i] for i in term
+            ]
+            row.append(Operand(self.arguments[k].name, tuple(shape), dtype))
+        return BatchedEinsum(self.output, self.inputs, (tuple(row),))
+
+    @property
+    def has_wide_sums(self) -> bool:
+        """See :func:`has_wide_sums`."""
+        return _are_wide(self.inputs, self.output, self.extents, self.work_dtype)
+
+    @property
+    def structure(self) -> Hashable:
+        """What is left without the values of the size parameters."""
+        params = self.size_params
+        extents = (*[params.get(index, n) for index, n in self.extents.items()],)
+        return self.output, self.inputs, self.uses, extents, self.dtype.str
 
 
 def parse_call(
-    subscripts: str, operands: Sequence[tuple[Shape, DType]], first: Sequence[int]
+    subscripts: str,
+    operands: Sequence[tuple[Shape, DType]],
+    first: Sequence[int],
+    varying: Collection[str] = (),
 ) -> EinsumCall:
     """Return the einsum that a call evaluates, over the axes of its arguments.
 
     Args:
         operands: shape and dtype of each operand.
         first: the first use of each, see :func:`first_uses`.
+        varying: see :class:`EinsumCall`.
 
     Raises:
         InvalidEinsumError: as :func:`feinsum.call_einsum` does.
@@ -196,59 +279,57 @@ def parse_call(
     indices = dict.fromkeys((*terms.output, *(i for t in terms.inputs for i in t)))
     # numbered by first use: two notations of one einsum become equal
     plain = {index: f"i{k}" for k, index in enumerate(indices)}
-    work = work_dtype(dtype)
-    arguments: dict[tuple[int, Shape], Argument] = {}
-    row = []
+    arguments: dict[tuple[int, Shape], int] = {}
+    uses = []
     for position, term in zip(first, terms.inputs, strict=True):
         shape = tuple(terms.extents[i] for i in term)
-        argument = Argument(f"a{len(arguments)}", position, shape)
-        argument = arguments.setdefault((position, shape), argument)
-        row.append(Operand(argument.name, shape, work))
-    einsum = BatchedEinsum(
-        _renamed(terms.output, plain),
+        uses.append(arguments.setdefault((position, shape), len(arguments)))
+    output = tuple(terms.extents[i] for i in terms.output)
+    check_sizes((*(shape for _, shape in arguments), output))
+    return EinsumCall(
         tuple(_renamed(term, plain) for term in terms.inputs),
-        (tuple(row),),
+        _renamed(terms.output, plain),
+        constantdict({plain[index]: terms.extents[index] for index in indices}),
+        tuple(uses),
+        tuple(Argument(f"a{k}", *key) for k, key in enumerate(arguments)),
+        output,
+        dtype,
+        frozenset(varying),
     )
-    shape = tuple(terms.extents[i] for i in terms.output)
-    check_sizes((*(x.shape for x in arguments.values()), shape))
-    general, sizes = _generalized(einsum)
-    return EinsumCall(general, sizes, tuple(arguments.values()), shape, dtype)
-
-
-def terms_of(parsed: EinsumCall) -> tuple[list[int], list[IndexList]]:
-    """Return the argument of each operand of the einsum, and its indices."""
-    number = {x.name: k for k, x in enumerate(parsed.arguments)}
-    (row,) = parsed.einsum.rows
-    return [number[operand.name] for operand in row], [*parsed.einsum.inputs]
 
 
 def with_terms(
     parsed: EinsumCall,
-    positions: Sequence[int],
     inputs: Sequence[StridedTerm],
     output: StridedTerm,
+    varying: frozenset[str],
 ) -> EinsumCall:
     """Return the einsum of other terms for the same arguments.
 
     Args:
-        positions: of the argument of each operand.
-        inputs, output: as made by :func:`normalize`.
+        inputs, output, varying: as made by :func:`normalize`.
     """
-    dtype = parsed.work_dtype
-    names: dict[tuple[int, StridedTerm], str] = {}
-    arguments: dict[str, Argument] = {}
-    row = []
-    for position, array in zip(positions, inputs, strict=True):
-        # one array may be read in two ways, which are two arrays of the kernel
+    # one array may be read in two ways, which are two arrays of the kernel
+    arguments: dict[tuple[int, StridedTerm], int] = {}
+    uses = []
+    for use, array in zip(parsed.uses, inputs, strict=True):
+        position = parsed.arguments[use].position
         key = position, StridedTerm((), array.extents, array.steps)
-        name = names.setdefault(key, f"a{len(names)}")
-        arguments[name] = Argument(name, position, array.extents)
-        row.append(Operand(name, array.extents, dtype))
-    terms = tuple(array.term for array in inputs)
-    einsum = BatchedEinsum(output.term, terms, (tuple(row),))
-    general, sizes = _generalized(einsum)
+        uses.append(arguments.setdefault(key, len(arguments)))
+    extents = {index: n for array in inputs for index, n, _ in array.axes}
+    indices = dict.fromkeys((*output.term, *extents))
     return EinsumCall(
-        general, sizes, tuple(arguments.values()), parsed.shape, parsed.dtype
+        tuple(array.term for array in inputs),
+        output.term,
+        constantdict({index: extents[index] for index in indices}),
+        tuple(uses),
+        tuple(
+            Argument(f"a{k}", position, array.extents)
+            for k, (position, array) in enumerate(arguments)
+        ),
+        parsed.shape,
+        parsed.dtype,
+        varying & {*indices},
     )
 
 
@@ -256,13 +337,23 @@ def _renamed(term: IndexList, names: dict[str, str]) -> IndexList:
     return tuple(names[index] for index in term)
 
 
-def _generalized(einsum: BatchedEinsum) -> tuple[BatchedEinsum, constantdict[str, int]]:
-    """Turn long extents into size parameters, numbered in the order of the indices."""
-    general, sizes = generalize(einsum)
-    names = {x.name: f"n{k}" for k, x in enumerate(general.size_params)}
-    extents: dict[str, Extent] = {
-        index: SizeParam(names[x.name]) if isinstance(x, SizeParam) else x
-        for index, x in general.extents.items()
-    }
-    renamed = constantdict({names[name]: value for name, value in sizes.items()})
-    return with_extents(general, extents), renamed
+def has_wide_sums(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    """Return whether the sums of an einsum are so long that they need double precision,
+    and the kernel waits for memory anyway.
+    """
+    extents = einsum.extents_at(sizes)
+    dtype = np.result_type(*einsum.output_dtypes)
+    return _are_wide(einsum.inputs, einsum.output, extents, dtype)
+
+
+def _are_wide(
+    inputs: Sequence[IndexList],
+    output: IndexList,
+    extents: Mapping[str, int],
+    dtype: DType,
+) -> bool:
+    n_terms = prod(extents[i] for i in {*extents} - {*output})
+    if dtype not in WIDE or n_terms < MIN_TERMS:
+        return False
+    entries = sum(prod(extents[i] for i in {*term}) for term in inputs)
+    return prod(extents.values()) <= MAX_READS * entries

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 
+from feinsum.calling.einsum_call import WIDE, has_wide_sums
 from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.codegen import (
     ContractionPath,
@@ -18,7 +18,7 @@ from feinsum.codegen import (
     generate_loopy,
 )
 from feinsum.errors import BuildError
-from feinsum.ir import BatchedEinsum, SizeParam
+from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
 from feinsum.measure.intermediates import (
     all_have_room,
@@ -31,9 +31,6 @@ from feinsum.retrieval import retrieve
 from feinsum.tuning import measure_if_possible
 
 logger = logging.getLogger(__name__)
-
-OUTPUT = "out"
-"""The name of the result in a kernel of one row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,20 +149,13 @@ def fits_memory(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
 def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashable:
     """Return a key of the sizes on which the kernel of an einsum depends.
 
-    None where every intermediate that a kernel could have fits the memory; the sizes
-    where one does not, as it decides on the kernel.
+    Whether sums are wide, and the sizes where an intermediate that a kernel could have
+    does not fit the memory, as it decides on the kernel.
     """
     # with room for all intermediates, one kernel serves all sizes
-    return None if all_have_room(einsum, sizes) else tuple(sorted(sizes.items()))
-
-
-MIN_TERMS = 1 << 15
-"""Of a sum that is added up in double precision. Shorter ones lose no more than a dot
-product of numpy, and their operands may be in a cache, where conversions take time.
-"""
-MAX_READS = 2
-"""Products for each entry of the operands, up to which a kernel waits for memory."""
-WIDE = {np.dtype("f4"): np.dtype("f8"), np.dtype("c8"): np.dtype("c16")}
+    has_room = all_have_room(einsum, sizes)
+    decisive = () if has_room else tuple(sorted(sizes.items()))
+    return has_wide_sums(einsum, sizes), decisive
 
 
 def with_wide_sums(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Any:
@@ -174,7 +164,7 @@ def with_wide_sums(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int])
     Args:
         sizes: values of the size parameters.
     """
-    if not _is_long(einsum, sizes):
+    if not has_wide_sums(einsum, sizes):
         return t_unit
     wide = WIDE[np.result_type(*einsum.output_dtypes)]
     # sorted, so that equal calls generate equal code
@@ -228,15 +218,3 @@ def _wide_terms(wide: np.dtype[Any]) -> Any:
             return Reduction(expr.operation, expr.inames, term, expr.allow_simultaneous)
 
     return Mapper()
-
-
-def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    extents = {
-        index: sizes[n.name] if isinstance(n, SizeParam) else n
-        for index, n in einsum.extents.items()
-    }
-    n_terms = prod(extents[i] for i in einsum.summation_indices)
-    entries = sum(prod(extents[i] for i in {*term}) for term in einsum.inputs)
-    n_products = prod(extents.values())
-    is_single = {*einsum.output_dtypes} <= {*WIDE}
-    return is_single and n_terms >= MIN_TERMS and n_products <= MAX_READS * entries

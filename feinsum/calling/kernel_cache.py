@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from feinsum.calling.by_numpy import FallbackCall, NumpyStepsCall
     from feinsum.calling.host.general import GeneralCall
     from feinsum.calling.host.prepared import PreparedCall
+    from feinsum.calling.host.sharing import CallFamily, SharedKernel
     from feinsum.calling.kernel import CallKernel
     from feinsum.db import Database
     from feinsum.records import Policy
@@ -153,6 +154,8 @@ class Calls:
         kernels: kernels shared by several calls, kept as long as one of those is.
         quick: prepared calls by their quick key; dropped when there are many.
         general: likewise, those that have no kernel.
+        families: what calls of equal subscripts and dtypes took.
+        shared: kernels that calls share, by the key of their structure.
         gpu: calls of arrays on a GPU.
         ready: calls on a GPU by their quick key.
         forms: by the type of an array on a GPU, the function that makes its key.
@@ -171,6 +174,8 @@ class Calls:
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
         self.general: dict[Hashable, GeneralCall | NumpyStepsCall] = {}
+        self.families: dict[Hashable, CallFamily] = {}
+        self.shared: BoundedCache[str, SharedKernel] = BoundedCache(CACHE_BOUND)
         self.gpu: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.ready: dict[Hashable, Any] = {}
         self.forms: dict[type | None, Callable[[Any], Hashable]] = {}

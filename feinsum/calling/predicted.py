@@ -18,7 +18,8 @@ import numpy as np
 
 from feinsum.cache import default_cache
 from feinsum.calling.einsum_call import StridedTerm, c_steps
-from feinsum.calling.kernel import OUTPUT, CallKernel, with_wide_sums
+from feinsum.calling.kernel import CallKernel, with_wide_sums
+from feinsum.calling.structure import OUTPUT
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import DeviceLostError, FeinsumError
 from feinsum.ir import BatchedEinsum, shape_at, to_text

@@ -183,7 +183,7 @@ def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, i
             "feinsum.sparse_array and the sizes of its profile",
             rules=("storage",),
         )
-    from feinsum.calling.host.building import read_call
+    from feinsum.calling.structure import read_call
 
     parsed = read_call(text, *arrays)
     if parsed.is_empty:

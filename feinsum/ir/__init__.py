@@ -38,6 +38,7 @@ from feinsum.ir.workload import (
     nodes_of,
     profile_names,
     size_names,
+    tied_to,
     with_extents,
     workload_of,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "sparse_array",
     "stored",
     "subscripts_of_words",
+    "tied_to",
     "to_text",
     "violations",
     "with_extents",

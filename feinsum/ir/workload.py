@@ -8,7 +8,7 @@ No size parameter has such a name: it is no identifier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
@@ -18,6 +18,7 @@ from constantdict import constantdict
 
 from feinsum.ir.einsum import BatchedEinsum, require_einsum
 from feinsum.ir.operand import Extent, SizeParam, shape_at
+from feinsum.subscripts import IndexList
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _with_params(
     einsum: BatchedEinsum, is_long: Callable[[int], bool]
 ) -> tuple[BatchedEinsum, constantdict[str, int]]:
     # a sum of parametric length would be another kernel
-    tied = _tied_to_sums(einsum)
+    tied = _tied_to({*einsum.summation_indices}, einsum)
     long = {
         index: extent
         for index in einsum.free_indices
@@ -158,21 +159,30 @@ def _with_params(
     return general, constantdict({param.name: n for n, param in params.items()})
 
 
-def _tied_to_sums(einsum: BatchedEinsum) -> set[str]:
-    """Return the indices whose extent an array ties to that of a contraction index."""
-    return _tied_to(set(einsum.summation_indices), einsum)
-
-
 def _tied_to(indices: set[str], einsum: BatchedEinsum) -> set[str]:
+    arrays = [
+        (operand.name, term)
+        for row in einsum.rows
+        for operand, term in zip(row, einsum.inputs, strict=True)
+    ]
+    return tied_to(indices, arrays)
+
+
+def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[str]:
     """Return the indices whose extent an array ties to that of some, and these.
 
     Every axis of an array has one extent, whatever indices it is read with.
+
+    Args:
+        arrays: the name of each operand, and its indices.
+
+    >>> sorted(tied_to({"j"}, [("A", "ij"), ("A", "jk"), ("B", "il")]))
+    ['i', 'j', 'k']
     """
     groups: dict[tuple[str, int], set[str]] = {}
-    for row in einsum.rows:
-        for operand, term in zip(row, einsum.inputs, strict=True):
-            for axis, index in enumerate(term):
-                groups.setdefault((operand.name, axis), set()).add(index)
+    for name, term in arrays:
+        for axis, index in enumerate(term):
+            groups.setdefault((name, axis), set()).add(index)
     tied: set[str] = set()
     grown = set(indices)
     # one array may tie an index that another array ties further

@@ -54,6 +54,13 @@ class PairedTimes:
         return not self.has_failed and time_ratio(*self._counted).is_faster
 
     @property
+    def saved(self) -> float:
+        """The share of the baseline's time that the kernel saves; 0 if it is slower."""
+        if self.has_failed:
+            return 0.0
+        return max(1 - 1 / time_ratio(*self._counted).median, 0.0)
+
+    @property
     def _counted(self) -> tuple[list[float], list[float]]:
         n = len(self.kernel_s)
         return self.baseline_s[self.n_warmups : n], self.kernel_s[self.n_warmups : n]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from math import inf
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from feinsum import call_einsum, explain, generate_loopy
 from feinsum.calling.by_numpy import FallbackCall
+from feinsum.calling.host.sharing import SharedKernel
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction.pairwise import IS_BUILT
 from feinsum.errors import BuildError, InvalidEinsumError, NotAKernelError
@@ -64,15 +66,15 @@ def test_every_state_of_a_kernel():
 
     assert kernel().startswith("kernel: none; one of an earlier process is tried after")
     assert "; 1 call took" in kernel()
-    call._due_s = inf
+    call.shared = SharedKernel(build=Future())
     assert kernel().startswith("kernel: another process is building one, since 1 call")
-    call.trial = PairedTimes([1.0, 1.0], [1.0])
+    call.kernel, call._trial = call, PairedTimes([1.0, 1.0], [1.0])
     assert kernel() == "kernel: in its trial against the steps, after 1 round"
-    call.trial, call.has_had_trial = None, True
+    call.kernel, call.shared, call.has_had_trial = None, None, True
     assert kernel() == "kernel: none: the steps were not slower than it"
     call.built = call
     assert kernel() == "kernel: used: it was faster than the steps"
-    call.built, call.has_had_trial, call._due_s = None, False, 0.0
+    call.built, call.has_had_trial = None, False
     remembered(Calls).builds.expected_s = inf
     assert kernel().startswith("kernel: none: the last build of this process failed")
 

@@ -9,14 +9,12 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from constantdict import constantdict
 
 from feinsum.calling.einsum_call import (
     EinsumCall,
     StridedTerm,
     c_steps,
     normalize,
-    terms_of,
     with_terms,
 )
 from feinsum.calling.gpu.contenders import Contender, fastest
@@ -61,7 +59,7 @@ from feinsum.calling.predicted import (
     predicted_kernel,
 )
 from feinsum.errors import BuildError
-from feinsum.ir import IndexList, with_extents, write_subscripts
+from feinsum.ir import IndexList, write_subscripts
 from feinsum.targets.cuda import CudaDevice
 from feinsum.transforms.ranking import Costed
 
@@ -180,19 +178,15 @@ def _required(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
 
 
 def _contraction(parsed: EinsumCall, site: Site) -> Contraction:
-    numbers, terms = terms_of(parsed)
+    numbers, terms = parsed.uses, parsed.inputs
     arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
     strides = [
         tuple(stride // feed.itemsize for stride in feed.strides) for feed in arguments
     ]
-    sizes = {
-        index: extent if isinstance(extent, int) else parsed.sizes[extent.name]
-        for index, extent in parsed.einsum.extents.items()
-    }
     return Contraction(
-        tuple(terms),
-        parsed.einsum.output,
-        sizes,
+        terms,
+        parsed.output,
+        parsed.extents,
         tuple(strides[k] for k in numbers),
         blas_dtype(parsed).itemsize,
         site.gpu,
@@ -201,7 +195,7 @@ def _contraction(parsed: EinsumCall, site: Site) -> Contraction:
 
 def _product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
     """The call of BLAS, with the quickest copies that it needs."""
-    numbers, terms = terms_of(parsed)
+    numbers, terms = parsed.uses, parsed.inputs
     arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
     copies = (
         None if order is None else _copy(term, order, arguments[k], site)
@@ -236,7 +230,7 @@ def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
 
 def _steps(parsed: EinsumCall, site: Site, plan: PlannedSteps) -> StepsCall:
     """The call of a plan, whose steps are built with what those before them give."""
-    numbers, terms = terms_of(parsed)
+    numbers, terms = parsed.uses, parsed.inputs
     arguments = shaped(parsed, site.arrays, parsed.work_dtype, site.opened.session)
     values = [(term, arguments[k]) for k, term in zip(numbers, terms, strict=True)]
     steps = []
@@ -286,16 +280,15 @@ def _merged(parsed: EinsumCall) -> EinsumCall:
 
     Fewer divisions find the place of an entry. Arrays are in C's order.
     """
-    numbers, terms = terms_of(parsed)
+    numbers, terms = parsed.uses, parsed.inputs
     arguments = [parsed.arguments[k] for k in numbers]
     inputs = [
         StridedTerm(term, feed.shape, c_steps(feed.shape))
         for term, feed in zip(terms, arguments, strict=True)
     ]
     shape = parsed.shape
-    output = StridedTerm(parsed.einsum.output, shape, c_steps(shape))
-    positions = [feed.position for feed in arguments]
-    return with_terms(parsed, positions, *normalize(inputs, output))
+    output = StridedTerm(parsed.output, shape, c_steps(shape))
+    return with_terms(parsed, *normalize(inputs, output))
 
 
 def _with_fixed_end(parsed: EinsumCall) -> EinsumCall:
@@ -304,15 +297,9 @@ def _with_fixed_end(parsed: EinsumCall) -> EinsumCall:
     Families put indices whose extents they do not know before all others, and then
     work-items side by side would write entries far apart.
     """
-    extents, output = dict(parsed.einsum.extents), parsed.einsum.output
-    has_fixed = any(isinstance(extents[index], int) for index in output)
-    last = extents[output[-1]] if output else 0
-    if not has_fixed or isinstance(last, int):
-        return parsed
-    extents[output[-1]] = parsed.sizes[last.name]
-    einsum = with_extents(parsed.einsum, extents)
-    left = {x.name: parsed.sizes[x.name] for x in einsum.size_params}
-    return replace(parsed, einsum=einsum, sizes=constantdict(left))
+    output = parsed.output
+    has_fixed = any(index not in parsed.size_params for index in output)
+    return replace(parsed, fixed=frozenset(output[-1:])) if has_fixed else parsed
 
 
 def _with_kernel(parsed: EinsumCall, site: Site, kernel: CallKernel) -> KernelCall:

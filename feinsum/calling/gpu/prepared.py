@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from feinsum.calling.einsum_call import EinsumCall, terms_of
+from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.products import Product
 from feinsum.calling.kernel import CallKernel
 from feinsum.ir import IndexList
@@ -51,7 +51,7 @@ class _Prepared:
     @cached_property
     def terms(self) -> list[tuple[int, IndexList]]:
         """The number of the feed and the indices of each operand."""
-        return [*zip(*terms_of(self.parsed), strict=True)]
+        return [*zip(self.parsed.uses, self.parsed.inputs, strict=True)]
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays to read for the einsum's operands, in the working dtype."""

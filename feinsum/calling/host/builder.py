@@ -15,10 +15,10 @@ import json
 import os
 import platform
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -34,7 +34,9 @@ from feinsum.threads import n_threads
 if TYPE_CHECKING:
     from feinsum.calling.einsum_call import EinsumCall
     from feinsum.calling.host.prepared import PreparedCall
+    from feinsum.calling.structure import CallStructure
     from feinsum.db import Database
+    from feinsum.targets.host.kernel import HostKernel
 
 N_RIVALS = 2
 """Recipes, next to the one that is predicted to be the fastest, that are timed."""
@@ -43,6 +45,8 @@ LIMIT_S = 300.0
 PRIORITY = 10
 """How much the process gives way to others."""
 LOCK = "builder"
+MAX_FACTOR = 1 << 20
+"""By which sizes may grow beyond those that a kernel was built for."""
 MAX_BYTES = 1 << 30
 """Maximum bytes of the operands, which the process makes once more."""
 
@@ -56,12 +60,15 @@ class BuildRequest:
         first: the first use of each; see
             :func:`feinsum.calling.operands.first_uses`.
         database: its address; None for the user's own.
+        varying: indices whose extents are run-time data though they are short, see
+            :class:`feinsum.calling.einsum_call.EinsumCall`.
     """
 
     subscripts: str
     forms: tuple[tuple[tuple[int, ...], tuple[int, ...], str], ...]
     first: tuple[int, ...]
     database: str | None
+    varying: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -86,13 +93,37 @@ class BuildRequest:
             None if database is None else os.fspath(cast(str, database)),
         )
 
-    @property
+    @cached_property
     def parsed(self) -> EinsumCall:
         """The call as an einsum."""
         from feinsum.calling.einsum_call import parse_call
 
         operands = [(tuple(shape), np.dtype(dtype)) for shape, _, dtype in self.forms]
-        return parse_call(self.subscripts, operands, self.first)
+        return parse_call(self.subscripts, operands, self.first, self.varying)
+
+    @cached_property
+    def structure(self) -> CallStructure:
+        """What calls have in common with this one if they share its kernel."""
+        from feinsum.calling.structure import CallStructure
+
+        forms = tuple(
+            ArrayForm(tuple(shape), tuple(strides), np.dtype(dtype), True)
+            for shape, strides, dtype in self.forms
+        )
+        return CallStructure(self.parsed, forms)
+
+    @cached_property
+    def key(self) -> str:
+        """The key of its structure in the cache on disk."""
+        parts = (
+            "built call",
+            f"{_installation()} {np.__version__} {n_threads()}",
+            *(os.environ.get(name, "") for name in ("FEINSUM_CC", "CC")),
+            _processor(),
+            str(self.database),
+            self.structure.text,
+        )
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def operands(self) -> list[Any]:
         """Make arrays with the memory layouts of those of the call."""
@@ -111,31 +142,91 @@ def _array(shape: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
     return array
 
 
-def built_before(request: BuildRequest) -> PreparedCall | None:
-    """Return the call with a kernel built for an earlier process; None without one."""
+@dataclass(frozen=True, eq=False)
+class BuiltKernel:
+    """A kernel that another process has built, for all calls of one structure.
+
+    Attributes:
+        names: of the arrays that it gets.
+        scalars: of the sizes and strides that it gets, with their names in the
+            structure.
+        is_normal: whether these are names of the normalized call.
+        takes: for each array but the result, the position of an operand, and whether it
+            is copied.
+        limits: the largest sizes, by their names in the structure, for which it was
+            built; empty if it holds no intermediates, which would grow with them.
+    """
+
+    kernel: HostKernel
+    names: Sequence[str]
+    scalars: Mapping[str, str]
+    is_normal: bool
+    takes: Sequence[tuple[int, bool]]
+    limits: Mapping[str, int]
+
+    @classmethod
+    def load(cls, answer: dict[str, Any]) -> BuiltKernel:
+        """Load the kernel of an answer.
+
+        Raises:
+            KeyError, TypeError, ValueError: if the answer is damaged.
+        """
+        from feinsum.targets.host.kernel import HostKernel, start_pool
+
+        # with the builder's threads: a pool of our own would need the compiler
+        start_pool(b64decode(answer["pool"]))
+        arguments = [
+            (n, None if d is None else np.dtype(d)) for n, d in answer["arguments"]
+        ]
+        kernel = HostKernel.loaded(b64decode(answer["content"]), tuple(arguments))
+        names = "names", "scalars", "is_normal", "takes", "limits"
+        return cls(kernel, *(answer[name] for name in names))
+
+    def call(self, structure: CallStructure) -> PreparedCall | None:
+        """Return a call of the structure with the kernel; None beyond its limits."""
+        from feinsum.calling.host.prepared import PreparedCall
+        from feinsum.calling.layouts import packed
+
+        values = structure.constants(is_normal=self.is_normal)
+        if any(values[name] > limit for name, limit in self.limits.items()):
+            return None
+        constants = {name: values[old] for name, old in self.scalars.items()}
+        caller = self.kernel.caller(self.names, constants)
+
+        def run(arrays: Sequence[Any], out: Any = None) -> Any:
+            caller((*arrays, out))
+            return out
+
+        parsed = structure.parsed
+        shapes = {x.position: x.shape for x in parsed.arguments}
+        inputs = tuple(
+            (
+                k,
+                partial(packed, shape=shapes[k], dtype=parsed.work_dtype)
+                if is_copied
+                else None,
+            )
+            for k, is_copied in self.takes
+        )
+        return PreparedCall(parsed, None, inputs, run)
+
+
+def built_before(request: BuildRequest) -> BuiltKernel | None:
+    """Return the kernel that was built for an earlier process; None without one."""
     from feinsum.cache import default_cache
 
     cache = default_cache()
-    answer = None if cache is None else cache.read(_key(request))
+    answer = None if cache is None else cache.read(request.key)
     try:
-        return _loaded(request.parsed, json.loads(answer)) if answer else None
+        return BuiltKernel.load(json.loads(answer)) if answer else None
     except (KeyError, TypeError, ValueError):  # a damaged entry
         return None
 
 
-def _key(request: BuildRequest) -> str:
-    """Return a key of what a kernel depends on, computed without further imports.
-
-    An installation is told by the time of this file, which is new with each.
-    """
-    parts = (
-        "built call",
-        f"{Path(__file__).stat().st_mtime_ns} {np.__version__} {n_threads()}",
-        *(os.environ.get(name, "") for name in ("FEINSUM_CC", "CC")),
-        _processor(),
-        json.dumps(asdict(request)),
-    )
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+@lru_cache(1)
+def _installation() -> int:
+    """Return the time of this file, which is new with each installation."""
+    return Path(__file__).stat().st_mtime_ns
 
 
 @lru_cache(1)
@@ -148,8 +239,8 @@ def _processor() -> str:
     return "\n".join(line for line in text.split("\n") if "MHz" not in line)
 
 
-def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
-    """The call with a kernel that another process builds, and that is kept on disk.
+def build_elsewhere(request: BuildRequest) -> BuiltKernel | None:
+    """The kernel that another process builds for a call, and that is kept on disk.
 
     Returns:
         None if the best recipe calls a library, or there is none.
@@ -170,35 +261,7 @@ def build_elsewhere(request: BuildRequest) -> PreparedCall | None:
         raise BuildError(answer["failure"])
     if not answer:
         return None
-    return _loaded(request.parsed, answer)
-
-
-def _loaded(parsed: EinsumCall, answer: dict[str, Any]) -> PreparedCall:
-    from feinsum.calling.host.prepared import PreparedCall
-    from feinsum.calling.layouts import packed
-    from feinsum.targets.host.kernel import HostKernel, start_pool
-
-    # with the builder's threads: a pool of our own would need the compiler
-    start_pool(b64decode(answer["pool"]))
-    kernel = HostKernel.loaded(
-        b64decode(answer["content"]),
-        tuple((n, None if d is None else np.dtype(d)) for n, d in answer["arguments"]),
-    )
-    call = kernel.caller(answer["names"], answer["constants"])
-
-    def run(arrays: Sequence[Any], out: Any = None) -> Any:
-        call((*arrays, out))
-        return out
-
-    dtype = parsed.work_dtype
-    inputs = tuple(
-        (
-            position,
-            None if shape is None else partial(packed, shape=tuple(shape), dtype=dtype),
-        )
-        for position, shape in answer["takes"]
-    )
-    return PreparedCall(parsed, None, inputs, run)
+    return BuiltKernel.load(answer)
 
 
 def _answer(request: BuildRequest) -> dict[str, Any]:
@@ -225,18 +288,41 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
     (output,) = {name for name, dtype in code.arguments if dtype is None} - {
         *call.names
     }
-    shapes = {x.position: x.shape for x in parsed.arguments}
     return {
         "content": b64encode(code.compiled_once()).decode(),
         "pool": b64encode(pool().content).decode(),
         "arguments": [(n, None if d is None else d.str) for n, d in code.arguments],
         "names": [*call.names, output],
-        "constants": {name: int(value) for name, value in call.constants.items()},
-        "takes": [
-            (position, None if copy is None else shapes[position])
-            for position, copy in call.inputs
-        ],
+        "scalars": dict(call.scalars),
+        "is_normal": call.is_normal,
+        "takes": [(position, copy is not None) for position, copy in call.inputs],
+        "limits": _limits(request.structure, call),
     }
+
+
+def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
+    """Return the sizes up to which the intermediates of a kernel fit the memory; empty
+    if they always do.
+    """
+    from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
+
+    assert call.kernel is not None
+    t_unit = call.kernel.t_unit
+    parsed = structure.normal.parsed if call.is_normal else structure.parsed
+    values = structure.constants(is_normal=call.is_normal)
+
+    def n_bytes(factor: int) -> int:
+        larger = {**values, **{name: factor * n for name, n in parsed.sizes.items()}}
+        scalars = {name: larger[old] for name, old in call.scalars.items()}
+        return temporary_bytes(t_unit, scalars)
+
+    limit = intermediate_limit_bytes(parsed.einsum, parsed.sizes)
+    if not parsed.sizes or n_bytes(MAX_FACTOR) <= limit:
+        return {}
+    factor = 1
+    while n_bytes(2 * factor) <= limit:
+        factor *= 2
+    return {name: factor * n for name, n in parsed.sizes.items()}
 
 
 def _main() -> None:
@@ -253,7 +339,7 @@ def _main() -> None:
             answer = _answer(request)
         if answer and cache is not None:
             # here, since the calling process may have ended
-            cache.write(_key(request), json.dumps(answer).encode())
+            cache.write(request.key, json.dumps(answer).encode())
     except Exception as error:  # noqa: BLE001  (the calling process tells it)
         answer = {"failure": f"{type(error).__name__}: {error}"}
     channel.answer(json.dumps(answer))

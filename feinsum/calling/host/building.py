@@ -25,16 +25,7 @@ from math import prod
 from time import perf_counter, sleep
 from typing import Any
 
-from feinsum.calling.einsum_call import (
-    Argument,
-    EinsumCall,
-    StridedTerm,
-    c_steps,
-    normalize,
-    parse_call,
-    terms_of,
-    with_terms,
-)
+from feinsum.calling.einsum_call import Argument, EinsumCall, StridedTerm
 from feinsum.calling.host.general import CallKey
 from feinsum.calling.host.prepared import (
     Conversion,
@@ -44,7 +35,6 @@ from feinsum.calling.host.prepared import (
     view_of,
 )
 from feinsum.calling.kernel import (
-    OUTPUT,
     CallKernel,
     recorded_kernel,
     sizes_that_matter,
@@ -54,20 +44,22 @@ from feinsum.calling.kernel import (
 from feinsum.calling.kernel_cache import cached_kernel
 from feinsum.calling.layouts import (
     COPIED,
-    IN_ORDER,
     ArgumentLayout,
-    operand_layout,
-    output_layout,
     strided_layout,
     strides_of,
     values_of,
 )
-from feinsum.calling.operands import ArrayForm, as_array, first_uses, form_of
 from feinsum.calling.predicted import (
     UnrecordedCall,
     checked_kernel,
     predicted_kernel,
     view_as,
+)
+from feinsum.calling.structure import (
+    OUTPUT,
+    CallStructure,
+    Layouts,
+    NormalizedCall,
 )
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import FeinsumError
@@ -83,7 +75,6 @@ from feinsum.targets.protocol import Array
 logger = logging.getLogger(__name__)
 
 Arrays = Sequence[Any]
-Layouts = Mapping[str, ArgumentLayout]
 
 
 def build_call(
@@ -112,8 +103,8 @@ def _build_for_host(
 ) -> PreparedCall:
     """Return a call of host arrays, on any device."""
     opened = open_device(key.device.selector)
-    layouts = _operand_layouts(parsed, key.forms)
-    output = _output_layout(parsed, key.target)
+    structure = CallStructure(parsed, key.forms, key.target)
+    layouts, output = structure.layouts, structure.output
     if not opened.reads_in_place:
         layouts, output = dict.fromkeys(layouts, COPIED), COPIED
     _check_room(parsed, layouts, output if key.target is not None else COPIED)
@@ -128,7 +119,7 @@ def _build_for_host(
             kernel_key, lambda: recorded_kernel(einsum, sizes, strides, opened, options)
         )
     if kernel is None and opened.reads_in_place:
-        context = CompilationContext(parsed, key, arrays, opened, layouts, sharing)
+        context = CompilationContext(structure, key, arrays, opened, sharing)
         call = context.build(n_rivals)
         if call is not None:
             return call
@@ -155,7 +146,7 @@ def _with_kernel(
         kernel.compiled.built.caller([*layouts], constants),
         output.is_in_place and parsed.dtype == parsed.work_dtype,
         names=(*layouts,),
-        constants=constants,
+        scalars={name: name for name in constants},
     )
 
 
@@ -181,21 +172,6 @@ def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> Prepar
     names = [x.name for x in parsed.arguments]
     caller = kernel.compiled.built.caller(names, sizes, arrays[0].queue)
     return PreparedCall(parsed, kernel, tuple(inputs), caller)
-
-
-def _operand_layouts(
-    parsed: EinsumCall, forms: Sequence[ArrayForm]
-) -> dict[str, ArgumentLayout]:
-    dtype = parsed.work_dtype
-    return {
-        x.name: operand_layout(x, forms[x.position], dtype) for x in parsed.arguments
-    }
-
-
-def _output_layout(parsed: EinsumCall, target: ArrayForm | None) -> ArgumentLayout:
-    if target is None:
-        return IN_ORDER
-    return output_layout(OUTPUT, target, parsed.work_dtype)
 
 
 def _copies(parsed: EinsumCall, layouts: Layouts) -> dict[str, Conversion]:
@@ -226,111 +202,20 @@ def _check_room(parsed: EinsumCall, layouts: Layouts, output: ArgumentLayout) ->
         check_room(prod(parsed.shape) * itemsize, "a result")
 
 
-@dataclass(frozen=True)
-class NormalizedCall:
-    """A call as an einsum with as few axes as possible.
-
-    Attributes:
-        inputs: the memory layout of each argument's array, by its name.
-        output: the memory layout of the result.
-    """
-
-    parsed: EinsumCall
-    inputs: Mapping[str, StridedTerm]
-    output: StridedTerm
-
-
-def read_call(subscripts: str, *operands: Any) -> EinsumCall:
-    """The einsum that a call evaluates, as best tuned: with as few axes as possible.
-
-    Args:
-        subscripts: as for :func:`feinsum.call_einsum`.
-        operands: arrays, or anything that numpy can convert to arrays; an object passed
-            twice is one operand.
-
-    Raises:
-        InvalidEinsumError: as :func:`feinsum.call_einsum` does.
-
-    >>> import numpy as np
-    >>> u = np.ones((1000, 3))
-    >>> call = read_call("ei,ej->eij", u, u)
-    >>> print(call.einsum)
-    {i0}{i1}, {i0}{i2} -> {i0}{i1}{i2} of (a0 a0) with a0[n0,3]:<f8
-    >>> dict(call.sizes), call.shape
-    ({'n0': 1000}, (1000, 3, 3))
-    """
-    arrays = [as_array(x) for x in operands]
-    forms = [form_of(array) for array in arrays]
-    shapes = [(form.shape, form.dtype) for form in forms]
-    parsed = parse_call(subscripts, shapes, first_uses(operands))
-    if parsed.is_empty:
-        return parsed
-    layouts = _operand_layouts(parsed, forms)
-    return normalize_call(parsed, arrays, layouts, None).parsed
-
-
-def normalize_call(
-    parsed: EinsumCall, arrays: Arrays, layouts: Layouts, target: ArrayForm | None
-) -> NormalizedCall:
-    """Return the same sums over the same memory, with as few axes as possible.
-
-    Args:
-        arrays: the operands of the call.
-        layouts: of the arguments; those that are copied are in C order.
-        target: the form of ``out``.
-    """
-    numbers, terms = terms_of(parsed)
-    inputs = [
-        _strided_term(term, parsed.arguments[k], layouts, arrays)
-        for k, term in zip(numbers, terms, strict=True)
-    ]
-    output = StridedTerm(parsed.einsum.output, parsed.shape, c_steps(parsed.shape))
-    if target is not None and _output_layout(parsed, target).is_in_place:
-        steps = tuple(step // target.dtype.itemsize for step in target.strides)
-        output = replace(output, steps=steps)
-    normal_inputs, normal_output = normalize(inputs, output)
-    positions = [parsed.arguments[k].position for k in numbers]
-    normal = with_terms(parsed, positions, normal_inputs, normal_output)
-    (row,) = normal.einsum.rows
-    names = [operand.name for operand in row]
-    return NormalizedCall(
-        normal, dict(zip(names, normal_inputs, strict=True)), normal_output
-    )
-
-
-def _strided_term(
-    term: tuple[str, ...], argument: Argument, layouts: Layouts, arrays: Arrays
-) -> StridedTerm:
-    """Return the memory layout of the array that a kernel reads."""
-    shape = argument.shape
-    if not layouts[argument.name].is_in_place:
-        return StridedTerm(term, shape, c_steps(shape))
-    array = arrays[argument.position]
-    steps = iter(
-        step // array.itemsize
-        for step, extent in zip(array.strides, array.shape, strict=True)
-        if extent != 1
-    )
-    return StridedTerm(
-        term, shape, tuple(1 if extent == 1 else next(steps) for extent in shape)
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class CompilationContext:
     """A call of host arrays, and what kernels of its normalized einsum depend on.
 
     Attributes:
-        arrays: the operands of the call.
-        layouts: of the arguments of the call, by name.
+        structure: of the call.
+        arrays: its operands.
         sharing: equal for calls that may share kernels.
     """
 
-    parsed: EinsumCall
+    structure: CallStructure
     key: CallKey
     arrays: Arrays
     opened: OpenDevice
-    layouts: Layouts
     sharing: Hashable
 
     def build(self, n_rivals: int) -> PreparedCall | None:
@@ -355,11 +240,10 @@ class CompilationContext:
         cached_kernel(self.kernel_key, lambda: fastest)
         return call
 
-    @cached_property
+    @property
     def normal(self) -> NormalizedCall:
         """The call as an einsum with as few axes as possible."""
-        target = self.key.target
-        return normalize_call(self.parsed, self.arrays, self.layouts, target)
+        return self.structure.normal
 
     @cached_property
     def form(self) -> CanonicalForm:
@@ -375,11 +259,10 @@ class CompilationContext:
     @cached_property
     def copies(self) -> Mapping[int, Conversion]:
         """By position, how the operands are copied that cannot be read in place."""
-        copies = _copies(self.parsed, self.layouts)
+        parsed = self.structure.parsed
+        copies = _copies(parsed, self.structure.layouts)
         return {
-            x.position: copies[x.name]
-            for x in self.parsed.arguments
-            if x.name in copies
+            x.position: copies[x.name] for x in parsed.arguments if x.name in copies
         }
 
     @cached_property
@@ -390,6 +273,24 @@ class CompilationContext:
             for name, x in self.arguments.items()
         }
         return {**layouts, OUTPUT: strided_layout(OUTPUT, self.normal.output)}
+
+    @cached_property
+    def scalars(self) -> Mapping[str, str]:
+        """By canonical name, the sizes and strides of the structure's normal call."""
+        sizes = {new: old for old, new in self.form.relabeling.size_params.items()}
+        strides = {
+            canonical: name
+            for array, layout in self.kernel_layouts.items()
+            for canonical, name in zip(
+                layout.values,
+                self.structure.normal_layouts[self._name_in_structure(array)].values,
+                strict=True,
+            )
+        }
+        return {**sizes, **strides}
+
+    def _name_in_structure(self, array: str) -> str:
+        return OUTPUT if array == OUTPUT else self.arguments[array].name
 
     @cached_property
     def kernel_key(self) -> Hashable:
@@ -423,7 +324,7 @@ class CompilationContext:
 
     def with_kernel(self, kernel: CallKernel) -> PreparedCall:
         """Return the call with a kernel, which other calls may share."""
-        built, parsed = kernel.compiled.built, self.parsed
+        built, parsed = kernel.compiled.built, self.structure.parsed
         # generated code takes addresses; a program of library calls needs the shapes
         is_program = not built.n_launches
         inputs = tuple(
@@ -435,7 +336,7 @@ class CompilationContext:
             )
             for x in self.arguments.values()
         )
-        is_in_place = _output_layout(parsed, self.key.target).is_in_place
+        is_in_place = self.structure.output.is_in_place
         constants = {**self.sizes, **values_of(self.kernel_layouts)}
         return PreparedCall(
             parsed,
@@ -445,7 +346,8 @@ class CompilationContext:
             is_in_place and parsed.dtype == parsed.work_dtype,
             _converted(None, self.normal.output, is_program),
             names=(*self.arguments,),
-            constants=constants,
+            scalars=self.scalars,
+            is_normal=True,
         )
 
     def with_recipe(self, spec: TransformSpec) -> PreparedCall:

@@ -6,7 +6,7 @@ that a kernel would have saved what building it costs: like renting skis until t
 could have been bought. Then another process builds it while the calls go on, see
 :mod:`feinsum.calling.host.builder`, and some calls are computed in turns with and
 without it; the faster way computes the others. However long a program runs, it waits
-for no kernel::
+for no kernel. Calls of many sizes share it, see :mod:`feinsum.calling.host.sharing`::
 
     seconds of calls   0 ------- LOOK_UP_S ------- BUILD_S / GAIN ------->
     computed           in steps  | in steps        | in steps   | in turns, then
@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -40,6 +41,12 @@ from feinsum.calling.by_numpy import (
     is_for_caller,
     report_fallback,
 )
+from feinsum.calling.host.sharing import (
+    CallFamily,
+    SharedKernel,
+    as_of_class,
+    find_shared,
+)
 from feinsum.calling.kernel_cache import Calls, DeviceKey, LookupOptions
 from feinsum.calling.operands import ArrayForm
 from feinsum.errors import BuildError
@@ -49,7 +56,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from feinsum.calling.einsum_call import EinsumCall
-    from feinsum.calling.host.builder import BuildRequest
+    from feinsum.calling.host.builder import BuildRequest, BuiltKernel
     from feinsum.calling.host.prepared import PreparedCall
     from feinsum.select import PairedTimes
 
@@ -134,25 +141,27 @@ class GeneralCall:
         steps: computes the call without a kernel; None if even the first call is to
             have one.
         is_optional: whether numpy may compute the call if no kernel can be built.
+        family: calls of any sizes that are otherwise like this one.
         built: the call with a kernel, once it exists and is faster.
         spent_s: seconds that the calls have taken.
-        trial: of a kernel that may be faster.
-        kernel: the call with that kernel.
-        has_looked: whether a kernel of an earlier process was looked for.
+        shared: the kernel of its structure, once the calls have taken a while.
+        kernel: the call with that kernel, while it is tried.
         has_had_trial: whether the trial of a kernel is over.
     """
 
     key: CallKey
     steps: NumpyStepsCall | None
     is_optional: bool
+    family: CallFamily = field(default_factory=CallFamily)
     built: Built | None = None
     spent_s: float = 0.0
     n_calls: int = 0
-    trial: PairedTimes | None = None
+    shared: SharedKernel | None = None
     kernel: PreparedCall | None = None
-    has_looked: bool = False
     has_had_trial: bool = False
     _due_s: float = 0.0
+    _request: BuildRequest | None = None
+    _trial: PairedTimes | None = None
     _building: Future[Built] | None = None
     _full: Built | None = None
     _lock: Lock = field(default_factory=Lock, repr=False)
@@ -160,7 +169,13 @@ class GeneralCall:
     @property
     def is_building(self) -> bool:
         """Whether a kernel is being built that no call waits for."""
-        return self._due_s == inf and self.trial is None and not self.has_had_trial
+        build = None if self.shared is None else self.shared.build
+        return build is not None and not build.done()
+
+    @property
+    def trial(self) -> PairedTimes | None:
+        """The trial of the kernel."""
+        return None if self.kernel is None else self._trial
 
     @cached_property
     def parsed(self) -> EinsumCall:
@@ -171,16 +186,21 @@ class GeneralCall:
         """Return the result of :meth:`PreparedCall.run`."""
         if self.steps is None:
             return self.with_kernel(arrays).run(arrays, out)
-        if self.trial is not None:
-            return self._run_turn(self.trial, self.steps, arrays, out)
+        # before the call: that of a size that is called once has no later one
+        if self.spent_s >= self._due_s:
+            self._improve()
+        if self.kernel is not None:
+            return self._run_turn(self.kernel, self.steps, arrays, out)
+        if self.built is not None:
+            return self.built.run(arrays, out)
         start_s = perf_counter()
         result = self.steps.run(arrays, out)
-        self.spent_s += perf_counter() - start_s
+        elapsed_s = perf_counter() - start_s
+        self.spent_s += elapsed_s
         self.n_calls += 1
-        if self.spent_s >= LOOK_UP_S and not self.has_looked:
-            self._look_up()
-        if self.spent_s >= self._due_s:
-            self._invest()
+        self.family.add(elapsed_s)
+        if self.shared is not None:
+            self.shared.spent_s += elapsed_s
         return result
 
     def with_kernel(self, arrays: Arrays) -> Built:
@@ -195,95 +215,147 @@ class GeneralCall:
                         arrays, is_optional=self.is_optional
                     )
                 self.built = self._full = self._building.result()
+                self.kernel = None
             return self._full
 
     def _run_turn(
-        self, trial: PairedTimes, steps: NumpyStepsCall, arrays: Arrays, out: Any
+        self, kernel: PreparedCall, steps: NumpyStepsCall, arrays: Arrays, out: Any
     ) -> Any:
         """Return the result of one turn of a trial; the last turn decides."""
-        kernel = self.kernel if trial.is_kernels_turn else None
-        start_s = perf_counter()
+        shared, trial = self.shared, self._trial
+        assert shared is not None
+        assert trial is not None
+        if not shared.timing.acquire(blocking=False):
+            return steps.run(arrays, out)
         try:
-            result = (steps if kernel is None else kernel).run(arrays, out)
-            trial.add(perf_counter() - start_s)
-        except Exception:  # a kernel is an improvement, never a condition
-            if kernel is None:
-                raise
-            import logging  # takes as long as a hundred calls
+            way = kernel if trial.is_kernels_turn else steps
+            start_s = perf_counter()
+            try:
+                result = way.run(arrays, out)
+                elapsed_s = perf_counter() - start_s
+                trial.add(as_of_class(elapsed_s, self._n_products))
+                self.family.add(elapsed_s)
+            except Exception:  # a kernel is an improvement, never a condition
+                if way is steps:
+                    raise
+                import logging  # takes as long as a hundred calls
 
-            logger = logging.getLogger(__name__)
-            logger.exception("dropped a kernel of %s", self.parsed.einsum)
-            trial.has_failed = True
-            result = steps.run(arrays, out)
-        if trial.is_over:
-            self.built = self.kernel if trial.is_faster else None
-            self.trial = self.kernel = None
-            self.has_had_trial = True
+                logger = logging.getLogger(__name__)
+                logger.exception("dropped a kernel of %s", self.parsed.einsum)
+                trial.has_failed = True
+                result = steps.run(arrays, out)
+            if trial.is_over:
+                self._end_trial(kernel, trial)
+        finally:
+            shared.timing.release()
         return result
 
-    def _request(self) -> BuildRequest | None:
-        """Return the request of a build; None if no other process can build it."""
+    @cached_property
+    def _n_products(self) -> int:
+        assert self.steps is not None
+        return max(prod(self.steps.terms.extents.values()), 1)
+
+    def _end_trial(self, kernel: PreparedCall, trial: PairedTimes) -> None:
+        self.built = kernel if trial.is_faster else None
+        self.family.saved = trial.saved
+        self.kernel = None
+        self.has_had_trial = True
+
+    def _improve(self) -> None:
+        """Look for a faster way, as far as what the calls took is worth it."""
+        family = self.family
+        if self.shared is not None:
+            self._use(self.shared)
+            return
+        if family.spent_s < LOOK_UP_S or not family.may_look_up:
+            return
+        if family.spent_s < SHORT_S * family.n_calls:
+            self._due_s = 2 * self.spent_s
+            return
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Find a kernel of this structure; one of an earlier process costs nothing."""
         from feinsum.calling.host.builder import BuildRequest
 
         key = self.key
-        return BuildRequest.of(
+        request = BuildRequest.of(
             key.subscripts, key.forms, key.first, key.options.database
         )
-
-    def _begin_trial(self, kernel: PreparedCall) -> None:
-        from feinsum.select import PairedTimes
-
-        # the kernel first: another thread that finds a trial runs the kernel
-        self.kernel = kernel
-        self.trial = PairedTimes()
-
-    def _look_up(self) -> None:
-        """Try a kernel that was built for an earlier process: it costs nothing."""
-        from feinsum.calling.host.builder import built_before
-
-        self.has_looked = True
-        request = self._request()
-        if request is None or self.spent_s < SHORT_S * self.n_calls:
+        self._due_s = inf
+        if request is None:
             return
 
-        def adopt(loading: Future[PreparedCall | None]) -> None:
-            if loading.exception() is None and (kernel := loading.result()) is not None:
-                self._due_s = inf
-                self._begin_trial(kernel)
+        def look_up() -> None:
+            import feinsum.calling.structure  # noqa: F401  (not what one more takes)
 
-        build_in_background(lambda: built_before(request)).add_done_callback(adopt)
+            start_s = perf_counter()
+            self._request, shared = find_shared(self.family, request)
+            shared.spent_s += self.family.take_seconds()
+            self.shared, self._due_s = shared, 0.0
+            self._use(shared)
+            self.family.look_up_s += perf_counter() - start_s
+            self.family.n_look_ups += 1
 
-    def _invest(self) -> None:
-        """Start to build if the calls have taken long enough, or say when they will."""
-        if self.spent_s < SHORT_S * self.n_calls:
-            self._due_s = 2 * self.spent_s
-            return
-        builds = remembered(Calls).builds
-        # the kernel has to save the seconds of its build, and saves a share of the time
-        self._due_s = builds.expected_s / GAIN
-        # one at a time: builds share the cores with the calls
-        if self.spent_s < self._due_s or not builds.lock.acquire(blocking=False):
+        # Only imports are worth a thread, with which calls would share the interpreter.
+        if "feinsum.calling.structure" not in sys.modules:
+            build_in_background(look_up)
+        else:
+            from concurrent.futures import Future
+
+            _fill(Future(), look_up)
+
+    def _use(self, shared: SharedKernel) -> None:
+        """Try the kernel of the structure, or have it built if that pays off."""
+        if shared.built is None:
+            self._invest(shared)
+        else:
+            self._try(shared, shared.built)
+
+    def _try(self, shared: SharedKernel, built: BuiltKernel) -> None:
+        """Begin the trial of a kernel, unless that of another size has decided."""
+        assert self._request is not None
+        kernel = built.call(self._request.structure)
+        if kernel is None:
+            shared.drop()
             return
         self._due_s = inf
-        from feinsum.calling.host.builder import build_elsewhere
+        trial = shared.trial(self._n_products)
+        if trial.is_over:
+            self._end_trial(kernel, trial)
+        else:
+            # the kernel last: another thread that finds it uses the trial
+            self._trial = trial
+            self.kernel = kernel
 
-        request = self._request()
-        if request is None:
-            builds.lock.release()
+    def _invest(self, shared: SharedKernel) -> None:
+        """Start to build a kernel if calls of its structure have taken long enough."""
+        builds = remembered(Calls).builds
+        # the kernel has to save the seconds of its build, and saves a share of the time
+        due_s = builds.expected_s / GAIN
+        if shared.build is not None or shared.spent_s < due_s:
+            return
+        # one at a time: builds share the cores with the calls
+        if not builds.lock.acquire(blocking=False):
             return
         import logging
 
+        from feinsum.calling.host.builder import build_elsewhere
+
+        request = self._request
+        assert request is not None
         logging.getLogger(__name__).info(
-            "a kernel is built for calls that took %.3g s", self.spent_s
+            "a kernel is built for calls that took %.3g s", shared.spent_s
         )
         start_s = perf_counter()
 
-        def adopt(building: Future[PreparedCall | None]) -> None:
+        def adopt(building: Future[BuiltKernel | None]) -> None:
             try:
                 if (error := building.exception()) is None:
                     builds.expected_s = perf_counter() - start_s
-                    if (kernel := building.result()) is not None:
-                        self._begin_trial(kernel)
+                    if (built := building.result()) is not None:
+                        shared.built = built
+                        self._try(shared, built)
                 else:
                     builds.expected_s = inf  # what is missing here others miss, too
                     if isinstance(error, Exception):
@@ -291,8 +363,8 @@ class GeneralCall:
             finally:
                 builds.lock.release()
 
-        building = build_in_background(lambda: build_elsewhere(request))
-        building.add_done_callback(adopt)
+        shared.build = build_in_background(lambda: build_elsewhere(request))
+        shared.build.add_done_callback(adopt)
 
 
 def build_completely(build: Callable[[], T]) -> Future[T]:

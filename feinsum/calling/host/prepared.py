@@ -34,7 +34,11 @@ class PreparedCall:
         writes_out: whether the kernel writes directly into ``out``.
         convert_output: from a result array to the one that the kernel takes.
         view: the result as a view of the operand, if it is one; see :func:`view_of`.
-        names, constants: of the arrays and the scalars of the caller.
+        names: of the arrays that the kernel gets.
+        scalars: the sizes and strides that it gets, by their names in the kernel, with
+            their names in the structure of the call.
+        is_normal: whether these are those of the normalized call, see
+            :mod:`feinsum.calling.structure`.
     """
 
     parsed: EinsumCall
@@ -45,7 +49,8 @@ class PreparedCall:
     convert_output: Conversion | None = None
     view: Conversion | None = None
     names: tuple[str, ...] = ()
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    scalars: Mapping[str, str] = field(default_factory=dict)
+    is_normal: bool = False
 
     @property
     def settled(self) -> PreparedCall:

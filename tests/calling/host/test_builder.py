@@ -53,16 +53,118 @@ def test_what_it_builds_is_right(name):
     subscripts, operands = CALLS[name]
     request = request_of(subscripts, *operands)
     assert built_before(request) is None
-    call = build_elsewhere(request)
+    built = build_elsewhere(request)
     expected = np.einsum(subscripts, *operands)
     tolerance = 2e-3 if expected.dtype == np.float16 else 1e-6
-    for again in (call, built_before(request)):
+    for kernel in (built, built_before(request)):
+        again = kernel.call(request.structure)
         found = again.run(operands)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(found, expected, rtol=tolerance)
         out = np.empty_like(expected)
         assert again.run(operands, out) is out
         np.testing.assert_allclose(out, expected, rtol=tolerance)
+
+
+def lies(shape, order="C", dtype="f8"):
+    """Return an array whose memory has that order."""
+    return RNG.random(shape).astype(dtype, order=order)
+
+
+SIZES = {
+    "rows": (
+        "ij,jk->ik",
+        lambda n: (lies((n, 17)), B),
+    ),
+    "both long, a view": (
+        "ij,jk->ki",
+        lambda n: (lies((2 * n, 17))[::2], lies((17, n + 1), "F")),
+    ),
+    "merged axes": (
+        "...j,jk->...k",
+        lambda n: (lies((n, 3, 17)), B),
+    ),
+    "elements": (
+        "xre,rij,ej->xei",
+        lambda n: (lies((3, 3, n)), D, lies((n, 10))),
+    ),
+    "a sum over all": (
+        "ij,ij->",
+        lambda n: (lies((n, 40)), lies((n, 40))),
+    ),
+    "copied": (
+        "ij,jk->ik",
+        lambda n: (lies((n, 17), dtype="f4"), B),
+    ),
+    "broadcast": (
+        "ei,e->ei",
+        lambda n: (np.broadcast_to(A[0], (n, 17)), lies(n)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if "sum" not in name])
+def test_a_kernel_serves_all_sizes_of_its_structure(name):
+    """Long extents and strides are run-time data: a new size finds the kernel."""
+    subscripts, operands_of = SIZES[name]
+    build_elsewhere(request_of(subscripts, *operands_of(600)))
+    for n in (500, 601, 2311):
+        operands = operands_of(n)
+        request = request_of(subscripts, *operands)
+        found = built_before(request).call(request.structure).run(operands)
+        expected = np.einsum(subscripts, *operands)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_structures_that_differ_have_kernels_of_their_own():
+    """By a short extent, a unit stride, an array given twice, or a length of sums."""
+    whole = lies((600, 17))
+    calls = [
+        ("ij,jk->ik", (whole, B)),
+        ("ij,jk->ik", (whole, B[:, :10])),
+        ("ij,jk->ik", (lies((600, 17), "F"), B)),
+        ("ij,jk->ik", (whole.astype("f4"), B)),
+        ("ij,kj->ik", (whole, whole)),
+        ("ij,kj->ik", (whole, whole.copy())),
+        ("ij,ij->", (lies((600, 40)), lies((600, 40)))),
+        ("ij,ij->", (lies((601, 40)), lies((601, 40)))),
+    ]
+    keys = {request_of(subscripts, *operands).key for subscripts, operands in calls}
+    assert len(keys) == len(calls)
+
+
+def test_short_extents_that_vary_are_run_time_data():
+    """Where the request says so, also of axes that become one with others."""
+    subscripts = "bij,jk->bik"
+
+    def request(n_batches):
+        operands = lies((n_batches, 3, 17)), B
+        return operands, replace(request_of(subscripts, *operands), varying=("i0",))
+
+    _, first = request(5)
+    assert first.structure.normal.parsed.sizes == {"n0": 15}
+    build_elsewhere(first)
+    for n_batches in (2, 7, 130, 500):
+        operands, other = request(n_batches)
+        found = built_before(other).call(other.structure).run(operands)
+        np.testing.assert_allclose(found, np.einsum(subscripts, *operands), rtol=1e-10)
+
+
+def test_a_kernel_with_intermediates_is_for_sizes_with_which_they_fit(monkeypatch):
+    """They grow with the sizes; the limit is that of other kernels."""
+    monkeypatch.setenv("FEINSUM_INTERMEDIATE_BYTES", f"{1 << 20}")
+
+    def request(n):
+        shapes = (n, 300), (300, 5), (5, 300)
+        return request_of("ij,jk,kl->il", *map(lies, shapes))
+
+    built = build_elsewhere(request(600))
+    # 5 n entries fit as long as n is no larger, if rows are not done one by one
+    assert built.limits in ({}, {"n0": 32 * 600})
+    limited = replace(built, limits={"n0": 600}, is_normal=True)
+    for n, fits in ((500, True), (600, True), (601, False)):
+        assert (limited.call(request(n).structure) is not None) == fits
 
 
 def test_the_calling_process_loads_no_code_generator():
@@ -72,7 +174,7 @@ import sys, numpy as np
 from feinsum.calling.host.builder import BuildRequest, build_elsewhere
 forms = ((6, 7), (56, 8), "<f8"), ((7, 5), (40, 8), "<f8")
 request = BuildRequest("ij,jk->ik", forms, (0, 1), None)
-call = build_elsewhere(request)
+call = build_elsewhere(request).call(request.structure)
 assert np.allclose(call.run((np.ones((6, 7)), np.ones((7, 5)))), 7)
 heavy = "loopy", "pymbolic", "islpy", "sqlalchemy", "pydantic", "archspec", "pynauty"
 print(sorted({*heavy} & {*sys.modules}))
@@ -124,7 +226,7 @@ def test_what_fails_is_answered():
 def test_a_damaged_entry_is_no_kernel(content):
     """It is built anew."""
     request = request_of("ij,jk->ik", A, B)
-    default_cache().write(builder._key(request), content)
+    default_cache().write(request.key, content)
     assert built_before(request) is None
 
 
@@ -145,6 +247,6 @@ def test_a_tuned_call_is_built_for_later_processes(monkeypatch, tmp_path):
     request = BuildRequest.of(text, forms, (0, 1, 2), database)
     assert built_before(request) is None
     feinsum.tune(text, *operands, n_trials=1, progress=False, database=database)
-    call = built_before(request)
+    call = built_before(request).call(request.structure)
     expected = np.einsum(text, *operands, optimize=True)
     np.testing.assert_allclose(call.run(operands), expected, rtol=1e-10)

@@ -17,9 +17,10 @@ import pytest
 import feinsum
 from feinsum import call_einsum
 from feinsum.calling import call, clear_call_cache, kernel_cache, prepare_call
-from feinsum.calling.host import builder, general
+from feinsum.calling.host import builder, general, sharing
 from feinsum.calling.host.general import GeneralCall
 from feinsum.calling.host.prepared import PreparedCall
+from feinsum.calling.host.sharing import CallFamily
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction import steps
 from feinsum.errors import BuildError, FeinsumWarning
@@ -181,9 +182,25 @@ def eager(monkeypatch, tmp_path):
     monkeypatch.setattr(kernel_cache, "BUILD_S", 0.0)
     monkeypatch.setattr(general, "SHORT_S", 0.0)
     monkeypatch.setattr(general, "LOOK_UP_S", 0.0)
+    monkeypatch.setattr(sharing, "SHARE", 1e9)
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
     clear_call_cache()
+
+
+def call_until(is_reached):
+    """Call until something has come about in another thread."""
+    for _ in range(6000):
+        np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
+        if is_reached():
+            return
+        sleep(0.01)
+    raise TimeoutError
+
+
+def has_begun_a_build():
+    shared = the_call().shared
+    return shared is not None and shared.build is not None
 
 
 def wait_for_build(first=lambda: None):
@@ -203,6 +220,7 @@ def test_no_call_waits_for_a_build(monkeypatch):
         raise BuildError("the compiler was stopped")
 
     monkeypatch.setattr(builder, "build_elsewhere", build)
+    call_until(has_begun_a_build)
     for _ in range(100):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
     assert the_call().built is None
@@ -216,8 +234,7 @@ def test_no_call_waits_for_a_build(monkeypatch):
 def test_a_kernel_is_used_if_it_is_faster(monkeypatch, is_faster):
     """After some calls in turns; otherwise the steps go on."""
     monkeypatch.setattr(PairedTimes, "is_faster", is_faster)
-    for _ in range(3):
-        call_einsum("ij,jk->ik", A, B)
+    call_until(has_begun_a_build)
     wait_for_build()
     (general_call,) = the_calls()
     assert general_call.trial is not None
@@ -231,16 +248,11 @@ def test_a_kernel_is_used_if_it_is_faster(monkeypatch, is_faster):
 @pytest.mark.usefixtures("eager")
 def test_a_later_process_finds_the_kernel():
     """It is tried without a build."""
-    call_einsum("ij,jk->ik", A, B)
+    call_until(has_begun_a_build)
     wait_for_build()
     clear_call_cache()
     remembered(Calls).builds.expected_s = inf
-    for _ in range(600):
-        call_einsum("ij,jk->ik", A, B)
-        if the_call().trial is not None:
-            break
-        sleep(0.05)
-    assert the_call().trial is not None
+    call_until(lambda: the_call().trial is not None)
 
 
 @pytest.mark.usefixtures("eager")
@@ -248,11 +260,15 @@ def test_a_kernel_that_fails_breaks_no_call(monkeypatch):
     """The steps answer the call, and go on."""
 
     class Broken:
+        def call(self, structure):
+            return self
+
         def run(self, arrays, out=None):
             raise MemoryError
 
     monkeypatch.setattr(builder, "build_elsewhere", lambda _: Broken())
-    call_einsum("ij,jk->ik", A, B)
+    monkeypatch.setattr(builder, "built_before", lambda _: None)
+    call_until(has_begun_a_build)
     wait_for_build()
     for _ in range(5):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
@@ -269,7 +285,7 @@ def test_a_build_that_fails_is_told_once_and_breaks_no_call(monkeypatch):
 
     monkeypatch.setattr(builder, "build_elsewhere", build)
     with pytest.warns(FeinsumWarning, match="there is no compiler"):
-        wait_for_build(lambda: call_einsum("ij,jk->ik", A, B))
+        wait_for_build(lambda: call_until(has_begun_a_build))
     for _ in range(3):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
     assert the_call().built is None
@@ -278,12 +294,111 @@ def test_a_build_that_fails_is_told_once_and_breaks_no_call(monkeypatch):
     assert remembered(Calls).builds.expected_s < inf
 
 
+class Sizes:
+    """Products of matrices with many rows, and the kernels that were built for them."""
+
+    def __init__(self, monkeypatch, is_faster):
+        self.built = []
+        build = builder.build_elsewhere
+
+        def counted(request):
+            self.built.append(request)
+            return build(request)
+
+        monkeypatch.setattr(builder, "build_elsewhere", counted)
+        monkeypatch.setattr(PairedTimes, "is_faster", is_faster)
+        remembered(Calls).builds.expected_s = 1e9  # none is built on its own
+
+    def call(self, n_rows):
+        X = np.arange(n_rows * 17.0).reshape(n_rows, 17)
+        np.testing.assert_allclose(call_einsum("ij,jk->ik", X, B), X @ B)
+        return next(c for c in the_calls() if c.parsed.shape == (n_rows, 11))
+
+    def build(self, n_rows):
+        """Call until a kernel is built."""
+        remembered(Calls).builds.expected_s = 0.0
+        n_before = len(self.built)
+        for _ in range(6000):
+            self.call(n_rows)
+            if len(self.built) > n_before:
+                break
+            sleep(0.01)
+        wait_for_build()
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+@pytest.mark.usefixtures("eager")
+def test_a_new_size_is_computed_by_the_kernel_of_another_one(monkeypatch, is_faster):
+    """Sizes that are called once each decide together whether it is used."""
+    sizes = Sizes(monkeypatch, is_faster)
+    sizes.build(600)
+    for n in range(2 * MAX_ROUNDS):
+        kept = sizes.call(700 + n)
+        assert kept.trial is not None or kept.has_had_trial
+    kept = sizes.call(1000)
+    assert kept.has_had_trial
+    assert (kept.built is not None) == is_faster
+    assert len(sizes.built) == 1
+
+
+@pytest.mark.usefixtures("eager")
+def test_short_extents_that_vary_share_a_kernel_too(monkeypatch):
+    """From the fourth one on, an extent is run-time data of the kernel."""
+    sizes = Sizes(monkeypatch, is_faster=True)
+    for n in (20, 21, 22, 23, 24):
+        while sizes.call(n).shared is None:
+            sleep(0.01)
+    sizes.build(25)
+    assert sizes.built[-1].varying == ("i0",)
+    for n in range(2 * MAX_ROUNDS):
+        sizes.call(30 + n)
+    assert sizes.call(70).built is not None
+    assert len(sizes.built) == 1
+
+
+def test_structures_are_found_out_as_far_as_it_pays_off():
+    """As a small part of all time, or where a kernel saves more than it takes."""
+    family = CallFamily(spent_s=1.0, n_calls=100)
+    assert family.may_look_up
+    family.look_up_s, family.n_look_ups = 0.02, 40
+    assert not family.may_look_up
+    family.saved = 0.04
+    assert not family.may_look_up
+    family.saved = 0.06
+    assert family.may_look_up
+    family.add(1.0)
+    family.saved = 0.0
+    assert family.may_look_up
+
+
+def test_a_structure_gets_the_seconds_of_sizes_that_nobody_looked_at():
+    """Once each: the next one gets those since then."""
+    family = CallFamily()
+    for seconds in (1.0, 2.0):
+        family.add(seconds)
+    assert family.take_seconds() == 3.0
+    family.add(0.5)
+    assert family.take_seconds() == 0.5
+
+
+@pytest.mark.usefixtures("eager")
+def test_trials_of_calls_of_other_magnitudes_are_others(monkeypatch):
+    """What is faster for 600 rows may be slower for a million."""
+    sizes = Sizes(monkeypatch, is_faster=True)
+    sizes.build(600)
+    for _ in range(2 * MAX_ROUNDS + 2):
+        sizes.call(600)
+    assert sizes.call(601).built is not None
+    assert sizes.call(600 * 64).trial is not None
+
+
 def test_short_calls_never_get_a_kernel():
     """What they take is not the kernel's."""
     for _ in range(50):
         call_einsum("i,i->", A[0], A[1])
     call = the_call()
-    call.spent_s, call.n_calls = 1e3, 10**9
+    call.spent_s = call.family.spent_s = 1e3
+    call.n_calls = call.family.n_calls = 10**9
     call_einsum("i,i->", A[0], A[1])
     assert call.built is None
     assert not remembered(Calls).builds.lock.locked()

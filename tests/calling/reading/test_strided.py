@@ -62,7 +62,7 @@ def test_the_simpler_einsum_computes_the_same(problem):
     shape = tuple(extents[i] for i in output)
     inputs = [strided(term, array) for term, array in zip(terms, arrays, strict=True)]
     result = StridedTerm(tuple(output), shape, c_steps(shape))
-    simple, simple_result = normalize(inputs, result)
+    simple, simple_result, _ = normalize(inputs, result)
     subscripts = ",".join(map("".join, terms)) + "->" + "".join(output)
     expected = np.einsum(subscripts, *arrays)
     found = evaluated(simple, simple_result, arrays)
