@@ -13,9 +13,7 @@ def example() -> Plan:
     """The paper's example on eight processes."""
     shapes = {"A": (10, 10, 10), "B": (10, 10), "C": (10, 10), "D": (10, 10)}
     arrays = [feinsum.array(name, shape) for name, shape in shapes.items()]
-    return feinsum.plan(
-        feinsum.einsum("ijk,ja,ka,al->il", *arrays), processes=8, most_work=1
-    )
+    return feinsum.plan(feinsum.einsum("ijk,ja,ka,al->il", *arrays), processes=8)
 
 
 if __name__ == "__main__":

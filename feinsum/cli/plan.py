@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -50,15 +49,6 @@ Memory: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--memory", metavar="BYTES", help="Memory limit per process, such as 8GB."
-    ),
-]
-
-MostWork: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        "--most-work",
-        metavar="RATIO",
-        help="Maximum work of a process relative to the average; 1 is balanced.",
     ),
 ]
 
@@ -121,7 +111,6 @@ class MachineOptions:
     """The processes of a plan, and what they may hold and exchange."""
 
     memory: Memory = None
-    most_work: MostWork = None
     ranks_per_host: RanksPerHost = None
 
     def levels(self) -> Levels | None:
@@ -157,7 +146,7 @@ def plan(
 ) -> None:
     """Plan an einsum or a program on many processes.
 
-    The plan moves the fewest elements between processes. For each group of the
+    Of all plans, that one whose slowest process finishes first. For each group of the
     contraction path, prints which machine axis partitions which index, where operands
     start and the result ends, and what moves.
     """
@@ -167,10 +156,10 @@ def plan(
         check_output_file(picture, PICTURES, "--picture")
     planned: Plan | ProgramPlan
     if program is not None:
-        options = sizes, operands, subscripts, machine.most_work, database
+        options = sizes, operands, subscripts, database
         if any(option is not None for option in options):
             raise typer.BadParameter(
-                "an einsum, its --sizes and --operands, --most-work and --database "
+                "an einsum, its --sizes and --operands and --database "
                 "cannot be combined with a program",
                 param_hint="--program",
             )
@@ -185,7 +174,6 @@ def plan(
             values,
             processes=processes,
             memory=machine.memory,
-            most_work=inf if machine.most_work is None else machine.most_work,
             database=database,
             ranks_per_host=machine.levels(),
         )

@@ -1,4 +1,4 @@
-"""Einsums and programs on many processes: plans that move the fewest elements.
+"""Einsums and programs on many processes: plans that finish first.
 
 ::
 
@@ -24,7 +24,7 @@ program_plan, cyclic              plans of programs, and of sparse tensors
 from feinsum.distributed.assembly import assemble, assemble_statements, with_cyclic
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.choosing import cheapest, price
-from feinsum.distributed.counts import Counts, Edge, RunReport
+from feinsum.distributed.counts import Counts, Edge, Rates, RunReport
 from feinsum.distributed.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
 from feinsum.distributed.display import draw_program, rows_of
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
@@ -65,6 +65,7 @@ __all__ = [
     "Prepared",
     "PreparedProgram",
     "ProgramPlan",
+    "Rates",
     "RunReport",
     "Statements",
     "Table",

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Boxes, Overlap
 from feinsum.distributed.steps import Input, Sink
+from feinsum.records import Links
 from feinsum.words import counted
 
 if TYPE_CHECKING:
@@ -28,6 +29,55 @@ if TYPE_CHECKING:
 
 MAX_ROW_NUMBER = 2**62
 """Numbers of rows that fit a 64-bit integer, with a factor of two to spare."""
+
+
+USUAL_LINKS = Links(message_s=0.0, element_s=1e-9)
+"""Of ranks on one host, which exchange 8 GB of doubles in a second; messages of large
+arrays take no time beside their elements.
+"""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a process takes for its part of a plan: the model that compares plans.
+
+    Attributes:
+        point_s: seconds of a multiply-add.
+        links: seconds of messages and elements that it receives.
+    """
+
+    point_s: float = 1e-10
+    links: Links = USUAL_LINKS
+
+
+USUAL = Rates()
+"""Of a core with 20 Gflop/s."""
+
+
+TIE = 1.01
+"""Ratio of times of the slowest process up to which plans tie, and volume decides."""
+
+
+class Estimate(NamedTuple):
+    """What decides between plans.
+
+    Attributes:
+        seconds: of the process that takes longest.
+        moved: elements that pass between ranks.
+        counts: without requests, which are 0.
+    """
+
+    seconds: float
+    moved: int
+    counts: Counts
+
+    def is_better_than(self, other: Estimate) -> bool:
+        """Whether the slowest process takes clearly less time, or as much and less
+        moves.
+        """
+        if self.seconds > TIE * other.seconds or other.seconds > TIE * self.seconds:
+            return self.seconds < other.seconds
+        return self.moved < other.moved
 
 
 @dataclass(frozen=True)
@@ -61,10 +111,7 @@ class Counts:
 
     @property
     def moved(self) -> int:
-        """Communication volume: elements that pass between ranks.
-
-        The planner minimizes this.
-        """
+        """Communication volume: elements that pass between ranks."""
         return self.received + self.reduced
 
     def document(self) -> dict[str, Any]:
@@ -132,6 +179,13 @@ class Tally(Sink):
 
     def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
         self.now = self.now - self.sizes[name] * ranks
+
+    def slowest_s(self, rates: Rates) -> float:
+        """Return the seconds of the rank that takes longest, by a model."""
+        elements = (self.received + self.reduced).astype(float)
+        seconds = self.points.astype(float) * rates.point_s
+        seconds = seconds + elements * rates.links.element_s
+        return float((seconds + self.messages * rates.links.message_s).max())
 
     def counts(self) -> Counts:
         """Return the sums."""

@@ -17,7 +17,7 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey, canonicalize
-from feinsum.distributed.counts import Counts, Tally
+from feinsum.distributed.counts import USUAL, Counts, Estimate, Rates, Tally
 from feinsum.distributed.distribution import (
     MAX_PROCESSES,
     Distribution,
@@ -235,9 +235,14 @@ class Plan:
 
     def outline(self) -> Counts:
         """Return the counts without requests, which are 0: to compare many plans."""
+        return self.estimate().counts
+
+    def estimate(self, rates: Rates = USUAL) -> Estimate:
+        """Return what the planner compares plans by."""
         tally = Tally(self.resident_elements, has_requests=False)
         self.lower(tally)
-        return tally.counts()
+        counts = tally.counts()
+        return Estimate(tally.slowest_s(rates), counts.moved, counts)
 
     @property
     def units(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""``plan``: the schedules of an einsum with the least communication volume.
+"""``plan``: the schedules of an einsum whose slowest process finishes first.
 
 ``C[i,k] = A[i,j] * B[j,k]`` with 600 x 600 matrices on 8 processes. The planner tries
 all machines, (8,), (2, 4) and (2, 2, 2), and for each all ways to map machine axes to
@@ -29,15 +29,17 @@ needs, so that all is stored once::
 
 1,080,000 elements in all; with (8,), every process would need all of B, 7/8 of it from
 others: 2,520,000. :mod:`feinsum.distributed.search` finds the maps of all groups at
-once. What follows here are its refinements: a memory limit (sequential loops), several
-contraction paths, grids of their own for all groups, idle processes, levels, timings.
+once, with the least volume of all processes and even work. What follows here are its
+refinements, compared by the time of the slowest process: more even work, grids of their
+own for all groups, idle processes, several contraction paths; a memory limit
+(sequential loops), levels, timings.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 from os import PathLike
@@ -45,14 +47,14 @@ from os import PathLike
 from feinsum.contraction.paths import Path, path_of, postorders
 from feinsum.distributed.assembly import arrange_axes, with_schedules
 from feinsum.distributed.choosing import alternatives, prefer_measured, priced, ties
-from feinsum.distributed.counts import Counts
+from feinsum.distributed.counts import TIE, USUAL, Estimate, Rates
 from feinsum.distributed.distribution import MAX_PROCESSES
 from feinsum.distributed.grids import grid_plans
 from feinsum.distributed.levels import Levels, levels_of
 from feinsum.distributed.maps import MAX_EXCESS
 from feinsum.distributed.plan import Plan
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
-from feinsum.distributed.search import best_schedules
+from feinsum.distributed.search import best_of_machines, best_schedules
 from feinsum.distributed.statements import (
     Group,
     Statements,
@@ -77,11 +79,17 @@ MEMORY_SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
 The search limits groups one by one, but tensors of several groups are there at a time.
 """
 
-MAX_UNEVEN = 1.5
-"""Limit on the maximum work of a process over the average, with idle processes."""
+EVENNESS = (1.02, 1.1, MAX_EXCESS)
+"""Work of the busiest process over the average, in searches one after the other."""
 
-FEW_PROCESSES = 16
-"""Up to this number every smaller one is tried; beyond, those that divide an extent."""
+FEW = 8
+"""Machines that move little, of whose plans another one may leave less to a process."""
+
+MAX_TRIED = 12
+"""Smaller numbers of processes that are tried."""
+
+MIN_ELEMENT_S = 1e-15
+"""Of an element, where links cost nothing: that limits no search."""
 
 MAX_OPERANDS = 5
 """Operands for which all paths are enumerated; five operands have 150."""
@@ -100,15 +108,17 @@ def plan(
     processes: int,
     memory: int | str | None = None,
     path: Sequence[Sequence[int]] | None = None,
-    most_work: float = inf,
+    rates: Rates = USUAL,
     database: str | PathLike[str] | Store | None = None,
     fleet: Fleet | None = None,
     ranks_per_host: int | Levels | None = None,
 ) -> Plan:
-    """Plan an einsum on many processes so that the fewest elements move.
+    """Plan an einsum on many processes so that the slowest one finishes first.
 
-    Considers all machines with up to four axes, all ways to partition indices along
-    these axes with even work, and grids of their own for all groups. The search is
+    A process takes the time of its multiply-adds, and of the elements and messages that
+    it receives; of plans that take as long, the one that moves the fewest elements is
+    chosen. Considers all machines with up to four axes, all ways to partition indices
+    along these axes with even work, and grids of their own for all groups. A search is
     exact for the groups of one contraction path; ``docs/reference/plans.md`` defines
     the counts. Nothing is measured.
 
@@ -120,12 +130,8 @@ def plan(
             ``"8 GB"``.
         path: positions of the operands to multiply at each step, with the product
             appended. By default a path with the fewest operations or, for up to five
-            operands and 64 processes, one with at most a tenth more operations that
-            moves less.
-        most_work: limit on the maximum work of a process over the average, which bounds
-            how many processes may be idle in exchange for fewer elements. With 1, work
-            is as even as possible. By default there is no limit, except that at least
-            two processes have work.
+            operands and 64 processes, a faster one with at most a tenth more.
+        rates: seconds of a multiply-add, a message and an element.
         database: database with facts of plans. If the plan and others with few elements
             were timed on such a fleet, the fastest is chosen. None by default.
         fleet: the fleet to plan for; by default MPI ranks on this machine, with one
@@ -150,18 +156,17 @@ def plan(
     """
     require_einsum(einsum)
     _check_processes(processes)
-    _check_work(most_work)
     levels = levels_of(ranks_per_host)
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups_of(einsum, steps, extents)  # refuses what cannot be planned
     first, *others = paths_of(einsum, extents) if steps is None else [steps]
     bare = Plan(to_text(einsum), sizes or {}, processes, first, (), {}, ())
-    best = _plan_groups(bare, memory, most_work)
+    best = _plan_groups(bare, memory, rates)
     if memory is None and processes <= MAX_FOR_PATHS:
         # other paths have other groups, which the search cannot compare
         for other in others:
-            best = _prefer_path(best, other, most_work)
+            best = _prefer_path(best, other, rates)
     best = _prefer_on_levels(best, levels, memory)
     return best if database is None else _prefer_measured(best, database, fleet, memory)
 
@@ -171,10 +176,10 @@ def plan_statements(
     *,
     processes: int,
     memory: int | str | None = None,
-    most_work: float = inf,
+    rates: Rates = USUAL,
     ranks_per_host: int | Levels | None = None,
 ) -> Plan:
-    """Plan several einsums on many processes so that the fewest elements move.
+    """Plan several einsums on many processes so that the slowest one finishes first.
 
     Several statements can read one result, and a process never fetches again what it
     fetched for an earlier statement. As for a single einsum, the search is exact over
@@ -184,7 +189,7 @@ def plan_statements(
         statements: the statements, in an order in which they can be computed.
         processes: number of processes.
         memory: memory limit per process, in bytes.
-        most_work: limit on the maximum work of a process over the average.
+        rates: as for :func:`plan`.
         ranks_per_host: see :func:`plan`.
 
     Raises:
@@ -200,10 +205,9 @@ def plan_statements(
     7200
     """
     _check_processes(processes)
-    _check_work(most_work)
     levels = levels_of(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
-    best = _plan_groups(bare, memory, most_work)
+    best = _plan_groups(bare, memory, rates)
     return _prefer_on_levels(best, levels, memory)
 
 
@@ -247,16 +251,6 @@ def _check_processes(processes: object) -> None:
         )
 
 
-def _check_work(most_work: object) -> None:
-    is_number = isinstance(most_work, int | float) and not isinstance(most_work, bool)
-    if not (is_number and most_work >= 1):  # type: ignore[operator]
-        raise PlanError(
-            f"most_work={most_work!r}; expected a number of at least 1: the maximum "
-            "work of a process over the average",
-            rules=("work",),
-        )
-
-
 def _max_elements(memory: int | str | None, itemsize: int) -> float:
     """Return how many entries of the result's dtype fit a memory."""
     if memory is None:
@@ -283,7 +277,7 @@ def read_bytes(memory: int | str) -> int:
 # ---- one path: the search, a memory limit, and other grids
 
 
-def _plan_groups(bare: Plan, memory: int | str | None, most_work: float) -> Plan:
+def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
     """Return the best plan of the groups of a plan without schedules.
 
     Raises:
@@ -300,10 +294,10 @@ def _plan_groups(bare: Plan, memory: int | str | None, most_work: float) -> Plan
             continue
         best = with_schedules(bare, result.schedules)
         if max_elements == inf:
-            return _prefer_grids(_prefer_idle(best, most_work), most_work)
+            return _quickest(best, rates)
         best = _fit_memory(best, max_elements)
         if best.counts.peak <= max_elements:
-            return _prefer_grids(best, most_work, max_elements)
+            return _quickest(best, rates, max_elements)
         least_peak = min(least_peak, best.counts.peak)
     n_bytes = least_peak * bare.dtype.itemsize
     needs = f"; {n_bytes} bytes would do" if least_peak < inf else ""
@@ -314,47 +308,87 @@ def _plan_groups(bare: Plan, memory: int | str | None, most_work: float) -> Plan
     )
 
 
-def _prefer_grids(plan: Plan, most_work: float, max_elements: float = inf) -> Plan:
-    """Return the plan, one with separate grids that moves less, or one better yet.
+def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
+    """Return the plan, or another whose slowest process takes less time.
 
-    Separate grids for each group, with uneven blocks, can be better than any map of one
-    machine; so can grids of fewer processes, because the others fetch nothing.
+    The search minimizes what all processes move, with work that is about even. What one
+    process moves and computes may be less with work that is more even; on separate
+    grids for each group, with uneven blocks; or on fewer processes: a product of
+    matrices on 127 of them takes less time on 126 = 2 x 3 x 3 x 7, since 127 can
+    partition one index only.
 
     Args:
         max_elements: limit on the elements that a process holds.
     """
-    counts = plan.outline()
-    max_points = max(counts.most_points, most_work * counts.points / plan.processes)
-    best, best_counts = plan, counts
+    candidates = _Candidates(plan, rates, max_elements)
     for other in grid_plans(plan).values():
-        counts = other.outline()
-        is_shared = counts.busy > 1 and counts.most_points <= max_points
-        is_better = counts.moved < best_counts.moved
-        if is_shared and is_better and counts.peak <= max_elements:
-            best, best_counts = other, counts
-    if best is plan:
-        return plan
-    return _match_unevenness(plan, best, best_counts, max_elements)
+        candidates.offer(other)
+    if max_elements == inf and plan.processes <= MAX_FOR_PATHS:
+        for result in best_of_machines(plan.groups, plan.extents, plan.processes)[:FEW]:
+            candidates.offer(with_schedules(plan, result.schedules))
+    counts = candidates.plans[0][1].counts
+    is_even = counts.most_points * plan.processes <= EVENNESS[0] * counts.points
+    numbers = [] if is_even else [plan.processes]
+    # a memory limit was given for this number of processes
+    if max_elements == inf:
+        numbers += fewer_processes(plan.processes, is_even=is_even)
+    for processes in numbers:
+        for excess in EVENNESS:
+            candidates.search(processes, excess)
+    # the searches considered even work only: with the freedom that a grid takes, there
+    # may be something better
+    best, (*_, counts) = candidates.best
+    excess = counts.most_points * counts.busy / max(counts.points, 1)
+    if excess <= MAX_EXCESS:
+        return best
+    candidates.search(counts.busy, excess)
+    return candidates.best[0]
 
 
-def _match_unevenness(
-    plan: Plan, other: Plan, counts: Counts, max_elements: float
-) -> Plan:
-    """Return the best plan whose work is as even as another's, or that other one.
+class _Candidates:
+    """Plans that were offered, of which the best is sought.
 
-    The search only considered even work: with the freedom that the other plan takes,
-    it may find something better.
+    Args:
+        plan: the first one, of all processes.
+        max_elements: limit on the elements that a process holds.
     """
-    excess = counts.most_points * counts.busy / counts.points
-    result = best_schedules(
-        plan.groups, plan.extents, counts.busy, max_excess=max(MAX_EXCESS, excess)
-    )
-    if result is None:
-        return other
-    uneven = with_schedules(plan, result.schedules)
-    ours = uneven.outline()
-    is_better = ours.moved < counts.moved and ours.most_points <= counts.most_points
-    return uneven if is_better and ours.peak <= max_elements else other
+
+    def __init__(self, plan: Plan, rates: Rates, max_elements: float) -> None:
+        self.first, self.rates, self.max_elements = plan, rates, max_elements
+        self.plans = [(plan, plan.estimate(rates))]
+
+    def offer(self, plan: Plan) -> None:
+        """Add a plan that fits the memory and leaves work to several processes."""
+        estimate = plan.estimate(self.rates)
+        counts = estimate.counts
+        if counts.busy > 1 and counts.peak <= self.max_elements:
+            self.plans.append((plan, estimate))
+
+    def search(self, processes: int, excess: float) -> None:
+        """Look for a better plan on so many processes, with work that is so even."""
+        rates, first = self.rates, self.first
+        # with even work, each process computes as much, and receives as much
+        (_, estimate) = self.plans[0]
+        work_s = rates.point_s * estimate.counts.points / processes
+        element_s = max(rates.links.element_s, MIN_ELEMENT_S)
+        limit = processes * (TIE * self.least_s - work_s) / element_s
+        if limit <= 0:
+            return
+        result = best_schedules(
+            first.groups, first.extents, processes, max_excess=excess, limit=limit
+        )
+        if result is not None:
+            self.offer(with_schedules(first, result.schedules))
+
+    @property
+    def least_s(self) -> float:
+        return min(estimate.seconds for _, estimate in self.plans)
+
+    @property
+    def best(self) -> tuple[Plan, Estimate]:
+        """The plan that moves the least of those that take about the least time."""
+        ties = [pair for pair in self.plans if pair[1].seconds <= TIE * self.least_s]
+        return min(ties, key=lambda pair: (pair[1].moved, pair[1].seconds))
 
 
 def _fit_memory(plan: Plan, max_elements: float) -> Plan:
@@ -398,75 +432,45 @@ def _with_loop(
 # ---- fewer processes
 
 
-def _prefer_idle(plan: Plan, most_work: float) -> Plan:
-    """Return the plan of several statements, or one on fewer processes that moves less.
+def fewer_processes(n: int, *, is_even: bool) -> list[int]:
+    """Return smaller numbers of processes that may do better, most divisible first.
 
-    Six processes can partition four heads only together with another index; four can do
-    so alone. If all processes partition an index evenly, all of them are used: leaving
-    some idle would nearly always move less, but take longer.
+    Leaving more than a third idle would take half as long again.
 
     Args:
-        most_work: limit on the maximum work of a process over the average.
+        is_even: whether all have equal work; then only numbers with smaller prime
+            factors do better.
+
+    >>> fewer_processes(7, is_even=False), fewer_processes(24, is_even=True)
+    ([6, 5], [16])
     """
-    if plan.statements is None:
-        return plan
-    counts = plan.outline()
-    average = counts.points / plan.processes
-    is_even = counts.most_points <= MAX_EXCESS * average
-    max_points = max(counts.most_points, min(most_work, MAX_UNEVEN) * average)
-    best, moved = plan, counts.moved
-    for processes in fewer_processes(plan, is_even=is_even):
-        result = best_schedules(
-            plan.groups, plan.extents, processes, limit=float(moved)
-        )
-        if result is None:
-            continue
-        other = with_schedules(plan, result.schedules)
-        counts = other.outline()
-        if counts.moved < moved and counts.most_points <= max_points:
-            best, moved = other, counts.moved
-    return best
 
+    def largest_prime(number: int) -> int:
+        prime = 2
+        while number > 1:
+            if number % prime:
+                prime += 1
+            else:
+                number //= prime
+        return prime
 
-def fewer_processes(plan: Plan, *, is_even: bool) -> Iterator[int]:
-    """Yield smaller numbers of processes that may do better, largest first.
-
-    Args:
-        is_even: whether all processes have about equal work; if not, the largest power
-            of two may be more even.
-    """
-    n, extents = plan.processes, set(plan.extents.values())
-
-    def divides(number: int) -> bool:
-        return any(extent and extent % number == 0 for extent in extents)
-
-    # fewer processes would take longer, though they communicate less
-    if is_even and divides(n):
-        return
-    # the largest power of two below n: extents are often multiples of it
-    power = 1 << max((n - 1).bit_length() - 1, 0)
-    for few in range(n - 1, 1, -1):
-        is_likely = n <= FEW_PROCESSES or divides(few)
-        if (is_likely and few * MAX_UNEVEN >= n) or few == power:
-            yield few
+    least = largest_prime(n) if is_even else n
+    few = [m for m in range(max(2, -(-2 * n // 3)), n) if largest_prime(m) < least]
+    return sorted(few, key=lambda m: (largest_prime(m), -m))[:MAX_TRIED]
 
 
 # ---- other contraction paths
 
 
-def _prefer_path(plan: Plan, path: Path, most_work: float) -> Plan:
-    """Return the plan, or one of another path that moves less and has work as even."""
+def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
+    """Return the plan, or one of another path whose slowest process is faster."""
     bare = replace(plan, path=path, schedules=(), starts={}, leaves=(), name="planned")
-    counts = plan.outline()
-    result = best_schedules(
-        bare.groups, bare.extents, bare.processes, limit=float(counts.moved)
-    )
+    estimate = plan.estimate(rates)
+    result = best_schedules(bare.groups, bare.extents, bare.processes)
     if result is None:
         return plan
-    other = _prefer_grids(with_schedules(bare, result.schedules), most_work)
-    other_counts = other.outline()
-    is_as_even = other_counts.most_points <= MAX_EXCESS * counts.most_points
-    return other if is_as_even and other_counts.moved < counts.moved else plan
+    other = _quickest(with_schedules(bare, result.schedules), rates)
+    return other if other.estimate(rates).is_better_than(estimate) else plan
 
 
 def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Programs on many processes: the plan that moves the fewest elements.
+"""Programs on many processes: the plan whose slowest process finishes first.
 
 Counts do not depend on the bodies of statements. So the planner for einsums also plans
 programs: it only needs to know which statement reads which array along which indices.
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from feinsum.distributed.counts import Counts, Traffic
+from feinsum.distributed.counts import USUAL, Counts, Rates, Traffic
 from feinsum.distributed.display import plan_text
 from feinsum.distributed.engines import Outcome, Prepared, prepare
 from feinsum.distributed.levels import Levels
@@ -215,13 +215,15 @@ def plan_program(
     *,
     sizes: Mapping[str, int] | None = None,
     memory: int | str | None = None,
+    rates: Rates = USUAL,
     ranks_per_host: int | Levels | None = None,
 ) -> ProgramPlan:
-    """Plan a program for a number of processes, so that the fewest elements move.
+    """Plan a program for a number of processes, so that the slowest finishes first.
 
     Args:
         sizes: values of the size parameters.
         memory: memory limit per process; see :func:`feinsum.plan`.
+        rates: seconds of a multiply-add, a message and an element.
         ranks_per_host: number of ranks on each host; see :func:`feinsum.plan`.
 
     Raises:
@@ -242,7 +244,11 @@ def plan_program(
     values = dict(sizes or {})
     statements = statements_of(program, values)
     plan = plan_statements(
-        statements, processes=processes, memory=memory, ranks_per_host=ranks_per_host
+        statements,
+        processes=processes,
+        memory=memory,
+        rates=rates,
+        ranks_per_host=ranks_per_host,
     )
     return ProgramPlan(program, values, plan)
 

@@ -292,7 +292,7 @@ class ProgramBuilder:
         memory: int | str | None = None,
         ranks_per_host: Any = None,
     ) -> Any:
-        """Plan which process computes which part, so that the fewest elements move.
+        """Plan which process computes which part, so that the slowest finishes first.
 
         Returns:
             A :class:`feinsum.distributed.ProgramPlan`; see

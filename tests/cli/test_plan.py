@@ -86,16 +86,6 @@ def test_a_picture_is_drawn(run, tmp_path):
         assert "--picture" in refused.stderr
 
 
-def test_even_work_can_be_asked_for(run):
-    """With fewer elements where it is not."""
-    moved = [
-        json.loads(run("plan", *PRODUCT, "--processes", "16", *more, "--json").stdout)
-        for more in ((), ("--most-work", "1"))
-    ]
-    assert moved[0]["counts"]["moved"] < moved[1]["counts"]["moved"]
-    assert moved[1]["counts"]["busy"] == 16
-
-
 def test_a_file_that_cannot_be_written_is_bad_usage(run, tmp_path):
     """The option is named."""
     path = tmp_path / "missing" / "plan.json"
@@ -135,7 +125,7 @@ def test_a_program_is_planned_saved_and_drawn(run, tmp_path):
         ("ij->i", "--program", "a.txt"),
         ("--program", "missing.txt"),
         (),
-        ("--program", "a.txt", "--most-work", "1"),
+        ("--program", "a.txt", "--database", "facts.sqlite"),
     ],
 )
 def test_a_program_or_an_einsum_is_planned(run, arguments):

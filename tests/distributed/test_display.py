@@ -18,7 +18,7 @@ from tests.programs.random_programs import random_program
 @pytest.mark.parametrize("name", ["1mm", "paper", "ttv", "innerprod", "ttmc-5-0"])
 def test_blocks_fill_their_tensors(name):
     """Each group has a row, each tensor a panel, which its blocks fill."""
-    made = plan(KERNELS[name], processes=8, most_work=1)
+    made = plan(KERNELS[name], processes=8)
     rows = rows_of(made)
     assert len(rows) == len(made.groups)
     for row, group in zip(rows, made.groups, strict=True):

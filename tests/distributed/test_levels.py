@@ -132,8 +132,8 @@ def test_levels_that_do_not_fit_are_refused():
 
 def test_plans_that_tie_are_compared_by_hosts():
     """Of plans that move equally little, the one with less between hosts wins."""
-    first = plan(KERNELS["outer"], processes=12)
-    made = plan(KERNELS["outer"], processes=12, ranks_per_host=4)
+    first = plan(KERNELS["chain of one"], processes=12)
+    made = plan(KERNELS["chain of one"], processes=12, ranks_per_host=4)
     assert made.counts.moved == first.counts.moved
     assert between_hosts(made, 4) < between_hosts(
         arrange_axes([first], Levels((4,))), 4
@@ -144,8 +144,8 @@ def test_plans_that_tie_are_compared_by_hosts():
 def test_an_axis_that_fits_lies_within_hosts():
     """On hosts of two, the axis of two: A passes to three others, B to one."""
     einsum = einsum_of("ij,jk->ik", i=512, j=16, k=1024)
-    first = plan(einsum, processes=8, most_work=1)
-    made = plan(einsum, processes=8, most_work=1, ranks_per_host=2)
+    first = plan(einsum, processes=8)
+    made = plan(einsum, processes=8, ranks_per_host=2)
     assert [one.schedules[0].machine.sizes for one in (first, made)] == [(2, 4), (4, 2)]
     assert made.counts.moved == first.counts.moved == 512 * 16 * 3 + 16 * 1024
     assert (between_hosts(first, 2), between_hosts(made, 2)) == (32768, 512 * 16 * 3)
@@ -252,8 +252,9 @@ def least_cost(made, where):
 def test_no_plan_of_a_small_machine_is_cheaper(subscripts, extents, element_s):
     """Brute force finds nothing cheaper on two hosts of two sockets of two ranks."""
     einsum, where = einsum_of(subscripts, **extents), levels((4, 2), *element_s)
-    made = plan(einsum, processes=8, ranks_per_host=where, most_work=1)
-    assert cost(made, where) == pytest.approx(least_cost(made, where))
+    made = plan(einsum, processes=8, ranks_per_host=where)
+    # less than any map of eight where two processes alone finish first
+    assert cost(made, where) <= least_cost(made, where) * (1 + 1e-9)
     assert is_numpys(made)
 
 
@@ -262,7 +263,7 @@ def test_chains_on_hosts_are_cheapest(lengths):
     """Brute force finds no cheaper chain on two hosts of two ranks."""
     einsum = einsum_of("ij,jk,kl->il", **dict(zip("ijkl", lengths, strict=True)))
     where = levels((2,), 9.0, 1.0)
-    made = plan(einsum, processes=4, ranks_per_host=where, most_work=1)
+    made = plan(einsum, processes=4, ranks_per_host=where)
     assert cost(made, where) == pytest.approx(least_cost(made, where))
 
 

@@ -15,23 +15,26 @@ from benchmarks.papers.schedules import named_plans
 from feinsum.distributed import (
     GroupSchedule,
     Machine,
+    Plan,
+    Rates,
     Table,
     groups_of,
     least_sum,
     plan,
-    plan_statements,
 )
-from feinsum.distributed.assembly import assemble, starts_of
+from feinsum.distributed.assembly import assemble, starts_of, with_schedules
 from feinsum.distributed.counts import Tally
 from feinsum.distributed.elimination import sum_tables, variables_of
-from feinsum.distributed.planner import fewer_processes
-from feinsum.distributed.program_plan import statements_of
+from feinsum.distributed.grids import grid_plans
+from feinsum.distributed.planner import MAX_TRIED, fewer_processes
 from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.search import best_schedules
 from feinsum.distributed.statements import default_path
 from feinsum.distributed.steps import lower
 from feinsum.errors import PlanError
+from feinsum.ir import to_text
 from feinsum.programs import evaluate_program, multi_head_attention, program
+from feinsum.records import Links
 from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
 from tests.programs.random_programs import numbers
 
@@ -126,9 +129,9 @@ def test_the_choice_is_brute_force(name, sizes):
         moved(groups, extents, starts_of(names, groups, schedules, extents), schedules)
         for schedules in product(*choices)
     )
-    found = plan(einsum, processes=4)
-    assert found.counts.moved <= least
-    assert best_schedules(groups, extents, 4).is_exact
+    found = best_schedules(groups, extents, 4)
+    assert found.is_exact
+    assert assemble(einsum, {}, 4, path, found.schedules).counts.moved <= least
 
 
 def moved(groups, extents, starts, schedules) -> int:
@@ -140,10 +143,15 @@ def moved(groups, extents, starts, schedules) -> int:
 @pytest.mark.parametrize("processes", [2, 4, 6, 8, 16, 64])
 @pytest.mark.parametrize("name", KERNELS)
 def test_never_above_a_runner_up(name, processes):
-    """No named schedule of two processes or more moves less."""
-    found = plan(KERNELS[name], processes=processes).counts
+    """The slowest process of no named schedule of several processes is faster."""
+    found = plan(KERNELS[name], processes=processes).estimate()
     for other in named_plans(KERNELS[name], processes=processes).values():
-        assert other.counts.busy == 1 or found.moved <= other.counts.moved, other.name
+        estimate = other.estimate()
+        if estimate.counts.busy == 1:
+            continue
+        # what an array that is used twice moves is least in all, but not balanced
+        if name != "same twice" or found.moved > estimate.moved:
+            assert found.seconds <= estimate.seconds * (1 + 1e-12), other.name
 
 
 def test_the_footprint_is_not_the_volume():
@@ -260,8 +268,8 @@ def test_more_processes_than_values_leave_some_without_work(processes):
     made = plan(einsum, processes=processes)
     operands = operands_of(einsum)
     assert (made.simulate(operands) == by_numpy(einsum, operands)).all()
-    assert made.counts.busy == 10
-    assert f"{processes - 10} processes have no work" in str(made)
+    assert made.counts.busy < processes
+    assert f"{processes - made.counts.busy} processes have no work" in str(made)
 
 
 def test_plans_need_no_code_generator():
@@ -285,11 +293,10 @@ def attention(heads=4):
 
 
 def test_six_processes_share_four_heads():
-    """Four processes with one head each move less than all six."""
+    """They finish before four with one head each, or as four."""
     p = attention()
     made, of_four = p.plan(6), p.plan(4)
-    assert made.counts.busy == 4
-    assert made.counts.moved == of_four.counts.moved
+    assert made.plan.estimate().seconds <= of_four.plan.estimate().seconds
     arrays = numbers(made.program)
     (found,), (right,) = (
         x.values()
@@ -298,29 +305,58 @@ def test_six_processes_share_four_heads():
     assert abs(found - right).max() < 1e-12 * abs(right).max()
 
 
-@pytest.mark.parametrize("processes", [5, 6, 7, 9, 13])
-def test_no_process_has_more_than_half_more_than_the_average(processes):
-    """Idle processes never raise the work above 1.5 times the average."""
-    statements = statements_of(attention().build(), {})
-    found = plan_statements(statements, processes=processes).counts
-    even = plan_statements(statements, processes=processes, most_work=1).counts
-    limit = max(even.most_points, 1.5 * found.points / processes)
-    assert found.most_points <= limit
-    assert found.moved <= even.moved
+@pytest.mark.parametrize("processes", [2, 3, 6, 45, 64, 512])
+def test_smaller_numbers_of_processes(processes):
+    """Some of those that leave at most a third idle, the most divisible first."""
+    tried = fewer_processes(processes, is_even=False)
+    assert {*fewer_processes(processes, is_even=True)} <= {*tried}
+    assert len(tried) <= MAX_TRIED
+    assert all(2 * processes <= 3 * few < 3 * processes for few in tried)
 
 
-def test_smaller_numbers_of_processes():
-    """The planner tries all smaller numbers of few processes, and even ones of many."""
+SHAPES = {
+    "product": ("ij,jk->ik", {"i": 8192, "j": 8192, "k": 8192}),
+    "mttkrp": ("ijk,ja,ka->ia", {"i": 512, "j": 512, "k": 512, "a": 24}),
+    "ttmc": ("ijk,jb,kc->ibc", {"i": 512, "j": 512, "k": 512, "b": 24, "c": 24}),
+    "attention": ("bhqd,bhkd->bhqk", {"b": 8, "h": 12, "q": 512, "k": 512, "d": 64}),
+}
+SOME = (2, 5, 7, 12, 16, 19, 24, 31, 60, 127)
 
-    def tried(heads: int, processes: int, *, is_even: bool) -> list[int]:
-        small = plan_statements(
-            statements_of(attention(heads).build(), {}), processes=2
-        )
-        # the choice depends on extents and on the number of processes alone
-        made = replace(small, processes=processes)
-        return [*fewer_processes(made, is_even=is_even)]
 
-    assert tried(4, 6, is_even=True) == [5, 4]
-    assert tried(3, 45, is_even=True) == [32]  # of 64 and 32
-    assert tried(4, 64, is_even=True) == []
-    assert tried(4, 64, is_even=False) == [32]
+def least_seconds(einsum, processes, path):
+    """The least of all searches on as many processes or fewer, and of all grids."""
+    bare = Plan(to_text(einsum), {}, processes, path, (), {}, ())
+    made = []
+    for few in range(max(2, processes // 2), processes + 1):
+        made += grid_plans(replace(bare, processes=few)).values()
+        for excess in (1.0, 1.02, 1.1, 1.25):
+            found = best_schedules(bare.groups, bare.extents, few, max_excess=excess)
+            made += [] if found is None else [with_schedules(bare, found.schedules)]
+    return min(other.estimate().seconds for other in made)
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        n if n in SOME else pytest.param(n, marks=pytest.mark.long)
+        for n in range(2, 129)
+    ],
+)
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_slowest_process_is_about_as_fast_as_in_any_plan(name, processes):
+    """With 16 processes, 12 would move less, but take a third longer."""
+    subscripts, extents = SHAPES[name]
+    einsum = einsum_of(subscripts, **extents)
+    found = plan(einsum, processes=processes)
+    least = least_seconds(einsum, processes, found.path)
+    assert found.estimate().seconds <= 1.02 * least
+
+
+def test_rates_decide_how_many_processes_are_idle():
+    """Where elements are slow, fewer processes move less; where work is, all work."""
+    einsum = einsum_of("ij,jk->ik", every=8192)
+    slow_links = Rates(links=Links(message_s=0.0, element_s=1e-6))
+    few = plan(einsum, processes=5, rates=slow_links).counts
+    every = plan(einsum, processes=5).counts
+    assert (few.busy, every.busy) == (4, 5)
+    assert few.most_received < every.most_received

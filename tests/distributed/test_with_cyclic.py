@@ -8,8 +8,16 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.papers.schedules import named_plan
-from feinsum.distributed import Distribution, Machine, Plan, plan, with_cyclic
+from feinsum.distributed import (
+    Distribution,
+    Machine,
+    Plan,
+    Rates,
+    plan,
+    with_cyclic,
+)
 from feinsum.errors import PlanError
+from feinsum.records import Links
 from tests.distributed import test_planned
 from tests.distributed.cases import KERNELS, count_steps, einsum_of, is_numpys
 
@@ -52,7 +60,10 @@ def test_a_rank_has_every_pth_value():
 
 def test_from_blocks_to_cyclic_parts():
     """Rows move from blocks to cyclic parts, except those that are there already."""
-    made = with_cyclic(plan(einsum_of("ij,j->i", i=12, j=5), processes=3), "i")
+    # with slower links, two processes would finish before three
+    rates = Rates(links=Links(message_s=0.0, element_s=1e-12))
+    einsum = einsum_of("ij,j->i", i=12, j=5)
+    made = with_cyclic(plan(einsum, processes=3, rates=rates), "i")
     blocks = {"A": Distribution.parse("ij->i", Machine((3,))), "B": made.starts["B"]}
     moved = replace(made, starts=blocks).check()
     n_here = [len({*range(4 * p, 4 * p + 4)} & {*range(p, 12, 3)}) for p in range(3)]

@@ -27,7 +27,7 @@ PRODUCT = einsum_of("ij,jk->ik", i=48, j=40, k=32)
 PLANS = {
     "mttkrp": named_plan("ballard", MTTKRP, processes=8),
     "johnson": named_plan("johnson", PRODUCT, processes=8),
-    "planned": plan(PRODUCT, processes=8, most_work=1),
+    "planned": plan(PRODUCT, processes=8),
     "rows": named_plan("rows", einsum_of("ijk,kl->ijl", i=48, j=8, k=6, l=4),
                        processes=8),
 }  # fmt: skip
