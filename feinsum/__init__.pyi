@@ -5,6 +5,7 @@ from .calling import contract_expression as contract_expression
 from .calling import contract_path as contract_path
 from .calling import einsum as einsum
 from .calling import explain as explain
+from .calling import profile as profile
 from .calling import tensordot as tensordot
 from .calling import transpose as transpose
 from .calling import tune as tune

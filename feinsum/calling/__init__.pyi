@@ -13,6 +13,8 @@ from .explanation import explain as explain
 from .host.prepared import PreparedCall as PreparedCall
 from .kernel import CallKernel as CallKernel
 from .kernel_cache import clear_call_cache as clear_call_cache
+from .profiling import Profile as Profile
+from .profiling import profile as profile
 from .structure import read_call as read_call
 from .tuning import autotune as autotune
 from .tuning import tune as tune

@@ -64,6 +64,8 @@ GAIN = 0.3
 """Share of the time of calls that a kernel of their own is expected to save."""
 SHORT_S = 30e-6
 """Calls that take less consist of what a call does ahead of any kernel."""
+BUILD_THREAD = "feinsum-build"
+"""The name of threads in which kernels are built."""
 LOOK_UP_S = 0.05
 """Seconds of calls after which a kernel of an earlier process is looked for."""
 
@@ -402,7 +404,7 @@ def _start_thread(result: Future[T], build: Callable[[], T]) -> RuntimeError | N
     """Start a thread that builds; return the error if none can be started."""
     # a daemon: no program waits at its end for a kernel that it will not use
     thread = threading.Thread(
-        target=_fill, args=(result, build), name="feinsum-build", daemon=True
+        target=_fill, args=(result, build), name=BUILD_THREAD, daemon=True
     )
     try:
         thread.start()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,14 @@ from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.words import counted
 
 if TYPE_CHECKING:
+    from feinsum.calling.host.builder import BuildRequest
     from feinsum.ir import BatchedEinsum
     from feinsum.records import Device
 
 FIELDS = ("einsum", "sizes", "size", "dtype")
 """Fields of a workload in CSV or JSON; only the first is required."""
+CALL = "call"
+"""The field of a call that :func:`feinsum.profile` has listed, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,13 @@ class Entry:
     Attributes:
         name: what is printed before: its name in a suite, or where it is from.
         sizes: values of size parameters, which options override.
+        call: the call for which a kernel is built once its einsum is tuned.
     """
 
     name: str
     einsum: BatchedEinsum
     sizes: dict[str, int] = field(default_factory=dict)
+    call: BuildRequest | None = None
 
 
 def tune_each(
@@ -93,7 +98,19 @@ def _is_tuned(entry: Entry, database: str | None, options: dict[str, Any]) -> bo
     except FeinsumError as error:
         say(f"[{error.code}] {error}")
         return False
+    if entry.call is not None:
+        _build(replace(entry.call, database=database))
     return True
+
+
+def _build(call: BuildRequest) -> None:
+    """Build the kernel that later processes try for a call."""
+    from feinsum.calling.host.builder import build_elsewhere
+
+    try:
+        build_elsewhere(call)
+    except FeinsumError as error:  # the facts are recorded all the same
+        say(f"no kernel was built for later calls: {error}")
 
 
 def read_leaves(path: Path) -> list[Entry]:
@@ -245,9 +262,10 @@ def _read_json(text: str, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _entry(name: str, fields: Any) -> Entry:
-    if not isinstance(fields, dict) or not set(fields) <= set(FIELDS):
+    if not isinstance(fields, dict) or not set(fields) <= {*FIELDS, CALL}:
         raise _refuse(f"expected an object with 'einsum' and some of {FIELDS[1:]}")
-    texts = {key: _text(key, value) for key, value in fields.items()}
+    call = _call(fields[CALL]) if CALL in fields else None
+    texts = {key: _text(key, value) for key, value in fields.items() if key != CALL}
     if "einsum" not in texts:
         raise _refuse("the einsum is missing")
     einsum = read_einsum(
@@ -255,7 +273,18 @@ def _entry(name: str, fields: Any) -> Entry:
         [texts["sizes"]] if "sizes" in texts else None,
         dtype=texts.get("dtype", DEFAULT_DTYPE),
     )
-    return Entry(name, einsum, read_values([texts.get("size", "")], "size"))
+    return Entry(name, einsum, read_values([texts.get("size", "")], "size"), call)
+
+
+def _call(document: Any) -> BuildRequest:
+    from feinsum.calling.host.builder import BuildRequest
+
+    try:
+        call = BuildRequest(**document)
+        call.key  # noqa: B018  (computed from all fields, which may be anything)
+    except (FeinsumError, KeyError, TypeError, ValueError) as error:
+        raise _refuse(f"the call is not one of feinsum.profile: {error}") from None
+    return call
 
 
 def _text(key: str, value: Any) -> str:

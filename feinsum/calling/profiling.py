@@ -1,0 +1,285 @@
+"""``profile``: in which einsums a program spends its time, and what tuning would bring.
+
+::
+
+    with feinsum.profile() as found:
+        run()                             # calls feinsum.einsum, or numpy.einsum
+    print(found)                          # the calls that took most of the time
+    found.write("calls.json")             # feinsum tune --suite calls.json
+
+While a profile is active, the einsums of numpy and feinsum are replaced by functions
+that time them. Calls are told apart by subscripts, shapes, dtypes and strides; a call
+inside of another one, as numpy's within feinsum's, counts once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, wraps
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from feinsum.calling.einsum_call import EinsumCall, parse_call
+from feinsum.calling.host.general import BUILD_THREAD, GeneralCall
+from feinsum.calling.kernel_cache import Calls
+from feinsum.calling.operands import ArrayForm, first_uses, form_of
+from feinsum.calling.structure import CallStructure
+from feinsum.calling.terms import as_subscripts
+from feinsum.errors import FeinsumError
+from feinsum.ir import Operand, to_text
+from feinsum.memory import remembered
+from feinsum.words import counted
+
+logger = logging.getLogger(__name__)
+
+MAX_LINES = 20
+"""Calls that a table shows."""
+MIN_SHARE = 0.01
+"""Of the time of all calls that one takes whose tuning is listed."""
+
+
+@dataclass(eq=False)
+class ProfiledCall:
+    """Calls with equal subscripts, shapes, dtypes and strides.
+
+    Attributes:
+        caller: ``numpy`` or ``feinsum``.
+        forms: of the operands.
+        first: for each operand, the first position with the same array.
+        n_calls, seconds: how many there were, and what they took together.
+        way: what computed the last ones: ``numpy``, ``feinsum`` in steps, or a
+            ``kernel`` of feinsum.
+    """
+
+    caller: str
+    subscripts: str
+    forms: tuple[ArrayForm, ...]
+    first: tuple[int, ...]
+    n_calls: int = 0
+    seconds: float = 0.0
+    way: str = ""
+
+    @property
+    def title(self) -> str:
+        """The call as text: its subscripts and shapes."""
+        shapes = ", ".join("x".join(map(str, form.shape)) for form in self.forms)
+        return f"{self.subscripts} of {shapes} {np.result_type(*self.dtypes)}"
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        return [form.dtype for form in self.forms]
+
+    @cached_property
+    def parsed(self) -> EinsumCall | None:
+        """The einsum that is tuned; None for what has no kernel, such as views."""
+        shapes = [(form.shape, form.dtype) for form in self.forms]
+        try:
+            parsed = parse_call(self.subscripts, shapes, self.first)
+        except FeinsumError:  # of dtypes or sizes that only numpy computes
+            return None
+        is_view = len(parsed.inputs) == 1 and {*parsed.inputs[0]} == {*parsed.output}
+        if parsed.is_empty or is_view:
+            return None
+        return CallStructure(parsed, self.forms).normal.parsed
+
+    @cached_property
+    def tuned_s(self) -> float | None:
+        """Seconds of one call with the best predicted recipe; None without one."""
+        if self.parsed is None:
+            return None
+        from feinsum.canonical import canonicalize  # these load Loopy
+        from feinsum.measure import open_device
+        from feinsum.predict import predictions
+
+        form = canonicalize(self.parsed.einsum)
+        names = form.relabeling.size_params
+        sizes = {names[name]: n for name, n in self.parsed.sizes.items()}
+        try:
+            predicted = predictions(form.einsum, sizes, open_device("host").device)
+        except FeinsumError as error:
+            logger.info("nothing is predicted for %s: %s", self.title, error)
+            return None
+        return predicted[0].seconds if predicted else None
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast a tuned call would be at best.
+
+        The costs of recipes assume that a machine reaches its usual peaks.
+        """
+        if self.tuned_s is None:
+            return None
+        return self.seconds / self.n_calls / self.tuned_s
+
+    def document(self) -> dict[str, Any] | None:
+        """Return the call for ``feinsum tune --suite``; None if it has no kernel."""
+        from feinsum.calling.host.builder import BuildRequest
+
+        if self.parsed is None:
+            return None
+        request = BuildRequest.of(self.subscripts, self.forms, self.first, None)
+        sizes = ",".join(f"{name}={n}" for name, n in self.parsed.sizes.items())
+        document = {"einsum": to_text(self.parsed.einsum), "size": sizes}
+        return document if request is None else {**document, "call": asdict(request)}
+
+
+@dataclass(eq=False)
+class Profile:
+    """The einsums of a program, and what they took.
+
+    Attributes:
+        seconds: from the beginning of the profile to its end.
+    """
+
+    seconds: float = 0.0
+    _calls: dict[Any, ProfiledCall] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def calls(self) -> list[ProfiledCall]:
+        """All calls, those that took the most time together first."""
+        return sorted(self._calls.values(), key=lambda call: -call.seconds)
+
+    @property
+    def calls_s(self) -> float:
+        """Seconds of all calls."""
+        return sum(call.seconds for call in self._calls.values())
+
+    def add(self, caller: str, arguments: tuple[Any, ...], seconds: float) -> None:
+        """Count a call that has returned.
+
+        Args:
+            arguments: subscripts and operands, in either notation of numpy.
+        """
+        try:
+            subscripts, operands = as_subscripts(arguments)
+            forms = tuple(form_of(np.asarray(x)) for x in operands)
+        except (FeinsumError, TypeError, ValueError):
+            return  # arrays on a device
+        if any(isinstance(x, Operand) for x in operands):
+            return
+        key = caller, subscripts, forms, first_uses(operands)
+        with self._lock:
+            call = self._calls.setdefault(key, ProfiledCall(*key))
+            call.n_calls += 1
+            call.seconds += seconds
+
+    def note_ways(self) -> None:
+        """Note which calls have a kernel by now."""
+        with_kernel = {
+            (call.key.subscripts, call.key.forms)
+            for call in remembered(Calls).prepared.values()
+            if isinstance(call, GeneralCall) and call.built is not None
+        }
+        for call in self._calls.values():
+            has_kernel = (call.subscripts, call.forms) in with_kernel
+            is_ours = call.caller == "feinsum"
+            call.way = "kernel" if has_kernel and is_ours else call.caller
+
+    def write(self, path: str | PathLike[str]) -> int:
+        """Write the calls for ``feinsum tune --suite``, as JSON; return their number.
+
+        Those that took less than a hundredth of the time are left out, and those that
+        have no kernel.
+        """
+        least_s = MIN_SHARE * self.calls_s
+        documents = [x.document() for x in self.calls if x.seconds >= least_s]
+        listed = [document for document in documents if document is not None]
+        lines = ",\n".join(map(json.dumps, listed))
+        Path(path).write_text(f"[\n{lines}\n]\n", "utf-8")
+        return len(listed)
+
+    def __str__(self) -> str:
+        calls = self.calls
+        share = f"{self.calls_s / self.seconds:.0%}" if self.seconds else "0 %"
+        n_calls = counted(sum(x.n_calls for x in calls), "call")
+        took = f"took {self.calls_s:.3g} of {self.seconds:.3g} s ({share})"
+        lines = [f"{n_calls} of einsums {took}"]
+        if calls:
+            lines.append("  seconds    calls  ms a call  at best  by       call")
+        for call in calls[:MAX_LINES]:
+            is_listed = call.seconds >= MIN_SHARE * self.calls_s
+            gain = call.gain if is_listed else None
+            lines.append(
+                f"{call.seconds:9.3g} {call.n_calls:8} "
+                f"{1e3 * call.seconds / call.n_calls:10.3g} "
+                f"{'-' if gain is None else f'{max(gain, 1):.2g}x':>8}  "
+                f"{call.way:<8} {call.title}"
+            )
+        if len(calls) > MAX_LINES:
+            lines.append(f"and {counted(len(calls) - MAX_LINES, 'other call')}")
+        if calls:
+            lines.append(
+                "at best: times as fast with the best recipe, by a model of full speed"
+            )
+        return "\n".join(lines)
+
+
+@contextmanager
+def profile() -> Iterator[Profile]:
+    """Record in which einsums a program spends its time, while the context is active.
+
+    Calls of ``feinsum.einsum``, ``feinsum.contract`` and ``numpy.einsum`` in all
+    threads. A program that has imported ``einsum`` from numpy by name has numpy's own
+    function, which is not seen.
+
+    >>> import numpy as np
+    >>> with profile() as found:
+    ...     for _ in range(3):
+    ...         _ = np.einsum("ij,jk->ik", np.ones((20, 30)), np.ones((30, 4)))
+    >>> (call,) = found.calls
+    >>> call.caller, call.n_calls, call.title
+    ('numpy', 3, 'ij,jk->ik of 20x30, 30x4 float64')
+    """
+    from feinsum.calling import dispatch, numpy_options
+
+    profiled, active = Profile(), threading.local()
+
+    def timed(caller: str, function: Callable[..., Any], *, is_packed: bool) -> Any:
+        @wraps(function)
+        def run(*arguments: Any, **options: Any) -> Any:
+            # einsums that check a kernel are part of the call that builds it
+            is_build = threading.current_thread().name == BUILD_THREAD
+            if is_build or getattr(active, "is_inside", False):
+                return function(*arguments, **options)
+            active.is_inside, start_s = True, perf_counter()
+            try:
+                result = function(*arguments, **options)
+            finally:
+                active.is_inside = False
+            elapsed_s = perf_counter() - start_s
+            # what the extension leaves to Python is counted there
+            if result is not NotImplemented:
+                call = (arguments[0], *arguments[1]) if is_packed else arguments
+                profiled.add(caller, call, elapsed_s)
+            return result
+
+        return run
+
+    replaced: list[tuple[Any, str, str, bool]] = [
+        (np, "einsum", "numpy", False),
+        (dispatch, "compute", "feinsum", True),
+        (numpy_options, "einsum_with_options", "feinsum", True),
+    ]
+    originals = [getattr(module, name) for module, name, *_ in replaced]
+    start_s = perf_counter()
+    try:
+        for (module, name, caller, is_packed), function in zip(
+            replaced, originals, strict=True
+        ):
+            setattr(module, name, timed(caller, function, is_packed=is_packed))
+        yield profiled
+    finally:
+        profiled.seconds = perf_counter() - start_s
+        profiled.note_ways()
+        for (module, name, *_), function in zip(replaced, originals, strict=True):
+            setattr(module, name, function)
