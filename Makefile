@@ -15,6 +15,7 @@ INTEL := $(VENV)/.installed-intel
 BROWSER := $(VENV)/.installed-browser
 MUTANTS := $(VENV)/.installed-mutants
 PEERS := $(VENV)/.installed-peers
+USERS := $(VENV)/.installed-users
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
@@ -27,7 +28,7 @@ PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
-	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals \
+	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals bench-users \
 	gpu-wheels facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
@@ -149,6 +150,13 @@ bench-contraction: $(INSTALLED) ## what calls without a kernel of their own take
 
 bench-totals: $(BENCHED) ## time whole processes against numpy, opt_einsum and torch; ARGS=...
 	@$(RUN) -m benchmarks.totals $(ARGS)
+
+$(USERS): pyproject.toml constraints.txt | $(INSTALLED)
+	@$(INSTALL) --constraint constraints.txt --editable '.[users]'
+	@touch $@
+
+bench-users: $(USERS) ## PySCF, cotengra, quimb and opt_einsum, with and without feinsum; ARGS=...
+	@$(RUN) -m benchmarks.users $(ARGS)
 
 facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
 	@$(RUN) benchmarks/facts.py $(ARGS)

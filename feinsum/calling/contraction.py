@@ -23,13 +23,14 @@ from feinsum.contraction.paths import (
     OPTIMAL_UP_TO,
     Path,
     check_path,
+    index_letter,
     is_path_name,
     search_path,
 )
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import IndexList, parse_subscripts, write_subscripts
 from feinsum.libraries import outside_of_compilers
 from feinsum.options import with_options_of
+from feinsum.subscripts import IndexList, parse_subscripts, write_subscripts
 from feinsum.words import counted
 
 BACKENDS = ("auto", "feinsum", "numpy", None)
@@ -445,32 +446,51 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """
     ranks = rank_of(a), rank_of(b)
     try:
-        left, right = _pairs(axes, *ranks)
+        text = _tensordot_text(axes if _is_plain(axes) else _plain(axes), *ranks)
     except (IndexError, TypeError, ValueError):
         raise InvalidEinsumError(
             f"axes={axes!r} do not match arrays of rank {ranks[0]} and {ranks[1]}; "
             "give a number, or the axes of both: ([1, 2], [0, 1])",
             rules=("option",),
         ) from None
-    of_a = list(range(ranks[0]))
-    of_b = [ranks[0] + k for k in range(ranks[1])]
-    for k, n in zip(left, right, strict=True):
-        of_b[n] = of_a[k]
-    free = [k for k in of_a if k not in of_b] + [k for k in of_b if k not in of_a]
-    return einsum(a, of_a, b, of_b, free)
+    return einsum(text, a, b)
 
 
-def _pairs(axes: Any, n_left: int, n_right: int) -> tuple[list[int], list[int]]:
-    """Return the axes counted from the front; each at most once."""
-    if isinstance(axes, Sequence | np.ndarray):
-        left, right = ([side] if np.ndim(side) == 0 else [*side] for side in axes)
-    else:
-        left, right = [*range(index(axes) * -1, 0)], [*range(axes)]
+def _is_plain(axes: Any) -> bool:
+    """Whether axes are a number or two tuples, as networks of tensors give them."""
+    if type(axes) is tuple and len(axes) == 2:
+        return type(axes[0]) is tuple and type(axes[1]) is tuple
+    return type(axes) is int
+
+
+def _plain(axes: Any) -> int | tuple[tuple[int, ...], ...]:
+    """Return axes that can be a key of a cache."""
+    if not isinstance(axes, Sequence | np.ndarray):
+        return index(axes)
+    sides = ([side] if np.ndim(side) == 0 else [*side] for side in axes)
+    return tuple(tuple(map(index, side)) for side in sides)
+
+
+@lru_cache(4096)
+def _tensordot_text(axes: Any, n_left: int, n_right: int) -> str:
+    """Return the subscripts; most time of a small product would go into them.
+
+    >>> _tensordot_text(((1,), (-1,)), 2, 2), _tensordot_text(1, 2, 2)
+    ('ab,cb->ac', 'ab,bd->ad')
+    """
+    if isinstance(axes, int):
+        axes = [*range(-axes, 0)], [*range(axes)]
+    left, right = axes
     left = [range(n_left)[index(k)] for k in left]
     right = [range(n_right)[index(k)] for k in right]
     if len({*left}) != len({*right}) or len(left) != len({*left}):
         raise ValueError(axes)
-    return left, right
+    of_a = [index_letter(k) for k in range(n_left)]
+    of_b = [index_letter(n_left + k) for k in range(n_right)]
+    for k, n in zip(left, right, strict=True):
+        of_b[n] = of_a[k]
+    free = [x for x in of_a if x not in of_b] + [x for x in of_b if x not in of_a]
+    return "".join((*of_a, ",", *of_b, "->", *free))
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:

@@ -1,27 +1,13 @@
-"""Retrieval inside other compilers, and for programs without Python. feinsum itself
-depends on none of them.
+"""feinsum inside other programs: compilers, chemistry, and programs without Python.
 
-:func:`transform_program` is the whole of it; the rest calls it from the place where
-an array context transforms the kernels that it was asked for. The package
-arraycontext is imported when one of its classes is needed.
+feinsum itself depends on none of them. :func:`transform_program` is what compilers call
+where they transform kernels; :func:`use_in_pyscf` replaces the einsums of PySCF;
+:func:`c_source` writes a function in C.
+
+The public names are those of ``__init__.pyi``. They are imported on first use: a
+program of chemistry loads no code generator.
 """
 
-import feinsum.loopy_cache  # noqa: F401  (before Loopy)
-from feinsum.integrations.array_context import (
-    RetrievesEagerly,
-    RetrievesLazily,
-    eager_array_context,
-    lazy_array_context,
-    transform_program,
-)
-from feinsum.integrations.c_source import CSource, c_source
+import lazy_loader
 
-__all__ = [
-    "CSource",
-    "RetrievesEagerly",
-    "RetrievesLazily",
-    "c_source",
-    "eager_array_context",
-    "lazy_array_context",
-    "transform_program",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,200 @@
+"""Programs of other packages, with and without feinsum: ``python -m benchmarks.users``.
+
+Each is a script that runs in a process of its own, from start to end, as it is and with
+the lines that make it use feinsum; in turns, with empty caches first ("first") and then
+with what that left ("second"). Nothing is tuned. The scripts print what they compute,
+which is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isclose
+from pathlib import Path
+from statistics import geometric_mean, median
+from time import perf_counter
+
+from feinsum.targets.processor import host_processor
+
+UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+"""Variables with which some machines slow down numpy."""
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class UserProgram:
+    """A script, and the lines by which it uses feinsum.
+
+    Attributes:
+        script: with ``{hook}`` where these lines are inserted, and ``{options}`` for
+            arguments of a call; ``{size}`` is a parameter.
+        hook, options: those with feinsum.
+        plain: the arguments without it.
+        size, tiny: the parameter, and for tests.
+    """
+
+    script: str
+    hook: str
+    size: str
+    tiny: str
+    options: str = ""
+    plain: str = ""
+
+    def text(self, *, is_ours: bool, is_tiny: bool) -> str:
+        """Return the script as it is run."""
+        hook, options = (self.hook, self.options) if is_ours else ("", self.plain)
+        size = self.tiny if is_tiny else self.size
+        return self.script.format(hook=hook, options=options, size=size)
+
+
+CHEMISTRY = """
+from pyscf import gto, scf, mp
+from pyscf.cc import rccsd
+{{hook}}
+molecule = gto.M(atom="O 0 0 0; H 0 0.757 0.587; H 0 -0.757 0.587",
+                 basis="{{size}}", verbose=0)
+field = scf.RHF(molecule).run()
+{method}
+"""
+PYSCF = "import feinsum.integrations; feinsum.integrations.use_in_pyscf()"
+NETWORK = """
+import numpy as np
+import cotengra
+{hook}
+inputs, output, _, sizes = cotengra.utils.lattice_equation([{size}], d_max=2)
+rng = np.random.default_rng(0)
+arrays = [rng.random([sizes[i] for i in term]) for term in inputs]
+tree = cotengra.array_contract_tree(inputs, output, sizes, optimize="greedy")
+tree.slice_(target_slices=8)
+print(abs(tree.contract(arrays{options})))
+"""
+QUIMB = """
+import numpy as np
+import quimb.tensor as qtn
+{hook}
+network = qtn.TN_rand_reg({size}, 3, D=3, seed=1)
+print(abs(network.contract(optimize="greedy"{options})))
+"""
+OPT_EINSUM = """
+import numpy as np
+import opt_einsum
+{hook}
+rng = np.random.default_rng(0)
+A = [rng.random((3, 3, 3)) for _ in range({size})]
+total = 0.0
+for step in range(50):
+    value = opt_einsum.contract("aib,bjc,ckd,dla,im,jm,kn,ln->", *A[:4],
+                                *[x[0] for x in A[4:8]]{options})
+    total += float(value)
+print(total)
+"""
+RCCSD = "c = rccsd.RCCSD(field)\nc.kernel()\nprint(c.e_tot)"
+PROGRAMS = {
+    "pyscf-rccsd": UserProgram(
+        CHEMISTRY.format(method=RCCSD), PYSCF, "cc-pvtz", "sto-3g"
+    ),
+    "pyscf-rccsd-small": UserProgram(
+        CHEMISTRY.format(method=RCCSD), PYSCF, "cc-pvdz", "sto-3g"
+    ),
+    "pyscf-mp2": UserProgram(
+        CHEMISTRY.format(method="print(mp.MP2(field).run().e_tot)"),
+        PYSCF,
+        "cc-pvtz",
+        "sto-3g",
+    ),
+    "cotengra-200": UserProgram(
+        NETWORK, "", "10, 20", "3, 4", ', backend="feinsum"', ', backend="numpy"'
+    ),
+    "quimb-60": UserProgram(
+        QUIMB, "", "60", "10", ', backend="feinsum"', ', backend="numpy"'
+    ),
+    "opt_einsum-loop": UserProgram(
+        OPT_EINSUM, "", "8", "8", ', backend="feinsum"', ', backend="numpy"'
+    ),
+}
+
+
+def timed(text: str, folder: Path) -> tuple[float, float]:
+    """Run a script in a process; return its seconds, and the number it prints.
+
+    Raises:
+        RuntimeError: if it fails.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in UNSET}
+    environment |= {
+        "FEINSUM_CACHE_DIR": str(folder / "cache"),
+        "FEINSUM_DATABASE": str(folder / "facts.sqlite"),
+    }
+    command = [sys.executable, "-c", text]
+    start_s = perf_counter()
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    elapsed_s = perf_counter() - start_s
+    if ended.returncode:
+        raise RuntimeError(ended.stderr.strip().splitlines()[-1])
+    return elapsed_s, float(ended.stdout.split()[-1])
+
+
+def measure(program: UserProgram, n_rounds: int, *, is_tiny: bool) -> dict[str, float]:
+    """Return the medians of the seconds: plain, first and second.
+
+    Raises:
+        RuntimeError: if a script fails, or the results differ.
+    """
+    samples: dict[str, list[float]] = {"plain": [], "first": [], "second": []}
+    results = []
+    for _ in range(n_rounds):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "cache").mkdir(mode=0o700)
+            for way in samples:
+                text = program.text(is_ours=way != "plain", is_tiny=is_tiny)
+                seconds, result = timed(text, folder)
+                samples[way].append(seconds)
+                results.append(result)
+    if not all(isclose(x, results[0], rel_tol=TOLERANCE) for x in results):
+        raise RuntimeError(f"the results differ: {results}")
+    return {way: median(seconds) for way, seconds in samples.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table of all programs whose names match."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.users", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--only", default="", help="programs whose names match")
+    parser.add_argument("--rounds", type=int, default=3, help="medians of so many")
+    parser.add_argument("--tiny", action="store_true", help="at sizes for tests")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    found = {}
+    for name, program in PROGRAMS.items():
+        if not re.search(options.only, name):
+            continue
+        print(f"{name} ...", end="\r", file=sys.stderr)
+        try:
+            found[name] = measure(program, options.rounds, is_tiny=options.tiny)
+        except RuntimeError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"{host_processor()}; seconds from start to end")
+    print(f"{'program':<20}{'without':>9}{'first':>9}{'second':>9}{'ratio':>8}")
+    for name, seconds in found.items():
+        plain, first, second = (seconds[way] for way in ("plain", "first", "second"))
+        print(f"{name:<20}{plain:9.2f}{first:9.2f}{second:9.2f}{second / plain:8.2f}")
+    if found:
+        ratios = [x["second"] / x["plain"] for x in found.values()]
+        print(f"{'geometric mean':<47}{geometric_mean(ratios):8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Programs of other packages compute the same with feinsum, from start to end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.users import PROGRAMS, main, timed
+
+
+@pytest.mark.parametrize("name", ["pyscf-mp2", "cotengra-200", "opt_einsum-loop"])
+def test_both_ways_compute_the_same(name, capsys):
+    """Results are compared before seconds are printed."""
+    pytest.importorskip(name.partition("-")[0])
+    main(["--only", f"^{name}$", "--tiny", "--rounds", "1", "--json"])
+    (seconds,) = json.loads(capsys.readouterr().out).values()
+    assert {*seconds} == {"plain", "first", "second"}
+    assert min(seconds.values()) > 0
+
+
+def test_a_script_that_fails_says_why(tmp_path):
+    """The last line of its traceback."""
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        timed("1 / 0", tmp_path)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_at_most_five_lines_differ(name):
+    program = PROGRAMS[name]
+    plain, ours = (
+        program.text(is_ours=is_ours, is_tiny=False).splitlines()
+        for is_ours in (False, True)
+    )
+    assert 1 <= sum(a != b for a, b in zip(plain, ours, strict=True)) <= 5
