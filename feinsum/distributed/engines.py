@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from statistics import median
@@ -61,10 +61,16 @@ class Outcome:
     report: RunReport
 
 
+Reader = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From the arrays of a run to the operands of its plan."""
+
+
 class _Engine(Protocol):
     """Runs one plan any number of times."""
 
-    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Any:
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Any:
         """Begin a run; its arguments are not read again."""
 
     def outcome(self, run: Any) -> Outcome:
@@ -90,16 +96,17 @@ class Prepared:
         self._engine, self._n_ahead = engine, n_ahead
 
     def run(
-        self, arrays: Mapping[str, Any], progress: Progress | None = None
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None = None
     ) -> Outcome:
         """Compute the outputs for whole arrays by name.
 
         Args:
+            arrays: on MPI ranks but the first they are ignored, and may be None.
             progress: called with the number of finished leaves, and the total.
 
         Raises:
             PlanError: if an array is missing or has the wrong shape or dtype, if blocks
-                are too large, or if the engine cannot continue.
+                are too large, or if the engine cannot continue; on all ranks of MPI.
         """
         return self._engine.outcome(self._engine.submit(arrays, progress))
 
@@ -111,7 +118,7 @@ class Prepared:
         """
         return self._engine.fleet()
 
-    def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+    def stream(self, inputs: Iterable[Mapping[str, Any] | None]) -> Iterator[Outcome]:
         """Yield the outcome for each of many inputs, in order.
 
         Engines with their own workers begin the next run before the last one has ended.
@@ -134,6 +141,7 @@ def prepare(
     *,
     leaf: LeafFunction | None = None,
     meaning: Semantics | None = None,
+    read: Reader = dict,
 ) -> Prepared:
     """Prepare a plan to run on any number of inputs.
 
@@ -143,6 +151,8 @@ def prepare(
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`,
             and numpy for ``local``.
         meaning: computes statements that are not einsums.
+        read: from the arrays of a run to the operands of the plan, where they are;
+            raises a FeinsumError for arrays that do not fit.
 
     Raises:
         PlanError: with the rule ``engine``, if there is no such engine.
@@ -150,9 +160,10 @@ def prepare(
     if engine == "dask":
         from feinsum.distributed.on_dask import DaskEngine
 
-        return Prepared(plan, DaskEngine(plan, on, leaf, meaning), n_ahead=1)
+        of_dask = _Reading(DaskEngine(plan, on, leaf, meaning), read)
+        return Prepared(plan, of_dask, n_ahead=1)
     if engine == "mpi":
-        return Prepared(plan, _MpiEngine(plan, on, leaf, meaning), n_ahead=0)
+        return Prepared(plan, _MpiEngine(plan, on, leaf, meaning, read), n_ahead=0)
     if engine == "local":
         if on is not None:
             raise PlanError(
@@ -160,11 +171,25 @@ def prepare(
                 "engine mpi or dask",
                 rules=("engine",),
             )
-        return Prepared(plan, _LocalEngine(plan, leaf, meaning), n_ahead=0)
+        of_this_process = _Reading(_LocalEngine(plan, leaf, meaning), read)
+        return Prepared(plan, of_this_process, n_ahead=0)
     raise PlanError(
         f"there is no engine {engine!r}; expected {', '.join(ENGINES)}",
         rules=("engine",),
     )
+
+
+class _Reading:
+    """An engine whose arrays are in this process, where they are checked."""
+
+    def __init__(self, engine: Any, read: Reader) -> None:
+        self.engine, self.read = engine, read
+        self.outcome, self.fleet = engine.outcome, engine.fleet
+
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Any:
+        return self.engine.submit(self.read(arrays or {}), progress)
 
 
 class _LocalEngine:
@@ -207,16 +232,19 @@ class _MpiEngine:
         comm: Any,
         leaf: LeafFunction | None,
         meaning: Semantics | None,
+        read: Reader,
     ) -> None:
-        self.plan, self.leaf, self.meaning = plan, leaf, meaning
+        self.plan, self.leaf, self.meaning, self.read = plan, leaf, meaning, read
         self.comm = world() if comm is None else comm
         refusal = wrong_size(plan, self.comm)
         if refusal is not None:
             raise refusal
 
-    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Outcome:
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Outcome:
         plan, comm, start = self.plan, self.comm, perf_counter()
-        blocks, traffic = scatter(plan, arrays, comm), Traffic()
+        blocks, traffic = scatter(plan, arrays, comm, self.read), Traffic()
         parts = run_on_ranks(
             plan,
             blocks,

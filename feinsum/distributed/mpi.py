@@ -477,13 +477,17 @@ class _Interpreter:
 
 
 def scatter(
-    plan: Plan, operands: Mapping[str, Any] | None, comm: Any
+    plan: Plan,
+    operands: Mapping[str, Any] | None,
+    comm: Any,
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> dict[str, NDArray[Any]]:
     """Return the blocks of this rank, scattered from whole operands on rank 0.
 
     Args:
         operands: arrays by name on rank 0; ignored on other ranks.
         comm: an mpi4py communicator.
+        read: from the given arrays to the operands of the plan, on rank 0.
 
     Raises:
         PlanError: on all ranks, with the rule ``blocks``, if an operand is missing or
@@ -492,8 +496,8 @@ def scatter(
     rank, arrays, problem = comm.Get_rank(), {}, None
     if rank == 0:
         try:
-            arrays = checked_operands(plan, operands or {})
-        except PlanError as error:
+            arrays = checked_operands(plan, read(operands or {}))
+        except FeinsumError as error:
             problem = str(error)
     problem = comm.bcast(problem)
     if problem is not None:

@@ -106,7 +106,8 @@ class ProgramPlan:
             PlanError: if there is no such engine, or if it cannot run this plan.
         """
         return PreparedProgram(
-            self, prepare(self.plan, engine, on, meaning=self.meaning)
+            self,
+            prepare(self.plan, engine, on, meaning=self.meaning, read=self.read_of),
         )
 
     @property
@@ -194,19 +195,23 @@ class PreparedProgram:
         self.plan, self._prepared = plan, prepared
 
     def run(
-        self, arrays: Mapping[str, Any], progress: Progress | None = None
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None = None
     ) -> Outcome:
         """Compute the outputs; see :meth:`feinsum.distributed.Prepared.run`.
 
+        Args:
+            arrays: the inputs; on MPI ranks but the first they may be None.
+
         Raises:
             ProgramError: if an array is missing or has the wrong shape or dtype.
-            PlanError: if the engine cannot run the plan.
+            PlanError: if the engine cannot run the plan; on all ranks of MPI also for
+                wrong arrays on the first one.
         """
-        return self._prepared.run(self.plan.read_of(arrays), progress)
+        return self._prepared.run(arrays, progress)
 
-    def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+    def stream(self, inputs: Iterable[Mapping[str, Any] | None]) -> Iterator[Outcome]:
         """Yield outcomes of many inputs; see :meth:`Prepared.stream`."""
-        return self._prepared.stream(map(self.plan.read_of, inputs))
+        return self._prepared.stream(inputs)
 
 
 def plan_program(

@@ -104,12 +104,20 @@ def bodies() -> dict[str, object]:
 
 
 def prepared() -> dict[str, object]:
-    """A program for whole arrays on rank 0, twice."""
+    """A program for whole arrays on rank 0, twice; then for wrong ones."""
     made, arrays, expected = test_planned.on_processes(SIZE)
     ready, told = made.prepare("mpi", COMM), []
-    first, again = ready.stream([arrays, arrays])
-    ready.run(arrays, lambda *n: told.append(n))
+    given = None if RANK else arrays
+    first, again = ready.stream([given, given])
+    ready.run(given, lambda *n: told.append(n))
+    refusals = []
+    for wrong in ({}, dict.fromkeys(arrays, np.ones(3))):
+        try:
+            ready.run(None if RANK else wrong)
+        except PlanError as error:
+            refusals.append(str(error))
     return {
+        "refusals": refusals,
         "right": RANK > 0
         or all(
             np.allclose(outcome.results[name], expected[name])

@@ -291,6 +291,11 @@ def test_a_program_prepared_on_ranks():
     assert all(rank["right"] for rank in ranks)
     assert [rank["counted"] for rank in ranks] == [made.counts.moved] * 2
     assert ranks[0]["told"]
+    # what is wrong with the arrays of rank 0 is an error of both
+    first, second = ranks[0]["refusals"]
+    assert ranks[1]["refusals"] == [first, second]
+    assert "missing" in first
+    assert "(3,)" in second
 
 
 @needs_mpi
