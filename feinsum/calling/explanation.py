@@ -159,6 +159,7 @@ def _kernel(call: Call | None) -> str:
         return f"none: the last build of this process failed; {spent}"
     due_s = builds.expected_s / GAIN
     return (
-        f"none; one of an earlier process is tried after {LOOK_UP_S:g} s, and one is "
-        f"built after {due_s:.2g} s of calls; {spent}"
+        f"none; one of an earlier process is tried after {LOOK_UP_S:g} s of calls with "
+        f"these subscripts, and one is built after {due_s:.2g} s of calls of this "
+        f"structure, whatever their sizes; {spent}"
     )
