@@ -28,8 +28,8 @@ from feinsum.distributed.grids import (
     repartition,
     statement_costs,
 )
+from feinsum.distributed.groups import Group
 from feinsum.distributed.program_plan import name_of_index, statements_of
-from feinsum.distributed.statements import Group
 from feinsum.errors import ProgramError
 from feinsum.ir.program import Program
 from feinsum.programs.stages import equal_indices

@@ -22,15 +22,15 @@ from dataclasses import dataclass, field, replace
 
 from feinsum.distributed.assembly import assemble, assemble_statements
 from feinsum.distributed.distribution import Distribution, Machine
-from feinsum.distributed.plan import Plan
-from feinsum.distributed.schedule import GroupSchedule, Loop, needed_by, without_copies
-from feinsum.distributed.statements import (
+from feinsum.distributed.groups import (
     Access,
     Group,
     Statements,
     extents_of,
     groups_of,
 )
+from feinsum.distributed.plans import Plan
+from feinsum.distributed.schedule import GroupSchedule, Loop, needed_by, without_copies
 from feinsum.ir import BatchedEinsum
 from feinsum.words import counted
 

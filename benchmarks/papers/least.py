@@ -12,7 +12,7 @@ from math import ceil, prod
 
 from feinsum.bounds import intensity_of, statement
 from feinsum.distributed.grids import subscripts_in_letters
-from feinsum.distributed.statements import Group
+from feinsum.distributed.groups import Group
 
 ROUNDING = 1e-9
 """Relative error of the bound in floating-point numbers, by which it is lowered."""
@@ -28,7 +28,7 @@ def min_communication(group: Group, extents: Mapping[str, int], processes: int) 
     with the most work needs more entries than these. Plans that leave processes without
     data can communicate less.
 
-    >>> from feinsum.distributed.statements import Access
+    >>> from feinsum.distributed.groups import Access
     >>> product = Group((Access("A", "ij"), Access("B", "jk")), Access("C", "ik"))
     >>> min_communication(product, dict.fromkeys("ijk", 600), 8)
     135000

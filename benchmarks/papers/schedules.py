@@ -25,7 +25,8 @@ from feinsum.contraction.paths import Path
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.grids import GRIDS, grid_plans, grids_within
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.groups import Group, default_path, extents_of, groups_of
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import (
     GroupSchedule,
     Loop,
@@ -33,7 +34,6 @@ from feinsum.distributed.schedule import (
     spread_result,
     without_copies,
 )
-from feinsum.distributed.statements import Group, default_path, extents_of, groups_of
 from feinsum.ir import BatchedEinsum, to_text
 
 

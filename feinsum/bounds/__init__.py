@@ -17,7 +17,7 @@ from feinsum.bounds.bound import (
 from feinsum.bounds.finite import Certificate, FastMemory, certify
 from feinsum.bounds.levels import MemoryLevel, levels_of
 from feinsum.bounds.paths import BoundedProduct, PathBound
-from feinsum.bounds.statement import Access, Statement, statement
+from feinsum.bounds.soap import Access, SoapStatement, statement
 
 __all__ = [
     "Access",
@@ -30,7 +30,7 @@ __all__ = [
     "LevelBound",
     "MemoryLevel",
     "PathBound",
-    "Statement",
+    "SoapStatement",
     "bound_at",
     "bound_of_record",
     "certify",

@@ -62,7 +62,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.bounds.statement import Statement
+from feinsum.bounds.soap import SoapStatement
 
 FAR = 200.0
 """Logarithm of a size in bytes for which only the leading exponent matters."""
@@ -96,7 +96,7 @@ class Intensity:
     def steps_per_byte(self, memory_bytes: float) -> float:
         """Rho.
 
-        >>> from feinsum.bounds.statement import statement
+        >>> from feinsum.bounds.soap import statement
         >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 100))
         >>> round(intensity_of(product).steps_per_byte(10_000), 9)  # sqrt(S) / 2
         50.0
@@ -117,7 +117,7 @@ class Intensity:
     def tile(self, memory_bytes: float) -> Mapping[str, float]:
         """The index tuples of such a piece; empty if bounded.
 
-        >>> from feinsum.bounds.statement import statement
+        >>> from feinsum.bounds.soap import statement
         >>> mttkrp = statement("ijk,ja,ka->ia", dict.fromkeys("ijka", 10**4))
         >>> tile = intensity_of(mttkrp).tile(8000)  # S**(1/3) and S**(2/3) / 2
         >>> {index: round(size, 3) for index, size in sorted(tile.items())}
@@ -130,7 +130,7 @@ class Intensity:
         return constantdict({index: exp(size) for index, size in tiles.items()})
 
 
-def intensity_of(statement: Statement) -> Intensity:
+def intensity_of(statement: SoapStatement) -> Intensity:
     """The intensity of a statement; arrays with the same index list count together."""
     lists: dict[frozenset[str], Fraction] = {}
     for access in statement.accesses:

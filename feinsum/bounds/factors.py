@@ -18,7 +18,7 @@ from math import factorial, prod
 
 import numpy as np
 
-from feinsum.bounds.statement import Access, Statement
+from feinsum.bounds.soap import Access, SoapStatement
 from feinsum.errors import BoundError
 from feinsum.ir import (
     BatchedEinsum,
@@ -85,7 +85,7 @@ class Factors:
             (inside if p in its else outside).update(term)
         return frozenset(inside & outside)
 
-    def statement(self, blocks: tuple[Positions, ...]) -> Statement:
+    def statement(self, blocks: tuple[Positions, ...]) -> SoapStatement:
         """The statement that multiplies factors: operands or earlier products."""
         whole = tuple(sorted(p for block in blocks for p in block))
         # rows that multiply the same arrays may be computed once
@@ -94,7 +94,7 @@ class Factors:
         accesses = [self._factor(block, rows) for block in blocks]
         indices = frozenset[str]().union(*(access.indices for access in accesses))
         order = [index for index in self.einsum.indices if index in indices]
-        return Statement(
+        return SoapStatement(
             (*accesses, self._result(whole, rows)),
             {index: self.extents[index] for index in order},
             len(rows),

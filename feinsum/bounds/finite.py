@@ -40,7 +40,7 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.bounds.asymptotic import Array, best_tiles
-from feinsum.bounds.statement import Statement
+from feinsum.bounds.soap import SoapStatement
 
 N_PRICES = 16
 """Points of the first pass, from the smallest memory to all bytes of a statement."""
@@ -73,10 +73,10 @@ class FastMemory:
     n_memories: int = 1
 
 
-def certify(statement: Statement, memory: FastMemory) -> Certificate:
+def certify(statement: SoapStatement, memory: FastMemory) -> Certificate:
     """A good certificate of what a statement moves to and from a memory.
 
-    >>> from feinsum.bounds.statement import statement
+    >>> from feinsum.bounds.soap import statement
     >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 2000))
     >>> moved = certify(product, FastMemory(10_000)).n_bytes
     >>> round(moved / 2000**3 * 10_000**0.5, 4)  # 2 for large extents
@@ -98,7 +98,7 @@ class Survey:
 
 
 def surveyed(
-    statements: Sequence[Statement], memories: Sequence[FastMemory]
+    statements: Sequence[SoapStatement], memories: Sequence[FastMemory]
 ) -> list[Survey]:
     """Estimates for all statements, over the whole range of prices."""
     problems = [_Problem.of(statement) for statement in statements]
@@ -167,14 +167,14 @@ class _Problem:
     What instances do not share has them as one more index.
     """
 
-    statement: Statement
+    statement: SoapStatement
     classes: Classes
     member: Array
     log_weights: Array
     log_extents: Array
 
     @classmethod
-    def of(cls, statement: Statement) -> _Problem:
+    def of(cls, statement: SoapStatement) -> _Problem:
         accesses, classes = statement.accesses, _classes(statement)
         n_instances = statement.n_instances
         member = np.array(
@@ -203,7 +203,7 @@ class _Problem:
         return log(n_bytes.numerator) - log(n_bytes.denominator)
 
 
-def _classes(statement: Statement) -> Classes:
+def _classes(statement: SoapStatement) -> Classes:
     """Indices of extents above 1 by the arrays that have them."""
     groups: dict[tuple[bool, ...], list[str]] = {}
     for index, extent in statement.extents.items():
@@ -213,7 +213,7 @@ def _classes(statement: Statement) -> Classes:
     return tuple(map(tuple, groups.values()))
 
 
-def _log_extent(statement: Statement, names: Sequence[str]) -> float:
+def _log_extent(statement: SoapStatement, names: Sequence[str]) -> float:
     return sum(log(statement.extents[name]) for name in names)
 
 
@@ -378,7 +378,7 @@ class Certificate:
         tile: index tuples of a piece that attains the bound, as far as tiles can.
     """
 
-    statement: Statement
+    statement: SoapStatement
     memory_bytes: int
     n_memories: int
     segment_bytes: int
@@ -436,7 +436,7 @@ class Certificate:
 
 
 def log_largest(
-    statement: Statement,
+    statement: SoapStatement,
     exponents: tuple[Fraction, ...],
     extent_exponents: Mapping[str, Fraction],
     segment_bytes: Decimal,
@@ -453,7 +453,7 @@ def log_largest(
     return log_bytes
 
 
-def log_factor(statement: Statement, exponents: tuple[Fraction, ...]) -> Decimal:
+def log_factor(statement: SoapStatement, exponents: tuple[Fraction, ...]) -> Decimal:
     """The logarithm of F, by which instances do more than one of all their bytes.
 
     With ``P[r,a]`` entries that instance r accesses of array a, Hoelder's inequality
@@ -476,7 +476,7 @@ def log_factor(statement: Statement, exponents: tuple[Fraction, ...]) -> Decimal
 
 
 def covered(
-    statement: Statement, exponents: tuple[Fraction, ...]
+    statement: SoapStatement, exponents: tuple[Fraction, ...]
 ) -> dict[str, Fraction]:
     """The least exponents of extents with which every index is covered."""
     exponent_of = {}

@@ -36,7 +36,7 @@ from feinsum.bounds.finite import (
     certified,
     surveyed,
 )
-from feinsum.bounds.statement import Statement
+from feinsum.bounds.soap import SoapStatement
 from feinsum.contraction.paths import PathMethod, find_path
 
 ALL_UP_TO = 4
@@ -58,7 +58,7 @@ class BoundedProduct:
     certificate: Certificate
 
     @property
-    def statement(self) -> Statement:
+    def statement(self) -> SoapStatement:
         return self.certificate.statement
 
     @cached_property

@@ -9,7 +9,7 @@
 
 ================================= ==================================================
 boxes, distribution               which part of a tensor each rank holds
-statements, schedule, plan        the einsums, who computes what, plans and checks
+groups, schedule, plans           the einsums, who computes what, plans and checks
 steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
 planner, search, maps, grids,     the best plan; plans made from others; prices and
@@ -30,20 +30,20 @@ from feinsum.distributed.display import draw_program, rows_of
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, least_sum
 from feinsum.distributed.engines import ENGINES, Outcome, Prepared, prepare
-from feinsum.distributed.levels import Levels, between_hosts, moved_by_level
-from feinsum.distributed.local import run_here
-from feinsum.distributed.mpi import gather, scatter
-from feinsum.distributed.plan import Plan
-from feinsum.distributed.planner import best_plans, plan, plan_statements
-from feinsum.distributed.program_plan import PreparedProgram, ProgramPlan, plan_program
-from feinsum.distributed.schedule import GroupSchedule, LeafWork, Loop
-from feinsum.distributed.statements import (
+from feinsum.distributed.groups import (
     Access,
     Group,
     Statements,
     groups_of,
     statements,
 )
+from feinsum.distributed.levels import Levels, between_hosts, moved_by_level
+from feinsum.distributed.local import run_here
+from feinsum.distributed.mpi import gather, scatter
+from feinsum.distributed.planner import best_plans, plan, plan_statements
+from feinsum.distributed.plans import Plan
+from feinsum.distributed.program_plan import PreparedProgram, ProgramPlan, plan_program
+from feinsum.distributed.schedule import GroupSchedule, LeafWork, Loop
 
 __all__ = [
     "ENGINES",

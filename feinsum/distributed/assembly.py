@@ -22,20 +22,20 @@ from math import prod
 
 from feinsum.contraction.paths import Path
 from feinsum.distributed.distribution import Distribution, Machine
-from feinsum.distributed.levels import Levels, moved_by_level
-from feinsum.distributed.plan import Plan
-from feinsum.distributed.schedule import (
-    GroupSchedule,
-    initial_distribution,
-    leaves_of,
-)
-from feinsum.distributed.statements import (
+from feinsum.distributed.groups import (
     Access,
     Group,
     Statements,
     extents_of,
     groups_of,
     shape_of,
+)
+from feinsum.distributed.levels import Levels, moved_by_level
+from feinsum.distributed.plans import Plan
+from feinsum.distributed.schedule import (
+    GroupSchedule,
+    initial_distribution,
+    leaves_of,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, to_text

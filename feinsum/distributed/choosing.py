@@ -21,7 +21,7 @@ from feinsum.distributed.distribution import Distribution
 from feinsum.distributed.engines import fleet_here
 from feinsum.distributed.grids import grid_plans
 from feinsum.distributed.levels import Levels, seconds_on
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import LeafWork
 from feinsum.distributed.search import best_of_machines
 from feinsum.errors import FeinsumError, PlanError

@@ -25,7 +25,7 @@ from feinsum.records import Links
 from feinsum.words import counted
 
 if TYPE_CHECKING:
-    from feinsum.distributed.plan import Plan
+    from feinsum.distributed.plans import Plan
 
 MAX_ROW_NUMBER = 2**62
 """Numbers of rows that fit a 64-bit integer, with a factor of two to spare."""

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from feinsum.distributed.grids import largest_grids
 from feinsum.distributed.local import tuned_leaf
 from feinsum.distributed.mpi import abort_on_error, agree, world, wrong_size
-from feinsum.distributed.plan import read_document
+from feinsum.distributed.plans import read_document
 from feinsum.errors import PlanError
 from feinsum.records.document import STRICT, content_id, to_json
 from feinsum.sparse import COO, SparseArray, to_coo

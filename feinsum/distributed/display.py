@@ -21,10 +21,10 @@ from feinsum.distributed.distribution import (
     axis_name,
     insert_bars,
 )
+from feinsum.distributed.groups import Access, Group, shape_of
 from feinsum.distributed.levels import moved_by_level
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
-from feinsum.distributed.statements import Access, Group, shape_of
 from feinsum.distributed.steps import (
     Free,
     Leaf,

@@ -34,7 +34,7 @@ from feinsum.distributed.local import (
     run_here,
 )
 from feinsum.distributed.mpi import gather, run_on_ranks, scatter, world, wrong_size
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.errors import PlanError
 from feinsum.records import Device, EngineName, Fleet, Host, Links
 

@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
+from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.local import free_bytes, numpy_leaf, slices, within
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan
-from feinsum.distributed.statements import Access, Group
 from feinsum.errors import FeinsumError, PlanError, WrongResultError
 from feinsum.ir import from_text
 from feinsum.ir.evaluate import evaluate_statement

@@ -37,9 +37,9 @@ from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.boxes import Ints
 from feinsum.distributed.distribution import Machine
 from feinsum.distributed.elimination import Table, least_sum
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.groups import Access, Group
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule, needed_by, without_copies
-from feinsum.distributed.statements import Access, Group
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -30,7 +30,7 @@ from feinsum.records import Links
 from feinsum.words import counted
 
 if TYPE_CHECKING:
-    from feinsum.distributed.plan import Plan
+    from feinsum.distributed.plans import Plan
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, box_shape
 from feinsum.distributed.counts import Traffic
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import (
     Free,
     Leaf,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import block_part
 from feinsum.distributed.distribution import Distribution, Machine
-from feinsum.distributed.statements import Access, Group
+from feinsum.distributed.groups import Access, Group
 
 MAX_EXCESS = 1.25
 """Work of the process that has the most, over the average, that counts as even."""

@@ -45,7 +45,7 @@ from feinsum.distributed.local import (
     tuned_leaf,
 )
 from feinsum.distributed.messages import Collective, Pieces
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import (
     Free,
     Leaf,

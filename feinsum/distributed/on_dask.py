@@ -36,7 +36,7 @@ from feinsum.distributed.local import (
     slices,
 )
 from feinsum.distributed.messages import Origin, Parcel, Phase, phases_of
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
 from feinsum.errors import PlanError
 from feinsum.records import Fleet

@@ -50,18 +50,18 @@ from feinsum.distributed.choosing import alternatives, prefer_measured, priced, 
 from feinsum.distributed.counts import TIE, USUAL, Estimate, Rates
 from feinsum.distributed.distribution import MAX_PROCESSES
 from feinsum.distributed.grids import grid_plans
-from feinsum.distributed.levels import Levels, levels_of
-from feinsum.distributed.maps import MAX_EXCESS
-from feinsum.distributed.plan import Plan
-from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
-from feinsum.distributed.search import best_of_machines, best_schedules
-from feinsum.distributed.statements import (
+from feinsum.distributed.groups import (
     Group,
     Statements,
     default_path,
     extents_of,
     groups_of,
 )
+from feinsum.distributed.levels import Levels, levels_of
+from feinsum.distributed.maps import MAX_EXCESS
+from feinsum.distributed.plans import Plan
+from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
+from feinsum.distributed.search import best_of_machines, best_schedules
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.records import Fleet, Store

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from feinsum.distributed.counts import USUAL, Counts, Rates, Traffic
 from feinsum.distributed.display import plan_text
 from feinsum.distributed.engines import Outcome, Prepared, prepare
+from feinsum.distributed.groups import Access, Group, Statements
 from feinsum.distributed.levels import Levels
 from feinsum.distributed.local import Progress, Semantics, run_here
 from feinsum.distributed.mpi import run_on_ranks
-from feinsum.distributed.plan import Plan, read_document
 from feinsum.distributed.planner import plan_statements
-from feinsum.distributed.statements import Access, Group, Statements
+from feinsum.distributed.plans import Plan, read_document
 from feinsum.distributed.steps import Leaf
 from feinsum.errors import PlanError, ProgramError
 from feinsum.ir import SizeParam

@@ -36,7 +36,7 @@ from feinsum.distributed.facts import (
 )
 from feinsum.distributed.local import named_outputs, slices, within
 from feinsum.distributed.mpi import check_blocks, on_every_rank, run_on_ranks, world
-from feinsum.distributed.plan import Plan
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.distributed.standalone import meet
 from feinsum.errors import PlanError

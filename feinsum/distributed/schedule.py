@@ -40,7 +40,7 @@ from feinsum.distributed.distribution import (
     distribution_violations,
     machine_violations,
 )
-from feinsum.distributed.statements import Access, Group, shape_of
+from feinsum.distributed.groups import Access, Group, shape_of
 from feinsum.ir import array as operand_of
 from feinsum.ir import batched_einsum, to_text
 from feinsum.ir.operand import Violation
@@ -48,7 +48,7 @@ from feinsum.records.document import STRICT
 from feinsum.words import counted
 
 if TYPE_CHECKING:
-    from feinsum.distributed.plan import Plan
+    from feinsum.distributed.plans import Plan
 
 MAX_PARTS = 2**14
 """Parts of a sequential loop; each is a step in the lists of all ranks."""

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, least_sum
+from feinsum.distributed.groups import Access, Group, shape_of
 from feinsum.distributed.levels import CopyCosts, Levels, copy_costs
 from feinsum.distributed.maps import MAX_EXCESS, GroupMaps, Overlaps, Tier, group_maps
 from feinsum.distributed.schedule import (
@@ -44,7 +45,6 @@ from feinsum.distributed.schedule import (
     result_choices,
     spread_result,
 )
-from feinsum.distributed.statements import Access, Group, shape_of
 
 BEAMS = (24, 150)
 """States of a group in the first searches, which only bound the last one."""

@@ -27,9 +27,9 @@ from feinsum.distributed.local import in_letters
 from feinsum.words import counted
 
 if TYPE_CHECKING:
-    from feinsum.distributed.plan import Plan
+    from feinsum.distributed.groups import Group
+    from feinsum.distributed.plans import Plan
     from feinsum.distributed.schedule import GroupSchedule
-    from feinsum.distributed.statements import Group
 
 HEAD = '''"""{einsum} on {processes} processes.
 

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, Boxes, Ints, Overlap, box_size, overlaps
 from feinsum.distributed.distribution import Distribution, Machine
+from feinsum.distributed.groups import Access, Group, shape_of
 from feinsum.distributed.schedule import GroupSchedule, needed_boxes
-from feinsum.distributed.statements import Access, Group, shape_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from math import exp, log
 
 import pytest
 
-from feinsum.bounds import FastMemory, Statement, certify, intensity_of, statement
+from feinsum.bounds import FastMemory, SoapStatement, certify, intensity_of, statement
 from feinsum.bounds.finite import certified, covered, log_largest, surveyed
 
 S = 6144
@@ -68,7 +68,7 @@ def test_the_finite_form_is_below_the_asymptotic_one():
         assert share * asymptotic <= proved < asymptotic
 
 
-def random_statement(rng: random.Random) -> Statement:
+def random_statement(rng: random.Random) -> SoapStatement:
     letters = "ijk"[: rng.randint(2, 3)]
     terms = [
         "".join(rng.sample(letters, rng.randint(1, len(letters))))
@@ -79,7 +79,7 @@ def random_statement(rng: random.Random) -> Statement:
     return statement(text, {i: rng.randint(1, 3) for i in letters})
 
 
-def random_exponents(found: Statement, rng: random.Random) -> tuple[Fraction, ...]:
+def random_exponents(found: SoapStatement, rng: random.Random) -> tuple[Fraction, ...]:
     return tuple(Fraction(rng.randint(0, 6), 6) for _ in found.accesses)
 
 
@@ -216,7 +216,7 @@ def test_counts_of_any_size_are_exact():
         replace(access, indices=tuple(its))
         for access, its in zip(template.accesses, (i + j, j + k, i + k), strict=True)
     )
-    beyond = Statement(accesses, extents)
+    beyond = SoapStatement(accesses, extents)
     proved = certify(beyond, FastMemory(10_000))
     assert beyond.n_points == 2 ** (62 * 18)
     exact = Decimal(proved.n_bytes).ln() - Decimal(2).ln() * (62 * 18 + 1)

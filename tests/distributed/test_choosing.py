@@ -29,8 +29,8 @@ from feinsum.distributed.choosing import (
     prefer_measured,
 )
 from feinsum.distributed.engines import fleet_here
+from feinsum.distributed.groups import default_path
 from feinsum.distributed.planner import paths_of
-from feinsum.distributed.statements import default_path
 from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.records import Host, InMemoryStore, Links, untrusted
 from feinsum.records.signature import public_key_of, sign

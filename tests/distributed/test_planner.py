@@ -26,10 +26,10 @@ from feinsum.distributed.assembly import assemble, starts_of, with_schedules
 from feinsum.distributed.counts import Tally
 from feinsum.distributed.elimination import sum_tables, variables_of
 from feinsum.distributed.grids import grid_plans
+from feinsum.distributed.groups import default_path
 from feinsum.distributed.planner import MAX_TRIED, fewer_processes
 from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.search import best_schedules
-from feinsum.distributed.statements import default_path
 from feinsum.distributed.steps import lower
 from feinsum.errors import PlanError
 from feinsum.ir import to_text

@@ -22,8 +22,8 @@ from feinsum.distributed import (
     groups_of,
     plan,
 )
+from feinsum.distributed.groups import default_path
 from feinsum.distributed.schedule import result_choices
-from feinsum.distributed.statements import default_path
 from feinsum.distributed.steps import Receive, Reduce, Send
 from feinsum.errors import PlanError
 from tests.distributed.cases import (

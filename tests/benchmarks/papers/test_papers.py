@@ -20,7 +20,7 @@ from feinsum.distributed.grids import (
     join,
     repartition,
 )
-from feinsum.distributed.statements import default_path
+from feinsum.distributed.groups import default_path
 from tests.distributed.cases import KERNELS, einsum_of
 
 

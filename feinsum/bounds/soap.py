@@ -31,7 +31,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Statement:
+class SoapStatement:
     """One multiply-add, or a product of several factors, for every index tuple.
 
     Attributes:
@@ -72,7 +72,7 @@ class Statement:
 
 def statement(
     subscripts: str, extents: Mapping[str, int], entry_bytes: int = 1
-) -> Statement:
+) -> SoapStatement:
     """A statement over distinct arrays.
 
     Args:
@@ -87,7 +87,7 @@ def statement(
     terms = [*inputs.split(","), output]
     names = [*(f"A{k}" for k in range(len(terms) - 1)), "out"]
     weight = Fraction(entry_bytes)
-    return Statement(
+    return SoapStatement(
         tuple(
             Access(
                 name,

@@ -23,19 +23,19 @@ from feinsum.distributed.distribution import (
     Distribution,
     distribution_violations,
 )
+from feinsum.distributed.groups import (
+    Group,
+    Statements,
+    extents_of,
+    groups_of,
+    statement_violations,
+)
 from feinsum.distributed.messages import Collective, collectives_of
 from feinsum.distributed.schedule import (
     GroupSchedule,
     LeafWork,
     leaves_of,
     schedule_violations,
-)
-from feinsum.distributed.statements import (
-    Group,
-    Statements,
-    extents_of,
-    groups_of,
-    statement_violations,
 )
 from feinsum.distributed.steps import Sink, StepLists, Steps, lower
 from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
