@@ -86,7 +86,7 @@ class InvalidEinsumError(FeinsumError, ValueError):
     """Subscripts, shapes or dtypes do not form a valid batched einsum.
 
     Attributes:
-        rules: codes of the broken rules of :mod:`feinsum.ir.einsum`.
+        rules: codes of the broken rules of :mod:`feinsum.ir.einsums`.
     """
 
     code = "invalid-einsum"

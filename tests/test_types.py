@@ -83,7 +83,7 @@ def test_mypy_finds_the_types(site, tmp_path):
         timeout=300,
         check=False,
     )
-    assert 'Revealed type is "feinsum.ir.einsum.BatchedEinsum"' in said.stdout
+    assert 'Revealed type is "feinsum.ir.einsums.BatchedEinsum"' in said.stdout
     assert 'Revealed type is "numpy.ndarray[' in said.stdout
     assert 'Unexpected keyword argument "wrong"' in said.stdout
     assert said.stdout.count("error:") == 1

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.papers.decompose import Decomposition
 from benchmarks.papers.partition import Partition
-from feinsum.ir.evaluate import checked_arrays, evaluate_statement
+from feinsum.ir.evaluation import checked_arrays, evaluate_statement
 from feinsum.ir.reductions import reduced
 from feinsum.ir.statement import Statement
 

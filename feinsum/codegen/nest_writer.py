@@ -38,7 +38,7 @@ from feinsum.codegen.nest_arrays import (
 )
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS
-from feinsum.nests.network import Factor
+from feinsum.nests.networks import Factor
 
 Bounds: TypeAlias = tuple[str, str]
 """Where a loop begins, and where it ends."""

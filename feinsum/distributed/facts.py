@@ -36,7 +36,7 @@ from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.errors import FeinsumError, PlanError, WrongResultError
 from feinsum.ir import from_text
-from feinsum.ir.evaluate import evaluate_statement
+from feinsum.ir.evaluation import evaluate_statement
 from feinsum.programs.key import program_key
 from feinsum.records import BlockCheck, Finding, Fleet, PlanRecord
 from feinsum.records.capability import capability_of, least_work

@@ -30,7 +30,7 @@ from feinsum.distributed.plans import Plan, read_document
 from feinsum.distributed.steps import Leaf
 from feinsum.errors import PlanError, ProgramError
 from feinsum.ir import SizeParam
-from feinsum.ir.evaluate import checked_arrays, evaluate_statement
+from feinsum.ir.evaluation import checked_arrays, evaluate_statement
 from feinsum.ir.program import Program
 from feinsum.ir.program_text import program_from_text
 from feinsum.ir.reductions import combined, neutral_of

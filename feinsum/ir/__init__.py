@@ -8,14 +8,14 @@ from feinsum.ir.build import (
     sparse_array,
     to_text,
 )
-from feinsum.ir.einsum import (
+from feinsum.ir.einsums import (
     RULES,
     BatchedEinsum,
     require_dense,
     require_einsum,
     violations,
 )
-from feinsum.ir.evaluate import bind_sizes, evaluate
+from feinsum.ir.evaluation import bind_sizes, evaluate
 from feinsum.ir.expression_values import FUNCTIONS, UFUNCS, body_into, body_value
 from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
 from feinsum.ir.operand import (

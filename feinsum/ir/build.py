@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.einsum import BatchedEinsum
+from feinsum.ir.einsums import BatchedEinsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
 from feinsum.subscripts import IndexList, ellipsis_indices, parse_subscripts
 

@@ -14,8 +14,8 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.einsum import BatchedEinsum
-from feinsum.ir.evaluate import evaluate
+from feinsum.ir.einsums import BatchedEinsum
+from feinsum.ir.evaluation import evaluate
 from feinsum.ir.expression_values import body_value
 from feinsum.ir.expressions import parse_expression
 from feinsum.ir.operand import shape_at

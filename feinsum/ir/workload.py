@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from constantdict import constantdict
 
-from feinsum.ir.einsum import BatchedEinsum, require_einsum
+from feinsum.ir.einsums import BatchedEinsum, require_einsum
 from feinsum.ir.operand import Extent, SizeParam, shape_at
 from feinsum.subscripts import IndexList
 

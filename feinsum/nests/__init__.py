@@ -32,7 +32,7 @@ from feinsum.nests.nest import (
     translated,
     unfactorized,
 )
-from feinsum.nests.network import (
+from feinsum.nests.networks import (
     Factor,
     FactorProduct,
     Network,

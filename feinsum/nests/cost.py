@@ -28,7 +28,7 @@ from math import inf, prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from feinsum.nests.nest import Forest, Loop, Node, Orders, fuse
-from feinsum.nests.network import FactorProduct, Network, Path, Sizes
+from feinsum.nests.networks import FactorProduct, Network, Path, Sizes
 
 V = TypeVar("V")
 

@@ -19,7 +19,7 @@ from feinsum.nests.cost import (
     repetitions,
 )
 from feinsum.nests.form import COPIES_BYTES, is_apart
-from feinsum.nests.network import Factor, FactorProduct, Network, Path, Sizes
+from feinsum.nests.networks import Factor, FactorProduct, Network, Path, Sizes
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests.cost import Operations
 from feinsum.nests.nest import Forest, Loop, Nest, Node, Order
-from feinsum.nests.network import Network, Sizes, consumers
+from feinsum.nests.networks import Network, Sizes, consumers
 from feinsum.words import counted
 
 MOST_PRIVATE = 2**15
@@ -131,7 +131,7 @@ def lane_indices(nest: Nest) -> frozenset[str]:
     A dense index, the last of every array in memory that has it, whose loops have
     products and no further loops within them.
 
-    >>> from feinsum.nests.network import network, path_from_pairs
+    >>> from feinsum.nests.networks import network, path_from_pairs
     >>> ttmc = network("ijk,jr,ks->irs")
     >>> path = path_from_pairs(ttmc, [(0, 2), (3, 1)])
     >>> sorted(lane_indices(Nest(ttmc, path, (tuple("ijks"), tuple("ijrs")))))
@@ -183,7 +183,7 @@ def choose_form(
         n_threads: number of threads that take chunks.
         copies_bytes: maximum size of copies of the result and large buffers together.
 
-    >>> from feinsum.nests.network import network, path_from_pairs
+    >>> from feinsum.nests.networks import network, path_from_pairs
     >>> mttkrp = network("ijk,ia,ja->ka")
     >>> path = path_from_pairs(mttkrp, [(1, 2), (3, 0)])
     >>> nest = Nest(mttkrp, path, (tuple("ija"), tuple("ijka")))
@@ -317,7 +317,7 @@ def lower(nest: Nest) -> tuple[Step, ...]:
     That is so even if the loop does not contain the sparse operand: its results are
     multiplied by it, before or after, so only these nodes count.
 
-    >>> from feinsum.nests.network import network, path_from_pairs
+    >>> from feinsum.nests.networks import network, path_from_pairs
     >>> sums = network("ij,j,j->i")
     >>> nest = Nest(sums, path_from_pairs(sums, [(0, 1), (3, 2)]), (("i", "j"),) * 2)
     >>> lower(nest)[0].body[0].body

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests.network import (
+from feinsum.nests.networks import (
     FactorProduct,
     Network,
     Path,
@@ -54,7 +54,7 @@ class Nest:
 
     Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2, equation 7 (buffers).
 
-    >>> from feinsum.nests.network import network, path_from_pairs
+    >>> from feinsum.nests.networks import network, path_from_pairs
     >>> ttmc = network("ijk,jr,ks->irs")
     >>> path = path_from_pairs(ttmc, [(0, 2), (3, 1)])
     >>> nest = Nest(ttmc, path, (("i", "j", "k", "s"), ("i", "j", "s", "r")))
@@ -123,7 +123,7 @@ def unfactorized(network: Network) -> Nest:
     Its buffers are scalars, and it factors nothing out, as sparse compilers do by
     default. With short fibers it loses nothing.
 
-    >>> from feinsum.nests.network import network
+    >>> from feinsum.nests.networks import network
     >>> print(unfactorized(network("ijk,ja,ka->ia")))
     for i
       for j

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests.network import Network, Sizes
+from feinsum.nests.networks import Network, Sizes
 from feinsum.sparse import CSF
 from feinsum.words import counted, type_in_words
 

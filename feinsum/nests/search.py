@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from feinsum.nests.cost import Cost, TermGroup
 from feinsum.nests.nest import Nest, Orders, Rule, needed_around
-from feinsum.nests.network import FactorProduct, Network, Path, postorders
+from feinsum.nests.networks import FactorProduct, Network, Path, postorders
 
 
 class BestNest(NamedTuple):

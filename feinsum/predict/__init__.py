@@ -2,7 +2,7 @@
 
 from feinsum.options import EFFORT_VARIABLE, MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of, usual_gpu
-from feinsum.predict.predictions import has_vectors, hopeless, is_outdone, predictions
+from feinsum.predict.predicted import has_vectors, hopeless, is_outdone, predictions
 
 __all__ = [
     "EFFORT_VARIABLE",

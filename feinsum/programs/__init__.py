@@ -1,7 +1,7 @@
 """Programs of einsums: graphs of statements with arbitrary bodies and reductions."""
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
-from feinsum.ir.evaluate import evaluate_program
+from feinsum.ir.evaluation import evaluate_program
 from feinsum.ir.program import Program
 from feinsum.ir.program_text import program_from_text
 from feinsum.ir.reductions import REDUCTIONS

@@ -32,7 +32,7 @@ from typing import NewType
 from feinsum.canonical import CANONICALIZER, canonical_places, canonicalize
 from feinsum.errors import CanonicalizationError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
-from feinsum.ir.evaluate import einsum_of
+from feinsum.ir.evaluation import einsum_of
 from feinsum.ir.expressions import names_in, normal_body, product_of
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement

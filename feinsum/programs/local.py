@@ -13,7 +13,7 @@ import numpy as np
 
 from feinsum.errors import DeviceUnavailableError
 from feinsum.ir import SizeParam
-from feinsum.ir.evaluate import checked_arrays, evaluate_statement
+from feinsum.ir.evaluation import checked_arrays, evaluate_statement
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
 from feinsum.programs.blocks import Box, FusedStages, blocks_of, inner_bytes

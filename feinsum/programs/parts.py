@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from feinsum.ir.evaluate import evaluate_statement, map_into
+from feinsum.ir.evaluation import evaluate_statement, map_into
 from feinsum.ir.statement import Statement
 from feinsum.memory import remembered
 from feinsum.programs.blocks import Box

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from feinsum.distributed import program_plan
-from feinsum.ir.evaluate import evaluate_statement
+from feinsum.ir.evaluation import evaluate_statement
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from feinsum import array, batched_einsum, einsum
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.integrations import c_source
-from feinsum.integrations.c_source import FLAGS
+from feinsum.integrations.c_files import FLAGS
 from feinsum.ir import BatchedEinsum, evaluate
 from feinsum.targets.host.compiler import find_compiler
 

@@ -35,8 +35,8 @@ def term_orders(network: Network, rule: Rule, term: FactorProduct) -> Iterator[O
 def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
     """Every loop nest of a path: each order of each term.
 
-    >>> from feinsum.nests.network import network
-    >>> from feinsum.nests.network import path_from_pairs
+    >>> from feinsum.nests.networks import network
+    >>> from feinsum.nests.networks import path_from_pairs
     >>> spmv = network("ij,j->i")
     >>> list(all_orders(spmv, "relative", path_from_pairs(spmv, [(0, 1)])))
     [(('i', 'j'),)]

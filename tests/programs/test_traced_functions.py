@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from feinsum.errors import FeinsumError, ProgramError
-from feinsum.ir.evaluate import evaluate_statement
+from feinsum.ir.evaluation import evaluate_statement
 from feinsum.programs import local, program_from_text, trace
 
 BUILT = ("cache", "conv1d")

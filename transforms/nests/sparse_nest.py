@@ -45,7 +45,7 @@ from feinsum.nests import (
     unfactorized,
 )
 from feinsum.nests.form import is_apart, is_divisible
-from feinsum.nests.network import MAX_OPERANDS
+from feinsum.nests.networks import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
 from feinsum.transforms.nests.given_arrays import over_given_arrays

@@ -36,7 +36,7 @@ from feinsum.nests import (
     best_orders,
     path_from_pairs,
 )
-from feinsum.nests.network import MAX_OPERANDS as MAX_NEST_OPERANDS
+from feinsum.nests.networks import MAX_OPERANDS as MAX_NEST_OPERANDS
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import ranked

@@ -46,7 +46,7 @@ class BatchedEinsum:
         rows: b tuples of n operands; rows may share operands.
 
     Raises:
-        InvalidEinsumError: naming every broken rule of :mod:`feinsum.ir.einsum`.
+        InvalidEinsumError: naming every broken rule of :mod:`feinsum.ir.einsums`.
 
     Source: paper, section 4, definition of a batched einsum.
 

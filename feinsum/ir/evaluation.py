@@ -14,7 +14,7 @@ import numpy as np
 
 from feinsum.contraction.paths import contract_greedily
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir.einsum import BatchedEinsum
+from feinsum.ir.einsums import BatchedEinsum
 from feinsum.ir.expression_values import body_into, body_value
 from feinsum.ir.expressions import operand_name
 from feinsum.ir.numpy_calls import numpy_value

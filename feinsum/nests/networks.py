@@ -226,7 +226,7 @@ Path: TypeAlias = tuple[FactorProduct, ...]
 def consumers(path: Path) -> tuple[int | None, ...]:
     """The term that reads the result of each term; None for results of the path.
 
-    >>> from feinsum.nests.network import network
+    >>> from feinsum.nests.networks import network
     >>> consumers(path_from_pairs(network("ij,jk,kl->il"), [(0, 1), (3, 2)]))
     (1, None)
     """
@@ -237,7 +237,7 @@ def consumers(path: Path) -> tuple[int | None, ...]:
 def postorders(network: Network) -> Iterator[Path]:
     """Every path that is a depth-first postorder of a binary tree of the operands.
 
-    >>> from feinsum.nests.network import network
+    >>> from feinsum.nests.networks import network
     >>> len(list(postorders(network("ijk,ja,ka->ia"))))
     3
     """
@@ -257,7 +257,7 @@ def path_from_pairs(
         late: whether only the last term sums. Then all terms can be in one loop over
             all indices: the unfactorized nest.
 
-    >>> from feinsum.nests.network import network
+    >>> from feinsum.nests.networks import network
     >>> path = path_from_pairs(network("ijk,ja,ka->ia"), [(0, 2), (3, 1)])
     >>> sorted(path[0].result.indices)
     ['a', 'i', 'j']
