@@ -10,4 +10,6 @@ program of chemistry loads no code generator.
 
 import lazy_loader
 
+import feinsum.loopy_cache  # noqa: F401  (before Loopy)
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
