@@ -454,9 +454,10 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
                 number //= prime
         return prime
 
+    # of numbers with equal largest primes, the largest leaves the fewest idle
+    by_prime = {largest_prime(m): m for m in range(max(2, -(-2 * n // 3)), n)}
     least = largest_prime(n) if is_even else n
-    few = [m for m in range(max(2, -(-2 * n // 3)), n) if largest_prime(m) < least]
-    return sorted(few, key=lambda m: (largest_prime(m), -m))[:MAX_TRIED]
+    return [by_prime[p] for p in sorted(by_prime) if p < least][:MAX_TRIED]
 
 
 # ---- other contraction paths
