@@ -85,7 +85,7 @@ EVENNESS = (1.02, 1.1, MAX_EXCESS)
 FEW = 8
 """Machines that move little, of whose plans another one may leave less to a process."""
 
-MAX_TRIED = 12
+MAX_TRIED = 16
 """Smaller numbers of processes that are tried."""
 
 MIN_ELEMENT_S = 1e-15
@@ -454,10 +454,13 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
                 number //= prime
         return prime
 
-    # of numbers with equal largest primes, the largest leaves the fewest idle
-    by_prime = {largest_prime(m): m for m in range(max(2, -(-2 * n // 3)), n)}
+    by_prime: dict[int, list[int]] = {}
+    for m in range(max(2, -(-2 * n // 3)), n):
+        by_prime.setdefault(largest_prime(m), []).append(m)
     least = largest_prime(n) if is_even else n
-    return [by_prime[p] for p in sorted(by_prime) if p < least][:MAX_TRIED]
+    # of numbers with equal largest primes, the largest two leave the fewest idle
+    few = [m for p in sorted(by_prime) if p < least for m in by_prime[p][:-3:-1]]
+    return few[:MAX_TRIED]
 
 
 # ---- other contraction paths
