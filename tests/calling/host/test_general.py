@@ -253,6 +253,7 @@ def test_a_later_process_finds_the_kernel():
     clear_call_cache()
     remembered(Calls).builds.expected_s = inf
     call_until(lambda: the_call().trial is not None)
+    assert the_call().shared.build is None
 
 
 @pytest.mark.usefixtures("eager")
