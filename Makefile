@@ -224,11 +224,12 @@ docs: $(INSTALLED) ## build the site of the documentation into docs/_build/html
 docs-links: $(INSTALLED) ## check the links of the documentation to other sites
 	@$(RUN) -m sphinx --quiet -b linkcheck -c docs . docs/_build/links
 
-figures: $(INSTALLED) ## draw the pictures of the documentation
+figures: $(INSTALLED) ## draw the pictures, and write the tables, of the documentation
 	@$(RUN) docs/figures/induced_graph.py
 	@$(RUN) docs/figures/bounds.py
 	@$(RUN) docs/figures/gain.py
 	@$(RUN) docs/figures/plans.py
+	@$(RUN) docs/figures/tables.py
 
 screenshots: $(BROWSER) ## take the pictures of the pages; needs Chromium
 	@$(RUN) -m docs.figures.pages

@@ -34,12 +34,19 @@ def test_every_picture_is_on_a_page(name):
     assert any(f"/figures/{name}.svg)" in path.read_text() for path in DOCS)
 
 
-def test_the_makefile_draws_the_pictures():
-    """``make figures`` runs the script."""
-    assert "docs/figures/induced_graph.py" in page("Makefile")
-    assert "docs/figures/bounds.py" in page("Makefile")
-    assert "docs/figures/plans.py" in page("Makefile")
-    assert "docs/figures/gain.py" in page("Makefile")
+@pytest.mark.parametrize("name", ["induced_graph", "bounds", "gain", "plans", "tables"])
+def test_the_makefile_draws_the_pictures(name):
+    """``make figures`` runs each script."""
+    assert f"docs/figures/{name}.py" in page("Makefile")
+
+
+def test_the_tables_of_performance_are_of_the_result_files():
+    """Every result has its table, with command and processor; run ``make figures``."""
+    tables = runpy.run_path(str(FOLDER / "tables.py"))
+    text = page("docs/explanation/performance.md")
+    assert tables["render_page"](text) == text
+    for name in tables["TABLES"]:
+        assert f"<!-- table: {name} -->" in text
 
 
 def test_the_picture_of_the_readme_is_of_the_whole_table():

@@ -1,0 +1,131 @@
+"""The tables of docs/explanation/performance.md, from the files in benchmarks/results.
+
+``make figures`` replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end -->``
+on the page. A result file is what a benchmark printed, below lines with the command, the
+processor and the date::
+
+    # command: make bench-firedrake
+    # processor: two cores of an AMD EPYC (Zen 5)
+    # date: 2026-11-26
+    | form | cell | order | ... | ratio | how |
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import geometric_mean
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/explanation/performance.md"
+RESULTS = ROOT / "benchmarks/results"
+
+Row = list[str]
+_HEADER = re.compile(r"^# (command|processor|date): (.*)\n", re.MULTILINE)
+_ENTRY = re.compile(r"^(\S+) .* ([\d.]+)≈? +([\d.]+)≈? +[\d.]+$", re.MULTILINE)
+_BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def summarize_operators(text: str) -> list[Row]:
+    """Speed-ups of the DG operators, by kind."""
+    return _summarize(text, "operators", lambda name: name.partition("_b")[0])
+
+
+def summarize_contractions(text: str) -> list[Row]:
+    """Speed-ups of the contractions, by the number of indices of the result."""
+    return _summarize(text, "indices of the result", lambda name: str(name.index("-")))
+
+
+def summarize_cells(text: str) -> list[Row]:
+    """Speed-ups of kernels of one cell, by form."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for form, *_, ratio, _ in read_table(text)[1:]:
+        groups[form].append(float(ratio))
+    rows = [[form, str(len(v)), *_spread(v)] for form, v in groups.items()]
+    return [["form", "kernels", "mean", "least", "most"], *rows]
+
+
+def summarize_programs(text: str) -> list[Row]:
+    """Times of whole programs over those of the best rival, by kind of program."""
+    header, *rows = read_table(text)
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[re.split(r"-(?=\d|float|complex)", row[0])[0]].append(row)
+    groups["all"] = rows
+    first, second = header.index("first"), header.index("second")
+    return [
+        ["program", "sizes", "first", "least", "most", "second"],
+        *(
+            [
+                name,
+                str(len(group)),
+                *_spread(float(row[first]) for row in group),
+                f"{geometric_mean(float(row[second]) for row in group):.2f}",
+            ]
+            for name, group in groups.items()
+        ),
+    ]
+
+
+def read_table(text: str) -> list[Row]:
+    """The rows of a Markdown table, without the line below its header."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if not set("".join(row)) <= set("-")]
+
+
+TABLES: dict[str, Callable[[str], list[Row]]] = {
+    "totals-zen5": summarize_programs,
+    "users-sapphire-rapids": read_table,
+    "dgfem-sapphire-rapids": summarize_operators,
+    "tccg-zen5": summarize_contractions,
+    "firedrake-zen5": summarize_cells,
+}
+
+
+def render(name: str) -> str:
+    """The commands, the processor with the date, and the table of a result file."""
+    text = (RESULTS / f"{name}.txt").read_text()
+    header = defaultdict(list)
+    for key, value in _HEADER.findall(text):
+        header[key].append(value)
+    commands = "".join(f"$ {command}\n" for command in header["command"])
+    (processor,), (date,) = header["processor"], header["date"]
+    first, *rows = TABLES[name](_HEADER.sub("", text))
+    lines = [first, ["---"] * len(first), *rows]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in lines)
+    where = f"{processor[:1].upper()}{processor[1:]}, {date}:"
+    return f"\n```console\n{commands}```\n\n{where}\n\n{table}\n"
+
+
+def render_page(text: str) -> str:
+    """The page with its tables as the result files have them now."""
+    return _BLOCK.sub(lambda block: block[1] + render(block[2]) + block[3], text)
+
+
+def _summarize(text: str, heading: str, group_of: Callable[[str], str]) -> list[Row]:
+    """Rows of the first table of an experiment: the best rival, then JAX."""
+    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for name, best, jax in _ENTRY.findall(text):
+        groups[group_of(name)].append((float(best), float(jax)))
+    groups["all"] = [pair for pairs in groups.values() for pair in pairs]
+    rows = [
+        [group.replace("_", " "), str(len(pairs)), *_spread(b for b, _ in pairs)]
+        + [f"{geometric_mean(j for _, j in pairs):.2f}"]
+        for group, pairs in sorted(groups.items())
+    ]
+    return [[heading, "entries", "best rival", "least", "most", "JAX"], *rows]
+
+
+def _spread(values: Iterable[float]) -> Row:
+    """Geometric mean, least and most."""
+    listed = list(values)
+    return [
+        f"{value:.2f}" for value in (geometric_mean(listed), min(listed), max(listed))
+    ]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render_page(PAGE.read_text()))
