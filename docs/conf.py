@@ -5,8 +5,12 @@ CHANGELOG.md are pages as they stand, so that links are the same on the site and
 browser of the repository.
 """
 
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
+
+# Extensions of our own, such as the list of commands.
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "feinsum"
 author = "The feinsum developers"
@@ -14,6 +18,7 @@ project_copyright = author
 version = release = version_of("feinsum")
 
 extensions = [
+    "commands",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",

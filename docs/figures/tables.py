@@ -1,8 +1,8 @@
 """The tables of docs/explanation/performance.md, from the files in benchmarks/results.
 
-``make figures`` replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end -->``
-on the page. A result file is what a benchmark printed, below lines with the command, the
-processor and the date::
+``make figures`` replaces what stands between ``<!-- table: NAME -->`` and
+``<!-- end -->`` on the page. A result file is what a benchmark printed, below lines
+with the command, the processor and the date::
 
     # command: make bench-firedrake
     # processor: two cores of an AMD EPYC (Zen 5)
@@ -112,8 +112,12 @@ def _summarize(text: str, heading: str, group_of: Callable[[str], str]) -> list[
         groups[group_of(name)].append((float(best), float(jax)))
     groups["all"] = [pair for pairs in groups.values() for pair in pairs]
     rows = [
-        [group.replace("_", " "), str(len(pairs)), *_spread(b for b, _ in pairs)]
-        + [f"{geometric_mean(j for _, j in pairs):.2f}"]
+        [
+            group.replace("_", " "),
+            str(len(pairs)),
+            *_spread(best for best, _ in pairs),
+            f"{geometric_mean(jax for _, jax in pairs):.2f}",
+        ]
         for group, pairs in sorted(groups.items())
     ]
     return [[heading, "entries", "best rival", "least", "most", "JAX"], *rows]

@@ -7,12 +7,11 @@ imports that when it is called, so that ``feinsum --help`` stays fast.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from feinsum.cli import (
     bound,
@@ -34,6 +33,7 @@ from feinsum.cli import (
     tune,
 )
 from feinsum.cli.shared.failure import report_bug, report_failure
+from feinsum.cli.shared.help import GroupedCommands, short_help
 from feinsum.errors import FeinsumError
 
 Command = Callable[..., None]
@@ -59,8 +59,42 @@ ALIASES = frozenset({"query"})
 """Commands that stay for scripts; ``explain`` does the same."""
 
 
-class ReportingGroup(TyperGroup):
+RARE_OPTIONS = {
+    "tune": (
+        "--operands",
+        "--rows",
+        "--dtype",
+        "--sparse",
+        "--plan",
+        "--from-misses",
+        "--workloads",
+        "--strategy",
+        "--trial-limit",
+        "--scheduler",
+        "--live",
+    ),
+    "explain": ("--operands", "--rows", "--program"),
+    "plan": ("--operands", "--dtype", "--picture"),
+    "roofline": ("--operands", "--rows", "--max-gflop"),
+}
+"""Options that the help of a command names and ``--help-all`` describes."""
+
+
+class Program(GroupedCommands):
     """Ends every failure with one line and an exit code."""
+
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Make an einsum or a kernel fast": ("tune", "explain", "show", "export-c"),
+        "Study an einsum": (
+            "canonicalize",
+            "bound",
+            "roofline",
+            "transforms",
+            "plan",
+        ),
+        "Check this machine": ("doctor", "devices", "cache"),
+        "Share facts": ("db", "signing", "serve", "keys", "demand"),
+    }
 
     def main(
         self, args: Sequence[str] | None = None, *rest: Any, **options: Any
@@ -80,7 +114,7 @@ class ReportingGroup(TyperGroup):
 
 app = typer.Typer(
     name="feinsum",
-    cls=ReportingGroup,
+    cls=Program,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -100,14 +134,6 @@ def _print_version(is_wanted: bool) -> None:
 Examples:
   feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
   feinsum explain "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
-
-\b
-Exit codes:
-  0  success
-  1  failure, explained on stderr; or two einsums or databases differ;
-     or the doctor found a problem
-  2  usage error
-  3  no fact is known, or no recipe (explain, show, export-c)
 """
 )
 def feinsum(
@@ -130,7 +156,12 @@ def feinsum(
 
 
 for _name, (_command, _examples) in COMMANDS.items():
-    app.command(_name, epilog=_examples, hidden=_name in ALIASES)(_command)
+    app.command(
+        _name,
+        cls=short_help(*RARE_OPTIONS.get(_name, ())),
+        epilog=_examples,
+        hidden=_name in ALIASES,
+    )(_command)
 app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
 app.add_typer(demand.app, name="demand")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
+from feinsum.cli.shared.help import HelpAll
 from feinsum.cli.shared.notation import read_program, read_sparse_einsum
 from feinsum.cli.shared.options import (
     AsJson,
@@ -110,6 +111,7 @@ def explain(
     lookup: CommandLookup,
     program: ProgramFile = None,
     as_json: AsJson = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Explain the recipes of an einsum, or of a kernel.
 

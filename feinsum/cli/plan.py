@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from feinsum.cli.shared.help import HelpAll
 from feinsum.cli.shared.notation import read_einsum, read_program, read_values
 from feinsum.cli.shared.options import (
     DEFAULT_DTYPE,
@@ -143,6 +144,7 @@ def plan(
     record: Record = None,
     database: Measured = None,
     as_json: AsJson = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Plan an einsum or a program on many processes.
 

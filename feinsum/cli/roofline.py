@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from feinsum.cli.shared.failure import say
+from feinsum.cli.shared.help import HelpAll
 from feinsum.cli.shared.notation import check_parameters, read_einsums, read_values
 from feinsum.cli.shared.options import (
     AsJson,
@@ -121,6 +122,7 @@ def roofline(
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Compare workloads with the measured limits of a device.
 

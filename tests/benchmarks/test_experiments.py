@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import re
 import subprocess
 import sys
 from io import StringIO
@@ -28,7 +27,6 @@ from feinsum.ir import generalize
 from feinsum.suites import EVERYDAY, NAMES
 from feinsum.transforms import applicable_transforms, configurations
 from tests.benchmarks.test_experiments_entries import KINDS
-from tests.docs.pages import section
 from tests.retrieval.facts import fact
 
 LIMITS = Limits(20e9, 70e9, 60e9, "a device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -139,9 +140,31 @@ def test_every_command_prints_json_on_demand(words):
     assert any("--json" in parameter.opts for parameter in command.params)
 
 
-def test_the_whole_list_of_commands_is_readable(run):
-    """No summary in the list of commands is cut off."""
-    assert "..." not in run("--help").stdout.partition("Commands:")[2]
+def test_the_help_of_the_program_fits_one_screen(run):
+    """Every command is there, in groups, on one line that is not cut off."""
+    lines = run("--help").stdout.splitlines()
+    assert len(lines) <= 42
+    top = typer.main.get_command(app).commands
+    shown = [
+        line.split()[0] for line in lines if line.startswith("  ") and line.strip()
+    ]
+    for name, command in top.items():
+        assert shown.count(name) == (not command.hidden), name
+    assert not [line for line in lines[1:] if line.endswith("...")]
+
+
+@pytest.mark.parametrize(("words", "command"), ALL, ids=NAMES)
+def test_the_help_of_a_command_has_a_dozen_options(run, words, command):
+    """``--help`` names the others, and ``--help-all`` describes all of them."""
+    text = run(*words, "--help").stdout
+    options = [p.opts[-1] for p in command.params if p.opts[0].startswith("-")]
+    assert not [option for option in options if option not in text]
+    usual = text.partition("Rare options:")[0]
+    assert len(re.findall(r"^  -", usual, re.MULTILINE)) <= 13
+    if "--help-all" in options:
+        whole = run(*words, "--help-all").stdout
+        described = set(re.findall(r"^  (--[a-z-]+)", whole, re.MULTILINE))
+        assert set(options) <= described
 
 
 def test_no_command_means_help(run):

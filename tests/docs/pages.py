@@ -53,6 +53,9 @@ def section(name: str, heading: str) -> str:
 
 
 def terms(text: str) -> set[str]:
-    """The first cell of every row of the tables in a text, without backquotes."""
+    """The first cell of every row of the tables in a text, without backquotes.
+
+    A cell such as ```a`, `b``` has several terms.
+    """
     cells = re.findall(r"^\| *([^|]*[^| ]) *\|", prose(text), re.MULTILINE)
-    return {cell.strip("`") for cell in cells}
+    return {term.strip("`") for cell in cells for term in cell.split("`, `")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 
 import pytest
@@ -26,7 +27,7 @@ from tests.docs.codes import (
     settings,
     sparse_rules,
 )
-from tests.docs.pages import DOCS, page, section, terms
+from tests.docs.pages import DOCS, ROOT, page, prose, section, terms
 
 N = "N"
 SAMPLES = [
@@ -70,15 +71,30 @@ def options(command):
 
 COMMANDS = sorted(commands())
 CALLS = [words for words, _ in COMMANDS]
+RUNNABLE = [w for w, command in COMMANDS if not hasattr(command, "commands")]
+HELP = runpy.run_path(str(ROOT / "docs" / "commands.py"))["list_help"]
 NEWEST = [REGISTRY[version] for version in dict(sorted(REGISTRY)).items()]
 OURS = [t for t in NEWEST if t.apply.__module__.startswith("feinsum.")]
 
 
 @pytest.mark.parametrize("name", feinsum.__all__)
 def test_every_public_name_is_documented(name):
-    """Each public name has a row in the table of public names."""
-    text = section("docs/reference/glossary.md", "The public names")
-    assert f"feinsum.{name}" in terms(text)
+    """The page lists each name; the site adds the first sentence of its docstring."""
+    listed = re.findall(
+        r"^   feinsum\.(\w+)$", page("docs/reference/api.md"), re.MULTILINE
+    )
+    assert name in listed
+    first_line = (getattr(feinsum, name).__doc__ or "").partition("\n")[0]
+    assert first_line.endswith("."), first_line
+
+
+def test_the_glossary_is_short_and_every_term_has_a_source():
+    """At most 60 terms, each in one row."""
+    text = prose(page("docs/reference/glossary.md"))
+    rows = re.findall(r"^\| (`.*?) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    words = [word for cell, _, _ in rows for word in re.findall(r"`([^`]+)`", cell)]
+    assert len(words) == len(set(words)) <= 60
+    assert all(meaning.strip() and source.strip() for _, meaning, source in rows)
 
 
 def test_every_error_code_is_documented_and_no_other():
@@ -175,24 +191,37 @@ def test_no_page_names_a_setting_that_does_not_exist(path):
 
 
 @pytest.mark.parametrize(("words", "command"), COMMANDS, ids=CALLS)
-def test_every_option_of_a_command_is_documented_and_no_other(words, command):
-    """The section of a command names its options, and only these."""
-    text = section("docs/reference/cli.md", f"`{words}`")
-    wanted = {word for word in options(command) if word.startswith("--")} | {"--help"}
-    assert set(re.findall(r"`(--[a-z-]+)", text)) == wanted
+def test_the_help_of_a_command_says_what_each_option_does(words, command):
+    """The site prints this help; nothing in it is without a sentence."""
+    assert command.help
+    text = dict(HELP()).get(words, "")
+    for parameter in command.params:
+        assert parameter.help or "--help" in parameter.opts, parameter.name
+        if text and parameter.param_type_name == "option":
+            assert parameter.opts[0] in text
 
 
-def test_no_other_command_is_documented():
-    """Every section that is headed by a call is about a command that exists."""
-    headed = re.findall(r"^## `(.*)`$", page("docs/reference/cli.md"), re.MULTILINE)
-    assert sorted(headed) == CALLS
+def test_the_site_prints_the_help_of_every_command():
+    """But not of the groups, whose commands it has."""
+    assert sorted(words for words, _ in HELP()) == sorted(RUNNABLE)
+    assert "```{commands}\n```" in page("docs/reference/cli.md")
 
 
-def test_every_command_is_in_the_short_table():
+def test_sections_about_commands_name_commands_and_options_that_exist():
+    """What a section says beyond the help is about that command."""
+    text = page("docs/reference/cli.md")
+    known = dict(COMMANDS)
+    for words in re.findall(r"^### `(.*)`$", text, re.MULTILINE):
+        used = re.findall(
+            r"`(--[a-z-]+)", section("docs/reference/cli.md", f"`{words}`")
+        )
+        assert set(used) <= options(known[words]), words
+
+
+def test_the_table_of_commands_has_all_of_them_and_no_other():
     """It names every command, though not the groups."""
-    text = section("docs/reference/index.md", "Commands at a glance")
-    runnable = [w for w, command in COMMANDS if not hasattr(command, "commands")]
-    assert not [words for words in runnable if f"`{words}`" not in text]
+    text = section("docs/reference/cli.md", "Commands")
+    assert sorted(re.findall(r"`(feinsum [^`]*)`", text)) == sorted(RUNNABLE)
 
 
 def test_every_exit_code_is_documented():

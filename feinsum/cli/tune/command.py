@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from feinsum.cli.shared.failure import interrupted_by_sigterm
+from feinsum.cli.shared.help import HelpAll
 from feinsum.cli.shared.notation import read_sparse_einsum, read_values
 from feinsum.cli.shared.options import (
     AsJson,
@@ -65,6 +66,7 @@ def tune(
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Find and record the fastest recipe of an einsum.
 
