@@ -121,9 +121,6 @@ def effort_of(argument: Effort | None, default: Effort = "estimate") -> Effort:
     return cast(Effort, effort)
 
 
-CUDA_CACHE_VARIABLE = "FEINSUM_CUDA_CACHE"
-"""Environment variable: what timed runs find in the cache of a GPU."""
-
 DATABASE_VARIABLE = "FEINSUM_DATABASE"
 """Environment variable: the database of facts; see :mod:`feinsum.db`."""
 

@@ -19,7 +19,12 @@ from feinsum.errors import InvalidRequestError
 from feinsum.service.app import create_app
 from feinsum.service.metrics import FOLDER_VARIABLE
 from feinsum.service.middleware import configure_logs
-from feinsum.service.settings import PREFIX, Settings, read_settings
+from feinsum.service.settings import (
+    PREFIX,
+    Settings,
+    read_settings,
+    warn_of_deprecated_variables,
+)
 
 WORKER_STARTS_S = 60
 """How long a worker may take to import; uvicorn kills one that does not answer."""
@@ -47,8 +52,10 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         announce(f"http://{host}:{listener.getsockname()[1]}")
         configure_logs(settings.log_level)
+        warn_of_deprecated_variables()
         for name, value in settings.model_dump(exclude_none=True).items():
-            # options of the command line reach the workers this way
+            # options of the command line reach the workers this way, and so does the
+            # file as it was read when the service started
             os.environ[f"{PREFIX}{name.upper()}"] = str(value)
         with _shared_metrics(settings.workers):
             _serve(settings, listener)

@@ -1,15 +1,45 @@
-"""Settings of the service, from the environment: ``FEINSUM_SERVE_`` and a name."""
+"""Settings of the service, from a TOML file and from the environment.
+
+FEINSUM_SERVE_WORKERS=2                     # where, and who may: variables
+FEINSUM_SERVE_SETTINGS=/etc/feinsum.toml    # how much, and how long: a file
+
+# /etc/feinsum.toml
+rate_per_s = 50
+max_age_s = 600
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import logging
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from feinsum.errors import InvalidRequestError
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "FEINSUM_SERVE_"
+
+FILE_VARIABLE = "FEINSUM_SERVE_SETTINGS"
+"""Environment variable with the path of a TOML file of settings, by their names."""
+
+VARIABLES = frozenset(
+    {
+        "anonymous_read",
+        "anonymous_record",
+        "host",
+        "log_level",
+        "port",
+        "trusted_proxies",
+        "workers",
+    }
+)
+"""Settings that have a variable; those of the others are deprecated."""
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -54,12 +84,19 @@ class Settings(BaseSettings):
 
 
 def read_settings(**overrides: object) -> Settings:
-    """The settings of the environment, and overrides that are not None.
+    """Read the settings: overrides, else variables, else the file, else defaults.
+
+    Args:
+        overrides: settings by their names; None for those that are not overridden.
 
     Raises:
-        InvalidRequestError: naming the variable that cannot be read.
+        InvalidRequestError: naming the variable or the file that cannot be read.
     """
     chosen = {name: value for name, value in overrides.items() if value is not None}
+    for name, value in _read_file().items():
+        # a variable of one installation overrides the file that several share
+        if f"{PREFIX}{name.upper()}" not in os.environ:
+            chosen.setdefault(name, value)
     try:
         return Settings(**chosen)  # type: ignore[arg-type]
     except ValidationError as error:
@@ -69,3 +106,29 @@ def read_settings(**overrides: object) -> Settings:
             for e in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequestError(f"settings of the service: {problems}") from None
+
+
+def _read_file() -> dict[str, Any]:
+    """Read the settings in the file that the variable names; {} if there is none."""
+    path = os.environ.get(FILE_VARIABLE, "").strip()
+    if not path:
+        return {}
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(
+            f"cannot read the settings in {path}, which {FILE_VARIABLE} names: {error}"
+        ) from None
+
+
+def warn_of_deprecated_variables() -> None:
+    """Log the variables whose settings belong into the file."""
+    names = Settings.model_fields.keys() - VARIABLES
+    used = sorted(name for name in names if f"{PREFIX}{name.upper()}" in os.environ)
+    if used:
+        logger.warning(
+            "variables of these settings will not be read any more; write them to a "
+            "file that %s names: %s",
+            FILE_VARIABLE,
+            ", ".join(used),
+        )

@@ -92,8 +92,8 @@ def canonicalize(
     last :data:`CACHE_SIZE` forms are kept.
 
     Args:
-        time_limit_s: time limit for nauty's search in large graphs; by default
-            ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
+        time_limit_s: time limit for nauty's search in large graphs; by default 10
+            seconds.
 
     Raises:
         CanonicalizationError: naming the einsum, if that takes longer.

@@ -163,30 +163,27 @@ QUICK = 64
 """Largest graph that is searched in this process, which cannot stop a search."""
 
 TIME_LIMIT_S = 10.0
-"""How long all searches for one einsum may take, where nothing else is set."""
+"""How long all searches for one einsum may take, where no limit is given."""
 
 LARGEST_LIMIT_S = 1e6
-
-SETTING = "FEINSUM_CANONICALIZATION_LIMIT_S"
 
 
 class Deadline:
     """When all searches for one einsum must be done.
 
     Args:
-        limit_s: seconds from now; None for the setting
-            ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
+        limit_s: seconds from now; None for :data:`TIME_LIMIT_S`.
 
     Raises:
         CanonicalizationError: if that is no positive number of seconds.
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
-        self.limit_s = _from_setting() if limit_s is None else limit_s
+        self.limit_s = TIME_LIMIT_S if limit_s is None else limit_s
         if not 0 < self.limit_s <= LARGEST_LIMIT_S:
             raise CanonicalizationError(
                 f"time limit {self.limit_s!r} s; expected up to {LARGEST_LIMIT_S:.0e}, "
-                f"and more than 0, by time_limit_s= or {SETTING}"
+                "and more than 0, by time_limit_s="
             )
         self.at_s = time.monotonic() + self.limit_s
 
@@ -194,16 +191,6 @@ class Deadline:
     def left_s(self) -> float:
         """Seconds left; a little, where nothing is left."""
         return max(1e-3, self.at_s - time.monotonic())
-
-
-def _from_setting() -> float:
-    text = os.environ.get(SETTING, "")
-    try:
-        return float(text or TIME_LIMIT_S)
-    except ValueError:
-        raise CanonicalizationError(
-            f"{SETTING} is {text!r}; expected a positive number of seconds"
-        ) from None
 
 
 def bounded_order(
@@ -248,8 +235,8 @@ def bounded_order(
     except WorkerTimeoutError:
         raise _failed(
             n_vertices,
-            f"was stopped after {deadline.limit_s:g} s; raise the limit with "
-            f"time_limit_s= or {SETTING}",
+            f"was stopped after {deadline.limit_s:g} s; split the batch or the "
+            "product, or raise time_limit_s= of canonicalize",
         ) from None
     except WorkerError as error:
         raise _failed(n_vertices, str(error)) from None

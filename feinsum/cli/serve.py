@@ -57,7 +57,7 @@ def serve(
 ) -> None:
     """Run the REST service over a database.
 
-    For other settings, use the variables FEINSUM_SERVE_...; see
+    Other settings are in the file that FEINSUM_SERVE_SETTINGS names; see
     docs/reference/settings.md. Logs are JSON lines on stderr.
     """
     service = import_service()

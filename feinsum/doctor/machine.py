@@ -35,9 +35,7 @@ PREFIX = "FEINSUM_"
 VARIABLES = frozenset(
     {
         "FEINSUM_CACHE_DIR",
-        "FEINSUM_CANONICALIZATION_LIMIT_S",
         "FEINSUM_CC",
-        "FEINSUM_CUDA_CACHE",
         "FEINSUM_DATABASE",
         "FEINSUM_DEBUG",
         "FEINSUM_DEVICE",

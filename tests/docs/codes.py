@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from feinsum.service.settings import PREFIX, Settings
+from feinsum.service.settings import PREFIX, VARIABLES, Settings
 from tests.docs.pages import ROOT, files
 
 __all__ = [
+    "deprecated",
     "invalid_einsum_rules",
     "plan_rules",
     "program_rules",
@@ -78,15 +79,17 @@ def sparse_rules() -> set[str]:
 
 @cache
 def settings() -> set[str]:
-    """Every environment variable of ours that the code or a test names.
-
-    Those of the service are the fields of its settings.
-    """
-    here = Path(__file__).parent
-    texts = [p.read_text() for p in files(".py") if p.parent != here]
+    """Every environment variable that the code names, those of the service too."""
+    texts = [p.read_text() for p in files(".py") if ROOT / "tests" not in p.parents]
     named = {name for text in texts for name in re.findall(r"FEINSUM_[A-Z_]+", text)}
-    served = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    return {name for name in named if not name.endswith("_")} | served
+    served = {f"{PREFIX}{name.upper()}" for name in VARIABLES}
+    return {name for name in named if not name.endswith("_")} - deprecated() | served
+
+
+def deprecated() -> set[str]:
+    """Variables of settings that belong into the file of the service."""
+    names = Settings.model_fields.keys() - VARIABLES
+    return {f"{PREFIX}{name.upper()}" for name in names}
 
 
 def _calls(folder: Path, without: tuple[Path, ...] = ()) -> Iterator[ast.Call]:

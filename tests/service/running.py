@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -73,7 +74,9 @@ def running(
 ) -> Iterator[Server]:
     """``feinsum serve``, ready to answer; settings by their names without prefix."""
     port = port or free_port()
-    chosen = {f"FEINSUM_SERVE_{k.upper()}": str(v) for k, v in settings.items()}
+    file = folder / f"settings-{port}.toml"
+    file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()))
+    chosen = {"FEINSUM_SERVE_SETTINGS": str(file)}
     command = [*program, "serve", "--port", str(port)]
     command += ["--workers", str(workers), "--database", database]
     log = folder / f"serve-{port}.log"

@@ -72,10 +72,10 @@ class GroupedCommands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = max(len(name) for names in self.sections.values() for name in names)
         for title, names in self.sections.items():
-            found = {name: self.get_command(ctx, name) for name in names}
+            commands = {name: self.get_command(ctx, name) for name in names}
             rows = [
                 (name.ljust(width), command.get_short_help_str(formatter.width))
-                for name, command in found.items()
+                for name, command in commands.items()
                 if command is not None
             ]
             with formatter.section(title):

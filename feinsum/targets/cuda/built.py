@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,6 @@ import numpy as np
 from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.errors import BuildError, MeasurementError
-from feinsum.options import CUDA_CACHE_VARIABLE
 from feinsum.targets.cuda.code import CudaCode, CudaLaunch
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.figures import (
@@ -31,23 +29,6 @@ from feinsum.targets.protocol import Timer
 
 if TYPE_CHECKING:
     from feinsum.targets.cuda.device import CudaDevice
-
-CACHES = ("warm", "flushed")
-"""State of the GPU's cache before a timed run; the first is the default."""
-
-
-def cache_state() -> str:
-    """The state that the variable chooses.
-
-    Raises:
-        MeasurementError: if it is neither.
-    """
-    named = os.environ.get(CUDA_CACHE_VARIABLE, "").strip() or CACHES[0]
-    if named not in CACHES:
-        raise MeasurementError(
-            f"{CUDA_CACHE_VARIABLE} is {named!r}; expected one of {list(CACHES)}"
-        )
-    return named
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +148,7 @@ class CudaBuilt:
         session = self.opened.session
         # arguments are bound before the clock starts
         launch = self.launcher(arguments)
-        if cache_state() == "flushed":
+        if self.opened.flushes_cache:
             self.opened.flush()
         # what was begun before is not timed
         session.synchronize()

@@ -16,7 +16,7 @@ import numpy as np
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import CUDA_PLATFORM
-from feinsum.targets.cuda.built import CudaBuilt, DeviceArray, cache_state, check_launch
+from feinsum.targets.cuda.built import CudaBuilt, DeviceArray, check_launch
 from feinsum.targets.cuda.code import PREAMBLE, CudaTarget, generated
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
@@ -28,11 +28,17 @@ from feinsum.targets.units import for_target
 
 @dataclass(frozen=True, eq=False)
 class CudaDevice:
-    """An open GPU; see :class:`feinsum.targets.protocol.OpenDevice`."""
+    """An open GPU; see :class:`feinsum.targets.protocol.OpenDevice`.
+
+    Attributes:
+        flushes_cache: whether a timed run begins with an empty second-level cache; else
+            it begins with what the run before has left there.
+    """
 
     device: Device
     facts: GpuFacts
     session: CupySession
+    flushes_cache: bool = False
     _flusher: list[Any] = field(default_factory=list)
 
     timer: Timer = "cuda-events"
@@ -66,7 +72,7 @@ class CudaDevice:
             driver_version=self.facts.driver,
             platform_version=f"sm_{self.capability} {self.facts.clock_khz // 1000} MHz",
             software=self.software,
-            policy={**policy, "cache": cache_state()},
+            policy={**policy, "cache": "flushed" if self.flushes_cache else "warm"},
         )
 
     def prepare(self, t_unit: Any) -> Any:

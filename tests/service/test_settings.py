@@ -1,0 +1,72 @@
+"""Settings: variables before the file before the defaults, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from feinsum.errors import InvalidRequestError
+from feinsum.service import Settings, read_settings
+from feinsum.service.settings import VARIABLES, warn_of_deprecated_variables
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty file of settings that the variable names."""
+    path = tmp_path / "feinsum.toml"
+    path.touch()
+    monkeypatch.setenv("FEINSUM_SERVE_SETTINGS", str(path))
+    return path
+
+
+def test_a_variable_overrides_the_file_and_an_option_both(file, monkeypatch):
+    """And the file overrides the defaults."""
+    file.write_text(
+        "workers = 3\nport = 9000\nmax_age_s = 600\nanonymous_read = false\n"
+    )
+    monkeypatch.setenv("FEINSUM_SERVE_WORKERS", "2")
+    chosen = read_settings(port=9001, host=None)
+    assert (chosen.workers, chosen.port, chosen.max_age_s) == (2, 9001, 600)
+    assert not chosen.anonymous_read
+    assert chosen.host == Settings().host
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("max_ages_s = 1", "MAX_AGES_S"),
+        ('max_batch = "many"', "MAX_BATCH"),
+        ("max_batch = ", "cannot read the settings in"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(file, text, named):
+    """The message names the setting, or the file."""
+    file.write_text(text)
+    with pytest.raises(InvalidRequestError, match=re.escape(named)):
+        read_settings()
+
+
+def test_a_missing_file_is_refused(file):
+    """A service without its limits must not start."""
+    file.unlink()
+    with pytest.raises(InvalidRequestError, match="FEINSUM_SERVE_SETTINGS"):
+        read_settings()
+
+
+def test_deprecated_variables_are_read_and_logged(monkeypatch, caplog):
+    """For one release, so that an upgrade changes no limit."""
+    monkeypatch.setenv("FEINSUM_SERVE_BURST", "7")
+    monkeypatch.setenv("FEINSUM_SERVE_WORKERS", "2")
+    assert read_settings().burst == 7
+    with caplog.at_level(logging.WARNING):
+        warn_of_deprecated_variables()
+    assert "burst" in caplog.text
+    assert "workers" not in caplog.text
+
+
+def test_variables_are_settings():
+    """Each has a field."""
+    assert Settings.model_fields.keys() >= VARIABLES
