@@ -385,7 +385,7 @@ def measured(location: str, rounds: int) -> list[Cost]:
     """All requests to a service over one database, each after a first one."""
     with open_serving_store(location) as store:
         fill(store)
-    with serving(location, 1, CACHE_MB="0") as (port, process):
+    with serving(location, 1, cache_mb=0) as (port, process):
         every = list(probes())
         for probe in every:  # what is imported once is not of one request
             asked(probe, port)

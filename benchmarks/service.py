@@ -229,35 +229,39 @@ async def load(
 
 @contextmanager
 def serving(
-    location: str, workers: int, **settings: str
+    location: str, workers: int, **settings: object
 ) -> Iterator[tuple[int, psutil.Process]]:
     """``feinsum serve`` over a database: its port, and its process.
 
     Args:
-        settings: of the service, by their names in capitals and without prefix.
+        settings: of the service, by their names in its file.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    limits = {"RATE_PER_S": "0", "LOG_LEVEL": "warning"} | settings
+    chosen = {"rate_per_s": 0, "log_level": "warning"} | settings
     command = [sys.executable, "-m", "feinsum.cli", "serve", "--port", str(port)]
     command += ["--workers", str(workers), "--database", location]
-    process = subprocess.Popen(
-        command,
-        env=os.environ | {f"FEINSUM_SERVE_{name}": v for name, v in limits.items()},
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        for _ in range(300):
-            try:
-                urlopen(f"http://127.0.0.1:{port}/readyz").close()
-                break
-            except OSError:
-                time.sleep(0.2)
-        yield port, psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait()
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        # numbers, texts and truth values are the same in JSON and in TOML
+        file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in chosen.items())
+        file.flush()
+        process = subprocess.Popen(
+            command,
+            env=os.environ | {"FEINSUM_SERVE_SETTINGS": file.name},
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            for _ in range(300):
+                try:
+                    urlopen(f"http://127.0.0.1:{port}/readyz").close()
+                    break
+                except OSError:
+                    time.sleep(0.2)
+            yield port, psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 @contextmanager

@@ -46,7 +46,7 @@ from feinsum.records import to_json
 from feinsum.service.examples import RECORD
 
 FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "soak.png"
-CACHE_MB = "32"
+CACHE_MB = 32
 """Of each worker: so little that it is full before the first sample counts."""
 
 N_MISSING, N_IN_BATCH, N_KNOWN = 5000, 10, 200
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=FIGURE)
     options = parser.parse_args()
     soaks = {}
-    settings = {"CACHE_MB": CACHE_MB, "ANONYMOUS_RECORD": "true"}
+    settings = {"cache_mb": CACHE_MB, "anonymous_record": True}
     with databases(options) as urls:
         for name, url in urls.items():
             fill(url, options.records)
