@@ -12,6 +12,7 @@ OTHER := $(VENV)/other/pynauty-$(OLDEST_PYNAUTY)
 
 BENCHED := $(VENV)/.installed-bench
 INTEL := $(VENV)/.installed-intel
+TORCH := $(VENV)/.installed-torch
 BROWSER := $(VENV)/.installed-browser
 MUTANTS := $(VENV)/.installed-mutants
 PEERS := $(VENV)/.installed-peers
@@ -25,7 +26,7 @@ WHEELS ?= .cache/gpu-wheels
 WHEELS_OF ?= .[cli]
 PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 
-.PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
+.PHONY: help install install-intel install-torch install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals bench-users \
@@ -56,6 +57,13 @@ install-intel: $(INTEL) ## also Intel's OpenCL runtime for CPUs (850 MB)
 $(INTEL): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing Intel's OpenCL runtime into $(VENV) (850 MB, once) ..."
 	@$(INSTALL) --constraint constraints.txt --editable '.[intel]'
+	@touch $@
+
+install-torch: $(TORCH) ## also torch, without which its tests are skipped
+
+$(TORCH): pyproject.toml constraints.txt | $(INSTALLED)
+	@echo "Installing torch into $(VENV) (some minutes, once) ..."
+	@$(INSTALL) --constraint constraints.txt --editable '.[torch]'
 	@touch $@
 
 install-nginx:   ## Debian's nginx, which the tests of the proxy need (as root)

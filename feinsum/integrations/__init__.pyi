@@ -6,3 +6,5 @@ from .array_context import transform_program as transform_program
 from .c_files import CSource as CSource
 from .c_files import c_source as c_source
 from .chemistry import use_in_pyscf as use_in_pyscf
+from .jax_primitive import jax_einsum as jax_einsum
+from .torch_operator import torch_einsum as torch_einsum
