@@ -226,20 +226,21 @@ def check_tensor(tensor: Any) -> None:
     if tensor.requires_grad and torch.is_grad_enabled():
         raise _refuse(
             "a tensor requires a gradient, which feinsum does not record: pass "
-            "tensor.detach(), call within torch.no_grad(), or use torch.einsum"
+            "tensor.detach(), or use feinsum.integrations.torch_einsum"
         )
     # outside of forward mode, to ask costs more than the call
     is_dual = is_differentiating() and torch.autograd.forward_ad.unpack_dual(tensor)
     if is_dual and is_dual.tangent is not None:
         raise _refuse(
             "a tensor has a tangent of forward-mode differentiation, which feinsum "
-            "does not propagate: pass its primal, or use torch.einsum"
+            "does not propagate: pass its primal, or use "
+            "feinsum.integrations.torch_einsum"
         )
     tracer = sys.modules.get("torch.fx.experimental.proxy_tensor")
     if torch.jit.is_tracing() or (tracer and tracer.get_proxy_mode() is not None):
         raise _refuse(
             "torch traces this call, and would keep its result as a constant: use "
-            "torch.einsum in what is traced"
+            "feinsum.integrations.torch_einsum in what is traced"
         )
 
 
@@ -280,8 +281,8 @@ def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
         reason = _first_line(error)
         raise _refuse(
             f"numpy cannot read a tensor of dtype {tensor.dtype}: {reason}; pass a "
-            "plain tensor of a dtype of numpy, or use torch.einsum in functions that "
-            "torch.func transforms"
+            "plain tensor of a dtype of numpy, or in functions that torch.func "
+            "transforms use feinsum.integrations.torch_einsum"
         ) from error
     return array
 
@@ -297,7 +298,7 @@ def jax_numbers(array: Any) -> np.ndarray[Any, Any]:
         raise _refuse(
             f"{type_in_words(array)} has no entries: JAX traces this call for jit, "
             "grad or vmap. Call feinsum outside of what is transformed, or use "
-            "jax.numpy.einsum"
+            "feinsum.integrations.jax_einsum"
         )
     if array.is_deleted():
         raise _refuse(

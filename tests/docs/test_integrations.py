@@ -80,6 +80,15 @@ def test_a_kernel_of_one_cell_gets_a_recipe():
     assert example.globs["faster"] != example.globs["cell"]
 
 
+# torch itself uses what it deprecates
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("position", "library"), [(0, "torch"), (1, "jax")])
+def test_gradients_are_einsums(position, library):
+    """Of tensors, and in a compiled program."""
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    exec(fenced(section(PAGE, "torch and JAX"), "python")[position], {})
+
+
 def test_the_program_in_c_prints_what_is_shown(tmp_path, environment):
     """It is built from the page and the file that was exported."""
     (tmp_path / "main.c").write_text(fenced(page(PAGE), "c")[0])
