@@ -77,7 +77,7 @@ MIN_RATE = 1e6
 SHIPPED = {
     ("contraction_path", 2), ("element_blocked", 1),
     ("generic", 1), ("generic", 2), ("gpu_columns", 1), ("gpu_elements", 1),
-    ("gpu_matrices", 1), ("gpu_mma", 1), ("gpu_mma", 2), ("gpu_operator", 1),
+    ("gpu_matrices", 1), ("gpu_mma", 2), ("gpu_operator", 1),
     ("gpu_operator_mma", 1), ("gpu_operator_mma", 2), ("gpu_points", 1),
     ("gpu_product", 1), ("gpu_rows", 1), ("gpu_split_sum", 1), ("gpu_turned", 1),
     ("library_contraction", 1), ("library_path", 1),

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from itertools import product
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pymbolic import var
 from pymbolic.mapper.evaluator import evaluate
 
+from feinsum.errors import TransformError
 from feinsum.transforms.gpu.fragments import (
     HALVES,
-    INTERLEAVED_COLUMN,
-    LEFT_ROW,
+    INTERLEAVED,
+    INTERLEAVED_SUM_COLUMN,
+    LANES,
     QUAD,
-    RIGHT_COLUMN,
+    ROW,
     SUM_COLUMN,
     TERM,
-    Lane,
 )
 from feinsum.transforms.gpu.layouts import (
     Flat,
+    Layout,
     Swizzle,
     is_evenly_partitioned,
     partition,
@@ -30,11 +33,21 @@ from feinsum.transforms.gpu.layouts import (
 )
 from feinsum.transforms.primitives.multiply_fragments import COLUMNS, DEPTHS, ROWS, WARP
 
-LANES = [
-    tuple(evaluate(part, {"lane": lane}) for part in Lane.of("lane"))
-    for lane in range(WARP)
-]
-"""g and t of each."""
+LAYOUTS = st.lists(
+    st.tuples(st.sampled_from((1, 2, 3, 4, 8)), st.integers(0, 40)),
+    min_size=1,
+    max_size=3,
+).map(lambda modes: Layout(*zip(*modes, strict=True)))
+ASCENDING = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=3
+)
+"""Extents, each with the number of what lies before it."""
+
+
+def positions(layout):
+    """The position of each number, by expressions."""
+    at = layout.at(var("k"))
+    return [evaluate(at, {"k": k}) for k in range(layout.size)]
 
 
 def assert_each_once(entries, shape):
@@ -51,37 +64,91 @@ def entries_of(item, axes):
         )
 
 
+@given(layout=LAYOUTS)
+def test_a_layout_is_an_array_of_strides(layout):
+    """Numbers count its entries with the first coordinate the fastest, as Fortran."""
+    whole = np.arange(1 + sum(
+        (n - 1) * step for n, step in zip(layout.shape, layout.strides, strict=True)
+    ))  # fmt: skip
+    strides = [step * whole.itemsize for step in layout.strides]
+    entries = np.lib.stride_tricks.as_strided(whole, layout.shape, strides)
+    assert positions(layout) == entries.ravel(order="F").tolist()
+    for at in product(*map(range, layout.shape)):
+        assert evaluate(layout(*at)) == entries[at]
+
+
+@given(outer=LAYOUTS, inner=LAYOUTS)
+def test_a_composition_is_one_layout_after_the_other(outer, inner):
+    """It is refused where that is no layout."""
+    assume(max(positions(inner)) < outer.size)
+    try:
+        composed = outer.compose(inner)
+    except TransformError:
+        return
+    at = positions(outer)
+    assert positions(composed) == [at[k] for k in positions(inner)]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (((2, 4), (4, 1)), ((4, 2), (2, 1))),
+        (((6, 2), (8, 2)), ((4, 3), (3, 1))),
+        (((20,), (2,)), ((5, 4), (4, 1))),
+        (((10, 2), (16, 4)), ((5, 4), (1, 5))),
+    ],
+)
+def test_these_compositions_exist(outer, inner):
+    """Examples of NVIDIA's documentation, and of fragments."""
+    outer, inner = Layout(*outer), Layout(*inner)
+    at = positions(outer)
+    assert positions(outer.compose(inner)) == [at[k] for k in positions(inner)]
+
+
+@given(modes=ASCENDING, beyond=st.integers(1, 4))
+def test_a_layout_and_its_complement_have_each_position_once(modes, beyond):
+    """Below the size, if strides ascend in multiples of each other."""
+    shape, strides, covered = [], [], 1
+    for n, before in modes:
+        shape.append(n)
+        strides.append(covered * before)
+        covered = n * strides[-1]
+    layout, size = Layout(tuple(shape), tuple(strides)), covered * beyond
+    rest = layout.complement(size)
+    both = Counter(a + b for a in positions(layout) for b in positions(rest))
+    assert both == Counter(range(size))
+    with pytest.raises(TransformError, match="does not divide"):
+        layout.complement(size + 1) if covered > 1 else Layout((2,), (3,)).complement(7)
+
+
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_the_lanes_of_a_warp_hold_each_entry_of_a_fragment_once(depth):
     """Of left, right and sums, as PTX defines them."""
+    lanes = [
+        tuple(evaluate(x) for x in LANES.coordinates(lane)) for lane in range(WARP)
+    ]
     halves, quads = range(HALVES), range(depth // QUAD)
     left = [
-        (LEFT_ROW(h, g).children, TERM(q, t).children)
-        for (g, t), h, q in product(LANES, halves, quads)
+        (evaluate(ROW(h, g)), evaluate(TERM(q, t)))
+        for (t, g), h, q in product(lanes, halves, quads)
     ]
-    assert_each_once([(sum(row), sum(term)) for row, term in left], (ROWS, depth))
-    right = [
-        (sum(TERM(q, t).children), sum(RIGHT_COLUMN(0, g).children))
-        for (g, t), q in product(LANES, quads)
-    ]
+    assert_each_once(left, (ROWS, depth))
+    right = [(evaluate(TERM(q, t)), g) for (t, g), q in product(lanes, quads)]
     assert_each_once(right, (depth, COLUMNS))
     sums = [
-        (sum(LEFT_ROW(h, g).children), sum(SUM_COLUMN(t, e).children))
-        for (g, t), h, e in product(LANES, halves, range(2))
+        (evaluate(ROW(h, g)), evaluate(SUM_COLUMN(e, t)))
+        for (t, g), h, e in product(lanes, halves, range(2))
     ]
     assert_each_once(sums, (ROWS, COLUMNS))
 
 
 def test_interleaved_columns_come_back_in_the_sums():
-    """What lane g loads as column g is, in the sums, at ``INTERLEAVED_COLUMN``."""
-    column_of = {
-        g: evaluate(Lane(var("g"), var("t")).interleaved_column(), {"g": g})
-        for g in range(COLUMNS)
-    }
-    assert sorted(column_of.values()) == [*range(COLUMNS)]
+    """What lane g loads as column g is, in the sums, where its lanes store it."""
+    loaded = positions(INTERLEAVED)
+    assert sorted(loaded) == [*range(COLUMNS)]
     for t, e in product(range(QUAD), range(2)):
-        in_sums = sum(SUM_COLUMN(t, e).children)
-        assert column_of[in_sums] == sum(INTERLEAVED_COLUMN(e, t).children)
+        column = evaluate(SUM_COLUMN(e, t))
+        assert loaded[column] == evaluate(INTERLEAVED_SUM_COLUMN(e, t))
 
 
 @given(

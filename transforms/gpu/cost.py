@@ -16,32 +16,8 @@ from math import ceil, inf, prod
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.targets.cuda.figures import KernelFigures, multiprocessor_of, occupancy
 from feinsum.transforms.cost import Gpu, points
-
-WARP = 32
-SECTOR_BYTES = 32
-"""The smallest transfer between the caches."""
-LINE_BYTES = 128
-"""The most that a warp reads in a cycle."""
-CACHE_BYTES_PER_CYCLE = 24
-"""Bytes that a multiprocessor reads from the second cache per cycle."""
-LATENCY_S = 6e-7
-"""Latency of a load from global memory."""
-CACHE_LATENCY_S = 2e-7
-"""Latency of a load from the second cache."""
-UNROLLED = 4
-"""Loads of a sum that a work-item waits for together."""
-BUSY_WARPS = 16
-"""Warps that keep a multiprocessor busy if each of them waits for its sum."""
-REREAD = 8
-"""Groups that run together share reads: one in so many bytes that they request comes
-from memory, if the arrays are larger than the cache."""
-OVERHEAD_CYCLES = 1
-"""Cycles that a step of a loop spends on addresses and the test for its end."""
-OVERLAP = 0.5
-"""Share of the shorter parts of the time that is added to the longest. With 0.5, the
-recipes predicted to be the fastest are nearer to the fastest on an H100 than with 0.2,
-for the half of the workloads that it was chosen by and for the others.
-"""
+from feinsum.transforms.gpu import heuristics as h
+from feinsum.transforms.gpu.layouts import Flat, grid_axes
 
 
 @dataclass(frozen=True)
@@ -74,7 +50,7 @@ class LaunchWork:
     shared_bytes: int = 0
     registers: int = 32
     chains: int = 1
-    n_loads: float = UNROLLED
+    n_loads: float = h.UNROLLED
     is_on_tensor_cores: bool = False
 
 
@@ -95,9 +71,9 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     n_units = gpu.n_multiprocessors
     # the last round of groups may leave multiprocessors idle
     rounds = ceil(launch.n_groups / n_units)
-    at_once = min(n_threads, launch.n_items * rounds) / WARP
+    at_once = min(n_threads, launch.n_items * rounds) / h.WARP
     busy = launch.n_groups / n_units / rounds
-    hidden = min(1.0, at_once * launch.chains / BUSY_WARPS) * busy
+    hidden = min(1.0, at_once * launch.chains / h.BUSY_WARPS) * busy
     all_at_once = min(n_threads * n_units, launch.n_items * launch.n_groups)
     # by Little's law, bytes on their way over the latency bound the rate below
     in_flight = all_at_once * launch.itemsize * launch.n_loads / 2
@@ -110,20 +86,20 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
         launch.multiply_adds / (rate * cycles_per_s * hidden),
         launch.requests / (cycles_per_s * hidden),
         launch.cached_bytes
-        / min(CACHE_BYTES_PER_CYCLE * cycles_per_s, in_flight / CACHE_LATENCY_S),
+        / min(h.CACHE_BYTES_PER_CYCLE * cycles_per_s, in_flight / h.CACHE_LATENCY_S),
         _memory_bytes(gpu, launch)
-        / min(gpu.bandwidth_bytes_per_s, in_flight / LATENCY_S),
-        waves * launch.steps * LATENCY_S / UNROLLED,
+        / min(gpu.bandwidth_bytes_per_s, in_flight / h.LATENCY_S),
+        waves * launch.steps * h.LATENCY_S / h.UNROLLED,
     )
     # the parts overlap, but not in full: warps wait for one of them at a time
     longest = max(parts)
-    return gpu.launch_s + longest + OVERLAP * (sum(parts) - longest)
+    return gpu.launch_s + longest + h.OVERLAP * (sum(parts) - longest)
 
 
 def _memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
     if launch.distinct_bytes <= gpu.cache_bytes:
         return launch.distinct_bytes
-    return max(launch.distinct_bytes, launch.cached_bytes / REREAD)
+    return max(launch.distinct_bytes, launch.cached_bytes / h.REREAD)
 
 
 def read_bytes(
@@ -149,7 +125,7 @@ def read_bytes(
         if is_whole:
             run *= values
         is_whole = is_whole and values == extent
-    return entries // run * max(SECTOR_BYTES, run * itemsize)
+    return entries // run * max(h.SECTOR_BYTES, run * itemsize)
 
 
 def request_cycles(
@@ -178,10 +154,19 @@ def request_cycles(
         step *= extent
     # lanes with entries in one sector share its transfer
     sectors = {
-        sum(lane.get(i, 0) * n for i, n in steps.items()) * itemsize // SECTOR_BYTES
+        sum(lane.get(i, 0) * n for i, n in steps.items()) * itemsize // h.SECTOR_BYTES
         for lane in lanes
     }
-    return max(1.0, len(sectors) * SECTOR_BYTES / LINE_BYTES)
+    return max(1.0, len(sectors) * h.SECTOR_BYTES / h.LINE_BYTES)
+
+
+def n_output_groups(einsum: BatchedEinsum, n_items: int) -> tuple[Flat, int]:
+    """Return the first axis of an output's grid, and the number of its groups."""
+    axes = grid_axes(einsum.output, einsum.extents)
+    assert axes is not None
+    first, *others = axes
+    n_groups = -(-first.n_values // n_items) * prod(axis.n_values for axis in others)
+    return first, n_groups
 
 
 def loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
@@ -215,7 +200,7 @@ def warp_cycles(
     of_term = sum(request_cycles(einsum, *load, lanes) for load in loads(einsum))
     itemsize = itemsize_of(einsum)
     stored = request_cycles(einsum, einsum.output, itemsize, lanes) * einsum.batch_size
-    return (of_term + OVERHEAD_CYCLES) * n_terms + stored
+    return (of_term + h.OVERHEAD_CYCLES) * n_terms + stored
 
 
 def group_bytes(einsum: BatchedEinsum, box: Mapping[str, int]) -> float:
@@ -223,25 +208,6 @@ def group_bytes(einsum: BatchedEinsum, box: Mapping[str, int]) -> float:
     read = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
     written = read_bytes(einsum, einsum.output, itemsize_of(einsum), box)
     return read + written * einsum.batch_size
-
-
-CALL_S = 6e-6
-"""Seconds to select and start a product or a kernel."""
-
-PEAK_SHARE = 0.85
-"""Share of the peak rate that large products reach."""
-
-BANDWIDTH_SHARE = 0.6
-"""Share of the bandwidth that products with a short side reach."""
-
-COPY_SHARE = 0.6
-"""Share of the bandwidth that transposing copies reach."""
-
-TILE = 64
-"""Sides that are shorter than that leave a part of the multiprocessor idle."""
-
-CHUNK = 1024
-"""Terms of a sum; several multiprocessors share longer ones."""
 
 
 def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> float:
@@ -256,14 +222,26 @@ def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> 
     True
     """
     n_products, m, n, k = sizes
-    n_tiles = n_products * -(-m // TILE) * -(-n // TILE) * max(1.0, k / CHUNK)
+    n_tiles = (
+        n_products
+        * -(-m // h.LIBRARY_TILE)
+        * -(-n // h.LIBRARY_TILE)
+        * max(1.0, k / h.LIBRARY_CHUNK)
+    )
     # short sides waste parts of cuBLAS's tiles, and few tiles leave units idle
-    share = m / (m + TILE / 4) * n / (n + TILE / 4) * k / (k + TILE / 4)
-    share *= PEAK_SHARE * min(1.0, n_tiles / gpu.n_multiprocessors)
+    share = (
+        m
+        / (m + h.LIBRARY_TILE / 4)
+        * n
+        / (n + h.LIBRARY_TILE / 4)
+        * k
+        / (k + h.LIBRARY_TILE / 4)
+    )
+    share *= h.PEAK_SHARE * min(1.0, n_tiles / gpu.n_multiprocessors)
     rate = gpu.matrix_multiply_adds[4 if itemsize <= 4 else 8]
     rate *= gpu.n_multiprocessors * gpu.cycles_per_s
-    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
-    return CALL_S + max(moved, prod(sizes) / (rate * share))
+    moved = n_bytes / (h.BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    return h.CALL_S + max(moved, prod(sizes) / (rate * share))
 
 
 def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> float:
@@ -276,10 +254,10 @@ def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> floa
     rate = gpu.multiply_adds[4 if itemsize <= 4 else 8]
     # half of the peak: nothing is reused in registers
     rate *= gpu.n_multiprocessors * gpu.cycles_per_s / 2
-    moved = n_bytes / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
-    return CALL_S + max(moved, n_points / rate)
+    moved = n_bytes / (h.BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    return h.CALL_S + max(moved, n_points / rate)
 
 
 def copied_s(n_bytes: float, gpu: Gpu) -> float:
     """Seconds of a copy of so many bytes with its axes in another order."""
-    return CALL_S + 2 * n_bytes / (COPY_SHARE * gpu.bandwidth_bytes_per_s)
+    return h.CALL_S + 2 * n_bytes / (h.COPY_SHARE * gpu.bandwidth_bytes_per_s)

@@ -5,13 +5,13 @@ One instruction ``mma.m16n8k{4,8,16}`` of double precision adds a product of fra
 four terms, of which each has eight of the rows. The 32 lanes are numbered ``4*g + t``
 with ``g < 8, t < 4``, and each holds, in registers,
 
-===========  =====================  ================================
-fragment     entry of a lane        its coordinates
-===========  =====================  ================================
-left         ``[q, h]``             row ``8*h + g``, term ``4*q + t``
-right        ``[q, 0]``             term ``4*q + t``, column ``g``
-sums         ``[h, e]``             row ``8*h + g``, column ``2*t + e``
-===========  =====================  ================================
+===========  =====================  ================================  ================
+fragment     entry of a lane        its coordinates                   layout
+===========  =====================  ================================  ================
+left         ``[q, h]``             row ``8*h + g``, term ``4*q + t``  ROW, TERM
+right        ``[q, 0]``             term ``4*q + t``, column ``g``     TERM
+sums         ``[h, e]``             row ``8*h + g``, column ``e+2*t``  ROW, SUM_COLUMN
+===========  =====================  ================================  ================
 
 Drawn for k = 4, with ``g.t`` for the lane; m8n8k4 is the upper half (h = 0)::
 
@@ -26,10 +26,8 @@ Drawn for k = 4, with ``g.t`` for the lane; m8n8k4 is the upper half (h = 0)::
                                   row 1       1.0 1.0 1.1 1.1 1.2 1.2 1.3 1.3
                                          e =   0   1   0   1   0   1   0   1
 
-With k = 8 and 16 there are two and four such blocks of terms, numbered by q. As layouts
-(see :mod:`feinsum.transforms.gpu.layouts`) these are the module's ``TERM``,
-``LEFT_ROW``, ``RIGHT_COLUMN`` and ``SUM_COLUMN``. A warp multiplies a tile of several
-fragments, numbered by *blocks* down and across::
+With k = 8 and 16 there are two and four such blocks of terms, numbered by q. A warp
+multiplies a tile of several fragments, numbered by *blocks* down and across::
 
                block 0   block 1          columns of the tile, 8 of each block
     block 0   [ 16x8 ]  [ 16x8 ]
@@ -44,14 +42,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.transforms.gpu.layouts import Layout
-from feinsum.transforms.primitives import NestWriter
+from feinsum.transforms.gpu.tiles import GroupWriter
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     ROWS,
@@ -70,47 +67,24 @@ HALVES, QUAD = 2, 4
 PER_LANE = ROWS * COLUMNS // WARP
 """Sums of a fragment that a lane holds: two rows of two columns."""
 
-TERM = Layout((4, QUAD), (4, 1))
+LANES = Layout((QUAD, 8), (1, QUAD))
+"""The number of a lane, by t and g."""
+TERM = Layout((4, QUAD), (QUAD, 1))
 """The term of an entry, by q and t; the first extent is that of k = 16."""
-LEFT_ROW = Layout((HALVES, 8), (8, 1))
+ROW = Layout((HALVES, 8), (8, 1))
 """The row of an entry of the left fragment or of the sums, by h and g."""
-RIGHT_COLUMN = Layout((1, 8), (8, 1))
-"""The column of an entry of the right fragment, by h, which is 0, and g."""
-SUM_COLUMN = Layout((QUAD, 2), (2, 1))
-"""The column of a sum, by t and e: a lane has two neighbours, for one store."""
+SUM_COLUMN = Layout((2, QUAD), (1, 2))
+"""The column of a sum, by e and t: a lane has two neighbours, for one store."""
 
-INTERLEAVED_COLUMN = Layout((2, QUAD), (4, 1))
-"""The column of the matrix, by e and t, for ``SUM_COLUMN``, if the right fragment is
-loaded by :meth:`Lane.interleaved_column`. Then the lanes of a quad, not the registers
-of a lane, have neighbouring columns, and write them side by side to shared memory."""
+INTERLEAVED = Layout((2, QUAD), (QUAD, 1))
+"""The column of the matrix that a lane loads as column g of the right fragment, so that
+lanes of a quad, not the registers of a lane, have neighbouring columns in the sums::
 
-
-class Lane(NamedTuple):
-    """A lane of a warp, ``4*g + t``.
-
-    Attributes:
-        g: of the eight rows.
-        t: of the four terms.
-    """
-
-    g: Expression
-    t: Expression
-
-    @classmethod
-    def of(cls, iname: str) -> Lane:
-        return cls(p.FloorDiv(var(iname), QUAD), p.Remainder(var(iname), QUAD))
-
-    def interleaved_column(self) -> Expression:
-        """The column of the matrix that stands in column g of the right fragment.
-
-        Column ``2*t + e`` of the sums comes from column ``g = 2*t + e`` of the right
-        fragment. So that it is ``4*e + t`` of the matrix, lane g loads
-        ``4*(g % 2) + g / 2``::
-
-            g                      0 1 2 3 4 5 6 7
-            column of the matrix   0 4 1 5 2 6 3 7
-        """
-        return INTERLEAVED_COLUMN(p.Remainder(self.g, 2), p.FloorDiv(self.g, 2))
+    g                      0 1 2 3 4 5 6 7
+    column of the matrix   0 4 1 5 2 6 3 7
+"""
+INTERLEAVED_SUM_COLUMN = INTERLEAVED.compose(SUM_COLUMN)
+"""The column of the matrix of a sum then, by e and t: lanes write side by side."""
 
 
 @dataclass(frozen=True)
@@ -118,55 +92,56 @@ class WarpProduct:
     """A warp's tile of ``height`` by ``width`` sums, ``terms`` at a time.
 
     Attributes:
-        lane: its lanes.
+        lane: the iname of its lanes.
     """
 
-    writer: NestWriter
-    lane: Lane
+    writer: GroupWriter
+    lane: str
     height: int
     width: int
     terms: int
+
+    @property
+    def t(self) -> Expression:
+        """The lane among the four that share a row."""
+        return LANES.coordinates(var(self.lane))[0]
+
+    @property
+    def g(self) -> Expression:
+        """The row, or the column of the right fragment, of a lane."""
+        return LANES.coordinates(var(self.lane))[1]
 
     @property
     def n_blocks(self) -> tuple[int, int]:
         """Fragments down and across."""
         return self.height // ROWS, self.width // COLUMNS
 
-    def unroll(self, n: int) -> str:
-        # registers cannot be indexed at run time: all loops over fragments are unrolled
-        return self.writer.loop("u", size=n, tag="unr")
-
     def term(self, step: Expression, quad: Expression) -> Expression:
-        """The term of a lane's entry q of the step-th instruction along the sum."""
-        return p.Sum((self.terms * step, *_terms_of(TERM, quad, self.lane.t)))
+        """Return the term of a lane's entry q of the step-th instruction of a sum."""
+        return p.Sum((self.terms * step, *TERM(quad, self.t).children))
 
     def row_or_column(
         self, first: Expression, length: int, block: Expression, half: Expression
     ) -> Expression:
-        """A lane's row, of a left fragment or a sum, or its column of a right one.
+        """Return a lane's row, of a left fragment or a sum, or column of a right one.
 
         Args:
             first: of the warp's tile.
             length: of a block: ``ROWS`` of two halves, or ``COLUMNS`` of one.
         """
-        of_block = _terms_of(LEFT_ROW, half, self.lane.g)
-        return p.Sum((first, length * block, *of_block))
+        return p.Sum((first, length * block, *ROW(half, self.g).children))
 
-    def zeroed(
-        self,
-        outer: Sequence[int],
-        dtype: np.dtype[np.generic],
-        around: Sequence[str],
-        after: Collection[str] = (),
+    def clear_sums(
+        self, outer: Sequence[int], around: Sequence[str], after: Collection[str] = ()
     ) -> tuple[str, str]:
-        """The array of a lane's sums, and the id of what sets it to zero.
+        """Set a lane's sums to zero; return their array and the id.
 
         Args:
             outer: the lengths of axes before those of the tile.
         """
         shape = (*outer, *self.n_blocks, PER_LANE)
-        acc = self.writer.array("acc", shape, dtype)
-        inames = [self.unroll(n) for n in shape]
+        acc = self.writer.array("acc", shape, DOUBLE)
+        inames = [self.writer.unroll(n) for n in shape]
         entry = var(acc)[tuple(map(var, inames))]
         return acc, self.writer.assign("zero", entry, ZERO, [*around, *inames], after)
 
@@ -185,7 +160,8 @@ class WarpProduct:
             entry_at: the entry to load, by these three.
         """
         array = self.writer.array(stem, shape, DOUBLE)
-        inames = [self.unroll(n) for n in shape]
+        # registers cannot be indexed at run time: all these loops are unrolled
+        inames = [self.writer.unroll(n) for n in shape]
         block, quad, half = map(var, inames)
         return array, self.writer.assign(
             "fragment", var(array)[block, quad, half], entry_at(block, quad, half),
@@ -201,7 +177,7 @@ class WarpProduct:
         blocks: tuple[str, str],
         after: Collection[str],
     ) -> str:
-        """One instruction for each block; the id of the statement.
+        """Write one instruction for each block; return the id of the statement.
 
         Args:
             sums: the array, and the inames of its axes before those of the tile.
@@ -226,10 +202,3 @@ class WarpProduct:
             "multiply", partial(multiply_fragments, product), loops,
             [*after, *(insn_id for _, insn_id in offsets)],
         )  # fmt: skip
-
-
-def _terms_of(layout: Layout, *coordinates: Expression) -> tuple[Expression, ...]:
-    """The terms of a position, for a longer sum."""
-    position = layout(*coordinates)
-    assert isinstance(position, p.Sum)
-    return tuple(position.children)

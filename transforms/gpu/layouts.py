@@ -1,34 +1,42 @@
 """Layouts: which coordinate lies where, and which work-item has it.
 
-A layout maps coordinates to a position, ``sum(stride * coordinate)``, as in CuTe. Both
-memory and work-items are described this way; a *partition* of an axis is the layout of
-one work-item's entries.
+A layout ``shape:strides`` maps coordinates to the position ``sum(stride*coordinate)``,
+and a number to that of its coordinates, of which the first one is the fastest. Memory,
+work-groups, warps, registers and fragments of tensor cores are all described this way.
+The 32 lanes of a warp and the sums of a fragment of 16 by 8 entries, for example::
 
-Several indices are treated as one (:class:`Flat`), so that every einsum of two operands
-is ``C[m,n] = A[m,k] B[k,n]``. For ``aebf,dfce->abcd`` with extents 6, 8, 4, 5, ...::
+    lane = 4*g + t     (4, 8):(1, 4)          column of a sum   (2, 4):(1, 2)
+    number             t = lane % 4           of e and t        e + 2*t
+                       g = lane / 4
 
-    m = (a, b) : (4, 1)       m = 4*a + b, and a = m / 4, b = m % 4
-    k = (e, f) : (5, 1)
+Two operations make layouts of others:
 
-Sixteen work-items load a tile of 4 by 16 entries, neighbours along the fast axis, so
-that the memory sees runs (:func:`partition`)::
+- ``outer.compose(inner)`` applies one after the other: the columns of the sums, by e
+  and t, with the even ones first, ``(2, 4):(4, 1)``, are 4*e + t, which is
+  ``(2, 4):(4, 1) o (2, 4):(1, 2) = (2, 4):(4, 1)``;
+- ``threads.complement(size)`` is what remains of a tile for each thread: 16 work-items
+  that read rows of 8 entries, ``(8, 2):(1, 16)``, of 4 rows of 16 entries leave
+  ``(2, 2):(8, 32)``, two entries in each of two rows::
 
-                 fast: 0  1  2 ...  15
-    slow 0             w0 w1 w2 ... w15       slow: first 0, stride 1, 4 steps
-    slow 1             w0 w1 w2 ... w15       fast: first w, stride 16, 1 step
-    slow 2             w0 w1 w2 ... w15
-    slow 3             w0 w1 w2 ... w15
+      fast: 0  1 ... 7   8  9 ... 15
+      row 0   w0 w1 .. w7   w0 w1 .. w7      step (0, 0)   step (1, 0)
+      row 1   w8 w9 .. w15  w8 w9 .. w15
+      row 2   w0 w1 .. w7   w0 w1 .. w7      step (0, 1)   step (1, 1)
+      row 3   w8 w9 .. w15  w8 w9 .. w15
 
-A tile whose rows would all begin in the same bank of shared memory gets ``PADDING``
-entries after each row, and :class:`Swizzle` where it is read in one order and written
-in another.
+Several indices of an einsum are one axis (:class:`Flat`), so that every einsum of two
+operands is ``C[m,n] = A[m,k] B[k,n]``. For ``aebf,dfce->abcd`` with extents 6, 8, 4, 5,
+...::
+
+    m = (a, b)       m = 4*a + b, and a = m / 4, b = m % 4
+    k = (e, f)
 
 Source: NVIDIA, CUTLASS, "CuTe Layouts" and "CuTe Layout Algebra".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -37,18 +45,10 @@ from numpy import int64
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.errors import TransformError
 from feinsum.ir import Extent
+from feinsum.transforms.gpu.heuristics import MIN_WIDTH, PADDING, PIECE
 from feinsum.transforms.primitives.schedule import Expression
-
-MIN_WIDTH = 4
-"""Work-items along a row of a tile: 32 bytes of double precision, a sector."""
-
-PIECE = 4
-"""Values of an index that stay together: a sector of double precision."""
-
-PADDING = 4
-"""Entries after each row of a tile: 16 that lie four by four, or in a row, are then in
-16 banks of shared memory, where an entry has 8 bytes and rows are multiples of 8."""
 
 MAX_AXES = 3
 """Axes of a grid of work-groups."""
@@ -58,27 +58,100 @@ MAX_AXES = 3
 class Layout:
     """The position ``sum(stride * coordinate)`` of an entry.
 
-    >>> row_of_fragment = Layout((2, 8), (8, 1))
-    >>> print(row_of_fragment(var("half"), var("group")))
-    8*half + group
-    >>> row_of_fragment.positions() == [*range(16)]
-    True
+    Attributes:
+        shape: the extent of each coordinate, the fastest first.
+        strides: of each coordinate.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
     def __call__(self, *coordinates: Expression) -> Expression:
+        """Return the position of coordinates.
+
+        >>> print(Layout((4, 2), (1, 4))(var("t"), var("e")))
+        t + 4*e
+        """
         terms = zip(coordinates, self.strides, strict=True)
         # a stride of 1 is left out, so that the generated code reads well
-        return p.Sum(tuple(x if step == 1 else step * x for x, step in terms))
+        return p.Sum(tuple(x if stride == 1 else stride * x for x, stride in terms))
 
-    def positions(self) -> list[int]:
-        """All positions, the last coordinate the fastest."""
-        positions = [0]
-        for extent, step in zip(self.shape, self.strides, strict=True):
-            positions = [at + step * k for at in positions for k in range(extent)]
-        return positions
+    def coordinates(self, number: Expression) -> tuple[Expression, ...]:
+        """Return the coordinates of the entry of a number below the size.
+
+        >>> [str(x) for x in Layout((4, 8), (1, 4)).coordinates(var("lane"))]
+        ['lane % 4', 'lane // 4']
+        """
+        coordinates = []
+        for extent in self.shape[:-1]:
+            coordinates.append(p.Remainder(number, extent))
+            number = p.FloorDiv(number, extent)
+        # the last coordinate of a number below the size needs no remainder
+        return (*coordinates, number)
+
+    def at(self, number: Expression) -> Expression:
+        """Return the position of the entry of a number below the size."""
+        return self(*self.coordinates(number))
+
+    def compose(self, inner: Layout) -> Layout:
+        """Return the layout of ``self.at(inner.at(number))``.
+
+        Raises:
+            TransformError: if that is no layout: strides and extents do not divide.
+
+        >>> Layout((2, 4), (4, 1)).compose(Layout((4, 2), (2, 1)))
+        Layout(shape=(4, 2), strides=(1, 4))
+        """
+        modes = [
+            mode
+            for extent, stride in zip(inner.shape, inner.strides, strict=True)
+            for mode in self._strided(extent, stride)
+        ]
+        return Layout(tuple(n for n, _ in modes), tuple(step for _, step in modes))
+
+    def _strided(self, extent: int, step: int) -> list[tuple[int, int]]:
+        """Return extents and strides of each ``step``-th entry, ``extent`` of them."""
+        modes, left = [], extent
+        for n, stride in zip(self.shape, self.strides, strict=True):
+            # the step goes over whole modes first, and then through parts of them
+            skipped, step = (n, step // n) if step % n == 0 else (step, 1)
+            n_kept = min(left, n // skipped) if n % skipped == 0 else 0
+            if n_kept == 0 or left % n_kept:
+                raise TransformError(
+                    f"{self.shape}:{self.strides} has no layout of each {step}th entry"
+                )
+            if n_kept > 1:
+                modes.append((n_kept, skipped * stride))
+            left //= n_kept
+        if left > 1:
+            raise TransformError(f"{self.shape} has no {extent} entries in such steps")
+        return modes or [(1, 0)]
+
+    def complement(self, size: int) -> Layout:
+        """Return the layout of what lies between the entries, below ``size``.
+
+        It has one coordinate more: the entries before each stride, and those beyond.
+
+        Raises:
+            TransformError: if the strides do not ascend in multiples of each other.
+
+        >>> Layout((8, 2), (1, 16)).complement(64)
+        Layout(shape=(1, 2, 2), strides=(1, 8, 32))
+        """
+        shape, strides, covered = [], [], 1
+        for n, stride in [*zip(self.shape, self.strides, strict=True), (1, size)]:
+            if stride % covered:
+                raise TransformError(
+                    f"{self.shape}:{self.strides} does not divide {size} positions"
+                )
+            shape.append(stride // covered)
+            strides.append(covered)
+            covered = n * stride
+        return Layout(tuple(shape), tuple(strides))
 
 
 @dataclass(frozen=True)
@@ -131,7 +204,7 @@ class Flat:
         )
 
     def unravel(self, value: Expression) -> dict[str, Expression]:
-        """The value of each index, a division for all but the first.
+        """Return the value of each index, a division for all but the first.
 
         >>> flat = Flat(("i", "j"), (8, 3))
         >>> {i: str(x) for i, x in flat.unravel(var("m")).items()}
@@ -147,7 +220,7 @@ class Flat:
         return points
 
     def ravel(self, points: Mapping[str, Expression]) -> Expression:
-        """The inverse of :meth:`unravel`."""
+        """Return the inverse of :meth:`unravel`."""
         value: Expression = 0
         for index, extent in zip(self.indices, self.extents, strict=True):
             value = points[index] if value == 0 else value * extent + points[index]
@@ -164,11 +237,11 @@ class Flat:
         return prod(int(str(n)) for n in self.extents)
 
     def is_divided_by(self, tile: int) -> bool:
-        """Whether all tiles are known to be full."""
+        """Tell whether all tiles are known to be full."""
         return self.is_known and self.n_values % tile == 0
 
     def unravel_number(self, value: int) -> dict[str, int]:
-        """The value of each index, as a number."""
+        """Return the value of each index, as a number."""
         points = {}
         for index, extent in list(zip(self.indices, self.extents, strict=True))[::-1]:
             points[index] = value % int(str(extent))
@@ -190,7 +263,7 @@ class Flat:
 
 
 def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | None:
-    """Some indices in their order, but for the one that is known at run time, which
+    """Return indices in their order, but for the one that is known at run time, which
     comes first; None if there are several of these.
     """
     running = [i for i in indices if not isinstance(extents[i], int)]
@@ -203,7 +276,7 @@ def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | Non
 def grid_axes(
     indices: Sequence[str], extents: Mapping[str, Extent]
 ) -> tuple[Flat, ...] | None:
-    """Indices for the axes of a grid: the fastest axis has all fixed extents.
+    """Return indices for the axes of a grid: the fastest axis has all fixed extents.
 
     None if there are more run-time extents than axes.
 
@@ -224,53 +297,61 @@ def grid_axes(
 
 
 @dataclass(frozen=True)
-class Partition:
-    """A work-item's part of an axis: ``first``, ``first + stride`` and so on."""
+class Share:
+    """A work-item's part of an axis: ``first``, ``first + stride`` and so on.
+
+    Attributes:
+        n: how many entries.
+        limit: above all values of all work-items; 0 if they are the axis exactly.
+        is_idle: whether work-items whose first value is the stride or more have none.
+    """
 
     first: Expression
     stride: int
     n: int
+    limit: int = 0
+    is_idle: bool = False
 
     def at(self, step: Expression) -> Expression:
         return p.Sum((self.first, self.stride * step))
 
-    def after(self, start: Expression) -> Callable[[Expression], Expression]:
-        """The values of an axis that begins at ``start``."""
-        return lambda step: p.Sum((start, self.at(step)))
-
 
 def partition(
     slow: int, fast: int, n_items: int, item: Expression, lanes: int = 1
-) -> tuple[Partition, Partition]:
-    """Distribute a tile of ``slow`` times ``fast`` entries, neighbours along ``fast``.
+) -> tuple[Share, Share]:
+    """Deal out a tile of ``slow`` times ``fast`` entries evenly, neighbours along
+    ``fast``, as in the drawing above.
 
     Args:
         item: the number of the work-item, of ``n_items``.
-        lanes: contiguous entries that go together; the values are those of the
-            first one.
+        lanes: contiguous entries that go together; the values are those of the first.
 
     >>> slow, fast = partition(16, 128, 256, var("item"))
     >>> (slow.stride, slow.n), (fast.stride, fast.n)
     ((2, 8), (128, 1))
     """
-    # vectors are distributed as single entries are, and then each is some entries long
+    width = _width(slow, fast // lanes, n_items)
+    threads = Layout((lanes, width, n_items // width), (1, lanes, fast))
+    steps = threads.complement(slow * fast)
+    of_fast, of_slow = steps.shape[2:]
+    # all items fit in one row: no quotient is needed to find one's place
+    column, row = (item, 0) if width == n_items else threads_of(width).coordinates(item)
     if lanes > 1:
-        of_slow, of_vectors = partition(slow, fast // lanes, n_items, item)
-        first = p.Product((lanes, of_vectors.first))
-        return of_slow, Partition(first, lanes * of_vectors.stride, of_vectors.n)
-    width = _width(slow, fast, n_items)
-    if width == n_items:
-        # all items fit in one row: no quotient is needed to find one's place
-        return Partition(0, 1, slow), Partition(item, n_items, fast // n_items)
-    rows = n_items // width
+        column = p.Product((lanes, column))
     return (
-        Partition(p.FloorDiv(item, width), rows, slow // rows),
-        Partition(p.Remainder(item, width), width, fast // width),
+        Share(row, steps.strides[3] // fast, of_slow),
+        Share(column, steps.strides[2], of_fast),
     )
 
 
+def threads_of(width: int) -> Layout:
+    """Return rows of ``width`` work-items; there may be any number of rows."""
+    return Layout((width, 1), (1, width))
+
+
 def _width(slow: int, fast: int, n_items: int) -> int:
-    """The most work-items along ``fast`` with which all have equally many; 0 if none.
+    """Return the most work-items along ``fast`` with which all have equally many; 0 if
+    there is no such number.
 
     >>> _width(16, 64, 128), _width(16, 80, 128), _width(8, 80, 128)
     (64, 16, 16)
@@ -282,37 +363,14 @@ def _width(slow: int, fast: int, n_items: int) -> int:
 
 
 def is_evenly_partitioned(slow: int, fast: int, n_items: int) -> bool:
-    """Whether :func:`partition` gives every work-item equally many entries."""
+    """Tell whether :func:`partition` gives every work-item equally many entries."""
     return _width(slow, fast, n_items) > 0
-
-
-def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
-    """Why work-items cannot share tiles evenly, along either axis; None if they can."""
-    for tile in tiles:
-        # either axis may be the one along which the operand lies
-        shapes = ((tile, depth), (depth, tile))
-        if not all(is_evenly_partitioned(*shape, n_items) for shape in shapes):
-            return f"{n_items} work-items do not share {tile} times {depth} entries"
-    return None
-
-
-@dataclass(frozen=True)
-class RaggedPartition(Partition):
-    """A partition that may go beyond the end of its axis, or overlap with others.
-
-    Attributes:
-        limit: above all its values.
-        is_idle: whether work-items whose first value is the stride or more have none.
-    """
-
-    limit: int
-    is_idle: bool
 
 
 def ragged_partition(
     slow: int, fast: int, n_items: int, item: Expression
-) -> tuple[RaggedPartition, RaggedPartition]:
-    """Like :func:`partition`, of tiles of any shape.
+) -> tuple[Share, Share]:
+    """Deal out a tile of any shape, neighbours along ``fast``; some values are beyond.
 
     >>> slow, fast = ragged_partition(32, 35, 160, var("item"))
     >>> (slow.stride, slow.n, slow.limit, slow.is_idle), (fast.n, fast.limit)
@@ -320,17 +378,23 @@ def ragged_partition(
     """
     if fast > n_items:
         n = -(-fast // n_items)
-        return (
-            RaggedPartition(0, 1, slow, slow, False),
-            RaggedPartition(item, n_items, n, n * n_items, False),
-        )
+        return Share(0, 1, slow, slow), Share(item, n_items, n, n * n_items)
     # whole rows at a time; the items that are left over start a row that others have
     rows = n_items // fast
     n, n_firsts = -(-slow // rows), -(-n_items // fast)
-    of_slow = RaggedPartition(
-        p.FloorDiv(item, fast), rows, n, rows * (n - 1) + n_firsts, n_firsts > rows
-    )
-    return of_slow, RaggedPartition(p.Remainder(item, fast), fast, 1, fast, False)
+    column, row = threads_of(fast).coordinates(item)
+    of_slow = Share(row, rows, n, rows * (n - 1) + n_firsts, n_firsts > rows)
+    return of_slow, Share(column, fast, 1, fast)
+
+
+def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
+    """Say why work-items cannot share tiles evenly, along either axis."""
+    for tile in tiles:
+        # either axis may be the one along which the operand lies
+        shapes = ((tile, depth), (depth, tile))
+        if not all(is_evenly_partitioned(*shape, n_items) for shape in shapes):
+            return f"{n_items} work-items do not share {tile} times {depth} entries"
+    return None
 
 
 @dataclass(frozen=True)
@@ -342,8 +406,8 @@ class Swizzle:
     first value of each piece. Shared memory has them in this order, with one entry
     after each run, so that the values of one piece are in different banks::
 
-        result order    0  1  2  3  4  5  6  7
-        load order      0  2  4  6  1  3  5  7
+        result order    0  1  2  3  4  5  6  7      (4, 2):(2, 1) leads to load order
+        load order      0  2  4  6  1  3  5  7      (2, 4):(5, 1) leads to the position
         position        0  1  2  3  5  6  7  8
 
     Attributes:
@@ -361,36 +425,37 @@ class Swizzle:
         return PADDING if self.piece == 1 else self.piece + (PADDING - self.piece) % 16
 
     def position(self, wide: Expression) -> Expression:
-        """The position in shared memory of an entry, by its place among results."""
+        """Return the position in shared memory by the place among results.
+
+        It is that of the place among loads, in a shorter form.
+        """
         return wide if self.piece == 1 else p.Sum((wide, p.FloorDiv(wide, self.run)))
 
     def position_of_load(self, wide: Expression) -> Expression:
-        """The position in shared memory of an entry, by its place among loads."""
+        """Return the position in shared memory by the place among loads."""
         if self.piece == 1:
             return wide
-        row = p.Product((self.run + 1, p.Remainder(wide, self.piece)))
-        return p.Sum((row, p.FloorDiv(wide, self.piece)))
+        return Layout((self.piece, self.run), (self.run + 1, 1)).at(wide)
 
     def to_load_order(self, wide: Expression) -> Expression:
-        """From the order of results to that of loads.
+        """Return the place among loads of an entry, by its place among results.
 
         >>> print(Swizzle(8, 16).to_load_order(var("k")))
         8*(k % 16) + k // 16
         """
         if self.piece == 1:
             return wide
-        row = p.Product((self.piece, p.Remainder(wide, self.run)))
-        return p.Sum((row, p.FloorDiv(wide, self.run)))
+        return Layout((self.run, self.piece), (self.piece, 1)).at(wide)
 
 
 UNSWIZZLED = Swizzle()
 
 
 def n_tile_entries(tile: int, depth: int, swizzle: Swizzle) -> int:
-    """The most that a tile takes of shared memory, in entries, in either order."""
+    """Return the most that a tile takes of shared memory, in entries, in any order."""
     return max(tile * (depth + PADDING), depth * (tile + swizzle.padding))
 
 
 def clamped(value: Expression, extent: Expression) -> Expression:
-    """The value, or the last one below an extent: a place that may be read."""
+    """Return the value, or the last one below an extent: a place that may be read."""
     return p.If(p.Comparison(value, "<", extent), value, extent - 1)

@@ -1,11 +1,10 @@
 """Products of two operands by cuBLAS, and what brings them in the order that it takes.
 
-cuBLAS multiplies stacks of matrices whose rows or columns are contiguous. For
-``acd,dbc->ab`` with A functional and B an array, in launches one after another::
+cuBLAS multiplies stacks of matrices whose rows or columns are contiguous.
 
-    left[a, c, d]  = A(a,c,d)          a function has to be evaluated
-    right[b, c, d] = B[d,b,c]          (c, d) have to be one index, as in left
-    out[a, b]      = left[a, (c,d)] @ right[b, (c,d)].T
+An operand that is an array in such an order is read where it is, and a result that is
+the sum itself is written where it belongs. A warp reads and writes neighbours, in
+either order.
 
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
 transpose; loops over matrix products).
@@ -29,20 +28,15 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.transforms.cost import Machine, points
-from feinsum.transforms.gpu.cost import WARP, itemsize_of, loads, product_s
-from feinsum.transforms.gpu.grid import GPUS, extent_of, points_of
+from feinsum.transforms.gpu import heuristics as h
+from feinsum.transforms.gpu.cost import itemsize_of, loads, product_s
 from feinsum.transforms.gpu.layouts import grid_axes
-from feinsum.transforms.gpu.sides import MIN_REUSE, sides_of
-from feinsum.transforms.primitives import NestWriter, begin
+from feinsum.transforms.gpu.sides import sides_of
+from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, extent_of
+from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.registry import (
-    Parameters,
-    Table,
-    Transform,
-    register,
-    space_of_parts,
-)
+from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import has_real_dtype, number, reuse, volume
 
 MAX_RUNNING = 2
@@ -50,28 +44,20 @@ MAX_RUNNING = 2
 entries that lie side by side.
 """
 
-PACKING_SHARE = 0.75
-"""Share of the bandwidth that launches reach which pack arrays."""
-
 
 def gpu_matrices(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Evaluate operands once, as matrices, which cuBLAS multiplies.
 
-    Rewrite, for ``acd,dbc->ab``::
+    Rewrite, for ``acd,dbc->ab`` with A functional and B an array::
 
-        for a, b:  out[a,b] = sum([c, d], A(a,c,d)*B(d,b,c))
+        for a, b:  out[a,b] = shift + scale*sum([c, d], A(a,c,d)*B[d,b,c])
 
-        (launch)   right[b,c,d] = B(d,b,c)
-        (launch)   left[a,c,d] = A(a,c,d)
+        (launch)   right[b,c,d] = B[d,b,c]      (c, d) have to be one index, as in left
+        (launch)   left[a,c,d] = A(a,c,d)       a function has to be evaluated
         (cuBLAS)   product[a,b] = left[a,(c,d)] @ right[b,(c,d)].T
         (launch)   out[a,b] = shift + scale*product[a,b]
-
-    An operand that is an array in such an order is read where it is, and a result that
-    is the sum itself is written where it belongs.
-
-    A warp reads and writes neighbours, in either order.
 
     Parameters:
         stacked: how many of the first output indices, beside those of both operands,
@@ -182,7 +168,7 @@ class _Products:
 
     def __init__(self, schedule: Schedule, plan: MatrixRoles) -> None:
         self.schedule, self.plan = schedule, plan
-        self.writer = NestWriter(schedule)
+        self.writer = GroupWriter(schedule)
         self.matrices: dict[str, tuple[str, bool]] = {}
         self.after: Names = ()
 
@@ -265,14 +251,6 @@ class _Products:
         return whole_array(schedule.kernel, statement.assignee, inames, extents)
 
 
-ITEMS = 256
-"""Work-items of a group that packs."""
-FEW = 8
-"""Entries side by side, of one array and of the other: 64 bytes of double precision."""
-MAX_STEPS = 8
-"""Entries of a work-item, for which it computes the other indices once."""
-
-
 class Entries(NamedTuple):
     """Loops over points.
 
@@ -288,7 +266,9 @@ class Entries(NamedTuple):
     before: Names
 
 
-def visit_entries(writer: NestWriter, order: Names, near: str, after: Names) -> Entries:
+def visit_entries(
+    writer: GroupWriter, order: Names, near: str, after: Names
+) -> Entries:
     """Visit the points of indices; a warp visits neighbours in two orders.
 
     Rewrite, for the order ``kij`` with k near::
@@ -309,13 +289,13 @@ def visit_entries(writer: NestWriter, order: Names, near: str, after: Names) -> 
     schedule = writer.schedule
     extent = schedule.extents[near]
     # where both orders end in the same index, a whole warp reads and writes a run
-    is_wide = order[-1] == near and isinstance(extent, int) and extent % WARP == 0
-    lanes = WARP if is_wide else FEW
+    is_wide = order[-1] == near and isinstance(extent, int) and extent % h.WARP == 0
+    lanes = h.WARP if is_wide else h.PACKING_LANES
     steps = _steps(extent, lanes)
     chunk = writer.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
     lane = writer.loop("lane", size=lanes, tag="l.0")
     others = [i for i in order if i != near]
-    rest = _others(writer, others, ITEMS // lanes, (chunk, lane), after)
+    rest = _others(writer, others, h.PACKING_ITEMS // lanes, (chunk, lane), after)
     step = writer.loop("step", size=steps, tag="unr")
     of_lanes = p.Sum((steps * var(chunk), var(step)))
     value = p.Sum((lanes * of_lanes, var(lane)))
@@ -327,7 +307,7 @@ def visit_entries(writer: NestWriter, order: Names, near: str, after: Names) -> 
 
 
 def _others(
-    writer: NestWriter, order: list[str], n_rows: int, within: Names, after: Names
+    writer: GroupWriter, order: list[str], n_rows: int, within: Names, after: Names
 ) -> Entries:
     """Loops over groups and their ``n_rows`` rows, with what the points take."""
     axes = grid_axes(order, writer.schedule.extents)
@@ -343,7 +323,7 @@ def _others(
     chunk, lane = within
     loops = (group, chunk, *single.values(), item, lane)
     row = p.Sum((n_rows * var(group), var(item)))
-    rest = points_of(writer, first, 1, lambda _: row, loops, after, tile=n_rows)
+    rest = writer.points_of(first, 1, lambda _: row, loops, after, tile=n_rows)
     points = {**rest.at(0), **{i: var(name) for i, name in single.items()}}
     return Entries(loops, points, rest.inside(0), (*after, *rest.statements))
 
@@ -355,14 +335,14 @@ def _steps(extent: Extent, lanes: int) -> int:
     [1, 5, 5, 8]
     """
     if not isinstance(extent, int):
-        return MAX_STEPS
+        return h.MAX_PACKING_STEPS
     n = -(-extent // lanes)
     # as few chunks as possible, and then as short ones as do
-    return -(-n // -(-n // MAX_STEPS))
+    return -(-n // -(-n // h.MAX_PACKING_STEPS))
 
 
 def pack(
-    writer: NestWriter, operand: str, order: Names, after: Names
+    writer: GroupWriter, operand: str, order: Names, after: Names
 ) -> tuple[str, Names]:
     """Write an operand, array or function, in an order of its indices.
 
@@ -424,15 +404,17 @@ def _are_equal(left: Expression, right: Expression) -> bool:
     return bool(evaluate(left, values) == evaluate(right, values))
 
 
-def _space(workload: Workload) -> Table | None:
+def space(workload: Workload) -> Space | None:
+    """Offer products of real operands that use entries several times."""
     einsum = workload.einsum
-    if not has_real_dtype(einsum) or reuse(einsum) < MIN_REUSE:
+    if not has_real_dtype(einsum) or reuse(einsum) < h.MIN_REUSE:
         return None
     plans = [MatrixRoles.of(einsum, einsum.extents, n) for n in range(3)]
-    return {"stacked": tuple(n for n, plan in enumerate(plans) if plan is not None)}
+    stacked = tuple(n for n, plan in enumerate(plans) if plan is not None)
+    return Space({"stacked": stacked}, proposes_all=True)
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """What is not in order is read and written once more, in a launch of its own."""
     gpu = machine.gpu
     assert gpu is not None
@@ -446,7 +428,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     sizes = n, rows, columns, summed
     # what is packed is read and written, in a launch of its own
     moved = [points(einsum, term) * itemsize for term in plan.moved(einsum)]
-    rate = PACKING_SHARE * gpu.bandwidth_bytes_per_s
+    rate = h.PACKING_SHARE * gpu.bandwidth_bytes_per_s
     arrays = sum(points(einsum, term) * size for term, size in loads(einsum))
     arrays += points(einsum, einsum.output) * itemsize
     return (
@@ -461,9 +443,9 @@ GPU_MATRICES = register(
         "gpu_matrices",
         1,
         "products of two operands by cuBLAS, after launches that bring them in order",
-        space_of_parts(_space, proposes_all=True),
+        space,
         gpu_matrices,
-        _cost,
+        cost,
         devices=GPUS,
     )
 )

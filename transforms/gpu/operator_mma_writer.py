@@ -1,5 +1,17 @@
 """Writes the loops of a product of elements with a matrix, on tensor cores.
 
+A group takes ``turns`` tiles of ``elements`` one after another. A tile goes from global
+memory to registers, while the tile before is multiplied, and from there to shared
+memory, where the warps of the group read it in fragments::
+
+    global memory      u[e, 0..34]               rows of 35 terms, say, of each element
+         |  all work-items, neighbours along the terms (``ragged_partition``)
+    registers          ahead[steps]              a few entries of each work-item
+         |  times factors of the element, barrier
+    shared memory      tile[32][36]              an odd multiple of 4 between elements
+         |  fragments of 16 elements and 4 terms
+    tensor cores       sums of 32 elements and 8 rows of the matrix, for each warp
+
 For the gradient ``xre,rij,ej->xei`` the matrix D is the right factor, which each warp
 loads once and keeps in registers. The elements are the rows of the left one::
 
@@ -21,9 +33,12 @@ turn, with ``ahead``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 from pytools.tag import Tag
@@ -32,23 +47,22 @@ from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
 from feinsum.transforms.gpu.fragments import (
     DOUBLE,
     HALVES,
-    INTERLEAVED_COLUMN,
+    INTERLEAVED,
+    INTERLEAVED_SUM_COLUMN,
     QUAD,
     ZERO,
-    Lane,
     WarpProduct,
 )
-from feinsum.transforms.gpu.layouts import clamped
-from feinsum.transforms.gpu.operator_steps import Steps
-from feinsum.transforms.gpu.operator_tiles import (
-    ElementTiles,
-    OperatorTiles,
-    Points,
-    StagedPart,
-    TileStart,
-)
+from feinsum.transforms.gpu.layouts import Share, clamped, ragged_partition
+from feinsum.transforms.gpu.operator_steps import OperatorTiles, Steps
+from feinsum.transforms.gpu.tiles import GroupWriter, Point, extent_of
 from feinsum.transforms.primitives import Schedule
-from feinsum.transforms.primitives.multiply_fragments import COLUMNS, PRODUCTS, ROWS
+from feinsum.transforms.primitives.multiply_fragments import (
+    COLUMNS,
+    PRODUCTS,
+    ROWS,
+    WARP,
+)
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 
 
@@ -64,20 +78,76 @@ class _Factors(NamedTuple):
     indices: Names
     array: Expression
 
-    def at(self, points: Points, element: Expression) -> Expression:
+    def at(self, points: Point, element: Expression) -> Expression:
         return self.array[(*(points[i] for i in self.indices), element)]
 
 
-RowParts: TypeAlias = tuple[StagedPart, list[tuple[_Factors, StagedPart]]]
+class _StagedPart(NamedTuple):
+    """What work-items have in registers on its way to shared memory.
+
+    Attributes:
+        operands: to multiply.
+        outer: indices of unrolled loops.
+        slow, fast: indices that are dealt out as one, neighbours along the fast ones.
+        array: in registers.
+    """
+
+    operands: Names
+    outer: Names
+    slow: Names
+    fast: Names
+    array: str
+
+
+class _TileStart(NamedTuple):
+    """The scalar that holds the first element of a tile.
+
+    Attributes:
+        loops: in which it is known.
+        insn_id: of what computes it.
+    """
+
+    loops: Names
+    name: str
+    insn_id: str
+
+
+class _Entries(NamedTuple):
+    """Entries of an array that a work-item takes.
+
+    Attributes:
+        loops: unrolled.
+        points: of the indices; elements are counted within their tile.
+        points_of_all: the same, elements counted from the first of all.
+        inside: conditions to be an entry, and none of those that others have.
+        exists: these, and to be an element.
+        after: what computes them.
+    """
+
+    loops: Names
+    points: Point
+    points_of_all: Point
+    inside: tuple[Expression, ...]
+    exists: tuple[Expression, ...]
+    after: Names
+
+
+RowParts: TypeAlias = tuple[_StagedPart, list[tuple[_Factors, _StagedPart]]]
 """What is streamed, and which factors are new."""
 
 
-class OperatorMmaWriter(ElementTiles):
+class OperatorMmaWriter(GroupWriter):
     """Writes the loops; see :func:`feinsum.transforms.gpu.operator_mma`.
 
-    Attributes:
-        along, across: the warp's place among elements, and among rows of the matrix.
+    Args:
         has_early_loads: whether loads stay before the barrier that follows them.
+
+    Attributes:
+        around: the group and its work-items.
+        loops: these, and the turns.
+        now: where the tile of a turn begins.
+        down, across: the warp's place among elements, and among rows of the matrix.
+        shared_accesses: ids of what reads and writes shared memory.
     """
 
     def __init__(
@@ -88,43 +158,59 @@ class OperatorMmaWriter(ElementTiles):
         *,
         has_early_loads: bool,
     ) -> None:
-        super().__init__(schedule, steps.element, tiles)
-        self.has_early_loads = has_early_loads
-        self.steps = steps
-        self.along = p.FloorDiv(var(self.warp), tiles.across)
-        self.across = p.Remainder(var(self.warp), tiles.across)
-        self.warp_product = WarpProduct(
-            self.writer, Lane.of(self.lane), tiles.height, tiles.width, tiles.terms
-        )
+        super().__init__(schedule, steps.element, tiles.elements)
+        self.steps, self.tiles, self.has_early_loads = steps, tiles, has_early_loads
+        self.extent = schedule.extents[steps.element]
+        of_group, of_tile = tiles.elements * tiles.turns, tiles.elements
+        group = self.loop("group", f"{of_group}*{{}} < {self.extent}", tag="g.0")
+        warp = self.loop("warp", size=tiles.n_warps, tag="l.1")
+        lane = self.loop("lane", size=WARP, tag="l.0")
+        self.around = (group, warp, lane)
+        # the last group may have fewer turns, and its last tile fewer elements
+        within = f"{of_group}*{group} + {of_tile}*{{}} < {self.extent}"
+        turn = self.loop("turn", within, size=tiles.turns)
+        self.loops = (*self.around, turn)
+        self.first = of_group * var(group)
+        self.now = self._start(p.Sum((self.first, of_tile * var(turn))), self.loops)
+        number = p.Sum((var(lane), WARP * var(warp)))
+        self.item, self.numbered = self.scalar("number", number, self.around)
+        self.n_items = WARP * tiles.n_warps
+        self.down = p.FloorDiv(var(warp), tiles.across)
+        self.across = p.Remainder(var(warp), tiles.across)
+        self.product = WarpProduct(self, lane, tiles.height, tiles.width, tiles.terms)
         self.rows, self.terms = self.flat(steps.rows), self.flat(steps.contracted)
+        self.shared_accesses: list[str] = []
         self.settled_factors: list[str] = []
+        self._partitions: dict[tuple[int, int], tuple[tuple[Share, Share], Names]] = {}
+        self._left: dict[tuple[Expression, str], tuple[str, str]] = {}
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Return the schedule with the nest replaced."""
         steps, tiles, schedule = self.steps, self.tiles, self.schedule
-        self.tile = self.shared("tile", (), (tiles.elements, tiles.stride))
+        self.tile = self._shared("tile", (), (tiles.elements, tiles.stride))
         self.scales = self._factors("scales", tiles.scaling)
         self.factors = self._factors("factors", steps.late)
         shape = (tiles.elements, tiles.row_stride)
-        self.result = self.shared("result", steps.fan, shape)
+        self.result = self._shared("result", steps.fan, shape)
         self.matrices = {
             name: self._load_matrix(name)
             for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows)
         }
-        parts = [self._parts(k) for k in range(len(schedule.rows))]
+        parts = [self._parts_of_row(k) for k in range(len(schedule.rows))]
         before = [self._pad()] if tiles.depth > tiles.n_terms else []
         loads: list[str] = []
         if tiles.is_ahead:
-            loads = self._load_parts(parts[0], self.start_of_first(), before)
+            start = self._start(self.first, self.around)
+            loads = self._load_parts(parts[0], start, before)
         for k in range(len(schedule.rows)):
             if not tiles.is_ahead:
                 loads = self._load_parts(parts[k], self.now, before)
             settled = self._settle_parts(parts[k], [*loads, *before])
             settled, loads = self._await_tile(parts, k, settled)
             before = self._write_row(k, [*settled, *loads])
-        self.writer.note_ordered(*self.shared_accesses)
-        self.writer.note_apart(*self.shared_accesses)
-        schedule = self.writer.finished().with_preamble(PRODUCTS)
+        self.note_ordered(*self.shared_accesses)
+        self.note_apart(*self.shared_accesses)
+        schedule = self.finished().with_preamble(PRODUCTS)
         tags: set[Tag] = {LeastGroups(tiles.groups)}
         if self.has_early_loads:
             tags |= {OrderedLoads()}
@@ -135,25 +221,33 @@ class OperatorMmaWriter(ElementTiles):
     ) -> tuple[list[str], list[str]]:
         """Wait until tiles are full, and load the next ones ahead; before, or after."""
         if not self.has_early_loads:
-            settled = [*settled, self.writer.barrier(self.loops, settled)]
+            settled = [*settled, self.barrier(self.loops, settled)]
         loads = self._load_next(parts, k, settled) if self.tiles.is_ahead else []
         if self.has_early_loads:
             # behind this barrier, the compiler cannot move the loads into the product
-            barrier = self.writer.barrier(self.loops, [*settled, *loads])
-            settled = [*settled, barrier]
+            settled = [*settled, self.barrier(self.loops, [*settled, *loads])]
         return settled, loads
 
     def _write_row(self, k: int, after: Sequence[str]) -> list[str]:
-        """Multiply what is in shared memory, and store it; the last barrier."""
+        """Multiply what is in shared memory, and store it; return the last barrier."""
         matrix = self.matrices[self.schedule.rows[k][self.steps.matrix]]
         shared = self._share_result(*self._multiply(matrix, after), after)
         # lanes store what other lanes have computed
-        before = [self.writer.barrier(self.loops, [shared]), shared]
-        self._store(k, before)
+        before = [self.barrier(self.loops, [shared]), shared]
+        part = _StagedPart((), (), (self.element,), self.steps.rows, "")
+        entries = self._entries(part, self.now)
+        inames, fan = self.loops_over(self.steps.fan, "unr")
+        points = {**entries.points, **fan}
+        stored = self.store(
+            k, self._result_at(points, self.rows.ravel(points)),
+            {**entries.points_of_all, **fan}, [*self.loops, *inames, *entries.loops],
+            [*before, *entries.after], predicates=entries.exists,
+        )  # fmt: skip
+        self._note_shared(stored)
         return before
 
-    def _parts(self, k: int) -> RowParts:
-        """What of a row comes to shared memory, and is not there yet."""
+    def _parts_of_row(self, k: int) -> RowParts:
+        """Say what of a row comes to shared memory, and is not there yet."""
         rows = self.schedule.rows
         new = []
         for factors in (self.scales, self.factors):
@@ -162,29 +256,118 @@ class OperatorMmaWriter(ElementTiles):
             names = [tuple(row[n] for n in factors.positions) for row in rows]
             # factors that all rows share are loaded with the first one
             if k == 0 or len({*names}) > 1:
-                new.append((factors, self.stage(names[k])))
+                new.append((factors, self._stage(names[k])))
         streamed = rows[k][self.tiles.streamed]
-        return self.stage((streamed,), self.steps.gathered), new
+        return self._stage((streamed,), self.steps.gathered), new
+
+    # which entries a work-item takes
+
+    def _stage(self, operands: Names, outside: Names = ()) -> _StagedPart:
+        """Deal out what comes after the element, and the elements.
+
+        If the element is the last, what comes before is dealt out with it.
+        """
+        spans = [self.schedule.spans[name] for name in operands]
+        # the largest operand decides: its reads are the ones worth being in a row
+        largest = max(spans, key=self.volume)
+        indices = tuple(i for i in largest if i not in outside)
+        others = dict.fromkeys(i for span in spans for i in span if i not in indices)
+        at = indices.index(self.element)
+        outer, slow, fast = indices[:at], indices[at : at + 1], indices[at + 1 :]
+        if not fast:
+            outer, slow, fast = (), outer, slow
+        outer = (*others, *outer)
+        steps = (axis.n for axis in self._partition(slow, fast)[0])
+        array = self.array("ahead", (*map(self.length, outer), *steps), DOUBLE)
+        return _StagedPart(operands, outer, slow, fast, array)
+
+    def _start(self, value: Expression, loops: Names, after: Names = ()) -> _TileStart:
+        """Compute where a tile begins."""
+        return _TileStart(loops, *self.scalar("start", value, loops, after))
+
+    def _entries(self, part: _StagedPart, start: _TileStart) -> _Entries:
+        """Loop over a work-item's entries of a tile."""
+        axes, after = self._partition(part.slow, part.fast)
+        loops: list[str] = []
+        inside: list[Expression] = []
+        points: dict[str, Expression] = {}
+        exists: Expression = 1
+        for indices, axis in zip((part.slow, part.fast), axes, strict=True):
+            step = self.unroll(axis.n)
+            loops.append(step)
+            value, size = axis.at(var(step)), self.volume(indices)
+            if axis.limit > size:
+                inside.append(p.Comparison(value, "<", size))
+            points |= self.flat(indices).unravel(value)
+            if self.element in indices:
+                left, counted = self._elements_left(axis, start, after)
+                exists = p.Comparison(axis.stride * var(step), "<", var(left))
+        if axes[0].is_idle:
+            # these items would load rows that others have, and store them once more
+            inside.append(p.Comparison(axes[0].first, "<", axes[0].stride))
+        element = p.Sum((var(start.name), points[self.element]))
+        return _Entries(
+            (*loops,), points, {**points, self.element: element}, (*inside,),
+            (*inside, exists), (*after, start.insn_id, counted),
+        )  # fmt: skip
+
+    def _elements_left(
+        self, axis: Share, start: _TileStart, after: Names
+    ) -> tuple[str, str]:
+        """Count the elements from a work-item's first one on, up to a tile.
+
+        It is a small number, which takes one register and one comparison; comparing the
+        element itself, of 64 bits, takes an addition and two of each.
+        """
+        key = axis.first, start.name
+        if key not in self._left:
+            first = p.Sum((var(start.name), axis.first))
+            left = p.Sum((extent_of(self.extent), -1 * first))
+            n = self.tiles.elements
+            left = p.If(p.Comparison(left, "<", n), left, n)
+            array = self.array("left", (), np.dtype(np.int32))
+            before = (*after, start.insn_id)
+            counted = self.assign("left", var(array), left, start.loops, before)
+            self._left[key] = array, counted
+        return self._left[key]
+
+    def _partition(self, slow: Names, fast: Names) -> tuple[tuple[Share, Share], Names]:
+        """Deal indices out, from scalars on; return what computes them, too."""
+        key = self.volume(slow), self.volume(fast)
+        # parts of one shape share the scalars: a quotient takes tens of instructions
+        if key not in self._partitions:
+            axes = ragged_partition(*key, self.n_items, var(self.item))
+            firsts = [
+                self.scalar("first", axis.first, self.around, (self.numbered,))
+                for axis in axes
+            ]
+            of_slow, of_fast = (
+                replace(axis, first=var(first))
+                for axis, (first, _) in zip(axes, firsts, strict=True)
+            )
+            after = tuple(insn_id for _, insn_id in firsts)
+            self._partitions[key] = (of_slow, of_fast), after
+        return self._partitions[key]
 
     # what comes in
 
     def _load_matrix(self, name: str) -> tuple[str, str]:
-        """The right fragments of a matrix in registers, and what loads them.
+        """Load the right fragments of a matrix to registers; return array and id.
 
         Their columns are interleaved: of eight rows of the matrix, the two that a lane
         gets in the sums are four apart, and lanes beside each other have rows beside
-        each other; see :data:`INTERLEAVED_COLUMN`.
+        each other; see :data:`feinsum.transforms.gpu.fragments.INTERLEAVED`.
         """
-        writer, tiles, product = self.writer, self.tiles, self.warp_product
-        loops, points = self.unrolled(self.steps.deferred)
+        tiles = self.tiles
+        loops, points = self.loops_over(self.steps.deferred, "unr")
         shape = (
             tiles.width // COLUMNS, tiles.depth // tiles.terms, tiles.terms // QUAD
         )  # fmt: skip
         inames = [self.unroll(n) for n in shape]
         block, step, quad = map(var, inames)
-        term = product.term(step, quad)
-        row = self._matrix_row(block, product.lane.interleaved_column())
-        points |= self.rows.unravel(self._existing(row))
+        term = self.product.term(step, quad)
+        row = self._matrix_row(block, INTERLEAVED.at(self.product.g))
+        points |= self._points_of_row(row)
         # the last instruction may have terms that are not there: nothing may be read
         # beyond the matrix, and NaN there times the zeros of the tile would be NaN
         is_padded = tiles.depth > tiles.n_terms
@@ -194,24 +377,24 @@ class OperatorMmaWriter(ElementTiles):
         if is_padded:
             value = p.If(p.Comparison(term, "<", tiles.n_terms), value, ZERO)
         lengths = tuple(map(self.length, self.steps.deferred))
-        array = writer.array("matrix", (*lengths, *shape), DOUBLE)
+        array = self.array("matrix", (*lengths, *shape), DOUBLE)
         loops = [*loops, *inames]
         entry = var(array)[tuple(map(var, loops))]
-        return array, writer.assign("load", entry, value, [*self.around, *loops])
+        return array, self.assign("load", entry, value, [*self.around, *loops])
 
     def _pad(self) -> str:
         """Zero the terms of a tile that only fill the last instruction.
 
         It is done once, before the first turn: no tile is written there.
         """
-        tiles, writer = self.tiles, self.writer
+        tiles = self.tiles
         n = tiles.depth - tiles.n_terms
         n_entries = n * tiles.elements
         step = self.unroll(-(-n_entries // self.n_items))
         at = p.Sum((var(self.item), self.n_items * var(step)))
         entry = self.tile[p.FloorDiv(at, n), p.Sum((tiles.n_terms, p.Remainder(at, n)))]
-        return self.note_shared(
-            writer.assign(
+        return self._note_shared(
+            self.assign(
                 "pad", entry, ZERO, [*self.around, step], [self.numbered],
                 predicates=[p.Comparison(at, "<", n_entries)],
             )
@@ -223,55 +406,66 @@ class OperatorMmaWriter(ElementTiles):
         """Load what comes after a row: the next one, or the first of the next turn."""
         if k + 1 < len(parts):
             return self._load_parts(parts[k + 1], self.now, before)
-        return self._load_parts(parts[0], self.start_of_next(), before)
+        first = p.Sum((var(self.now.name), self.tiles.elements))
+        start = self._start(first, self.loops, (self.now.insn_id,))
+        return self._load_parts(parts[0], start, before)
 
     def _load_parts(
-        self, parts: RowParts, start: TileStart, before: Collection[str]
+        self, parts: RowParts, start: _TileStart, before: Collection[str]
     ) -> list[str]:
         """Load all of a work-item's parts to registers, so that it waits once."""
         streamed, others = parts
         return [
-            self.load_part(part, start, before)
+            self._load_part(part, start, before)
             for part in (*(part for _, part in others), streamed)
         ]
+
+    def _load_part(
+        self, part: _StagedPart, start: _TileStart, before: Collection[str]
+    ) -> str:
+        """Load a work-item's entries to registers; zero beyond the last element."""
+        entries = self._entries(part, start)
+        inames, outer = self.loops_over(part.outer, "unr")
+        loops = (*inames, *entries.loops)
+        points = {**entries.points_of_all, **outer}
+        value = calls_product(self.schedule, part.operands, points)
+        return self.assign(
+            "load", var(part.array)[tuple(map(var, loops))],
+            # zero times a factor is zero: idle elements add nothing to anything
+            p.If(p.LogicalAnd(entries.exists), value, ZERO),
+            [*start.loops, *loops], [*entries.after, *before],
+        )  # fmt: skip
 
     def _settle_parts(self, parts: RowParts, before: list[str]) -> list[str]:
         """Move all from registers to shared memory."""
         streamed, others = parts
         for factors, part in others:
-            self.settled_factors.append(self._settle(factors, part, before))
-        before = [*before, *self.settled_factors]
-        # what scales an element may come from another work-item
-        if self.scales and any(factors is self.scales for factors, _ in others):
-            before.append(self.writer.barrier(self.loops, before))
-        return [*before, self._fill(streamed, before)]
-
-    def _settle(
-        self, factors: _Factors, part: StagedPart, before: Collection[str]
-    ) -> str:
-        entries = self.entries_of_item(part, self.now)
-        inames, points = self.unrolled(part.outer)
-        points |= entries.points
-        loops = (*inames, *entries.loops)
-        return self.note_shared(
-            self.writer.assign(
+            entries = self._entries(part, self.now)
+            inames, outer = self.loops_over(part.outer, "unr")
+            points, loops = {**outer, **entries.points}, (*inames, *entries.loops)
+            settled = self.assign(
                 "settle", factors.at(points, points[self.element]),
                 var(part.array)[tuple(map(var, loops))], [*self.loops, *loops],
                 [*entries.after, *before], predicates=entries.inside,
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+            self.settled_factors.append(self._note_shared(settled))
+        before = [*before, *self.settled_factors]
+        # what scales an element may come from another work-item
+        if self.scales and any(factors is self.scales for factors, _ in others):
+            before.append(self.barrier(self.loops, before))
+        return [*before, self._fill(streamed, before)]
 
-    def _fill(self, part: StagedPart, before: Collection[str]) -> str:
+    def _fill(self, part: _StagedPart, before: Collection[str]) -> str:
         """Scale what is streamed, into the tile."""
-        steps, entries = self.steps, self.entries_of_item(part, self.now)
+        steps, entries = self.steps, self._entries(part, self.now)
         dealt_out = {*part.slow, *part.fast}
         outer = [i for i in steps.tile if i not in dealt_out]
-        inames, points = self.unrolled(outer)
-        points |= entries.points
+        inames, of_outer = self.loops_over(outer, "unr")
+        points = {**of_outer, **entries.points}
         element = points[self.element]
         terms: list[Expression] = []
         # gathered indices are added up on the way, and so the tile lacks them
-        for gathered in self.values(steps.gathered):
+        for gathered in self._values(steps.gathered):
             at = {**points, **gathered}
             value = var(part.array)[
                 (*(at[i] for i in part.outer), *map(var, entries.loops))
@@ -279,8 +473,8 @@ class OperatorMmaWriter(ElementTiles):
             if self.scales:
                 value = p.Product((self.scales.at(at, element), value))
             terms.append(value)
-        return self.note_shared(
-            self.writer.assign(
+        return self._note_shared(
+            self.assign(
                 "fill", self.tile[element, self.terms.ravel(points)], _sum(terms),
                 [*self.loops, *inames, *entries.loops], [*entries.after, *before],
                 predicates=entries.inside,
@@ -292,10 +486,10 @@ class OperatorMmaWriter(ElementTiles):
     def _multiply(
         self, matrix: tuple[str, str], filled: Sequence[str]
     ) -> tuple[str, str]:
-        """The array of a warp's sums, and what adds to it."""
-        tiles, product = self.tiles, self.warp_product
+        """Add to a warp's sums; return their array, and the id."""
+        tiles, product = self.tiles, self.product
         lengths = tuple(map(self.length, self.steps.deferred))
-        acc, zero = product.zeroed(lengths, DOUBLE, self.loops, filled)
+        acc, zero = product.clear_sums(lengths, self.loops, filled)
         step = self.unroll(tiles.depth // tiles.terms)
 
         def of_tile(
@@ -307,7 +501,7 @@ class OperatorMmaWriter(ElementTiles):
         left, loaded = product.load_fragments(
             "elements", shape, of_tile, [*self.loops, step], filled
         )
-        self.note_shared(loaded)
+        self._note_shared(loaded)
         # one left fragment serves all deferred indices: these loops are the inner ones
         down, across, *inames = (self.unroll(n) for n in (*product.n_blocks, *lengths))
         outer = tuple(map(var, inames))
@@ -321,23 +515,18 @@ class OperatorMmaWriter(ElementTiles):
     def _share_result(self, acc: str, summed: str, filled: Sequence[str]) -> str:
         """Multiply sums with what comes late, into shared memory."""
         tiles, steps = self.tiles, self.steps
-        inames, points = self.unrolled(steps.fan)
+        inames, points = self.loops_over(steps.fan, "unr")
         shape = (tiles.height // ROWS, HALVES, tiles.width // COLUMNS, 2)
         block = [self.unroll(n) for n in shape]
         down, half, across, e = map(var, block)
         points[self.element] = self._element(down, half)
-        row = self._matrix_row(across, INTERLEAVED_COLUMN(e, self.warp_product.lane.t))
-        points |= self.rows.unravel(self._existing(row))
+        row = self._matrix_row(across, INTERLEAVED_SUM_COLUMN(e, self.product.t))
+        points |= self._points_of_row(row)
         terms: list[Expression] = []
-        for late in self.values(steps.deferred):
+        for late in self._values(steps.deferred):
             # entry [h, e] of the sums of a fragment
-            at = (
-                *(late[i] for i in steps.deferred),
-                down,
-                across,
-                p.Sum((2 * half, e)),
-            )
-            term = var(acc)[at]
+            of_fragment = down, across, p.Sum((2 * half, e))
+            term = var(acc)[(*(late[i] for i in steps.deferred), *of_fragment)]
             if self.factors:
                 factor = self.factors.at({**points, **late}, points[self.element])
                 term = p.Product((factor, term))
@@ -345,55 +534,55 @@ class OperatorMmaWriter(ElementTiles):
         loops = [*self.loops, *inames, *block]
         # idle rows have room in the result: so no lane needs a guard
         entry = self._result_at(points, row)
-        return self.note_shared(
-            self.writer.assign("share", entry, _sum(terms), loops, [summed, *filled])
+        return self._note_shared(
+            self.assign("share", entry, _sum(terms), loops, [summed, *filled])
         )
-
-    def _store(self, k: int, before: Sequence[str]) -> None:
-        """Write results in the order in which they lie."""
-        inames, fan = self.unrolled(self.steps.fan)
-        part = StagedPart((), (), (self.element,), self.steps.rows, "")
-        entries = self.entries_of_item(part, self.now)
-        points = {**entries.points, **fan}
-        stored = self.writer.store(
-            k, self._result_at(points, self.rows.ravel(points)),
-            {**entries.points_of_all, **fan}, [*self.loops, *inames, *entries.loops],
-            [*before, *entries.after], predicates=entries.exists,
-        )  # fmt: skip
-        self.note_shared(stored)
 
     # small parts
 
-    def _result_at(self, points: Points, row: Expression) -> Expression:
+    def _shared(self, stem: str, indices: Names, shape: tuple[int, ...]) -> Expression:
+        """Declare a shared array, of indices and axes of lengths ``shape``."""
+        shape = (*map(self.length, indices), *shape)
+        return var(self.array(stem, shape, DOUBLE, is_shared=True))
+
+    def _note_shared(self, insn_id: str) -> str:
+        """Note what reads or writes shared memory; its barriers are written by hand."""
+        self.shared_accesses.append(insn_id)
+        return insn_id
+
+    def _values(self, indices: Sequence[str]) -> Iterator[dict[str, Expression]]:
+        """Yield all values of indices."""
+        for at in product(*(range(self.length(i)) for i in indices)):
+            yield dict(zip(indices, at, strict=True))
+
+    def _result_at(self, points: Point, row: Expression) -> Expression:
         at = tuple(points[i] for i in (*self.steps.fan, self.element))
         return self.result[(*at, row)]
 
     def _factors(self, stem: str, positions: tuple[int, ...]) -> _Factors | None:
-        """Room for the product of operands, if there are any."""
+        """Make room for the product of operands, if there are any."""
         if not positions:
             return None
         spans = [self.schedule.spans[self.schedule.rows[0][k]] for k in positions]
         joint = dict.fromkeys(i for span in spans for i in span)
         indices = tuple(i for i in joint if i != self.element)
         # elements last: lanes of neighbouring elements read neighbours
-        array = self.shared(stem, indices, (self.tiles.elements,))
+        array = self._shared(stem, indices, (self.tiles.elements,))
         return _Factors(positions, indices, array)
 
     def _element(self, block: Expression, half: Expression) -> Expression:
-        """A lane's element in its tile."""
-        first = self.tiles.height * self.along
-        return self.warp_product.row_or_column(first, ROWS, block, half)
+        """Return a lane's element in its tile."""
+        first = self.tiles.height * self.down
+        return self.product.row_or_column(first, ROWS, block, half)
 
     def _matrix_row(self, block: Expression, column: Expression) -> Expression:
-        first = self.tiles.width * self.across
-        return p.Sum((first, COLUMNS * block, column))
+        return p.Sum((self.tiles.width * self.across, COLUMNS * block, column))
 
-    def _existing(self, row: Expression) -> Expression:
-        """A row of the matrix, or the last one for those that idle."""
+    def _points_of_row(self, row: Expression) -> dict[str, Expression]:
+        """Return the point of a row of the matrix, or of the last one if it idles."""
         tiles = self.tiles
-        if tiles.width * tiles.across == tiles.n_rows:
-            return row
-        return clamped(row, tiles.n_rows)
+        is_full = tiles.width * tiles.across == tiles.n_rows
+        return self.rows.unravel(row if is_full else clamped(row, tiles.n_rows))
 
 
 def _sum(terms: Sequence[Expression]) -> Expression:

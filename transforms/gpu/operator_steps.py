@@ -1,14 +1,30 @@
-"""How an operator is taken apart into a product of matrices and what is around it."""
+"""How an operator is taken apart into a product of matrices and what is around it.
+
+The gradient ``xre,rij,ej->xei`` is the product of u with the matrix D, whose sums J
+multiplies: ``D u`` comes early, J late, the index r is deferred, x fans out. On tensor
+cores a work-group has tiles of elements for that, of which each warp multiplies a
+part with some rows of the matrix::
+
+                  rows i of the matrix, ``width`` of each warp
+                +--------+--------+
+    elements    | warp 0 | warp 1 |    ``height`` elements of each warp
+    of a tile   +--------+--------+
+                | warp 2 | warp 3 |
+                +--------+--------+
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms.roles import typical
+from feinsum.transforms.gpu import heuristics as h
+from feinsum.transforms.primitives.multiply_fragments import WARP
+from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import number, typical
 
 
 @dataclass(frozen=True)
@@ -134,3 +150,122 @@ class Steps:
 
 def _joint(einsum: BatchedEinsum, positions: Sequence[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i for k in positions for i in einsum.inputs[k]))
+
+
+NAMES = ("elements", "height", "width", "terms", "turns", "groups")
+"""The parameters of :class:`OperatorTiles`, in its order."""
+
+
+@dataclass(frozen=True)
+class OperatorTiles:
+    """The tiles of a work-group and what its lanes have of them, in entries.
+
+    Attributes:
+        elements: of a tile.
+        height: elements of a warp.
+        width: rows of the matrix of a warp.
+        terms: that one instruction adds to each sum.
+        turns: tiles of a group, one after another.
+        groups: that fit a multiprocessor at least.
+        is_ahead: whether a tile is loaded while the one before is multiplied.
+        n_rows: of the matrix.
+        n_terms: of a sum.
+        n_deferred: values of the deferred indices.
+        n_fan: values of those that come late alone.
+        n_factors: of an element, that it or its sums are multiplied with.
+        n_matrices: that differ.
+        streamed: the position of the largest operand that comes early.
+        scaling: those of the others.
+    """
+
+    elements: int
+    height: int
+    width: int
+    terms: int
+    turns: int
+    groups: int
+    is_ahead: bool
+    n_rows: int
+    n_terms: int
+    n_deferred: int
+    n_fan: int
+    n_factors: int
+    n_matrices: int
+    streamed: int
+    scaling: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, einsum: BatchedEinsum, steps: Steps, parameters: Parameters
+    ) -> OperatorTiles:
+        def volume(indices: Collection[str]) -> int:
+            return prod(typical(einsum.extents[i]) for i in indices)
+
+        def n_factors(positions: Collection[int]) -> int:
+            joint = {i for k in positions for i in einsum.inputs[k]} - {steps.element}
+            return volume(joint) if positions else 0
+
+        streamed = max(steps.early, key=lambda k: volume(einsum.inputs[k]))
+        scaling = tuple(k for k in steps.early if k != streamed)
+        sizes = {name: number(parameters, name) for name in NAMES}
+        return cls(
+            **sizes,
+            is_ahead=bool(parameters["ahead"]),
+            n_rows=volume(steps.rows),
+            n_terms=volume(steps.contracted),
+            n_deferred=volume(steps.deferred),
+            n_fan=volume(steps.fan),
+            n_factors=n_factors(scaling) + n_factors(steps.late),
+            n_matrices=len({row[steps.matrix] for row in einsum.rows}),
+            streamed=streamed,
+            scaling=scaling,
+        )
+
+    @property
+    def across(self) -> int:
+        """Warps for the rows of the matrix."""
+        return -(-self.n_rows // self.width)
+
+    @property
+    def n_warps(self) -> int:
+        return self.elements // self.height * self.across
+
+    @property
+    def depth(self) -> int:
+        """Terms with those that fill the last instruction."""
+        return -(-self.n_terms // self.terms) * self.terms
+
+    @property
+    def stride(self) -> int:
+        """Between elements of a tile in shared memory."""
+        return spread(self.depth)
+
+    @property
+    def row_stride(self) -> int:
+        """Between elements of the results there, with those of idle rows."""
+        return spread(self.across * self.width)
+
+    @property
+    def n_sums(self) -> int:
+        """The sums of a lane."""
+        return self.n_deferred * self.height * self.width // WARP
+
+    @property
+    def n_fragments(self) -> int:
+        """Entries of the matrices that a lane holds."""
+        return self.n_matrices * self.n_deferred * self.width * self.depth // WARP
+
+    @property
+    def n_shared(self) -> int:
+        """The entries of a group in shared memory."""
+        of_element = self.stride + self.n_factors + self.n_fan * self.row_stride
+        return self.elements * of_element
+
+
+def spread(n: int) -> int:
+    """The next odd multiple of half the banks.
+
+    >>> [spread(n) for n in (4, 5, 12, 35, 40)]
+    [4, 12, 12, 36, 44]
+    """
+    return n + (h.BANKS // 2 - n) % h.BANKS

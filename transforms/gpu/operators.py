@@ -1,5 +1,20 @@
 """Operators with one matrix for all elements: a product of matrices in registers.
 
+Operands that are cheaper to multiply first fill a tile of elements, the others multiply
+the sums.
+
+Lanes go along the elements, workers along the rows of the matrix; a work-item has
+``columns`` elements, ``lanes`` apart, and ``rows`` neighbouring rows::
+
+                 elements    l0  l1  l2 ... | l0  l1  l2 ...       columns = 2
+    rows of D   worker 0     ##  .   .      | ##  .   .            rows = 2
+                             ##  .   .      | ##  .   .
+                worker 1     .   .   .      | .   .   .
+
+At each step of the sum it reads ``rows`` entries of the matrix, the same for all lanes,
+and ``columns`` of the tile, neighbours for neighbouring lanes, for their product. A
+batch goes through the same tiles row after row.
+
 Source: paper, section 7 (loop permutation, hoisting, tiles of the elements and of the
 reference matrices in shared memory), with the blocks in registers of Nath, Tomov and
 Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
@@ -7,53 +22,38 @@ Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import loopy as lp
+from pymbolic import primitives as p
+from pymbolic import var
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
-    LINE_BYTES,
-    OVERHEAD_CYCLES,
-    WARP,
     LaunchWork,
     group_bytes,
     itemsize_of,
     launch_s,
     request_cycles,
 )
-from feinsum.transforms.gpu.grid import GPUS, MAX_ITEMS
+from feinsum.transforms.gpu.layouts import clamped
 from feinsum.transforms.gpu.operator_steps import Steps
-from feinsum.transforms.gpu.operator_writer import OperatorWriter
-from feinsum.transforms.primitives import begin
-from feinsum.transforms.registry import (
-    Parameters,
-    Table,
-    Transform,
-    register,
-    space_of_parts,
-)
+from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
+from feinsum.transforms.primitives import Schedule, begin
+from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import (
     element_indices,
     has_real_dtype,
     number,
     text,
-    typical,
+    volume,
 )
-
-SHARED_BYTES = 96 << 10
-"""Shared memory of a work-group: more than what a kernel may declare, and what GPUs
-from Volta on give to a launch that asks for it, but for Turing.
-"""
-MAX_SUMS = 64
-"""Most sums of a work-item in registers."""
-MIN_ITEMS = 32
-STEPS_OF_ROW = 8
-"""Latency of a row of the batch: of its tile and its sums, in loads."""
 
 
 def gpu_operator(
@@ -78,8 +78,6 @@ def gpu_operator(
                 out[x,:,:] = result[:,:]                         # all work-items
                 (barrier)
 
-    A batch goes through the same tiles row after row.
-
     Parameters:
         element: the long index.
         lanes: work-items along the elements.
@@ -95,10 +93,307 @@ def gpu_operator(
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix"
         )
-    return OperatorWriter(schedule, steps, parameters).written().t_unit
+    return _Operator(schedule, steps, parameters).written().t_unit
 
 
-def _space(workload: Workload) -> Table | None:
+class _Block(NamedTuple):
+    """Loops over the sums of a work-item.
+
+    Attributes:
+        deferred: loops over deferred indices.
+        inside: loops over elements and rows.
+        sums: the place of a sum in its array.
+        points: of these; the element counts within its group.
+        row: of the matrix.
+    """
+
+    deferred: list[str]
+    inside: list[str]
+    sums: tuple[Expression, ...]
+    points: dict[str, Expression]
+    row: Expression
+
+    @property
+    def loops(self) -> list[str]:
+        return [*self.deferred, *self.inside]
+
+
+class _Operator(GroupWriter):
+    """Writes the loops; see :func:`gpu_operator`."""
+
+    def __init__(
+        self, schedule: Schedule, steps: Steps, parameters: Parameters
+    ) -> None:
+        self.n_lanes, self.n_columns, self.n_rows = (
+            number(parameters, name) for name in ("lanes", "columns", "rows")
+        )
+        super().__init__(schedule, steps.element, self.n_lanes * self.n_columns)
+        self.steps = steps
+        self.is_matrix_staged = bool(parameters["stage_matrix"])
+        self.is_output_staged = bool(parameters["stage_output"])
+        self.flat_rows = self.flat(steps.rows)
+        self.n_matrix_rows = self.volume(steps.rows)
+        self.n_workers = -(-self.n_matrix_rows // self.n_rows)
+        self.n_items = self.n_lanes * self.n_workers
+        self.extent = schedule.extents[steps.element]
+        self.group = self.loop(
+            "group", f"{self.n_elements}*{{}} < {self.extent}", tag="g.0"
+        )
+        self.lane = self.loop("lane", size=self.n_lanes, tag="l.0")
+        self.worker = self.loop("worker", size=self.n_workers, tag="l.1")
+        self.around = [self.group, self.worker, self.lane]
+        self.item = p.Sum((var(self.lane), self.n_lanes * var(self.worker)))
+
+    def written(self) -> Schedule:
+        """Return the schedule with the nest replaced."""
+        schedule, steps = self.schedule, self.steps
+        matrices: dict[str, tuple[str, str]] = {}
+        if self.is_matrix_staged:
+            for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows):
+                matrices[name] = self._stage_matrix(name)
+        dtype = schedule.dtype_of_row(0)
+        shape = [self.length(i) for i in steps.tile]
+        # an odd stride: neighbours along other indices are in other banks
+        shape.append(self.n_elements + 1)
+        self.tile = var(self.array("tile", shape, dtype, is_shared=True))
+        self.result = None
+        if self.is_output_staged:
+            # odd, so that lanes write one row of several elements to several banks
+            shape = [self.n_elements, self.n_matrix_rows | 1]
+            self.result = var(self.array("result", shape, dtype, is_shared=True))
+        before: list[str] = []
+        for k, row in enumerate(schedule.rows):
+            filled = self._fill(row, dtype, before)
+            before = [self._multiply(k, row, matrices, [filled, *before])]
+        return self.finished()
+
+    def _tile_at(self, at: Point) -> Expression:
+        return self.tile[(*(at[i] for i in self.steps.tile), at[self.element])]
+
+    # what lies in shared memory
+
+    def _stage_matrix(self, name: str) -> tuple[str, str]:
+        """Copy a matrix, rows side by side; return the array, and what fills it."""
+        schedule, steps, span = self.schedule, self.steps, self.schedule.spans[name]
+        inner = (*steps.contracted, *steps.deferred)
+        shape = (*map(self.length, inner), self.n_workers * self.n_rows)
+        array = self.array(f"{name}_tile", shape, schedule.dtypes[name], is_shared=True)
+        *outside, slow, fast = ("", *span)[-max(len(span), 2) :]
+        extra, of_extra = self.loops_over(outside)
+        loops, points = self._share_points(slow, (fast,))
+        points |= of_extra
+        value = var(schedule.rules[name])(*(points[i] for i in span))
+        entry = var(array)[(*(points[i] for i in inner), self.flat_rows.ravel(points))]
+        return array, self.assign("load", entry, value, [*self.around, *extra, *loops])
+
+    def _share_points(
+        self, slow: str, fast: Names
+    ) -> tuple[list[str], dict[str, Expression]]:
+        """Loop over points that work-items share, neighbours along the last index.
+
+        As many values of ``slow`` are taken at a time as there are work-items for:
+        then no index is divided in a loop.
+        """
+        volume, flat = self.volume(fast), self.flat(fast)
+        item = f"({self.lane} + {self.n_lanes}*{self.worker})"
+        at_once = self.n_items // volume
+        if not at_once:
+            steps = self._steps(slow, "{0}")
+            turn = self.loop("turn", f"{item} + {self.n_items}*{{}} < {volume}")
+            points = flat.unravel(p.Sum((self.item, self.n_items * var(turn))))
+            return [*steps, turn], {**points, slow: var(steps[0])}
+        # work-items beyond a whole number of values idle
+        idle = f"{item} + 0*{{0}} < {at_once * volume}"
+        loops = self._steps(slow, f"{item} + {at_once * volume}*{{0}}", volume, idle)
+        value = p.Sum((p.FloorDiv(self.item, volume), at_once * var(loops[0])))
+        return loops, {**flat.unravel(p.Remainder(self.item, volume)), slow: value}
+
+    def _steps(self, index: str, value: str, times: int = 1, *limits: str) -> list[str]:
+        """Loop while an index is within the group, and below its extent.
+
+        The extent of elements has a loop of its own, which is entered once or not at
+        all: else Loopy takes it for the bound of the loop, and most steps do nothing.
+
+        Args:
+            value: so many times the index, rounded up, with ``{0}`` for the loop.
+        """
+        within = f"{value} < {times * self.length(index)}"
+        step = self.loop("step", *limits, within)
+        if index != self.element:
+            return [step]
+        start = f"{times * self.n_elements}*{self.group}"
+        below = f"{start} + {value.format(step)} + 0*{{}} < {times}*{self.extent}"
+        return [step, self.loop("once", below, size=1)]
+
+    def _fill(self, row: Names, dtype: Any, before: Sequence[str]) -> str:
+        """Multiply what comes early, in the order in which most of it lies."""
+        schedule, steps = self.schedule, self.steps
+        early = tuple(row[k] for k in steps.early)
+        loops, points = self._share_tile(early)
+        others = [i for i in steps.tile if i not in points]
+        inames, of_others = self.loops_over(others, "unr")
+        at = {**points, **of_others}
+        if not steps.gathered:
+            value = calls_product(schedule, early, self._of_all(at))
+            entry = self._tile_at(at)
+            return self.assign("fill", entry, value, [*loops, *inames], before)
+        shape = tuple(map(self.length, others))
+        total = var(self.array("total", shape, dtype))
+
+        def total_at(of_others: Point) -> Expression:
+            return total[tuple(of_others.values())] if others else total
+
+        zero = self.assign(
+            "zero", total_at(of_others), dtype.type(0), [*loops, *inames], before
+        )
+        gathered, of_gathered = self.loops_over(steps.gathered)
+        inames, of_others = self.loops_over(others, "unr")
+        at = self._of_all({**points, **of_others, **of_gathered})
+        entry = total_at(of_others)
+        value = p.Sum((entry, calls_product(schedule, early, at)))
+        last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
+        inames, of_others = self.loops_over(others, "unr")
+        target = self._tile_at({**points, **of_others})
+        return self.assign(
+            "fill", target, total_at(of_others), [*loops, *inames], [last]
+        )
+
+    def _share_tile(self, early: Names) -> tuple[list[str], dict[str, Expression]]:
+        """Loop over a tile; return the points.
+
+        Of the indices of the largest operand those from the element on are dealt out as
+        one. If the element is the last, it goes to the lanes, and the one before to the
+        workers.
+        """
+        steps = self.steps
+        span = max((self.schedule.spans[name] for name in early), key=self.volume)
+        span = tuple(i for i in span if i in steps.tile or i == self.element)
+        at = span.index(self.element)
+        if len(span) > at + 1:
+            outside = span[:at]
+            loops, points = self._share_points(self.element, span[at + 1 :])
+        else:
+            outside, nearest = span[: max(at - 1, 0)], span[max(at - 1, 0) : at]
+            loops = self._steps(self.element, self._lane_of("{0}"))
+            points = {self.element: var(self.lane) + self.n_lanes * var(loops[0])}
+            for index in nearest:
+                of_worker = f"{self.worker} + {self.n_workers}*{{}}"
+                turn = self.loop("turn", f"{of_worker} < {self.length(index)}")
+                points[index] = var(self.worker) + self.n_workers * var(turn)
+                loops.append(turn)
+        extra, of_extra = self.loops_over(outside)
+        return [*self.around, *extra, *loops], points | of_extra
+
+    def _lane_of(self, step: str) -> str:
+        return f"{self.lane} + {self.n_lanes}*{step}"
+
+    # the product
+
+    def _multiply(
+        self,
+        k: int,
+        row: Names,
+        matrices: Mapping[str, tuple[str, str]],
+        before: Sequence[str],
+    ) -> str:
+        """Add up the blocks of a row, and store them; return the tile's last use."""
+        schedule, steps = self.schedule, self.steps
+        name, dtype = row[steps.matrix], schedule.dtype_of_row(k)
+        outer, of_outer = self.loops_over(steps.outer)
+        around = [*self.around, *outer]
+        shape = [*map(self.length, steps.deferred), self.n_rows, self.n_columns]
+        acc = var(self.array("acc", shape, dtype))
+        block = self._block()
+        zero = self.assign(
+            "zero", acc[block.sums], dtype.type(0), [*around, *block.loops]
+        )
+        sums, of_sums = self.loops_over(steps.contracted)
+        block = self._block()
+        at = {**block.points, **of_outer, **of_sums}
+        after = [zero, *before]
+        if name in matrices:
+            array, load = matrices[name]
+            inner = (*steps.contracted, *steps.deferred)
+            factor = var(array)[(*(at[i] for i in inner), block.row)]
+            after.append(load)
+        else:
+            # work-items without a row have the last one
+            is_full = self.n_workers * self.n_rows == self.n_matrix_rows
+            existing = block.row if is_full else clamped(block.row, self.n_matrix_rows)
+            of_matrix = at | self.flat_rows.unravel(existing)
+            span = schedule.spans[name]
+            factor = var(schedule.rules[name])(*(of_matrix[i] for i in span))
+        # in the order of the operands
+        pair = (factor, self._tile_at(at))
+        pair = pair if steps.matrix < steps.early[0] else pair[::-1]
+        add = self.assign(
+            "add", acc[block.sums], p.Sum((acc[block.sums], p.Product(pair))),
+            [*around, *sums, *block.loops], after,
+        )  # fmt: skip
+        self._store(k, row, acc, (outer, of_outer), [add])
+        return add
+
+    def _block(self, *, is_bounded: bool = False) -> _Block:
+        """Loop over the sums of a work-item; bounded, over those that exist."""
+        sums, points = self.loops_over(self.steps.deferred, "unr")
+        start = f"{self.n_elements}*{self.group}"
+        limits = [f"{start} + {self._lane_of('{}')} < {self.extent}"]
+        limits = limits if is_bounded else []
+        column = self.loop("column", *limits, size=self.n_columns, tag="unr")
+        of_worker = f"{self.n_rows}*{self.worker} + {{}}"
+        limits = [f"{of_worker} < {self.n_matrix_rows}"] if is_bounded else []
+        row = self.loop("row", *limits, size=self.n_rows, tag="unr")
+        points[self.element] = var(self.lane) + self.n_lanes * var(column)
+        return _Block(
+            sums, [column, row], (*map(var, sums), var(row), var(column)), points,
+            self.n_rows * var(self.worker) + var(row),
+        )  # fmt: skip
+
+    def _store(
+        self,
+        k: int,
+        row: Names,
+        acc: Expression,
+        outer: tuple[list[str], Point],
+        after: Sequence[str],
+    ) -> None:
+        """Multiply with what comes late, and write results where they belong."""
+        steps = self.steps
+        fan, of_fan = self.loops_over(steps.fan)
+        around = [*self.around, *outer[0], *fan]
+        named = {**outer[1], **of_fan}
+        block = self._block(is_bounded=True)
+        inside = [*around, *block.inside]
+        points = {**block.points, **named, **self.flat_rows.unravel(block.row)}
+        value, last = acc[block.sums], list(after)
+        late = tuple(row[position] for position in steps.late)
+        if late:
+            calls = calls_product(self.schedule, late, self._of_all(points))
+            value = p.Product((value, calls))
+            if block.deferred:
+                dtype = self.schedule.dtype_of_row(k)
+                value, add = self.add_up(dtype, value, inside, block.deferred, last)
+                last = [add]
+        if self.result is None:
+            self.store(k, value, self._of_all(points), inside, last)
+            return
+        entry = self.result[points[self.element], block.row]
+        last += self.schedule.instructions[:k][-1:]  # the row before reads `result`
+        share = self.assign("share", entry, value, inside, last)
+        loops, of_store = self._share_points(self.element, steps.rows)
+        stored = self.result[of_store[self.element], self.flat_rows.ravel(of_store)]
+        at = self._of_all({**named, **of_store})
+        self.store(k, stored, at, [*around, *loops], [share])
+
+    def _of_all(self, points: Point) -> dict[str, Expression]:
+        return self.points_of_all(points, self.group)
+
+
+NAMES = ("lanes", "columns", "rows", "stage_matrix", "stage_output")
+
+
+def space(workload: Workload) -> Space | None:
+    """Offer blocks for operators with a long element index and one matrix."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
@@ -106,7 +401,7 @@ def _space(workload: Workload) -> Table | None:
     if not fits:
         return None
     in_order = all(steps.lies_in_order(einsum) for steps in fits.values())
-    return {
+    table = {
         "element": tuple(fits),
         "lanes": (32, 16, 64),
         "columns": (2, 1, 4),
@@ -115,88 +410,64 @@ def _space(workload: Workload) -> Table | None:
         "stage_output": (True, False) if in_order else (False,),
     }
 
+    def constraint(parameters: Parameters) -> str | None:
+        steps = fits.get(text(parameters, "element"))
+        if steps is None:
+            return "no product of elements with one matrix"
+        return _excess(einsum, steps, parameters)
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    """Groups and sums for which every GPU since Volta has room."""
-    einsum = workload.einsum
-    steps = Steps.of(einsum, text(parameters, "element"))
-    if steps is None:
-        return "no product of elements with one matrix"
-    lanes, columns, rows = (
-        number(parameters, name) for name in ("lanes", "columns", "rows")
-    )
+    def starts() -> list[Parameters]:
+        firsts = {name: values[0] for name, values in table.items()}
+        tried = [
+            firsts | dict(zip(NAMES, values, strict=False))
+            for values in h.OPERATOR_STARTS
+        ]
+        return [start for start in tried if constraint(start) is None]
 
-    def volume(indices: Sequence[str]) -> int:
-        return prod(typical(einsum.extents[i]) for i in indices)
+    return Space(table, constraint, starts, proposes_all=True)
 
-    n_rows = volume(steps.rows)
-    n_workers = -(-n_rows // rows)
-    if not MIN_ITEMS <= lanes * n_workers <= MAX_ITEMS:
+
+def _excess(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> str | None:
+    """Say what exceeds the groups and sums for which every GPU since Volta has room."""
+    lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
+    n_items = lanes * -(-volume(einsum, steps.rows) // rows)
+    if not h.MIN_OPERATOR_ITEMS <= n_items <= h.MAX_ITEMS:
         return (
-            f"{lanes * n_workers} work-items in a group, expected {MIN_ITEMS} to "
-            f"{MAX_ITEMS}"
+            f"{n_items} work-items in a group, expected {h.MIN_OPERATOR_ITEMS} to "
+            f"{h.MAX_ITEMS}"
         )
     # more sums would spill, whatever else the work-item holds
-    n_sums = volume(steps.deferred) * rows * columns
-    if n_sums > MAX_SUMS:
-        return f"{n_sums} sums of a work-item, of {MAX_SUMS}"
+    n_sums = volume(einsum, steps.deferred) * rows * columns
+    if n_sums > h.MAX_SUMS:
+        return f"{n_sums} sums of a work-item, of {h.MAX_SUMS}"
     n_bytes = _shared_bytes(einsum, steps, parameters)
-    if n_bytes > SHARED_BYTES:
-        return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
+    if n_bytes > h.SHARED_BYTES_SM70:
+        return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM70}"
     return None
 
 
 def _shared_bytes(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> int:
-    """The shared memory of a work-group, in bytes."""
-    lanes, columns, rows = (
-        number(parameters, name) for name in ("lanes", "columns", "rows")
-    )
-
-    def volume(indices: Sequence[str]) -> int:
-        return prod(typical(einsum.extents[i]) for i in indices)
-
-    n_rows, n_elements = volume(steps.rows), lanes * columns
-    # one entry more, and an odd number of rows below: see `OperatorWriter.written`
-    entries = volume(steps.tile) * (n_elements + 1)
+    """Return the shared memory of a work-group, in bytes."""
+    lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
+    n_rows, n_elements = volume(einsum, steps.rows), lanes * columns
+    # one entry more, and an odd number of rows below: see `_Operator.written`
+    entries = volume(einsum, steps.tile) * (n_elements + 1)
     if parameters["stage_matrix"]:
         n_matrices = len({row[steps.matrix] for row in einsum.rows})
-        inner = volume((*steps.contracted, *steps.deferred))
+        inner = volume(einsum, (*steps.contracted, *steps.deferred))
         entries += n_matrices * inner * -(-n_rows // rows) * rows
     if parameters["stage_output"]:
         entries += n_elements * (n_rows | 1)
     return entries * einsum.operands[0].dtype.itemsize
 
 
-def _starts(workload: Workload) -> Iterator[Parameters]:
-    space = _space(workload)
-    if space is None:
-        return
-    names = ("lanes", "columns", "rows", "stage_matrix")
-    # The first four were the fastest of 35 of 36 operators of DG on an H100.
-    tried = ((16, 2, 2, True), (32, 1, 4, True), (64, 1, 2, True), (32, 4, 2, True),
-             (32, 2, 5, True), (32, 2, 4, False), (32, 1, 2, False), (32, 4, 5, True),
-             (16, 4, 4, True), (32, 2, 7, True), (64, 2, 4, True))  # fmt: skip
-    for values in tried:
-        yield {
-            "element": space["element"][0],
-            **dict(zip(names, values, strict=True)),
-            "stage_output": space["stage_output"][0],
-        }
-
-
-def _fitting_starts(workload: Workload) -> tuple[Parameters, ...]:
-    return tuple(s for s in _starts(workload) if _constraint(workload, s) is None)
-
-
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
     assert machine.gpu is not None
     element = text(parameters, "element")
     steps = Steps.of(einsum, element)
     assert steps is not None
-    lanes, columns, rows = (
-        number(parameters, name) for name in ("lanes", "columns", "rows")
-    )
+    lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
     # the last worker may have fewer rows, and takes as long
     n_workers = -(-points(einsum, steps.rows) // rows)
     n_elements, n_items = lanes * columns, lanes * n_workers
@@ -204,13 +475,14 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
     box = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
     n_bytes = group_bytes(einsum, box)
-    n_sums = points(einsum, steps.deferred) * rows * columns
+    n_deferred = points(einsum, steps.deferred)
+    n_sums = n_deferred * rows * columns
     n_steps = points(einsum, (*steps.outer, *steps.contracted))
     # entries of the matrix are broadcast to the lanes, those of the tile are not
-    of_step = points(einsum, steps.deferred) * rows + columns * itemsize / 4
+    of_step = n_deferred * rows + columns * itemsize / 4
     filled = n_elements * points(einsum, (*steps.tile, *steps.gathered))
     # neighbouring lanes have neighbouring elements: so are their reads and stores
-    near = [{element: k} for k in range(min(WARP, lanes))]
+    near = [{element: k} for k in range(min(h.WARP, lanes))]
     n_results = points(einsum, (*steps.outer, *steps.fan)) * rows * columns
     late = sum(request_cycles(einsum, einsum.inputs[k], itemsize, near)
                for k in steps.late)  # fmt: skip
@@ -218,11 +490,11 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     stored = 1.0
     if not parameters["stage_output"]:
         stored = request_cycles(einsum, einsum.output, itemsize, near)
-    of_results = n_results * (points(einsum, steps.deferred) * late + 2 * stored)
-    of_item = n_steps * (of_step + OVERHEAD_CYCLES) + of_results
+    of_results = n_results * (n_deferred * late + 2 * stored)
+    of_item = n_steps * (of_step + h.OVERHEAD_CYCLES) + of_results
     # each entry of the tile takes a load for each early operand, and a store
-    cycles = n_items / WARP * of_item + (len(steps.early) + 1) * filled / WARP
-    written = n_items / WARP * n_results * stored * LINE_BYTES
+    cycles = n_items / h.WARP * of_item + (len(steps.early) + 1) * filled / h.WARP
+    written = n_items / h.WARP * n_results * stored * h.LINE_BYTES
     return launch_s(
         machine.gpu,
         LaunchWork(
@@ -230,11 +502,11 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
             n_items=n_items,
             itemsize=itemsize,
             multiply_adds=n_groups * n_items * n_rows
-            * (n_steps * n_sums + n_results * points(einsum, steps.deferred)),
-            requests=n_groups * (n_rows * cycles + 2 * n_bytes / LINE_BYTES),
+            * (n_steps * n_sums + n_results * n_deferred),
+            requests=n_groups * (n_rows * cycles + 2 * n_bytes / h.LINE_BYTES),
             cached_bytes=n_groups * (n_bytes + n_rows * written),
             distinct_bytes=sum(distinct_bytes(einsum)),
-            steps=STEPS_OF_ROW * n_rows,
+            steps=h.STEPS_OF_ROW * n_rows,
             shared_bytes=_shared_bytes(einsum, steps, parameters),
             registers=min(255, 40 + itemsize // 4 * (n_sums + rows + columns)),
             chains=n_sums,
@@ -247,9 +519,9 @@ GPU_OPERATOR = register(
         "gpu_operator",
         1,
         "one matrix for all elements, by blocks of sums in registers",
-        space_of_parts(_space, _constraint, starts=_fitting_starts, proposes_all=True),
+        space,
         gpu_operator,
-        _cost,
+        cost,
         devices=GPUS,
     )
 )

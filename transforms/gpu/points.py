@@ -1,4 +1,7 @@
-"""Pointwise products and all else: one work-item for an entry of the output."""
+"""Pointwise products and all else: one work-item for an entry of the output.
+
+The last index of the output is the fastest. Sums are loops of one work-item.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,18 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
-    WARP,
     LaunchWork,
     factors_of,
     group_bytes,
     itemsize_of,
     launch_s,
+    n_output_groups,
     warp_cycles,
 )
-from feinsum.transforms.gpu.grid import (
-    GPUS,
-    OutputGrid,
-    add_up,
-    has_plain_dtype,
-    n_output_groups,
-)
+from feinsum.transforms.gpu.heuristics import WARP
 from feinsum.transforms.gpu.layouts import grid_axes
-from feinsum.transforms.primitives import NestWriter, begin
+from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
+from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import calls_product
 from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import number
@@ -34,7 +32,7 @@ from feinsum.transforms.roles import number
 def gpu_points(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Give every entry of the output to a work-item, the last index the fastest.
+    """Give every entry of the output to a work-item.
 
     Rewrite, for ``ij->ji`` with 5 values of i::
 
@@ -43,39 +41,37 @@ def gpu_points(
         for group, item in parallel, entry = block*group + item:
             out[entry // 5, entry % 5] = A[entry % 5, entry // 5]
 
-    Sums are loops of one work-item.
-
     Parameters:
         block: work-items of a group.
     """
     schedule = begin(t_unit, nest)
-    writer, block = NestWriter(schedule), number(parameters, "block")
-    grid = OutputGrid.of(writer, "item", block)
-    around, points = [*grid.groups, grid.item], grid.points
+    writer = GroupWriter(schedule)
+    grid = writer.output_grid("item", number(parameters, "block"))
+    around = [*grid.groups, grid.item]
     for k, row in enumerate(schedule.rows):
         sums = {i: writer.loop(i, size=schedule.extents[i]) for i in schedule.summed}
-        at = {**points, **{i: var(name) for i, name in sums.items()}}
+        at = {**grid.points, **{i: var(name) for i, name in sums.items()}}
         product = calls_product(schedule, row, at)
         # a product needs no register, and no store of its own
         if not sums:
-            writer.store(k, product, points, around)
+            writer.store(k, product, grid.points, around)
             continue
-        total, step = add_up(
-            writer, schedule.dtype_of_row(k), product, around, [*sums.values()]
-        )
-        writer.store(k, total, points, around, [step])
+        dtype = schedule.dtype_of_row(k)
+        total, step = writer.add_up(dtype, product, around, [*sums.values()])
+        writer.store(k, total, grid.points, around, [step])
     return writer.finished().t_unit
 
 
-def _space(workload: Workload) -> Table | None:
+def space(workload: Workload) -> Table | None:
+    """Offer work-groups for every einsum of real numbers that a grid has axes for."""
     einsum = workload.einsum
     if not has_plain_dtype(einsum) or grid_axes(einsum.output, einsum.extents) is None:
         return None
     return {"block": (256, 128, 64, 512)}
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Every work-item reads its terms; those of neighbours are shared in the cache."""
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Predict the seconds: neighbours share the terms that they read in the cache."""
     assert machine.gpu is not None
     block = number(parameters, "block")
     first, n_groups = n_output_groups(einsum, block)
@@ -104,9 +100,9 @@ GPU_POINTS = register(
         "gpu_points",
         1,
         "one work-item for an entry of the output",
-        _space,
+        space,
         gpu_points,
-        _cost,
+        cost,
         devices=GPUS,
     )
 )

@@ -5,14 +5,16 @@ A work-item has a block of sums, whose rows and columns are not all neighbours: 
 
     0 1 . . . . . . . . . . . . . . 16 17 . . . . . . . . . . . . . .
 
-So it reads two at a time, and the items of a warp together read neighbours.
+So it reads two at a time, and the items of a warp together read neighbours. Several
+indices of one kind are collapsed into one. Entries beyond the extents are zero.
 
 Source: Nath, Tomov and Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 import loopy as lp
@@ -22,48 +24,25 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
-from feinsum.transforms.gpu.cost import (
-    LINE_BYTES,
-    OVERHEAD_CYCLES,
-    WARP,
-    itemsize_of,
-)
-from feinsum.transforms.gpu.grid import (
-    GPUS,
-    MAX_ITEMS,
-    Items,
-    has_plain_dtype,
-    points_of,
-)
-from feinsum.transforms.gpu.layouts import PADDING, uneven_tile
-from feinsum.transforms.gpu.sides import MIN_REUSE, sides_of, staged, suited
-from feinsum.transforms.gpu.tiled_product import (
-    COPY_WAYS,
-    TiledProduct,
-    TileSizes,
-    tiled_s,
-)
-from feinsum.transforms.gpu.tiles import Side, Tiled
+from feinsum.transforms.gpu import heuristics as h
+from feinsum.transforms.gpu.cost import itemsize_of
+from feinsum.transforms.gpu.layouts import uneven_tile
+from feinsum.transforms.gpu.pipeline import COPY_WAYS, Side, Tiled
+from feinsum.transforms.gpu.sides import sides_of, staged, suited
+from feinsum.transforms.gpu.tiled_product import TiledProduct, TileSizes, tiled_s
+from feinsum.transforms.gpu.tiles import GPUS, Items, Points, has_plain_dtype
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import (
-    Parameters,
-    Table,
-    Transform,
-    choices,
-    register,
-    space_of_parts,
-)
+from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import number, reuse
 
-SHARED_BYTES = 96 << 10
-"""Shared memory of a work-group on sm_70; OpenCL often has 48 KiB, and refuses more."""
+NAMES = ("across", "along", "depth", "columns", "rows", "stages", "copies")
 
 
 def gpu_product(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Tiles of both operands in shared memory, a block of sums in registers.
+    """Multiply tiles of both operands by blocks of sums in registers.
 
     Rewrite, for ``ik,kj->ij`` with j across and i along::
 
@@ -78,9 +57,6 @@ def gpu_product(
                     left[:], right[:] = A_tile[k, (of y)], B_tile[k, (of x)]
                     for r, c:  acc[r,c] += left[r]*right[c]
             for r, c:  out[...] = acc[r,c]
-
-    Several indices of one kind are collapsed into one. Entries beyond the extents are
-    zero.
 
     Parameters:
         across: length of a tile over the output indices of the first operand.
@@ -109,12 +85,9 @@ class _Block(NamedTuple):
     lanes: int = 1
 
     def at(self, step: Expression) -> Expression:
-        """The place of a value in its tile: vectors of all items, one after another."""
+        """Return the place of a value in its tile: vectors of all items in turns."""
         vectors = p.Sum((var(self.item), self.n_items * p.FloorDiv(step, self.lanes)))
         return p.Sum((self.lanes * vectors, p.Remainder(step, self.lanes)))
-
-    def after(self) -> Callable[[Expression], Expression]:
-        return lambda step: p.Sum((self.side.start, self.at(step)))
 
 
 class _Product(TiledProduct):
@@ -142,9 +115,11 @@ class _Product(TiledProduct):
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
         writer, dtype = self.writer, self.schedule.dtype_of_row(row)
-        x, y = (self._in_vectors(block, dtype.itemsize) for block in (self.x, self.y))
+        # as many values are contiguous as one instruction reads
+        lanes = max(VECTOR_BYTES // dtype.itemsize, 1)
+        x, y = (b._replace(lanes=min(b.n, lanes)) for b in (self.x, self.y))
         acc = var(writer.array("acc", (y.n, x.n), dtype))
-        r, c = self.unrolled(y.n), self.unrolled(x.n)
+        r, c = writer.unroll(y.n), writer.unroll(x.n)
         zero = writer.assign(
             "zero", acc[var(r), var(c)], dtype.type(0), [*self.around, r, c]
         )
@@ -153,7 +128,7 @@ class _Product(TiledProduct):
         inside = (*loops, k)
         left, left_id = self._load_block(along, y, k, inside, after)
         right, right_id = self._load_block(across, x, k, inside, after)
-        r, c = self.unrolled(y.n), self.unrolled(x.n)
+        r, c = writer.unroll(y.n), writer.unroll(x.n)
         factors = var(left)[var(r)], var(right)[var(c)]
         # in the order of the operands
         value = p.Product(factors if self.sides.first else factors[::-1])
@@ -161,128 +136,90 @@ class _Product(TiledProduct):
             "add", acc[var(r), var(c)], p.Sum((acc[var(r), var(c)], value)),
             [*inside, r, c], [zero, left_id, right_id],
         )  # fmt: skip
-        self._store(row, acc, x, y, (step,))
+        rows, columns = (self._points(block, step) for block in (y, x))
+        r, c = writer.unroll(y.n), writer.unroll(x.n)
+        sums = acc[var(r), var(c)]
+        self.store(row, sums, (rows, var(r)), (columns, var(c)), (r, c))
         return (left_id, right_id), step
-
-    def _in_vectors(self, block: _Block, itemsize: int) -> _Block:
-        """Make as many values contiguous as one instruction reads."""
-        return block._replace(lanes=min(block.n, max(VECTOR_BYTES // itemsize, 1)))
 
     def _load_block(
         self, tile: Tiled, block: _Block, k: str, loops: Names, after: Names
     ) -> tuple[str, str]:
-        """The entries of a tile that a work-item multiplies, in registers."""
+        """Load the entries of a tile that a work-item multiplies, to registers."""
         writer = self.writer
         array = writer.array("held", (block.n,), tile.dtype)
-        step = self.unrolled(block.n)
+        step = writer.unroll(block.n)
         entry = tile.at(var(k), block.at(var(step)))
         target = var(array)[var(step)]
         return array, writer.assign("hold", target, entry, [*loops, step], after)
 
-    def _store(
-        self, row: int, acc: Expression, x: _Block, y: _Block, after: Names
-    ) -> None:
-        writer = self.writer
-        rows, columns = (
-            points_of(
-                writer, block.side.flat, block.n, block.after(), self.around, after,
-                tile=block.side.tile,
-            )
-            for block in (y, x)
+    def _points(self, block: _Block, after: str) -> Points:
+        side = block.side
+        return self.writer.points_of(
+            side.flat, block.n, lambda step: p.Sum((side.start, block.at(step))),
+            self.around, (after,), tile=side.tile,
         )  # fmt: skip
-        r, c = self.unrolled(y.n), self.unrolled(x.n)
-        writer.store(
-            row,
-            acc[var(r), var(c)],
-            {**self.batch, **rows.at(var(r)), **columns.at(var(c))},
-            [*self.around, r, c],
-            [*rows.statements, *columns.statements],
-            predicates=(*rows.inside(var(r)), *columns.inside(var(c))),
-        )
-        writer.note_apart(self.schedule.instructions[row])
 
 
-TILES = (64, 32, 128, 16)
-"""Lengths of tiles, the recommended one first."""
-BLOCKS = (4, 2, 8, 1)
-"""Values of a work-item along each side."""
-
-
-def _space(workload: Workload) -> Table | None:
+def space(workload: Workload) -> Space | None:
+    """Offer tiles for products of two operands that use entries several times."""
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
-    if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < MIN_REUSE:
+    if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < h.MIN_REUSE:
         return None
-    return {
-        "across": TILES,
-        "along": TILES,
+    blocks = (4, 2, 8, 1)
+    table = {
+        "across": (64, 32, 128, 16),
+        "along": (64, 32, 128, 16),
         "depth": (16, 8, 32),
-        "columns": BLOCKS,
-        "rows": BLOCKS,
+        "columns": blocks,
+        "rows": blocks,
         "stages": (2, 3, 4),
         "copies": COPY_WAYS,
     }
 
+    def starts() -> tuple[Parameters, ...]:
+        return suited(workload, NAMES, h.PRODUCT_STARTS, _constraint)
 
-NAMES = ("across", "along", "depth", "columns", "rows", "stages", "copies")
+    def proposals() -> Iterable[Parameters]:
+        yield from starts()
+        # millions of choices: the cost of the others hardly differs from these
+        fewer = {**table, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
+        yield from choices(fewer)
+
+    return Space(table, partial(_constraint, workload), starts, proposals)
 
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    """A warp or more in a group, and tiles that GPUs have room for, dealt out."""
+    """Ask for a warp or more in a group, and tiles that GPUs have room for."""
     across, along, depth, columns, rows = (
         number(parameters, name) for name in NAMES[:-2]
     )
     n_items = across // columns * (along // rows)
-    if not 32 <= n_items <= MAX_ITEMS:
-        return f"{n_items} work-items in a group, expected 32 to {MAX_ITEMS}"
+    if not h.WARP <= n_items <= h.MAX_ITEMS:
+        return f"{n_items} work-items in a group, expected {h.WARP} to {h.MAX_ITEMS}"
     uneven = uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
     # groups that exceed it are refused by the driver, after compiling
     n_bytes = _shared_bytes(workload.einsum, parameters)
-    if n_bytes > SHARED_BYTES:
-        return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
+    if n_bytes > h.SHARED_BYTES_SM70:
+        return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM70}"
     return None
 
 
 def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """The shared memory of a work-group, in bytes."""
+    """Return the shared memory of a work-group, in bytes."""
     across, along, depth, stages = (
         number(parameters, name) for name in ("across", "along", "depth", "stages")
     )
     return stages * sum(
-        depth * ((across if is_across else along) + PADDING) * op.dtype.itemsize
+        depth * ((across if is_across else along) + h.PADDING) * op.dtype.itemsize
         for op, is_across in staged(einsum)
     )
 
 
-TRIED = (
-    (32, 32, 16, 2, 2, 2, COPY_WAYS[0]),
-    (16, 16, 16, 1, 1, 2, COPY_WAYS[0]),
-    (128, 64, 8, 8, 4, 3, COPY_WAYS[0]),
-    (64, 128, 8, 4, 8, 3, COPY_WAYS[0]),
-    (128, 128, 8, 8, 8, 2, COPY_WAYS[0]),
-    (128, 128, 8, 8, 8, 2, COPY_WAYS[1]),
-)
-"""Values of ``NAMES`` with which searches begin."""
-
-
-def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    return suited(workload, NAMES, TRIED, _constraint)
-
-
-def _proposals(workload: Workload) -> Iterable[Parameters]:
-    """Every tile, for the cost to choose from, and where searches begin."""
-    space = _space(workload)
-    if space is None:
-        return
-    yield from _starts(workload)
-    # millions of choices: the cost of the others hardly differs from these
-    fewer = {**space, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
-    yield from choices(fewer)
-
-
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Predict the seconds; each step reads a column and a row from shared memory."""
     across, along, depth, columns, rows, stages = (
         number(parameters, name) for name in NAMES[:-1]
@@ -290,9 +227,9 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
     lanes = max(VECTOR_BYTES // itemsize, 1)
     # a warp reads one value of its row and neighbouring ones of its columns
-    n_x = min(WARP, across // columns)
-    x_cycles = max(1.0, n_x * min(columns, lanes) * itemsize / LINE_BYTES)
-    of_k = -(-columns // lanes) * x_cycles + -(-rows // lanes) + OVERHEAD_CYCLES / 4
+    n_x = min(h.WARP, across // columns)
+    x_cycles = max(1.0, n_x * min(columns, lanes) * itemsize / h.LINE_BYTES)
+    of_k = -(-columns // lanes) * x_cycles + -(-rows // lanes) + h.OVERHEAD_CYCLES / 4
     words = itemsize // 4  # registers of a number
     return tiled_s(
         einsum,
@@ -311,9 +248,9 @@ GPU_PRODUCT = register(
         "gpu_product",
         1,
         "products of two operands, tiled in shared memory and in registers",
-        space_of_parts(_space, _constraint, starts=_starts, proposals=_proposals),
+        space,
         gpu_product,
-        _cost,
+        cost,
         devices=GPUS,
     )
 )

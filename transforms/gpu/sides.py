@@ -19,21 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
-from feinsum.transforms.gpu.layouts import PIECE, Flat, flat_of
+from feinsum.transforms.gpu.heuristics import LONG_SUM, PIECE, PIECES, SHORT
+from feinsum.transforms.gpu.layouts import Flat, flat_of
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number, volume
-
-LONG_SUM = 256
-"""Terms of a sum from which on loads take longer than stores."""
-
-PIECES = (8, 4, 16)
-"""Values of an operand's last index that stay together in a tile."""
-
-SHORT = 32
-"""The length of tiles that are for short sides."""
-
-MIN_REUSE = 4.0
-"""Points of the loop nest per entry, below which tiles do not pay."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ class Sides:
 def sides_of(
     einsum: BatchedEinsum, extents: Mapping[str, Extent], piece: int | None = None
 ) -> Sides | None:
-    """The sides of a product of two operands; None if it is none.
+    """Return the sides of a product of two operands; None if it is none.
 
     Args:
         piece: in pieces of which length the operand that has ``across`` may be read,
@@ -115,7 +104,7 @@ def _cut(flat: Flat, end: IndexList, piece: int = PIECE) -> Flat:
 
 
 def pieces_of(einsum: BatchedEinsum) -> tuple[int, ...]:
-    """Lengths of the pieces that an operand may be read in; see :func:`sides_of`."""
+    """Return the lengths of pieces to read an operand in; see :func:`sides_of`."""
     cuts = {
         piece: sides.across.cut
         for piece in PIECES
@@ -125,7 +114,7 @@ def pieces_of(einsum: BatchedEinsum) -> tuple[int, ...]:
 
 
 def operand_order(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
-    """How late an index stands in the operands: late ones have neighbours in memory."""
+    """Return a key that is larger for late indices, which have neighbours in memory."""
 
     def order_of(index: str) -> tuple[bool, int, str]:
         terms = einsum.inputs
@@ -136,7 +125,7 @@ def operand_order(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str
 
 
 def suit(workload: Workload, across: int, along: int) -> bool:
-    """Whether tiles are no longer than a side takes, and short for short sides alone.
+    """Tell whether tiles suit the sides: none too long, short for short sides alone.
 
     >>> from feinsum import array, einsum
     >>> thin = einsum("ik,kj->ij", array("A", (24, 70)), array("B", (70, 900)))
@@ -158,7 +147,7 @@ def suit(workload: Workload, across: int, along: int) -> bool:
 
 
 def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
-    """The operands that have tiles, and whether these are across."""
+    """Return the operands that have tiles, and whether these are across."""
     sides = sides_of(einsum, einsum.extents)
     assert sides is not None
     return {(op, k == sides.first) for row in einsum.rows for k, op in enumerate(row)}
@@ -170,7 +159,7 @@ def suited(
     tried: Sequence[Sequence[int | str]],
     constraint: Callable[[Workload, Parameters], str | None],
 ) -> tuple[Parameters, ...]:
-    """The configurations that suit a workload, of those given by their values.
+    """Return the configurations that suit a workload, of those given by their values.
 
     Args:
         names: of the parameters; the first two are the tiles across and along.

@@ -37,45 +37,27 @@ from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
 from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
-    LATENCY_S,
-    LINE_BYTES,
-    UNROLLED,
-    WARP,
     LaunchWork,
     itemsize_of,
     launch_s,
     loads,
     read_bytes,
 )
-from feinsum.transforms.gpu.grid import Items, Points, add_up, points_of
 from feinsum.transforms.gpu.layouts import Flat, Swizzle
+from feinsum.transforms.gpu.pipeline import Key, Side, Tiled, TileLoop
 from feinsum.transforms.gpu.sides import Sides, sides_of
-from feinsum.transforms.gpu.tiles import Key, Side, Tiled, TileRange, TileWriter
-from feinsum.transforms.primitives import NestWriter, Schedule, begin
+from feinsum.transforms.gpu.tiles import GroupWriter, Items, Points
+from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import number
-
-COPY_WAYS = ("asynchronous", "registers")
-"""How arrays come to tiles; functions of arrays come through registers."""
-
-ARGUMENTS = "arguments"
-"""A third way: what functions read is copied, and they are evaluated on tiles."""
-
-FEW = 16
-"""Tiles of the shorter side, up to which it is the faster one of the grid."""
-
-MAX_ROWS = 1 << 20
-"""Entries of the longer side: a grid has 65535 groups along its second axis."""
-
-ADDING_ITEMS = 128
-"""Work-items of a group that adds parts of sums."""
+from feinsum.transforms.roles import number, text
 
 
 def _has_few_tiles(flat: Flat, tile: int, other: Flat) -> bool:
-    """Whether a side has two or more tiles, but few.
+    """Tell whether a side has two or more tiles, but few.
 
     Work-groups with the same tile of the longer side then follow each other, and find
     it in the cache.
@@ -83,13 +65,14 @@ def _has_few_tiles(flat: Flat, tile: int, other: Flat) -> bool:
     if not (flat.is_known and other.is_known):
         return False
     n = flat.n_values
-    return tile < n <= FEW * tile and n < other.n_values <= MAX_ROWS
+    return tile < n <= h.FEW_TILES * tile and n < other.n_values <= h.MAX_GRID_ROWS
 
 
 class TiledProduct(ABC):
     """Writes the loops over tiles; those of one tile are left to others.
 
-    All have the parameters ``across``, ``along``, ``depth``, ``stages`` and ``copies``.
+    All have the parameters ``across``, ``along``, ``depth``, ``stages`` and ``copies``;
+    some have ``cut`` and ``shares``.
     """
 
     keeps_order: bool
@@ -107,30 +90,35 @@ class TiledProduct(ABC):
                 "output index and a sum each"
             )
         self.sides: Sides = sides
-        self.writer = writer = NestWriter(schedule)
+        self.writer = writer = GroupWriter(schedule)
         self.depth = number(parameters, "depth")
         batch: list[str] = []
         if sides.batch.indices:
             batch = [writer.loop("batch", f"{{}} < {sides.batch.size}", tag="g.0")]
         self.batch = sides.batch.unravel(var(batch[0])) if batch else {}
         self.across, self.along = self._sides(parameters, piece, len(batch))
-        n_shares = number(parameters, "shares") if "shares" in parameters else 1
-        self.parts = PartialSums(writer, self.across, self.along, n_shares)
+        self.n_shares = number(parameters, "shares") if "shares" in parameters else 1
+        # the third axis: only products without batch indices have it free
+        shares = (
+            [writer.loop("share", size=self.n_shares, tag="g.2")]
+            if self.n_shares > 1
+            else []
+        )
+        self.share = shares[0] if shares else ""
         # outermost first; Loopy maps them to axes of the grid by their tags alone
-        grid = (*batch, self.across.group, self.along.group, *self.parts.loops)
-        self.tiles = TileWriter(
+        grid = (*batch, self.across.group, self.along.group, *shares)
+        self.tiles = TileLoop(
             writer, self.items(parameters), sides.summed, self.depth, self.batch, grid,
-            stages=number(parameters, "stages"),
-            is_copied=parameters["copies"] != COPY_WAYS[1],
-            is_late=parameters["copies"] == ARGUMENTS,
-            keeps_order=self.keeps_order, tile_range=self.parts.tile_range,
+            stages=number(parameters, "stages"), copies=text(parameters, "copies"),
+            keeps_order=self.keeps_order, shares=(self.share, self.n_shares),
         )  # fmt: skip
         self.around = self.tiles.around
+        self.parts: dict[int, tuple[Expression, str]] = {}
 
     def _sides(
         self, parameters: Parameters, piece: int | None, axis: int
     ) -> tuple[Side, Side]:
-        """Loops over the tiles of both sides, from an axis of the grid on."""
+        """Loop over the tiles of both sides, from an axis of the grid on."""
         x, y = self.sides.across, self.sides.along
         n_x, n_y = number(parameters, "across"), number(parameters, "along")
         # groups are started along the first axis of the grid first
@@ -146,7 +134,7 @@ class TiledProduct(ABC):
         return Side(flat, group, tile)
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Return the schedule with the nest replaced."""
         first = self.sides.first
         wanted: dict[Key, tuple[str, Side]] = {}
         for row in self.schedule.rows:
@@ -155,7 +143,8 @@ class TiledProduct(ABC):
             wanted[row[first], True] = row[first], self.across
             wanted[row[1 - first], False] = row[1 - first], self.along
         self.tiles.write_products(wanted, self._sums)
-        self.parts.add_up()
+        if self.parts:
+            self._add_parts()
         return self.writer.finished().with_preamble(COPIES)
 
     def _sums(
@@ -186,103 +175,87 @@ class TiledProduct(ABC):
             The ids of what reads tiles, and of the last statement in the loops.
         """
 
-    def unrolled(self, n: int) -> str:
-        return self.writer.loop("u", size=n, tag="unr")
-
-
-class PartialSums:
-    """The parts of sums that groups leave to a second launch, if there are shares.
-
-    Rewrite::
-
-        for y, x:  out[y,x] = sum(k, A[y,k]*B[k,x])
-
-        for share, y, x:  part[share,y,x] = sum(k in share, A[y,k]*B[k,x])
-        (second launch)
-        for y, x:  out[y,x] = sum(share, part[share,y,x])
-
-    Args:
-        n: shares of the tiles along the summed indices.
-
-    Attributes:
-        loops: over the shares.
-        tile_range: the tiles of a group.
-    """
-
-    def __init__(self, writer: NestWriter, across: Side, along: Side, n: int) -> None:
-        self.writer, self.across, self.along, self.n = writer, across, along, n
-        self.loops: Names = ()
-        self.tile_range = TileRange()
-        if n > 1:
-            # the third axis: only products without batch indices have it free
-            share = writer.loop("share", size=n, tag="g.2")
-            self.loops, self.tile_range = (share,), TileRange(share, n)
-        self.stored: dict[int, tuple[Expression, str]] = {}
-
     def store(
+        self,
+        row: int,
+        value: p.Subscript,
+        y: tuple[Points, Expression],
+        x: tuple[Points, Expression],
+        inames: Names,
+        *,
+        is_pair: bool = False,
+    ) -> None:
+        """Store a sum, two neighbouring ones, or the part of a sum of a share.
+
+        Args:
+            value: the first of the sums, in registers.
+            y, x: points along each side, and the step at which they are meant.
+            inames: loops over the sums of a work-item.
+        """
+        writer, loops = self.writer, (*self.around, *inames)
+        (rows, at_row), (columns, at_column) = y, x
+        before = (*rows.statements, *columns.statements)
+        inside = (*rows.inside(at_row), *columns.inside(at_column))
+        points = {**self.batch, **rows.at(at_row), **columns.at(at_column)}
+        if self.share:
+            self._store_part(row, value, y, x, loops, before, inside)
+        elif is_pair:
+            writer.store_pair(row, value, points, loops, before, predicates=inside)
+        else:
+            writer.store(row, value, points, loops, before, predicates=inside)
+        writer.note_apart(self.schedule.instructions[row])
+
+    # parts of sums: out[y,x] = sum(share, part[share,y,x]), in a second launch
+
+    def _store_part(
         self,
         row: int,
         value: Expression,
         y: tuple[Points, Expression],
         x: tuple[Points, Expression],
         loops: Names,
-        after: Names,
+        before: Names,
+        inside: tuple[Expression, ...],
     ) -> None:
-        """Leave a part of a row's sums.
-
-        Args:
-            y, x: points along each side, and the step at which they are meant.
-        """
+        """Leave a part of a row's sums."""
         writer = self.writer
-        shape = self.n, *(parse(side.flat.size) for side in (self.along, self.across))
+        shape = self.n_shares, *(parse(s.flat.size) for s in (self.along, self.across))
         dtype = writer.schedule.dtype_of_row(row)
         part = var(writer.array("part", shape, dtype, is_global=True))
-        (rows, at_row), (columns, at_column) = y, x
         # sides stay flat: the indices are taken apart by the second launch, once
-        at = var(rows.value)[at_row], var(columns.value)[at_column]
+        at = (var(points.value)[step] for points, step in (y, x))
         stored = writer.assign(
-            "part", part[(var(self.tile_range.share), *at)], value, loops, after,
-            predicates=(*rows.inside(at_row), *columns.inside(at_column)),
+            "part", part[(var(self.share), *at)], value, loops, before,
+            predicates=inside,
         )  # fmt: skip
         writer.note_apart(stored)
-        self.stored[row] = part, stored
+        self.parts[row] = part, stored
 
-    def add_up(self) -> None:
-        """Write the second launch, if there is one."""
-        if not self.stored:
-            return
-        writer, stored = self.writer, [insn_id for _, insn_id in self.stored.values()]
+    def _add_parts(self) -> None:
+        """Write the second launch."""
+        writer, stored = self.writer, [insn_id for _, insn_id in self.parts.values()]
         after = (*stored, writer.launch_end(stored))
-        n = ADDING_ITEMS
-        group = writer.loop("group", f"{n}*{{}} < {self.across.flat.size}", tag="g.0")
-        line = writer.loop("line", f"{{}} < {self.along.flat.size}", tag="g.1")
+        across, along, n = self.across.flat, self.along.flat, h.ADDING_ITEMS
+        group = writer.loop("group", f"{n}*{{}} < {across.size}", tag="g.0")
+        line = writer.loop("line", f"{{}} < {along.size}", tag="g.1")
         item = writer.loop("item", size=n, tag="l.0")
         around = (group, line, item)
         at_x = p.Sum((n * var(group), var(item)))
-        x = points_of(
-            writer, self.across.flat, 1, lambda _: at_x, around, after, tile=n
-        )
-        y = points_of(
-            writer, self.along.flat, 1, lambda _: var(line), around, after, tile=1
-        )
+        x = writer.points_of(across, 1, lambda _: at_x, around, after, tile=n)
+        y = writer.points_of(along, 1, lambda _: var(line), around, after, tile=1)
         before = (*after, *y.statements, *x.statements)
-        for row, (part, _) in self.stored.items():
-            share = writer.loop("share", size=self.n)
+        for row, (part, _) in self.parts.items():
+            share = writer.loop("share", size=self.n_shares)
             term = part[var(share), var(y.value)[0], var(x.value)[0]]
-            total, step = add_up(
-                writer, writer.schedule.dtype_of_row(row), term, around, [share],
-                before, conditions=x.inside(0),
+            total, step = writer.add_up(
+                self.schedule.dtype_of_row(row), term, around, [share], before,
+                conditions=x.inside(0),
             )  # fmt: skip
-            points = {**y.at(0), **x.at(0)}
-            before_store = [step, *before]
             writer.store(
-                row, total, points, around, before_store, predicates=x.inside(0)
-            )
-            writer.note_apart(writer.schedule.instructions[row])
-
-
-STEPS_OF_TILE = 4
-"""Latency of a tile until it is in shared memory, in loads of a sum."""
+                row, total, {**y.at(0), **x.at(0)}, around, [step, *before],
+                predicates=x.inside(0),
+            )  # fmt: skip
+            writer.note_apart(self.schedule.instructions[row])
 
 
 class TileSizes(NamedTuple):
@@ -313,7 +286,7 @@ def tiled_s(
     chains: int,
     is_on_tensor_cores: bool = False,
 ) -> float:
-    """Seconds of a product; tiles come from the caches once for each group.
+    """Predict the seconds of a product; groups read each tile from the caches once.
 
     Args:
         n_items: of a work-group.
@@ -325,53 +298,39 @@ def tiled_s(
     assert sides is not None
     if registers > MAX_REGISTERS:
         return inf
-    n_rows = einsum.batch_size
-    n_groups, n_tiles = _n_groups_and_tiles(sides, tiles)
-    tile_bytes, out_bytes = _bytes_of_group(einsum, sides, tiles)
+    n_rows, itemsize = einsum.batch_size, itemsize_of(einsum)
+    n_tiles = -(-sides.summed.n_values // (tiles.depth * tiles.shares))
+    n_groups = sides.batch.n_values * tiles.shares
+    n_groups *= -(-sides.across.n_values // tiles.across)
+    n_groups *= -(-sides.along.n_values // tiles.along)
+    box = {
+        **sides.across.box_of(tiles.across),
+        **sides.along.box_of(tiles.along),
+        **sides.summed.box_of(tiles.depth),
+    }
+    # what a group reads for a step along the sum, and what it writes in all
+    tile_bytes = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
+    out_bytes = read_bytes(einsum, einsum.output, itemsize, box) * n_rows
     # tiles are read from the caches and written to shared memory
-    requests = 2 * tile_bytes / LINE_BYTES + n_items / WARP * tiles.depth * cycles
+    requests = 2 * tile_bytes / h.LINE_BYTES + n_items / h.WARP * tiles.depth * cycles
     entries = tiles.depth * tiles.across * tiles.along
     launch = LaunchWork(
         n_groups=n_groups,
         n_items=n_items,
-        itemsize=itemsize_of(einsum),
+        itemsize=itemsize,
         # also of ragged tiles, which are multiplied as if they were full
         multiply_adds=n_groups * n_tiles * entries * n_rows,
-        requests=n_groups * (n_tiles * requests + out_bytes / LINE_BYTES),
+        requests=n_groups * (n_tiles * requests + out_bytes / h.LINE_BYTES),
         cached_bytes=n_groups * (n_tiles * tile_bytes + out_bytes),
         distinct_bytes=sum(distinct_bytes(einsum)),
         # tiles that are ahead wait together
-        steps=STEPS_OF_TILE * n_tiles / max(tiles.stages - 1, 1),
+        steps=h.STEPS_OF_TILE * n_tiles / max(tiles.stages - 1, 1),
         shared_bytes=shared_bytes,
         registers=registers,
         chains=chains,
         is_on_tensor_cores=is_on_tensor_cores,
     )
     return launch_s(gpu, launch) + _adding_s(einsum, machine, tiles.shares)
-
-
-def _n_groups_and_tiles(sides: Sides, tiles: TileSizes) -> tuple[int, int]:
-    """Work-groups of a product, and tiles along the sum that each has."""
-    n_tiles = -(-sides.summed.n_values // (tiles.depth * tiles.shares))
-    n_of_output = (
-        -(-sides.across.n_values // tiles.across)
-        * -(-sides.along.n_values // tiles.along)
-    )  # fmt: skip
-    return sides.batch.n_values * tiles.shares * n_of_output, n_tiles
-
-
-def _bytes_of_group(
-    einsum: BatchedEinsum, sides: Sides, tiles: TileSizes
-) -> tuple[float, float]:
-    """What a group reads for a step along the sum, and what it writes in all."""
-    box = {
-        **sides.across.box_of(tiles.across),
-        **sides.along.box_of(tiles.along),
-        **sides.summed.box_of(tiles.depth),
-    }
-    tile_bytes = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
-    of_row = read_bytes(einsum, einsum.output, itemsize_of(einsum), box)
-    return tile_bytes, of_row * einsum.batch_size
 
 
 def _adding_s(einsum: BatchedEinsum, machine: Machine, shares: int) -> float:
@@ -383,4 +342,5 @@ def _adding_s(einsum: BatchedEinsum, machine: Machine, shares: int) -> float:
     n_bytes = points(einsum, einsum.output) * itemsize_of(einsum) * einsum.batch_size
     # parts are written once and read once
     rate = gpu.bandwidth_bytes_per_s
-    return gpu.launch_s + LATENCY_S * shares / UNROLLED + 2 * shares * n_bytes / rate
+    latency_s = h.LATENCY_S * shares / h.UNROLLED
+    return gpu.launch_s + latency_s + 2 * shares * n_bytes / rate

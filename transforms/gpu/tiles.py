@@ -1,549 +1,347 @@
-"""Tiles of operands in shared memory: who loads what, and when.
+"""Tiles of work-groups: loops over a grid, shares of work-items, and their sums.
 
-A tile of an operand is ``depth`` values of the summed indices by ``side.tile`` of the
-others; ``stages`` of them are in shared memory at once. With three stages, copies are
-two tiles ahead of the products::
+Loopy maps loops with the tags ``g.0``, ``g.1``, ... to work-groups and those with
+``l.0``, ``l.1``, ... to the work-items of a group, of which the neighbours along
+``l.0`` make up a warp. For an output ``ij`` with extents N and 5, blocks of 256::
 
-    tile     0        1        2        3
-    copy     0  1 |   2    |   3    |   4          (| is a barrier)
-    wait          0   |    1   |    2   |    3     (all copies but the last one)
-    multiply      0   |    1   |    2   |    3
-    slot of the copy  2        0        1          later = (tile + 2) % 3
+    group  0 <= group, 256*group < 5*N          g.0
+    item   0 <= item < 256                      l.0
+    i = (256*group + item) / 5,  j = (256*group + item) % 5
 
-One barrier for each tile is enough: behind it, all work-items have their copies of this
-tile, and none still reads the tile before, whose slot is the one that is filled next.
+Divisions are the expensive part of this: :meth:`GroupWriter.points_of` makes each of
+them once, before the loops that use it. A sum ends in a register of a work-item, or in
+a tree of those that share it::
 
-Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", "Pipelining".
+    part    p0  p1  p2  p3     half = 2, then 1:
+            p0+p2  p1+p3       a barrier after each
+            p0+p1+p2+p3
+
+Source for trees: Harris, Optimizing Parallel Reduction in CUDA (2007).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.transforms.gpu.grid import Items, Points, points_of
-from feinsum.transforms.gpu.layouts import (
-    UNSWIZZLED,
-    Flat,
-    Partition,
-    Swizzle,
-    is_evenly_partitioned,
-    partition,
-)
-from feinsum.transforms.gpu.reads import OperandSource, Reads, reads_of, source_of
-from feinsum.transforms.primitives import NestWriter
-from feinsum.transforms.primitives.copy_async import (
-    VECTOR_BYTES,
-    AsyncCopy,
-    await_groups,
-    close_group,
-    copy_async,
-)
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum, Extent
+from feinsum.records.environment import DeviceKind
+from feinsum.transforms.gpu.heuristics import MAX_COUNTED
+from feinsum.transforms.gpu.layouts import Flat, Layout, grid_axes
+from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 
-Key: TypeAlias = tuple[str, bool]
-"""An operand, and whether it is the one that is across."""
+GPUS: frozenset[DeviceKind] = frozenset({"gpu"})
+"""The kinds of devices that these families are for."""
+
+Point: TypeAlias = Mapping[str, Expression]
+"""The value of each index."""
 
 
-@dataclass(frozen=True)
-class SharedTile:
-    """Tiles of an operand in shared memory, of which several are there at once.
-
-    Attributes:
-        is_deep: whether entries along the summed indices lie side by side.
-        swizzle: where entries along the others lie.
-    """
-
-    array: str
-    is_deep: bool
-    swizzle: Swizzle
-
-    def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
-        """The entry by its places along the summed indices and along the others."""
-        return self._entry(slot, deep, self.swizzle.position(wide))
-
-    def loaded(
-        self, slot: Expression, deep: Expression, wide: Expression
-    ) -> p.Subscript:
-        """The entry, by its place in the order in which operands are read."""
-        return self._entry(slot, deep, self.swizzle.position_of_load(wide))
-
-    def _entry(
-        self, slot: Expression, deep: Expression, wide: Expression
-    ) -> p.Subscript:
-        at = (wide, deep) if self.is_deep else (deep, wide)
-        return var(self.array)[(slot, *at)]
+def has_plain_dtype(einsum: BatchedEinsum) -> bool:
+    """Tell whether GPU kernels support all dtypes: no complex numbers."""
+    return all(operand.dtype.kind in "biuf" for operand in einsum.operands)
 
 
-@dataclass(frozen=True)
-class Side:
-    """One operand's part of the output, cut into tiles.
+def is_double(einsum: BatchedEinsum) -> bool:
+    """Tell whether all operands are of double precision."""
+    return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
+
+
+def extent_of(extent: Extent) -> Expression:
+    """Return an extent in terms of the kernel: a number, or a parameter's variable."""
+    return extent if isinstance(extent, int) else var(extent.name)
+
+
+class Items(NamedTuple):
+    """The work-items of a group.
 
     Attributes:
-        group: the iname of the tiles.
-        tile: its length.
-        swizzle: the order of its entries.
+        inames: of the axes, that of neighbours first.
+        sizes: how many work-items each axis has.
     """
 
-    flat: Flat
-    group: str
-    tile: int
-    swizzle: Swizzle = UNSWIZZLED
+    inames: tuple[str, ...]
+    sizes: tuple[int, ...]
 
     @property
-    def start(self) -> Expression:
-        return self.tile * var(self.group)
-
-
-@dataclass(frozen=True)
-class TileRange:
-    """Every so many-th tile along the summed indices, from one on.
-
-    Attributes:
-        share: the iname of the first one; empty for zero.
-        n: in how many shares they are dealt out.
-    """
-
-    share: str = ""
-    n: int = 1
+    def n(self) -> int:
+        return prod(self.sizes)
 
     @property
-    def text(self) -> str:
-        """A tile by its number in a share, in isl's syntax with ``{}`` for that."""
-        return f"{self.share} + {self.n}*{{}}" if self.share else "{}"
+    def number(self) -> Expression:
+        """The number of a work-item in its group, neighbours first."""
+        strides = tuple(prod(self.sizes[:k]) for k in range(len(self.sizes)))
+        return Layout(self.sizes, strides)(*map(var, self.inames))
 
-    def tile(self, number: Expression) -> Expression:
-        return p.Sum((var(self.share), self.n * number)) if self.share else number
+
+class OutputGrid(NamedTuple):
+    """A work-item for each entry of an output, or a row of them.
+
+    Attributes:
+        groups: the inames of the work-groups.
+        item: that of the entries of a group.
+        points: the value of each index of the output.
+    """
+
+    groups: Names
+    item: str
+    points: dict[str, Expression]
 
 
 @dataclass(frozen=True)
-class Tiled:
-    """An operand at the present step of the loop over tiles.
+class Points:
+    """The values of indices at each step of a share, computed once.
 
     Attributes:
-        tiles: of what it reads.
-        slot: the scalar that says which ones they are.
-        value: of the operand, given the entries and the place along the sums.
+        arrays: of a work-item, one for each index.
+        value: the array of the values of all indices as one.
+        limit: the scalar below which these are inside; empty if they always are.
+        statements: the ids of those that compute them.
     """
 
-    tiles: tuple[SharedTile, ...]
-    slot: str
-    dtype: np.dtype[Any]
-    value: Callable[[Sequence[Expression], Expression], Expression]
+    arrays: Mapping[str, str]
+    value: str
+    limit: str
+    statements: tuple[str, ...]
 
-    def at(self, deep: Expression, wide: Expression) -> Expression:
-        entries = [tile.at(var(self.slot), deep, wide) for tile in self.tiles]
-        return self.value(entries, deep)
+    def at(self, step: Expression) -> dict[str, Expression]:
+        return {index: var(array)[step] for index, array in self.arrays.items()}
 
-
-@dataclass(frozen=True)
-class Load:
-    """An operand and the way that it takes to its tiles.
-
-    Attributes:
-        deep, wide: what a work-item has of a tile.
-        partitioned: the ids of what computes where these begin.
-        points: of the indices that are not summed.
-        source: if it is copied; else it is computed in registers first.
-        lanes: entries of one copy.
-        registers: the array of these; empty for copies.
-    """
-
-    operand: str
-    tile: SharedTile
-    deep: Partition
-    wide: Partition
-    partitioned: Names
-    points: Points
-    source: OperandSource | None
-    lanes: int
-    registers: str
+    def inside(self, step: Expression) -> tuple[Expression, ...]:
+        """Return the guard of a ragged edge; empty if all are known to be inside."""
+        if not self.limit:
+            return ()
+        return (p.Comparison(var(self.value)[step], "<", var(self.limit)),)
 
 
-class _Steps(NamedTuple):
-    """What the statements of a load have in common.
-
-    Attributes:
-        at: steps along the summed indices and along the others.
-        points: of the operand's span.
-        inside: conditions to be within the extents.
-        before: the ids of what has to be done before.
-    """
-
-    loops: Names
-    at: tuple[Expression, Expression]
-    points: tuple[Expression, ...]
-    inside: tuple[Expression, ...]
-    before: Names
-
-
-class _Stage(NamedTuple):
-    """A step of the loop over tiles.
-
-    Attributes:
-        loops: with that over tiles.
-        tile: the number of the tile that is multiplied.
-        later: that of the tile that is loaded.
-        now, slot: the scalars that hold their places in shared memory.
-        barrier: ids of the barrier and of what computes these places.
-        set_slot: the id of the latter for ``slot``.
-    """
-
-    loops: Names
-    tile: Expression
-    later: Expression
-    now: str
-    slot: str
-    barrier: Names
-    set_slot: str
-
-
-class TileWriter:
-    """Writes the loop over tiles, in which later ones are loaded ahead.
-
-    Rewrite::
-
-        for tile:  acc += A(tile)*B(tile)
-
-        A_tile[0], B_tile[0] = A(0), B(0)
-        for tile:
-            (barrier)
-            A_tile[(tile + 1) % 2], B_tile[(tile + 1) % 2] = A(tile + 1), B(tile + 1)
-            acc += A_tile[tile % 2]*B_tile[tile % 2]
-
-    Arrays are copied while products are computed, with instructions for that, and so
-    can be several tiles ahead; functions of arrays are kept in registers so long.
-    Entries beyond the extents are zero, so that whoever reads a tile reads all of it.
+class GroupWriter(NestWriter):
+    """Writes nests of work-groups.
 
     Args:
-        stages: how many tiles of an operand are there at once, 2 or more.
-        is_copied: whether arrays are copied; else they are treated as functions.
-        keeps_order: whether entries that are neighbours in an operand are so in its
-            tile; else those are that are not along the summed indices.
-        is_late: whether functions of arrays are evaluated when a tile is read, and
-            what they read is copied.
-        tile_range: which tiles a group has; by default all.
+        element: a long index of which a group has ``n_elements`` values at a time;
+            points of the group count them from its first one. None by default.
     """
 
     def __init__(
-        self,
-        writer: NestWriter,
-        items: Items,
-        summed: Flat,
-        depth: int,
-        batch: Mapping[str, Expression],
-        grid: Sequence[str],
-        *,
-        stages: int,
-        is_copied: bool,
-        keeps_order: bool,
-        is_late: bool = False,
-        tile_range: TileRange | None = None,
+        self, schedule: Schedule, element: str = "", n_elements: int = 0
     ) -> None:
-        self.writer, self.items = writer, items
-        self.tile_range = tile_range or TileRange()
-        self.summed, self.depth, self.batch = summed, depth, batch
-        self.stages, self.is_copied, self.keeps_order = stages, is_copied, keeps_order
-        self.is_late = is_late
-        self.around = (*grid, *reversed(items.inames))
-        self.item = writer.array("number", (), np.dtype(np.uint32))
-        self.numbered = writer.assign(
-            "number", var(self.item), items.number, self.around
-        )
+        super().__init__(schedule)
+        self.element, self.n_elements = element, n_elements
 
-    def write_products(
-        self,
-        wanted: Mapping[Key, tuple[str, Side]],
-        multiply: Callable[[Mapping[Key, Tiled], Names, Names], tuple[Names, Names]],
-    ) -> None:
-        """Write the loop.
+    # extents within a group
+
+    def length(self, index: str) -> int:
+        """Return how many values an index has within a group."""
+        if index == self.element:
+            return self.n_elements
+        extent = self.schedule.extents[index]
+        # families offer no einsum with a second extent that is known at run time only
+        assert isinstance(extent, int)
+        return extent
+
+    def volume(self, indices: Iterable[str]) -> int:
+        return prod(map(self.length, indices))
+
+    def flat(self, indices: Names) -> Flat:
+        return Flat(indices, tuple(self.length(i) for i in indices))
+
+    def points_of_all(self, points: Point, group: str) -> dict[str, Expression]:
+        """Return points with the elements counted from the first of all."""
+        # what has no element is the same for all groups
+        if self.element not in points:
+            return dict(points)
+        start = self.n_elements * var(group)
+        return {**points, self.element: p.Sum((start, points[self.element]))}
+
+    # loops
+
+    def unroll(self, n: int) -> str:
+        return self.loop("u", size=n, tag="unr")
+
+    def loops_over(
+        self, indices: Iterable[str], tag: str = ""
+    ) -> tuple[list[str], dict[str, Expression]]:
+        """Loop over all values of indices within a group; return their points, too."""
+        inames = {i: self.loop(i, size=self.length(i), tag=tag) for i in indices}
+        return [*inames.values()], {i: var(iname) for i, iname in inames.items()}
+
+    def output_grid(self, stem: str, n_items: int, tag: str = "l.0") -> OutputGrid:
+        """Loop over the output, ``n_items`` entries a group.
+
+        Raises:
+            TransformError: if the output has more run-time extents than a grid axes.
+        """
+        axes = grid_axes(self.schedule.output, self.schedule.extents)
+        if axes is None:
+            raise TransformError(
+                "the output has more run-time extents than a grid axes"
+            )
+        first, *others = axes
+        group = self.loop("group", f"{n_items}*{{}} < {first.size}", tag="g.0")
+        # the last group may be ragged: its bound is that of the items
+        item = self.loop(
+            stem, f"{n_items}*{group} + {{}} < {first.size}", size=n_items, tag=tag
+        )
+        points = first.unravel(p.Sum((n_items * var(group), var(item))))
+        groups = [group]
+        for axis, flat in enumerate(others, start=1):
+            groups.append(self.loop("group", size=flat.extents[0], tag=f"g.{axis}"))
+            points[flat.indices[0]] = var(groups[-1])
+        return OutputGrid(tuple(groups), item, points)
+
+    def strided(
+        self, stem: str, item: str, n_items: int, *limits: str
+    ) -> tuple[str, Expression]:
+        """Loop over values that are dealt out to neighbouring items; return the value.
 
         Args:
-            wanted: operands with the side that each has.
-            multiply: given the tiles, the loops and what has to be done before, it
-                writes the products; the ids of those that read tiles, and of the last
-                ones.
+            item: the iname of the axis of the ``n_items`` work-items.
+            limits: each a condition in isl's syntax, with ``{}`` for the value.
         """
-        by_key = {key: self._loads(*pair) for key, pair in wanted.items()}
-        loads = [load for several in by_key.values() for load in several]
-        first, closed = self._load_first(loads)
-        stage = self._next_stage(loads, closed)
-        begun = [
-            self._begin_copy(load, stage.later, var(stage.slot), stage.loops,
-                             stage.barrier)
-            if load.source is not None
-            else self._compute(load, stage.later, stage.loops, stage.barrier)
-            for load in loads
-        ]  # fmt: skip
-        closed = self._close_copies(stage.loops, begun)
-        size, sized = self._summed_size(wanted)
-        tiled = {
-            key: self._tiled(wanted[key][0], several, stage.now, stage.tile, size)
-            for key, several in by_key.items()
+        step = self.loop(
+            stem, *(limit.format(f"({item} + {n_items}*{{0}})") for limit in limits)
+        )
+        return step, p.Sum((var(item), n_items * var(step)))
+
+    # sums
+
+    def add_up(
+        self,
+        dtype: np.dtype[Any],
+        term: Expression,
+        around: Sequence[str],
+        sums: Sequence[str],
+        after: Collection[str] = (),
+        *,
+        conditions: Collection[Expression] = (),
+    ) -> tuple[Expression, str]:
+        """Add up terms in a register of a work-item; return it, and the last id.
+
+        Rewrite::
+
+            total = 0
+            for sums:  if conditions:  total = total + term
+
+        Args:
+            around: the loops of the work-item.
+            sums: those of the sum.
+        """
+        total = var(self.array("total", (), dtype))
+        zero = self.assign("zero", total, dtype.type(0), around, after)
+        add = self.assign(
+            "add", total, p.Sum((total, term)), [*around, *sums], [zero, *after],
+            predicates=conditions,
+        )  # fmt: skip
+        return total, add
+
+    def add_in_tree(
+        self,
+        entry: Callable[[Expression], Expression],
+        n: int,
+        around: Sequence[str],
+        last: str,
+        tag: str = "l.0",
+    ) -> str:
+        """Add ``n`` shared numbers up to the first one; return the id of the last step.
+
+        Rewrite::
+
+            for half in n/2, ..., 2, 1:  if lane < half:
+                entry[lane] = entry[lane] + entry[lane + half]
+                (barrier)
+
+        Args:
+            entry: one of the numbers.
+            tag: the axis of the group whose work-items add.
+        """
+        # Loopy puts a barrier between two steps, of which one reads what the other
+        # writes
+        while n := n // 2:
+            lane = self.loop("lane", size=n, tag=tag)
+            near, far = entry(var(lane)), entry(p.Sum((var(lane), n)))
+            loops = [*around, lane]
+            last = self.assign("halve", near, p.Sum((near, far)), loops, [last])
+        return last
+
+    # indices that are taken apart
+
+    def points_of(
+        self,
+        flat: Flat,
+        n: int,
+        at: Callable[[Expression], Expression],
+        loops: Sequence[str],
+        after: Collection[str] = (),
+        *,
+        tile: int | None,
+    ) -> Points:
+        """Compute the indices that make up one, a division for each.
+
+        Rewrite, for indices i and j, of which j is the faster, of extent J::
+
+            for step:  value[step] = at(step)
+            for step:  j[step] = value[step] % J
+            for step:  i[step] = value[step] / J
+
+        Args:
+            n: how many steps there are.
+            tile: the length of the tiles that they are in; None if these go beyond
+                the end.
+        """
+        statements: list[str] = []
+
+        def steps_of(
+            stem: str, dtype: Any, value: Callable[[Expression], Expression]
+        ) -> str:
+            array = self.array(stem, (n,), np.dtype(dtype))
+            step = self.loop("step", size=n, tag="unr")
+            entry, before = var(array)[var(step)], [*after, *statements]
+            statements.append(
+                self.assign(stem, entry, value(var(step)), [*loops, step], before)
+            )
+            return array
+
+        is_long = not flat.is_known or flat.n_values >= MAX_COUNTED
+        # unsigned, as C rounds quotients of signed numbers towards zero, not down
+        count = np.uint64 if is_long else np.uint32
+        limit = ""
+        if tile is None or not flat.is_divided_by(tile):
+            limit = self.array("limit", (), np.dtype(count))
+            size = flat.size_in_c
+            statements.append(self.assign("limit", var(limit), size, loops, after))
+        # the quotient of one division is the dividend of the next one
+        value = rest = steps_of("value", count, at)
+        parts: dict[str, list[tuple[int, str]]] = {}
+        for index, factor, extent in flat.parts[:0:-1]:
+            part = steps_of(index, np.int64, _applied(p.Remainder, rest, extent))
+            rest = steps_of("rest", count, _applied(p.FloorDiv, rest, extent))
+            parts.setdefault(index, []).append((factor, part))
+        index, factor, _ = flat.parts[0]
+        part = steps_of(index, np.int64, lambda step: var(rest)[step])
+        parts.setdefault(index, []).append((factor, part))
+        # an index that is cut in pieces has two parts: the piece, and the value in it
+        arrays = {
+            index: of[0][1] if len(of) == 1 else steps_of(index, np.int64, _joined(of))
+            for index, of in parts.items()
         }
-        reads, last = multiply(tiled, stage.loops, (*stage.barrier, *closed, *sized))
-        after = [*last, *begun, stage.set_slot]
-        settled = [
-            self._settle(load, var(stage.slot), stage.loops, after)
-            for load in loads
-            if load.source is None
-        ]
-        # the barrier and the waits above order these, which Loopy cannot see
-        self.writer.note_ordered(*first, *begun, *reads, *settled)
+        return Points(arrays, value, limit, tuple(statements))
 
-    def _load_first(self, loads: Sequence[Load]) -> tuple[list[str], list[str]]:
-        """Load all tiles but one before the loop; ids of loads, and of their groups."""
-        early = self.writer.loop("early", size=self.stages - 1, tag="unr")
-        loops, tile = [*self.around, early], var(early)
-        first = [
-            self._begin_copy(load, tile, tile, loops, [])
-            if load.source is not None
-            else self._compute(load, tile, loops, [], tile)
-            for load in loads
-        ]
-        return first, self._close_copies(loops, first)
 
-    def _next_stage(self, loads: Sequence[Load], closed: Sequence[str]) -> _Stage:
-        """The loop over tiles, up to the barrier."""
-        writer, n_ahead = self.writer, self.stages - 1
-        tile = writer.loop(
-            "tile", f"{self.depth}*({self.tile_range.text}) < {self.summed.size}"
-        )
-        loops = (*self.around, tile)
-        now, set_now = writer.scalar("now", p.Remainder(var(tile), self.stages), loops)
-        later = p.Sum((var(tile), n_ahead))
-        slot, set_slot = writer.scalar("slot", p.Remainder(later, self.stages), loops)
-        before = [*closed, set_now, set_slot]
-        if any(load.source is not None for load in loads):
-            # stages - 1 tiles are on their way; the oldest has to be there
-            wait = partial(await_groups, self.stages - 2)
-            before = [writer.add("wait", wait, loops, before)]
-        # one barrier for each tile: after it, nobody reads the one before, whose
-        # place is filled next
-        barrier = (writer.barrier(loops, before), set_now, set_slot)
-        return _Stage(loops, var(tile), later, now, slot, barrier, set_slot)
+def _joined(parts: Sequence[tuple[int, str]]) -> Callable[[Expression], Expression]:
+    return lambda step: p.Sum(
+        tuple(factor * var(array)[step] for factor, array in parts)
+    )
 
-    def _loads(self, operand: str, side: Side) -> list[Load]:
-        """One of an operand, or one of each array that it is a function of."""
-        reads = self._reads(operand)
-        if reads is not None:
-            return [self._load(operand, side, source) for source in reads.sources]
-        source = source_of(self.writer.schedule, operand) if self.is_copied else None
-        return [self._load(operand, side, source)]
 
-    def _reads(self, operand: str) -> Reads | None:
-        """What it reads, if it is a function that is evaluated in the end."""
-        schedule = self.writer.schedule
-        if not self.is_late or source_of(schedule, operand) is not None:
-            return None
-        return reads_of(schedule, operand)
-
-    def _summed_size(
-        self, wanted: Mapping[Key, tuple[str, Side]]
-    ) -> tuple[Expression, Names]:
-        """The number of terms, and the ids of what computes it."""
-        is_late = any(
-            self._reads(operand) is not None for operand, _ in wanted.values()
-        )
-        if self.summed.is_known or not is_late:
-            return self.summed.size_in_c, ()
-        # in a scalar, as Loopy understands no casts where it checks bounds
-        size, computed = self.writer.scalar("size", self.summed.size_in_c, self.around)
-        return var(size), (computed,)
-
-    def _tiled(
-        self,
-        operand: str,
-        loads: Sequence[Load],
-        now: str,
-        tile: Expression,
-        size: Expression,
-    ) -> Tiled:
-        """Tiles of what an operand reads, whose function is zero beyond the sums."""
-        reads, tiles = self._reads(operand), tuple(load.tile for load in loads)
-        dtype = self.writer.schedule.dtypes[operand]
-        if reads is None:
-            return Tiled(tiles, now, dtype, lambda entries, _: entries[0])
-        start = self.depth * self.tile_range.tile(tile)
-
-        def value(entries: Sequence[Expression], deep: Expression) -> Expression:
-            in_full = reads.value(entries)
-            if self.summed.is_divided_by(self.depth):
-                return in_full
-            # the entries beyond are zero, of which the function may be anything
-            inside = p.Comparison(p.Sum((start, deep)), "<", size)
-            return p.If(inside, in_full, dtype.type(0))
-
-        return Tiled(tiles, now, dtype, value)
-
-    def _load(self, operand: str, side: Side, source: OperandSource | None) -> Load:
-        """The tiles of an operand, and the part of each that a work-item loads."""
-        writer, schedule = self.writer, self.writer.schedule
-        span, dtype = schedule.spans[operand], schedule.dtypes[operand]
-        # neighbours in memory are loaded by neighbours: along the last index
-        is_deep = bool(span) and span[-1] in self.summed.indices
-        shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
-        is_kept = self.keeps_order or not is_deep
-        n_rows, n_columns = shape if is_kept else shape[::-1]
-        swizzle = UNSWIZZLED if is_deep else side.swizzle
-        array = writer.array(
-            f"{operand}_tile", (self.stages, n_rows, n_columns + swizzle.padding),
-            dtype, is_shared=True,
-        )  # fmt: skip
-        lanes = 1
-        if source is not None and is_kept and swizzle.piece == 1:
-            fast = self.summed if is_deep else side.flat
-            lanes = self._lanes(source, operand, fast, shape)
-        parts = [
-            self._with_scalar_start(part)
-            for part in partition(*shape, self.items.n, var(self.item), lanes)
-        ]
-        (deep, deep_id), (wide, wide_id) = parts[::-1] if is_deep else parts
-        points = points_of(
-            writer, side.flat, wide.n, wide.after(side.start), self.around,
-            [deep_id, wide_id], tile=side.tile,
-        )  # fmt: skip
-        registers = ""
-        if source is None:
-            registers = writer.array("ahead", (deep.n, wide.n), dtype)
-        return Load(
-            operand, SharedTile(array, is_deep and is_kept, swizzle), deep, wide,
-            (deep_id, wide_id), points, source, lanes, registers,
-        )  # fmt: skip
-
-    def _with_scalar_start(self, part: Partition) -> tuple[Partition, str]:
-        """A partition that begins at a scalar, and the id of what computes this."""
-        # else each step would divide the number of the work-item anew
-        first, computed = self.writer.scalar(
-            "first", part.first, self.around, (self.numbered,)
-        )
-        return replace(part, first=var(first)), computed
-
-    def _lanes(
-        self, source: OperandSource, operand: str, fast: Flat, shape: tuple[int, int]
-    ) -> int:
-        """The most entries that one copy can move without crossing the end of a row."""
-        schedule, (last, _, extent) = self.writer.schedule, fast.parts[-1]
-        span = schedule.spans[operand]
-        is_row = bool(span) and span[-1] == last
-        if not is_row or source.neighbour != source.arguments[-1]:
-            return 1
-        lanes = VECTOR_BYTES // schedule.dtypes[operand].itemsize
-        fits = (
-            isinstance(extent, int)
-            and extent % lanes == 0
-            and is_evenly_partitioned(shape[0], shape[1] // lanes, self.items.n)
-        )
-        return lanes if fits else 1
-
-    def _close_copies(self, loops: Sequence[str], begun: list[str]) -> list[str]:
-        """Make a group of the copies of a tile, so that it can be waited for."""
-        if not self.is_copied:
-            return begun
-        return [self.writer.add("close", close_group, loops, begun), *begun]
-
-    def _steps(
-        self, load: Load, tile: Expression, loops: Sequence[str], after: Collection[str]
-    ) -> _Steps:
-        """The points of a tile, which may be beyond the last, for a work-item."""
-        deep = points_of(
-            self.writer, self.summed, load.deep.n,
-            load.deep.after(self.depth * self.tile_range.tile(tile)),
-            loops, [*load.partitioned, *after], tile=None,
-        )  # fmt: skip
-        k, s = (
-            self.writer.loop("step", size=part.n, tag="unr")
-            for part in (load.deep, load.wide)
-        )
-        points = {**self.batch, **load.points.at(var(s)), **deep.at(var(k))}
-        span = self.writer.schedule.spans[load.operand]
-        return _Steps(
-            (*loops, k, s),
-            (var(k), var(s)),
-            tuple(points[index] for index in span),
-            (*deep.inside(var(k)), *load.points.inside(var(s))),
-            (*load.partitioned, *load.points.statements, *deep.statements, *after),
-        )
-
-    def _begin_copy(
-        self,
-        load: Load,
-        tile: Expression,
-        slot: Expression,
-        loops: Sequence[str],
-        after: Collection[str],
-    ) -> str:
-        """Begin to copy a tile."""
-        writer, source = self.writer, load.source
-        assert source is not None
-        steps = self._steps(load, tile, loops, after)
-        k, s = steps.at
-        entry = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
-        target, target_id = writer.offset_scalar(entry, steps.loops, steps.before)
-        origin, origin_id = writer.scalar(
-            "origin", source.at(steps.points), steps.loops, steps.before
-        )
-        # outside, the copy writes zeros: no branch, and no tile with old entries
-        inside: Expression = 1
-        if steps.inside:
-            inside = p.If(p.LogicalAnd(steps.inside), 1, 0)
-        is_inside, inside_id = writer.scalar(
-            "inside", inside, steps.loops, steps.before
-        )
-        copy = AsyncCopy(
-            load.lanes, (load.tile.array, target), (source.array, origin), is_inside
-        )
-        begun = writer.add(
-            "copy", partial(copy_async, copy), steps.loops,
-            (target_id, origin_id, inside_id),
-        )  # fmt: skip
-        writer.note_apart(begun)
-        return begun
-
-    def _compute(
-        self,
-        load: Load,
-        tile: Expression,
-        loops: Sequence[str],
-        after: Collection[str],
-        slot: Expression | None = None,
-    ) -> str:
-        """Compute a work-item's part of a tile, in registers if it has no slot yet."""
-        writer, schedule = self.writer, self.writer.schedule
-        steps = self._steps(load, tile, loops, after)
-        k, s = steps.at
-        value = var(schedule.rules[load.operand])(*steps.points)
-        if steps.inside:
-            zero = schedule.dtypes[load.operand].type(0)
-            value = p.If(p.LogicalAnd(steps.inside), value, zero)
-        target = var(load.registers)[k, s]
-        if slot is not None:
-            target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
-        computed = writer.assign("load", target, value, steps.loops, steps.before)
-        writer.note_apart(computed)
-        return computed
-
-    def _settle(
-        self, load: Load, slot: Expression, loops: Sequence[str], after: Collection[str]
-    ) -> str:
-        """Move what is in registers to the tile, after the products of this step.
-
-        By then the loads have had as long as the products took.
-        """
-        writer = self.writer
-        k, s = (
-            writer.loop("step", size=part.n, tag="unr")
-            for part in (load.deep, load.wide)
-        )
-        target = load.tile.loaded(slot, load.deep.at(var(k)), load.wide.at(var(s)))
-        value = var(load.registers)[var(k), var(s)]
-        before = [*load.partitioned, *after]
-        settled = writer.assign("settle", target, value, [*loops, k, s], before)
-        writer.note_apart(settled)
-        return settled
+def _applied(
+    operation: Any, array: str, extent: Extent
+) -> Callable[[Expression], Expression]:
+    return lambda step: operation(var(array)[step], extent)

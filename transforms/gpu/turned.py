@@ -8,14 +8,13 @@ column of A. So a group reads a square row by row, and writes it column by colum
     reads neighbours       [x][y] for all x: 32 banks     writes neighbours
 
 With 32 entries a row, a column would be in one bank of shared memory.
+
+Operands that end in the last index of the output are read when it is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
-from typing import Self
 
 import loopy as lp
 from pymbolic import primitives as p
@@ -26,8 +25,6 @@ from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
-    OVERHEAD_CYCLES,
-    WARP,
     LaunchWork,
     factors_of,
     group_bytes,
@@ -36,19 +33,16 @@ from feinsum.transforms.gpu.cost import (
     loads,
     request_cycles,
 )
-from feinsum.transforms.gpu.grid import GPUS, has_plain_dtype, strided
+from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, OVERHEAD_CYCLES, WARP
 from feinsum.transforms.gpu.layouts import flat_of
-from feinsum.transforms.gpu.sums import BARRIER_CYCLES
+from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point, has_plain_dtype
 from feinsum.transforms.library.turned import turned_index
-from feinsum.transforms.primitives import NestWriter, begin
-from feinsum.transforms.primitives.schedule import Expression, Schedule, calls_product
+from feinsum.transforms.primitives import begin
+from feinsum.transforms.primitives.schedule import calls_product
 from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import number, text
 
-Points = Mapping[str, Expression]
-"""The value of each index."""
-
-SIDE = 32
+SIDE = WARP
 """Entries of a side of a square: a warp reads and writes as many neighbours."""
 
 
@@ -66,108 +60,70 @@ def gpu_turned(
             (barrier)
             for step:  out[j0 + y + rows*step, i0 + x] = square[x, y + rows*step]
 
-    Operands that end in the last index of the output are read when it is written.
-
     Parameters:
         turned: the index along which operands are read.
         rows: of work-items, of 32 each.
     """
-    squares = _Squares.of(
-        begin(t_unit, nest), text(parameters, "turned"), number(parameters, "rows")
-    )
-    return squares.written().t_unit
+    schedule = begin(t_unit, nest)
+    writer, extents = GroupWriter(schedule), schedule.extents
+    read, written = text(parameters, "turned"), schedule.output[-1]
+    rows, pair = number(parameters, "rows"), (read, written)
+    others = [index for index in schedule.output if index not in pair]
+    rest = flat_of(others, extents)
+    if rest is None:
+        raise TransformError("the output has more run-time extents than a grid axes")
+    below = f"{{}} < {rest.size}"
+    groups = [writer.loop("group", below, tag="g.0")] if others else []
+    tiles = {
+        index: writer.loop("tile", f"{SIDE}*{{}} < {extents[index]}", tag=f"g.{axis}")
+        for axis, index in enumerate(pair, start=len(groups))
+    }
+    fixed = rest.unravel(var(groups[0])) if groups else {}
 
+    def square_loops(fast: str, slow: str) -> tuple[list[str], Point]:
+        """Loop over a square; return the value within it of each of its indices."""
+        limits = {i: f"{SIDE}*{tiles[i]} + {{}} < {extents[i]}" for i in pair}
+        lane = writer.loop("lane", limits[fast], size=SIDE, tag="l.0")
+        item = writer.loop("item", size=rows, tag="l.1")
+        below = f"{{}} < {SIDE}"
+        step, value = writer.strided("step", item, rows, below, limits[slow])
+        return [*groups, *tiles.values(), lane, item, step], {
+            fast: var(lane), slow: value
+        }  # fmt: skip
 
-@dataclass(frozen=True)
-class _Squares:
-    """Writes the squares of a work-group; see :func:`gpu_turned`.
+    def of_all(within: Point) -> Point:
+        at = {i: p.Sum((SIDE * var(tiles[i]), x)) for i, x in within.items()}
+        return {**fixed, **at}
 
-    Attributes:
-        pair: the index along which operands are read, and that of the result.
-        rows: of work-items.
-        grid: the inames of the work-groups.
-        tiles: the iname that counts squares, for each index of the pair.
-        fixed: the other indices.
-    """
-
-    writer: NestWriter
-    pair: tuple[str, str]
-    rows: int
-    grid: list[str]
-    tiles: Points
-    fixed: Points
-
-    @classmethod
-    def of(cls, schedule: Schedule, read: str, rows: int) -> Self:
-        writer, extents = NestWriter(schedule), schedule.extents
-        pair = read, schedule.output[-1]
-        others = [index for index in schedule.output if index not in pair]
-        rest = flat_of(others, extents)
-        if rest is None:
-            raise TransformError(
-                "the output has more run-time extents than a grid axes"
-            )
-        below = f"{{}} < {rest.size}"
-        groups = [writer.loop("group", below, tag="g.0")] if others else []
-        tiles = [
-            writer.loop("tile", f"{SIDE}*{{}} < {extents[index]}", tag=f"g.{axis}")
-            for axis, index in enumerate(pair, start=len(groups))
-        ]
-        fixed = rest.unravel(var(groups[0])) if groups else {}
-        counted = dict(zip(pair, map(var, tiles), strict=True))
-        return cls(writer, pair, rows, [*groups, *tiles], counted, fixed)
-
-    def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
-        for k in range(len(self.writer.schedule.rows)):
-            self._row(k)
-        return self.writer.finished()
-
-    def _row(self, k: int) -> None:
-        """Squares of the operands that are transposed, then the results of a row."""
-        schedule, (read, written) = self.writer.schedule, self.pair
-        row = schedule.rows[k]
+    for k, row in enumerate(schedule.rows):
         transposed = [
             n for n in row if _is_transposed(schedule.spans[n], read, written)
         ]
-        loops, within = self._square(read, written)
-        squares, loads = [], []
+        loops, within = square_loops(read, written)
+        squares, before = [], []
         for name in transposed:
             # one entry more, so that a column is spread over all banks
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
-            square = var(self.writer.array("square", shape, dtype, is_shared=True))
-            value = calls_product(schedule, (name,), self._at(within))
+            square = var(writer.array("square", shape, dtype, is_shared=True))
+            value = calls_product(schedule, (name,), of_all(within))
             entry = square[within[written], within[read]]
-            loads.append(self.writer.assign("load", entry, value, loops))
+            before.append(writer.assign("load", entry, value, loops))
             squares.append(square)
         # the same square, now with neighbouring work-items along the other index
-        loops, within = self._square(written, read)
+        loops, within = square_loops(written, read)
         factors = [square[within[written], within[read]] for square in squares]
         if left := tuple(name for name in row if name not in transposed):
-            factors.append(calls_product(schedule, left, self._at(within)))
-        product = p.Product(tuple(factors))
-        self.writer.store(k, product, self._at(within), loops, loads)
-
-    def _square(self, fast: str, slow: str) -> tuple[list[str], Points]:
-        """Loops over a square, and the value within it of each of its indices."""
-        writer, extents = self.writer, self.writer.schedule.extents
-        limits = {i: f"{SIDE}*{self.tiles[i]} + {{}} < {extents[i]}" for i in self.pair}
-        lane = writer.loop("lane", limits[fast], size=SIDE, tag="l.0")
-        item = writer.loop("item", size=self.rows, tag="l.1")
-        step = strided(writer, "step", item, self.rows, f"{{}} < {SIDE}", limits[slow])
-        loops = [*self.grid, lane, item, step.iname]
-        return loops, {fast: var(lane), slow: step.value}
-
-    def _at(self, within: Points) -> Points:
-        starts = {index: SIDE * tile for index, tile in self.tiles.items()}
-        return {**self.fixed, **{i: p.Sum((starts[i], x)) for i, x in within.items()}}
+            factors.append(calls_product(schedule, left, of_all(within)))
+        writer.store(k, p.Product(tuple(factors)), of_all(within), loops, before)
+    return writer.finished().t_unit
 
 
 def _is_transposed(term: IndexList, read: str, written: str) -> bool:
     return term[-1:] == (read,) and written in term
 
 
-def _space(workload: Workload) -> Table | None:
+def space(workload: Workload) -> Table | None:
+    """Offer squares where the largest operand ends in another index than the output."""
     einsum = workload.einsum
     turned = turned_index(einsum) if has_plain_dtype(einsum) else None
     if turned is None:
@@ -178,19 +134,20 @@ def _space(workload: Workload) -> Table | None:
     return {"turned": (turned,), "rows": (8, 4, 16)}
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Both ways neighbours are neighbours in memory."""
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Predict the seconds: both ways, neighbours are neighbours in memory."""
     assert machine.gpu is not None
     rows, read = number(parameters, "rows"), text(parameters, "turned")
     written = einsum.output[-1]
+    lanes_along = {i: [{i: k} for k in range(WARP)] for i in (read, written)}
     sides = [points(einsum, (index,)) for index in (read, written)]
     others = points(einsum, einsum.output) // prod(sides)
     n_groups = others * prod(-(-side // SIDE) for side in sides)
     itemsize, terms = itemsize_of(einsum), [*loads(einsum)]
-    cycles = request_cycles(einsum, einsum.output, itemsize, _lanes(written))
+    cycles = request_cycles(einsum, einsum.output, itemsize, lanes_along[written])
     for term, size in terms:
-        lanes = _lanes(read if _is_transposed(term, read, written) else written)
-        cycles += request_cycles(einsum, term, size, lanes)
+        along = read if _is_transposed(term, read, written) else written
+        cycles += request_cycles(einsum, term, size, lanes_along[along])
     steps = SIDE // rows
     n_squares = sum(_is_transposed(term, read, written) for term, _ in terms)
     # in and out of each square, beside the operands and the result
@@ -211,18 +168,14 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     )
 
 
-def _lanes(index: str) -> list[dict[str, int]]:
-    return [{index: k} for k in range(WARP)]
-
-
 GPU_TURNED = register(
     Transform(
         "gpu_turned",
         1,
         "operands that are read along one index and written along another",
-        _space,
+        space,
         gpu_turned,
-        _cost,
+        cost,
         devices=GPUS,
     )
 )

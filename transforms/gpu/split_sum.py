@@ -1,0 +1,201 @@
+"""Few results of long sums: work-groups share each sum, and a second launch adds.
+
+Only between launches do all groups wait for each other.
+
+Source: Harris, Optimizing Parallel Reduction in CUDA (2007).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import log2
+
+import loopy as lp
+from pymbolic import parse, var
+from pymbolic import primitives as p
+
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum, Extent, Workload
+from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, distinct_bytes
+from feinsum.transforms.gpu.cost import (
+    LaunchWork,
+    factors_of,
+    group_bytes,
+    itemsize_of,
+    launch_s,
+    warp_cycles,
+)
+from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, MIN_SPLIT_TERMS, WARP
+from feinsum.transforms.gpu.layouts import Flat, flat_of
+from feinsum.transforms.gpu.sides import operand_order
+from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
+from feinsum.transforms.primitives import begin
+from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import number, volume
+
+
+def gpu_split_sum(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Deal the terms of a sum out to work-groups, and add what they have.
+
+    Rewrite, for ``ij->i`` with the summed index j::
+
+        for i:  out[i] = sum(j, A[i,j])
+
+        for i, part, x in parallel:
+            own[x] = sum(step, A[i, x + items*(part + parts*step)])
+            (barrier)
+            own[0] = own[0] + ... + own[items - 1]     # as a tree
+            if x == 0:  partial[part,i] = own[0]
+        (second launch)
+        for i, x in parallel:
+            own[x] = partial[x,i]
+            (barrier)
+            own[0] = own[0] + ... + own[parts - 1]     # as a tree
+            if x == 0:  out[i] = own[0]
+
+    Parameters:
+        items: work-items of a group, a power of two.
+        parts: work-groups of a sum, a power of two.
+    """
+    schedule = begin(t_unit, nest)
+    flats = output_and_sum(nest.einsum, schedule.extents)
+    if flats is None:
+        raise TransformError(
+            f"{nest.einsum.subscripts} has no sum, or two run-time extents in it or in "
+            "the output"
+        )
+    result, summed = flats
+    writer, rows = GroupWriter(schedule), range(len(schedule.rows))
+    items, parts = number(parameters, "items"), number(parameters, "parts")
+    dtypes = [schedule.dtype_of_row(k) for k in rows]
+
+    def add_in_tree(
+        row: int, n: int, item: str, grid: Names, value: Expression, after: list[str]
+    ) -> tuple[Expression, str]:
+        """Add up a value of every work-item; return the sum and the last id."""
+        terms = var(writer.array("own", (n,), dtypes[row], is_shared=True))
+        last = writer.assign("share", terms[var(item)], value, [*grid, item], after)
+        return terms[0], writer.add_in_tree(lambda at: terms[at], n, grid, last)
+
+    def add_part(row: int, partials: Expression) -> str:
+        """Add up the terms of one group."""
+        item = writer.loop("item", size=items, tag="l.0")
+        # all items of all groups take neighbouring terms at each step
+        n_items, first = items * parts, f"{item} + {items}*{part}"
+        step = writer.loop("step", f"{first} + {n_items}*{{}} < {summed.size}")
+        value = p.Sum((var(item), items * var(part), n_items * var(step)))
+        at = {**result.unravel(var(group)), **summed.unravel(value)}
+        product = calls_product(schedule, schedule.rows[row], at)
+        grid = (group, part)
+        total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
+        total, last = add_in_tree(row, items, item, grid, total, [last])
+        only = writer.loop("lane", size=1, tag="l.0")
+        entry = partials[var(part), var(group)]
+        return writer.assign("part", entry, total, [*grid, only], [last])
+
+    def add_parts(row: int, group: str, partials: Expression, after: list[str]) -> None:
+        """Add up the parts, in the second launch, and store the sum."""
+        item = writer.loop("item", size=parts, tag="l.0")
+        value = partials[var(item), var(group)]
+        total, last = add_in_tree(row, parts, item, (group,), value, after)
+        only = writer.loop("lane", size=1, tag="l.0")
+        writer.store(row, total, result.unravel(var(group)), [group, only], [last])
+
+    below = f"{{}} < {result.size}"
+    group = writer.loop("group", below, tag="g.0")
+    part = writer.loop("part", size=parts, tag="g.1")
+    # all arrays first: the loops of the first launch are in one order for all rows
+    shape = parts, parse(result.size)
+    handed = [
+        var(writer.array("partial", shape, dtype, is_global=True)) for dtype in dtypes
+    ]
+    stored = [add_part(k, handed[k]) for k in rows]
+    end, second = writer.launch_end(stored), writer.loop("group", below, tag="g.0")
+    for k in rows:
+        add_parts(k, second, handed[k], [stored[k], end])
+    return writer.finished().t_unit
+
+
+def output_and_sum(
+    einsum: BatchedEinsum, extents: Mapping[str, Extent]
+) -> tuple[Flat, Flat] | None:
+    """Return the output and the sum, each as one index; None if either is not.
+
+    >>> from feinsum.ir import array, einsum
+    >>> norm = einsum("ij,ij->", array("A", (9, 8)), array("B", (9, 8)))
+    >>> [flat.indices for flat in output_and_sum(norm, norm.extents)]
+    [(), ('i', 'j')]
+    """
+    summed = sorted(einsum.summation_indices, key=operand_order(einsum))
+    flats = flat_of(einsum.output, extents), flat_of(summed, extents)
+    if flats[0] is None or flats[1] is None or not summed:
+        return None
+    return flats[0], flats[1]
+
+
+def space(workload: Workload) -> Space | None:
+    """Offer shares of sums that are worth a second launch."""
+    einsum = workload.einsum
+    is_long = volume(einsum, tuple(einsum.summation_indices)) >= MIN_SPLIT_TERMS
+    fits = is_long and has_plain_dtype(einsum)
+    if not fits or output_and_sum(einsum, einsum.extents) is None:
+        return None
+    table = {"items": (256, 128, 512), "parts": (128, 32, 512, 8)}
+    return Space(table, proposes_all=True)
+
+
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Predict the seconds of both launches; the second reads what the first wrote."""
+    assert machine.gpu is not None
+    items, parts = number(parameters, "items"), number(parameters, "parts")
+    flats = output_and_sum(einsum, einsum.extents)
+    assert flats is not None
+    result, summed = flats
+    itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
+    # of a work-item, rounded up: the last step may not be full
+    n_groups, n_terms = result.n_values * parts, -(-summed.n_values // (items * parts))
+    lanes = [summed.unravel_number(k) for k in range(min(WARP, summed.n_values))]
+    read = n_terms * group_bytes(einsum, summed.box_of(items))
+    halvings = log2(items)
+    cycles = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
+    first = LaunchWork(
+        n_groups=n_groups,
+        n_items=items,
+        itemsize=itemsize,
+        multiply_adds=n_groups * items * n_terms * factors_of(einsum),
+        requests=n_groups * items / WARP * cycles,
+        cached_bytes=n_groups * read,
+        distinct_bytes=sum(distinct_bytes(einsum)),
+        steps=n_terms + halvings,
+        shared_bytes=items * itemsize * n_rows,
+    )
+    n_bytes = n_groups * itemsize * n_rows
+    second = LaunchWork(
+        n_groups=result.n_values,
+        n_items=parts,
+        itemsize=itemsize,
+        multiply_adds=n_groups * n_rows,
+        requests=n_groups / WARP * BARRIER_CYCLES * log2(parts),
+        cached_bytes=n_bytes,
+        distinct_bytes=n_bytes,
+        steps=1 + log2(parts),
+        shared_bytes=parts * itemsize * n_rows,
+    )
+    return launch_s(machine.gpu, first) + launch_s(machine.gpu, second)
+
+
+GPU_SPLIT_SUM = register(
+    Transform(
+        "gpu_split_sum",
+        1,
+        "few results of long sums, which work-groups share",
+        space,
+        gpu_split_sum,
+        cost,
+        devices=GPUS,
+    )
+)
