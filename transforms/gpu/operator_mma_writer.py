@@ -34,7 +34,6 @@ turn, with ``ahead``::
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
@@ -181,7 +180,7 @@ class OperatorMmaWriter(GroupWriter):
         self.rows, self.terms = self.flat(steps.rows), self.flat(steps.contracted)
         self.shared_accesses: list[str] = []
         self.settled_factors: list[str] = []
-        self._partitions: dict[tuple[int, int], tuple[tuple[Share, Share], Names]] = {}
+        self._partitions: dict[tuple[int, int], tuple[list[Share], Names]] = {}
         self._left: dict[tuple[Expression, str], tuple[str, str]] = {}
 
     def written(self) -> Schedule:
@@ -331,22 +330,15 @@ class OperatorMmaWriter(GroupWriter):
             self._left[key] = array, counted
         return self._left[key]
 
-    def _partition(self, slow: Names, fast: Names) -> tuple[tuple[Share, Share], Names]:
+    def _partition(self, slow: Names, fast: Names) -> tuple[list[Share], Names]:
         """Deal indices out, from scalars on; return what computes them, too."""
         key = self.volume(slow), self.volume(fast)
-        # parts of one shape share the scalars: a quotient takes tens of instructions
+        # parts of one shape share the scalars
         if key not in self._partitions:
             axes = ragged_partition(*key, self.n_items, var(self.item))
-            firsts = [
-                self.scalar("first", axis.first, self.around, (self.numbered,))
-                for axis in axes
-            ]
-            of_slow, of_fast = (
-                replace(axis, first=var(first))
-                for axis, (first, _) in zip(axes, firsts, strict=True)
+            self._partitions[key] = self.hold_starts(
+                axes, self.around, (self.numbered,)
             )
-            after = tuple(insn_id for _, insn_id in firsts)
-            self._partitions[key] = (of_slow, of_fast), after
         return self._partitions[key]
 
     # what comes in

@@ -25,7 +25,7 @@ Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", "Pipelining".
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -444,17 +444,9 @@ class TileLoop:
         if source is not None and is_kept and swizzle.piece == 1:
             fast = self.summed if is_deep else side.flat
             lanes = self._lanes(source, operand, fast, shape)
-        parts, ids = [], []
-        for part in partition(*shape, self.items.n, var(self.item), lanes):
-            # in a scalar: else each step would divide the number of the work-item anew
-            first, computed = writer.scalar(
-                "first", part.first, self.around, (self.numbered,)
-            )
-            parts.append(replace(part, first=var(first)))
-            ids.append(computed)
-        if is_deep:
-            parts, ids = parts[::-1], ids[::-1]
-        deep, wide = parts
+        axes = partition(*shape, self.items.n, var(self.item), lanes)
+        parts, ids = writer.hold_starts(axes, self.around, (self.numbered,))
+        deep, wide = parts[::-1] if is_deep else parts
         points = writer.points_of(
             side.flat, wide.n, lambda step: p.Sum((side.start, wide.at(step))),
             self.around, ids, tile=side.tile,
@@ -463,9 +455,7 @@ class TileLoop:
         if source is None:
             registers = writer.array("ahead", (deep.n, wide.n), dtype)
         tile = SharedTile(array, is_deep and is_kept, swizzle)
-        return Load(
-            operand, tile, deep, wide, tuple(ids), points, source, lanes, registers
-        )
+        return Load(operand, tile, deep, wide, ids, points, source, lanes, registers)
 
     def _lanes(
         self, source: OperandSource, operand: str, fast: Flat, shape: tuple[int, int]

@@ -22,7 +22,7 @@ Source for trees: Harris, Optimizing Parallel Reduction in CUDA (2007).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,7 +34,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
-from feinsum.transforms.gpu.layouts import Flat, Layout, grid_axes
+from feinsum.transforms.gpu.layouts import Flat, Layout, Share, grid_axes
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -210,6 +210,23 @@ class GroupWriter(NestWriter):
             stem, *(limit.format(f"({item} + {n_items}*{{0}})") for limit in limits)
         )
         return step, p.Sum((var(item), n_items * var(step)))
+
+    def hold_starts(
+        self, shares: Sequence[Share], around: Sequence[str], after: Names
+    ) -> tuple[list[Share], Names]:
+        """Compute where shares begin; return those from scalars on, and the ids.
+
+        Else each step would divide the number of the work-item anew, which takes tens
+        of instructions.
+        """
+        held = [self.scalar("first", share.first, around, after) for share in shares]
+        return (
+            [
+                replace(share, first=var(first))
+                for share, (first, _) in zip(shares, held, strict=True)
+            ],
+            tuple(insn_id for _, insn_id in held),
+        )
 
     # sums
 
