@@ -219,13 +219,13 @@ class GroupWriter(NestWriter):
         Else each step would divide the number of the work-item anew, which takes tens
         of instructions.
         """
-        held = [self.scalar("first", share.first, around, after) for share in shares]
+        scalars = [self.scalar("first", share.first, around, after) for share in shares]
         return (
             [
                 replace(share, first=var(first))
-                for share, (first, _) in zip(shares, held, strict=True)
+                for share, (first, _) in zip(shares, scalars, strict=True)
             ],
-            tuple(insn_id for _, insn_id in held),
+            tuple(insn_id for _, insn_id in scalars),
         )
 
     # sums
