@@ -34,6 +34,7 @@ from feinsum.raising.dependences import have_own_entries, storage
 from feinsum.raising.expressions import (
     Expression,
     Subscripts,
+    loops_of,
     rewrite_accesses,
     subscripts_of,
 )
@@ -88,14 +89,8 @@ def normalize(
         program, lambda k: refused(t_unit.with_kernel(k))
     ).kernel
     # loops of removed instructions would stay in the domains
-    unused = _loops(kernel) - _loops(rewritten)
+    unused = loops_of(*kernel.instructions) - loops_of(*rewritten.instructions)
     return t_unit.with_kernel(lp.remove_unused_inames(rewritten, unused))
-
-
-def _loops(kernel: lp.LoopKernel) -> frozenset[str]:
-    return frozenset[str]().union(
-        *(i.within_inames | i.reduction_inames() for i in kernel.instructions)
-    )
 
 
 def _without_loops(program: RewrittenKernel) -> RewrittenKernel:
