@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from feinsum.measure import open_device
+from tests.loopy_kernels import build_kernel
 
 VERSION = (2018, 2)
 
@@ -49,18 +50,14 @@ def half_kernel(dtype=np.float64):
 
 def two_launch_kernel():
     """``y`` is ``2 x`` read backwards; a global barrier makes two launches."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[e,i]: 0<=e,i<20}",
         """
         <> z[i] = 2*x[i]        {id=first}
         ... gbarrier            {id=barrier, dep=first}
         y[e] = z[19-e] + z[e]   {dep=barrier}
         """,
-        [
-            lp.GlobalArg("x", np.float64, shape=(20,)),
-            lp.GlobalArg("y", np.float64, shape=(20,)),
-        ],
-        lang_version=VERSION,
+        {"x,y": "20"},
         name="two_launches",
     )
     for iname in ("i", "e"):

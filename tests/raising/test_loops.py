@@ -12,6 +12,7 @@ import pytest
 from feinsum import raise_kernel
 from feinsum.measure import compile_kernel, open_device, random_arguments
 from feinsum.raising import single_nest
+from tests.loopy_kernels import build_kernel
 from tests.raising.forms import kernel_of
 from tests.raising.interpreter import run, run_raised
 from tests.raising.wordings import ROWS, SEVERAL, kernel
@@ -120,16 +121,10 @@ def test_parts_of_run_time_extents():
 def test_strides_that_only_a_call_knows(place, is_one_to_one):
     """Subscripts that no two points share, whatever the sizes, are those of einsums."""
     text = f"v[{place}] = v[{place}] + w[e]*sum(q, c[i,q])"
-    unit = lp.make_kernel(
+    unit = build_kernel(
         "[n,m] -> {[e,i,q]: 0<=e<m and 0<=i<n and 0<=q<3}",
         text,
-        [
-            lp.GlobalArg("v", np.float64, shape="2*n*m + (k + 3)*m"),
-            lp.GlobalArg("w", np.float64, shape="m"),
-            lp.GlobalArg("c", np.float64, shape="n,3"),
-            lp.ValueArg("n,m,k", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"v": "2*n*m + (k + 3)*m", "w": "m", "c": "n,3"},
     )
     raised = raise_kernel(unit)
     rules = [refused.rule for refused in raised.refused]
@@ -324,15 +319,10 @@ def test_inlined_functions_are_raised():
         name="mv",
         lang_version=(2018, 2),
     )
-    caller = lp.make_kernel(
+    caller = build_kernel(
         "{[i,j,l]: 0<=i,l<5 and 0<=j<6}",
         "[i]: out[i] = mv([l,j]: A[l,j], [j]: x[j])",
-        [
-            lp.GlobalArg("out", F8, shape=(5,)),
-            lp.GlobalArg("A", F8, shape=(5, 6)),
-            lp.GlobalArg("x", F8, shape=(6,)),
-        ],
-        lang_version=(2018, 2),
+        {"out": "5", "A": "5,6", "x": "6"},
     )
     inlined = lp.inline_callable_kernel(lp.merge([caller, callee]), "mv")
     raised = raise_kernel(inlined)

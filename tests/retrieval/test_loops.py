@@ -10,6 +10,7 @@ from hypothesis import given, note, reject
 from feinsum.errors import BuildError
 from feinsum.measure import compile_kernel, open_device, random_arguments
 from feinsum.targets.host import HostCTarget
+from tests.loopy_kernels import build_kernel
 from tests.raising import loops
 from tests.raising.forms import kernel_of
 from tests.raising.interpreter import run
@@ -84,15 +85,10 @@ def test_an_inlined_function_gets_a_recipe():
         lang_version=(2018, 2),
         target=HostCTarget(),
     )
-    caller = lp.make_kernel(
+    caller = build_kernel(
         "{[e,i,j,k,l]: 0<=e<n and 0<=i,j,k,l<4}",
         "[i]: v[e,i] = matvec([k,l]: D[k,l], [j]: u[e,j])",
-        [
-            lp.GlobalArg("u,v", np.float64, shape="n,4"),
-            lp.GlobalArg("D", np.float64, shape=(4, 4)),
-            lp.ValueArg("n", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"u,v": "n,4", "D": "4,4"},
         target=HostCTarget(),
     )
     unit = lp.inline_callable_kernel(lp.merge([caller, matvec]), "matvec")
@@ -142,11 +138,8 @@ def test_loops_that_are_left_keep_their_order(names):
         f"{{[{j}]: 0<={j}<5}}",
         "{[k,r]: 0<=k<500 and 0<=r<300}",
     ]
-    shapes = {"x": (6,), "u": (40,), "B": (40, 300), "C": (300, 500), "F": (40, 500)}
-    arrays = [lp.GlobalArg(name, np.float64, shape) for name, shape in shapes.items()]
-    unit = lp.make_kernel(
-        domains, text, arrays, target=HostCTarget(), lang_version=(2018, 2)
-    )
+    arrays = {"x": "6", "u": "40", "B": "40,300", "C": "300,500", "F": "40,500"}
+    unit = build_kernel(domains, text, arrays, target=HostCTarget())
     arguments = random_arguments(unit, {}, np.random.default_rng(0))
     expected = on_host(unit, arguments)
     found = predicted(unit)

@@ -14,6 +14,7 @@ from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import configurations
 from feinsum.transforms.host import LIBRARY_CONTRACTION
 from feinsum.transforms.library import GENERIC, PACKED_CONTRACTION
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact, fact_of, form_of, surely_faster
 from tests.retrieval.kernels import contraction, gradients, reduction
 from tests.retrieval.runs import call_in_c
@@ -88,16 +89,11 @@ def test_kernels_for_opencl_come_back_for_opencl(target):
 
 
 def plain_contraction():
-    kernel = lp.make_kernel(
+    kernel = build_kernel(
         "{[p,q,w]: 0<=p<n and 0<=q<24 and 0<=w<20}",
         "T[q,p] = sum(w, R[w,q]*L[p,w])",
-        [
-            lp.GlobalArg("L", np.float64, shape="n,20"),
-            lp.GlobalArg("R", np.float64, shape="20,24"),
-            lp.GlobalArg("T", np.float64, shape="24,n"),
-            lp.ValueArg("n", np.int64),
-        ],
-        lang_version=lp.MOST_RECENT_LANGUAGE_VERSION,
+        {"L": "n,20", "R": "20,24", "T": "24,n"},
+        lp.ValueArg("n", np.int64),
     )
     return replace(contraction(), kernel=kernel)
 
