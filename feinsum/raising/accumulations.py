@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TypeAlias
 
 import islpy as isl
 import loopy as lp
@@ -254,14 +253,13 @@ def _begun(
     return program.with_instructions({first.id: None, insn.id: changed})
 
 
-Refused: TypeAlias = Callable[[lp.LoopKernel], frozenset[str]]
-"""The instructions of a kernel that are not einsums."""
-
 MOST_TERMS = 32
 """Products of sums have more terms the more of them there are."""
 
 
-def with_single_sums(program: RewrittenKernel, refused: Refused) -> RewrittenKernel:
+def with_single_sums(
+    program: RewrittenKernel, refused: Callable[[lp.LoopKernel], frozenset[str]]
+) -> RewrittenKernel:
     """Instructions that add several sums, as several that add one each.
 
     Products are multiplied out where they are refused otherwise: with a sum of terms

@@ -13,7 +13,6 @@ Einsums sum over boxes: each iname runs from 0 to an extent that no other iname 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -211,17 +210,18 @@ def polynomial_of(
 
 
 def _added(first: Polynomial, second: Polynomial, times: int = 1) -> Polynomial:
-    both = Counter(first)
-    both.update({names: times * n for names, n in second.items()})
-    return {names: n for names, n in both.items() if n}
+    total = dict(first)
+    for names, n in second.items():
+        total[names] = total.get(names, 0) + times * n
+    return {names: n for names, n in total.items() if n}
 
 
 def _multiplied(first: Polynomial, second: Polynomial) -> Polynomial:
-    product: Counter[tuple[str, ...]] = Counter()
+    product: Polynomial = {}
     for a, n in first.items():
-        product.update(
-            {tuple(sorted(a + b, key=str)): n * m for b, m in second.items()}
-        )
+        for b, m in second.items():
+            names = tuple(sorted(a + b, key=str)) if a and b else a + b
+            product[names] = product.get(names, 0) + n * m
     return {names: n for names, n in product.items() if n}
 
 

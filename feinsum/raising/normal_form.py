@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import loopy as lp
 import numpy as np
@@ -50,12 +50,11 @@ from feinsum.raising.temporaries import (
 
 MOST_STEPS = 200
 
-Refused: TypeAlias = Callable[[lp.TranslationUnit], frozenset[str]]
-"""The instructions of a unit that are not einsums."""
-
 
 def normalize(
-    t_unit: lp.TranslationUnit, name: str, refused: Refused
+    t_unit: lp.TranslationUnit,
+    name: str,
+    refused: Callable[[lp.TranslationUnit], frozenset[str]],
 ) -> lp.TranslationUnit:
     """The kernel in a form in which raising finds more einsums; it computes the same.
 
