@@ -526,7 +526,8 @@ def _rows(
             continue
         try:
             row = TreeRow.of(insn, table, privates)
-            if row is not None and row.kind and row.shift is not None:
+            if row is not None:
+                _ = row.kind, row.shift  # what is refused of them is refused here
                 rows.append(row)
         except FeinsumError as error:
             reasons[insn.id] = _by_rule(insn, error)
