@@ -27,7 +27,7 @@ from feinsum.raising.dependences import Part
 from feinsum.records import FramedSpec, Match, MatchLevel, TransformSpec
 from feinsum.retrieval.applying import Applied, apply_selected
 from feinsum.retrieval.cell_batches import batch_cells
-from feinsum.retrieval.phases import loops_of
+from feinsum.retrieval.phases import all_loops_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Candidate, NestSelection
 from feinsum.targets.devices import target_of
@@ -420,7 +420,7 @@ def _without(
         if insn.id not in gone
     ]
     rest = frozenset(insn.id for insn in left)
-    loops = loops_of(kernel, left)
+    loops = all_loops_of(kernel, left)
     unassigned = _assigned_in(kernel, gone) - _assigned_in(kernel, rest)
     missing = sorted(unassigned & _read_in(kernel, rest))
     temporaries = kernel.temporary_variables
