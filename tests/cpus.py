@@ -7,7 +7,9 @@ from functools import cache
 import pytest
 
 from feinsum.measure import list_devices, open_device
-from feinsum.targets.devices import why_unusable
+from feinsum.targets.devices import why_not
+from feinsum.targets.host import HOST as HOST_TARGET
+from feinsum.targets.opencl import OPENCL
 from feinsum.targets.opencl.door import driver
 
 HOST, POCL, INTEL = "host", "portable computing", "intel(r) opencl"
@@ -46,4 +48,5 @@ def any_opencl():
 def _trouble(selector: str) -> str:
     """Why a device cannot be tested on; empty if it can. Each is tried once."""
     found = [d for d in list_devices() if selector in d.platform.lower()]
-    return why_unusable(found[0]) if found else "it is not installed"
+    target = HOST_TARGET if selector == HOST else OPENCL
+    return why_not(target, found[0]) if found else "it is not installed"

@@ -29,7 +29,7 @@ SMOKE = (
     "tests/cli/test_db.py",
     "tests/db/test_layers.py",
     "tests/db/test_schema.py",
-    "tests/raising/test_grammar.py",
+    "tests/raising/test_forms.py",
     "tests/retrieval/test_retrieve.py",
     "tests/tune/test_autotune.py",
     "tests/tune/test_search.py",

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TypeAlias
 
 import islpy as isl
 import loopy as lp
@@ -32,7 +31,7 @@ from feinsum.raising.affine import box_extents
 from feinsum.raising.dependences import have_own_entries
 from feinsum.raising.expressions import (
     Expression,
-    add,
+    added_term,
     has_reduction,
     is_zero,
     multiply,
@@ -63,8 +62,8 @@ def _accumulated(
     insn: lp.InstructionBase, program: RewrittenKernel
 ) -> tuple[frozenset[str], Expression] | None:
     """The loops over which an instruction adds, and what it adds."""
-    parts = _own_and_added(insn, program)
-    if parts is None:
+    added = _added(insn, program)
+    if added is None:
         return None
     kernel = program.kernel
     (name,) = insn.assignee_var_names()
@@ -85,29 +84,25 @@ def _accumulated(
     )
     if not is_free or not _keeps(insn, loops, program):
         return None
-    return loops, parts[1]
+    return loops, added
 
 
-def _own_and_added(
-    insn: lp.InstructionBase, program: RewrittenKernel
-) -> tuple[Expression, Expression] | None:
-    """The assignee of an instruction, and the term that it adds."""
+def _added(insn: lp.InstructionBase, program: RewrittenKernel) -> Expression | None:
+    """The term that an instruction adds to what it assigns to."""
     if not is_plain(insn) or insn.id not in program.exact:
         return None
-    terms = terms_of(insn.expression)
-    others = [term for term in terms if term != insn.assignee]
-    if len(others) != len(terms) - 1 or not others:
+    added = added_term(insn.assignee, insn.expression)
+    if added is None:
         return None
-    added = add(others)
     (name,) = insn.assignee_var_names()
     # counters and other integers stay loops; what reads the entry is no addition
     is_sum = program.is_inexact(added) and name not in program.names(added)
-    return (insn.assignee, added) if is_sum else None
+    return added if is_sum else None
 
 
 def is_accumulation(insn: lp.InstructionBase, program: RewrittenKernel) -> bool:
     """Whether an instruction adds to what it assigns to, and does nothing else."""
-    return _own_and_added(insn, program) is not None
+    return _added(insn, program) is not None
 
 
 def _bounds_others(
@@ -180,7 +175,7 @@ def _beginning(
     """The instruction that gives the entries their first value, if no one else reads
     or writes them before ``insn`` does.
     """
-    if _own_and_added(insn, program) is None:
+    if _added(insn, program) is None:
         return None
     kernel = program.kernel
     (name,) = insn.assignee_var_names()
@@ -248,25 +243,23 @@ def _have_equal_bounds(
 def _begun(
     insn: lp.Assignment, first: lp.Assignment, program: RewrittenKernel
 ) -> RewrittenKernel:
-    parts = _own_and_added(insn, program)
-    names = _renaming(first, insn, program)
-    assert parts is not None
+    added, names = _added(insn, program), _renaming(first, insn, program)
+    assert added is not None
     assert names is not None
     begin = rename(first.expression, names)
-    value = parts[1] if is_zero(begin) else p.Sum((begin, parts[1]))
+    value = added if is_zero(begin) else p.Sum((begin, added))
     waits = (insn.depends_on | first.depends_on) - {first.id}
     changed = insn.copy(expression=value, depends_on=waits)
     return program.with_instructions({first.id: None, insn.id: changed})
 
 
-Refused: TypeAlias = Callable[[lp.LoopKernel], frozenset[str]]
-"""The instructions of a kernel that are not einsums."""
-
 MOST_TERMS = 32
 """Products of sums have more terms the more of them there are."""
 
 
-def with_single_sums(program: RewrittenKernel, refused: Refused) -> RewrittenKernel:
+def with_single_sums(
+    program: RewrittenKernel, refused: Callable[[lp.LoopKernel], frozenset[str]]
+) -> RewrittenKernel:
     """Instructions that add several sums, as several that add one each.
 
     Products are multiplied out where they are refused otherwise: with a sum of terms

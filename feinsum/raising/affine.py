@@ -13,12 +13,11 @@ Einsums sum over boxes: each iname runs from 0 to an extent that no other iname 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import islpy as isl
 import loopy as lp
@@ -39,22 +38,6 @@ class Affine:
 
     constant: int
     coefficients: constantdict[str, int]
-
-    def __add__(self, other: Affine) -> Affine:
-        names = dict.fromkeys((*self.coefficients, *other.coefficients))
-        mine, theirs = self.coefficients, other.coefficients
-        both = {name: mine.get(name, 0) + theirs.get(name, 0) for name in names}
-        return Affine(
-            self.constant + other.constant,
-            constantdict({name: n for name, n in both.items() if n}),
-        )
-
-    def times(self, factor: int) -> Affine:
-        scaled = {name: n * factor for name, n in self.coefficients.items()}
-        return Affine(
-            self.constant * factor,
-            constantdict({name: n for name, n in scaled.items() if n}),
-        )
 
     @property
     def inames(self) -> tuple[str, ...]:
@@ -89,9 +72,6 @@ class Affine:
         return text + "".join(f" {'-' if n < 0 else '+'} {x}" for n, x in others)
 
 
-Combine: TypeAlias = Callable[[Affine, Affine], Affine | None]
-
-
 def affine(expression: Expression, inames: Collection[str]) -> Affine | None:
     """The expression as a sum of multiples of inames; None if it is no such sum.
 
@@ -102,37 +82,16 @@ def affine(expression: Expression, inames: Collection[str]) -> Affine | None:
     >>> affine(parse("i*j"), {"i", "j"}) is None
     True
     """
-    match expression:
-        case bool():
-            return None
-        case int() | np.integer():
-            return Affine(int(expression), constantdict())
-        case p.Variable(name):
-            iname = Affine(0, constantdict({name: 1}))
-            return iname if name in inames else None
-        case p.Sum(children):
-            return _all_of(children, inames, Affine.__add__)
-        case p.Product(children):
-            return _all_of(children, inames, _product)
-    return None
+    polynomial = polynomial_of(expression)
+    if polynomial is None:
+        return None
+    constant = polynomial.pop((), 0)
+    if not all(len(names) == 1 and names[0] in inames for names in polynomial):
+        return None
+    return Affine(constant, constantdict({i: n for (i,), n in polynomial.items()}))
 
 
-def _all_of(
-    children: Sequence[Expression], inames: Collection[str], combine: Combine
-) -> Affine | None:
-    first, *others = (affine(child, inames) for child in children)
-    for other in others:
-        first = None if first is None or other is None else combine(first, other)
-    return first
-
-
-def _product(first: Affine, second: Affine) -> Affine | None:
-    if not first.coefficients:
-        return second.times(first.constant)
-    return None if second.coefficients else first.times(second.constant)
-
-
-Polynomial: TypeAlias = dict[tuple[str, ...], int]
+Polynomial: TypeAlias = dict[tuple[Any, ...], int]
 """The coefficient of each product of names, which are sorted."""
 
 CONSTANT_ONE: Polynomial = {(): 1}
@@ -177,7 +136,7 @@ def strides_of(
     >>> strides_of(parse("i*j"), {*"ij"}) is None
     True
     """
-    polynomial = _polynomial(subscript)
+    polynomial = polynomial_of(subscript)
     if polynomial is None:
         return None
     offset: Polynomial = {}
@@ -218,40 +177,51 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
         margin = _added(_added(stride, reach, -1), CONSTANT_ONE, -1)
         if not all(n >= 0 and {*names} <= positive for names, n in margin.items()):
             return False
-        length = _polynomial(parse(str(in_kernel(extents[name]))))
+        length = polynomial_of(parse(str(in_kernel(extents[name]))))
         assert length is not None
         reach = _added(reach, _multiplied(stride, _added(length, CONSTANT_ONE, -1)))
     return True
 
 
-def _polynomial(expression: Expression) -> Polynomial | None:
-    """The expression, multiplied out; None if it is no sum of products."""
+def polynomial_of(
+    expression: Expression, *, has_entries: bool = False
+) -> Polynomial | None:
+    """The expression, multiplied out; None if it is no sum of products of names.
+
+    Args:
+        has_entries: whether its names may be other expressions, such as entries.
+
+    >>> polynomial_of(parse("2*(i + 1)*n - n"))
+    {('i', 'n'): 2, ('n',): 1}
+    """
     match expression:
         case bool():
             return None
         case int() | np.integer():
             return {(): int(expression)} if expression else {}
-        case p.Variable(name):
+        case p.Variable(name) if not has_entries:
             return {(name,): 1}
         case p.Sum(children) | p.Product(children):
-            parts = [part for part in map(_polynomial, children) if part is not None]
-            if len(parts) < len(children):
-                return None
-            is_sum = isinstance(expression, p.Sum)
-            return reduce(_added if is_sum else _multiplied, parts)
-    return None
+            parts = [polynomial_of(x, has_entries=has_entries) for x in children]
+            sums = [part for part in parts if part is not None]
+            combine = _added if isinstance(expression, p.Sum) else _multiplied
+            return reduce(combine, sums) if len(sums) == len(parts) else None
+    return {(expression,): 1} if has_entries else None
 
 
 def _added(first: Polynomial, second: Polynomial, times: int = 1) -> Polynomial:
-    both = Counter(first)
-    both.update({names: times * n for names, n in second.items()})
-    return {names: n for names, n in both.items() if n}
+    total = dict(first)
+    for names, n in second.items():
+        total[names] = total.get(names, 0) + times * n
+    return {names: n for names, n in total.items() if n}
 
 
 def _multiplied(first: Polynomial, second: Polynomial) -> Polynomial:
-    product: Counter[tuple[str, ...]] = Counter()
+    product: Polynomial = {}
     for a, n in first.items():
-        product.update({tuple(sorted(a + b)): n * m for b, m in second.items()})
+        for b, m in second.items():
+            names = tuple(sorted(a + b, key=str)) if a and b else a + b
+            product[names] = product.get(names, 0) + n * m
     return {names: n for names, n in product.items() if n}
 
 

@@ -19,9 +19,9 @@ phases of a kernel, which run one after another (:class:`Exchanges`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from itertools import combinations
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import islpy as isl
 import loopy as lp
@@ -43,6 +43,8 @@ from feinsum.raising.expressions import (
 )
 from feinsum.raising.functions import is_plain_array
 from feinsum.raising.nest import refusal
+
+T = TypeVar("T")
 
 
 def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
@@ -452,6 +454,24 @@ def may_join(
     return not is_interrupted and all(
         are_independent(insn, other, kernel, expand) for other in others
     )
+
+
+def in_batches(
+    rows: Iterable[T],
+    pattern: Callable[[T], Hashable],
+    can_join: Callable[[T, list[T]], bool],
+) -> list[list[T]]:
+    """Rows of equal patterns, each in the first batch that it can join."""
+    batches: dict[Hashable, list[list[T]]] = {}
+    for row in rows:
+        alike = batches.setdefault(pattern(row), [])
+        for batch in alike:
+            if can_join(row, batch):
+                batch.append(row)
+                break
+        else:
+            alike.append([row])
+    return [batch for alike in batches.values() for batch in alike]
 
 
 def _reads_output(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+import loopy as lp
 from loopy.symbolic import IdentityMapper, Reduction, SubstitutionMapper, WalkMapper
 from pymbolic import primitives as p
 from pymbolic.mapper import Mapper
@@ -194,6 +195,18 @@ def terms_of(expression: Expression) -> list[Expression]:
     return [term for child in expression.children for term in terms_of(child)]
 
 
+def added_term(assignee: Expression, value: Expression) -> Expression | None:
+    """What an assignment adds to what is there; None if it does anything else.
+
+    >>> from pymbolic import parse
+    >>> print(added_term(parse("y[i]"), parse("y[i] + 2*x[i]")))
+    2*x[i]
+    """
+    terms = terms_of(value)
+    others = [term for term in terms if term != assignee]
+    return add(others) if others and len(others) == len(terms) - 1 else None
+
+
 def is_zero(expression: Expression) -> bool:
     """Whether an expression is the number zero.
 
@@ -221,3 +234,19 @@ def count_nodes(expression: Expression, limit: int) -> int:
     counter = _NodeCounter(limit)
     counter(expression)
     return counter.n_nodes
+
+
+def loops_of(*instructions: lp.InstructionBase) -> frozenset[str]:
+    """The loops of instructions, and those of the sums in them."""
+    return frozenset[str]().union(
+        *(insn.within_inames | insn.reduction_inames() for insn in instructions)
+    )
+
+
+def writers_in(kernel: lp.LoopKernel) -> Mapping[str, tuple[str, ...]]:
+    """By variable, the instructions that assign to it."""
+    writers: dict[str, tuple[str, ...]] = {}
+    for insn in kernel.instructions:
+        for name in insn.assignee_var_names():
+            writers[name] = (*writers.get(name, ()), insn.id)
+    return writers

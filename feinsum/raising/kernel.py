@@ -30,11 +30,10 @@ from feinsum.errors import NotAKernelError, NotAnEinsumError
 from feinsum.ir import (
     LONG_EXTENT,
     BatchedEinsum,
-    FunctionalBatchedEinsum,
-    generalize,
     precise_first,
 )
-from feinsum.raising.dependences import may_join
+from feinsum.raising.dependences import in_batches, may_join
+from feinsum.raising.expressions import loops_of
 from feinsum.raising.functions import without_tags
 from feinsum.raising.loops import (
     joint_inames,
@@ -120,13 +119,13 @@ def _raised(
     table = _table(t_unit, name)
     chosen = _chosen(table.kernel, instructions)
     # trees first: their instructions serve each other, and none of these alone is a row
-    nests, reasons = raise_trees(table, chosen, name, long_extent)
+    nests, reasons = raise_trees(table, chosen, long_extent)
     raised_ids = {insn_id for nest in nests for insn_id in nest.instructions}
     left = [insn for insn in chosen if insn.id not in raised_ids]
     rows, refused = _rows(table, left, reasons)
     for batch in _batches(rows, table):
         try:
-            nests.append(_raise_batch(batch, table, name, long_extent))
+            nests.append(_raise_batch(batch, table, long_extent))
         except NotAnEinsumError as error:
             refused.append(RefusedNest(error.instructions, error.rule, str(error)))
     kernel = _with_rules(t_unit[name], table, nests)
@@ -202,7 +201,7 @@ def _refused_loops(raised: RaisedKernel) -> int:
     """How many loops and sums there are around refused instructions."""
     kernel = raised.t_unit[raised.kernel_name]
     insns = [kernel.id_to_insn[i] for nest in raised.refused for i in nest.instructions]
-    return sum(len(insn.within_inames | insn.reduction_inames()) for insn in insns)
+    return sum(len(loops_of(insn)) for insn in insns)
 
 
 def check_unit(value: object) -> None:
@@ -299,51 +298,24 @@ def _batches(rows: Iterable[RaisedRow], table: OperandTable) -> list[list[Raised
 
     Nothing else may have to run between two of them.
     """
-    batches: dict[object, list[list[RaisedRow]]] = {}
-    for row in rows:
-        alike = batches.setdefault(row.pattern, [])
-        for batch in alike:
-            if _may_join(row, batch, table):
-                batch.append(row)
-                break
-        else:
-            alike.append([row])
-    return [batch for alike in batches.values() for batch in alike]
-
-
-def _may_join(row: RaisedRow, batch: list[RaisedRow], table: OperandTable) -> bool:
     insns = table.kernel.id_to_insn
-    others = [insns[other.instruction] for other in batch]
-    return may_join(insns[row.instruction], others, table.kernel, table.expand)
+
+    def can_join(row: RaisedRow, batch: list[RaisedRow]) -> bool:
+        others = [insns[other.instruction] for other in batch]
+        return may_join(insns[row.instruction], others, table.kernel, table.expand)
+
+    return in_batches(rows, lambda row: row.pattern, can_join)
 
 
 def _raise_batch(
-    batch: list[RaisedRow], table: OperandTable, name: str, long_extent: int
+    batch: list[RaisedRow], table: OperandTable, long_extent: int
 ) -> RaisedNest:
-    ids = tuple(row.instruction for row in batch)
     inputs = tuple(access.term for access in batch[0].accesses)
-    rows = tuple(align(row.accesses, inputs) for row in batch)
-    einsum = BatchedEinsum(batch[0].output, inputs, rows)
-    general, generalized = generalize(einsum, long_extent)
-    functions = {op.name: table.functions[op.name] for op in einsum.operands}
-    nest = LoopNest(
-        general,
-        points_of({index: index for index in einsum.indices}),
-        constantdict({op.name: op.name for op in einsum.operands}),
-        ids,
-        tuple(row.assignee for row in batch),
-        tuple(row.scale for row in batch),
-        tuple(row.shift for row in batch),
-        name,
-        constantdict(
-            {
-                x.name: generalized.get(x.name, table.sizes.get(x.name, x.name))
-                for x in general.size_params
-            }
-        ),
-    )
-    functional = FunctionalBatchedEinsum(general, constantdict(functions))
-    return RaisedNest(nest, functional, generalized)
+    operands = tuple(align(row.accesses, inputs) for row in batch)
+    einsum = BatchedEinsum(batch[0].output, inputs, operands)
+    points = points_of({index: index for index in einsum.indices})
+    rows = [(row.instruction, row.assignee, row.scale, row.shift) for row in batch]
+    return table.raise_einsum(einsum, rows, points, long_extent)
 
 
 def _with_rules(
@@ -367,14 +339,8 @@ def _with_rules(
         ],
     )
     # a sum over a loop of one iteration became the value itself
-    left = _used_inames(kernel) - _used_inames(raised)
+    left = loops_of(*kernel.instructions) - loops_of(*raised.instructions)
     return lp.remove_unused_inames(raised, left) if left else raised
-
-
-def _used_inames(kernel: lp.LoopKernel) -> frozenset[str]:
-    return frozenset[str]().union(
-        *(i.within_inames | i.reduction_inames() for i in kernel.instructions)
-    )
 
 
 def _normal_value(nest: RaisedNest, k: int) -> Any:

@@ -36,6 +36,7 @@ from feinsum.raising.affine import Affine, affine
 from feinsum.raising.expressions import (
     Expression,
     add,
+    loops_of,
     nodes_of,
     subscripts_of,
     terms_of,
@@ -69,7 +70,7 @@ def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
         domains=domains,
         instructions=[
             insn.with_transformed_expressions(put_in)
-            if lower.keys() & (insn.within_inames | insn.reduction_inames())
+            if lower.keys() & loops_of(insn)
             else insn
             for insn in kernel.instructions
         ],
@@ -177,7 +178,7 @@ def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
         {[e,i]: 0 <= e < n and 0 <= i < e}, {[f]: 0 <= f < 4}, {[j]: 0 <= j < 4}
     """
-    nests = [i.within_inames | i.reduction_inames() for i in kernel.instructions]
+    nests = [loops_of(insn) for insn in kernel.instructions]
     domains: list[isl.BasicSet] = []
     for domain in kernel.domains:
         loops = domain.get_var_names(SET)
@@ -320,9 +321,6 @@ def _orders(kernel: lp.LoopKernel, insn_id: str) -> set[tuple[str, str]]:
         for others in {insn.within_inames for insn in kernel.instructions}
         for pair in product(loops & others, loops - others)
     }
-
-
-SET, PARAM = isl.dim_type.set, isl.dim_type.param
 
 
 class Split(NamedTuple):

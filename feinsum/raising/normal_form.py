@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import loopy as lp
 import numpy as np
@@ -34,6 +34,7 @@ from feinsum.raising.dependences import have_own_entries, storage
 from feinsum.raising.expressions import (
     Expression,
     Subscripts,
+    loops_of,
     rewrite_accesses,
     subscripts_of,
 )
@@ -49,12 +50,11 @@ from feinsum.raising.temporaries import (
 
 MOST_STEPS = 200
 
-Refused: TypeAlias = Callable[[lp.TranslationUnit], frozenset[str]]
-"""The instructions of a unit that are not einsums."""
-
 
 def normalize(
-    t_unit: lp.TranslationUnit, name: str, refused: Refused
+    t_unit: lp.TranslationUnit,
+    name: str,
+    refused: Callable[[lp.TranslationUnit], frozenset[str]],
 ) -> lp.TranslationUnit:
     """The kernel in a form in which raising finds more einsums; it computes the same.
 
@@ -88,14 +88,8 @@ def normalize(
         program, lambda k: refused(t_unit.with_kernel(k))
     ).kernel
     # loops of removed instructions would stay in the domains
-    unused = _loops(kernel) - _loops(rewritten)
+    unused = loops_of(*kernel.instructions) - loops_of(*rewritten.instructions)
     return t_unit.with_kernel(lp.remove_unused_inames(rewritten, unused))
-
-
-def _loops(kernel: lp.LoopKernel) -> frozenset[str]:
-    return frozenset[str]().union(
-        *(i.within_inames | i.reduction_inames() for i in kernel.instructions)
-    )
 
 
 def _without_loops(program: RewrittenKernel) -> RewrittenKernel:

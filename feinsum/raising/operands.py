@@ -24,6 +24,7 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
+from constantdict import constantdict
 from loopy.symbolic import (
     RuleArgument,
     SubstitutionRuleExpander,
@@ -35,7 +36,15 @@ from loopy.type_inference import TypeReader
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.ir import Extent, IndexList, Operand, OperandFunction
+from feinsum.ir import (
+    BatchedEinsum,
+    Extent,
+    FunctionalBatchedEinsum,
+    IndexList,
+    Operand,
+    OperandFunction,
+    generalize,
+)
 from feinsum.raising.expressions import (
     Expression,
     has_reduction,
@@ -49,7 +58,7 @@ from feinsum.raising.functions import (
     has_literal,
     unresolved,
 )
-from feinsum.raising.nest import AffineSize, refusal
+from feinsum.raising.nest import AffineSize, LoopNest, RaisedNest, Tree, refusal
 from feinsum.raising.trees import TreeLoop, compressed_levels
 
 
@@ -292,6 +301,40 @@ class OperandTable:
         self._texts[_text(parameters, body)] += 1
         self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
         return name
+
+    def raise_einsum(
+        self,
+        einsum: BatchedEinsum,
+        rows: Iterable[tuple[str, Expression, Expression, Expression]],
+        points: Mapping[str, Expression],
+        long_extent: int,
+        tree: Tree | None = None,
+    ) -> RaisedNest:
+        """The nest of an einsum, whose long extents get size parameters.
+
+        Args:
+            rows: of each its instruction, assignee, scale and shift.
+            points: the values of indices in the kernel.
+            long_extent: see :func:`feinsum.raise_kernel`.
+        """
+        general, literal = generalize(einsum, long_extent)
+        names = [param.name for param in general.size_params]
+        operands = [operand.name for operand in general.operands]
+        instructions, assignees, scales, shifts = zip(*rows, strict=True)
+        nest = LoopNest(
+            general,
+            constantdict(points),
+            constantdict({name: name for name in operands}),
+            instructions,
+            assignees,
+            scales,
+            shifts,
+            self.kernel.name,
+            constantdict({n: literal.get(n, self.sizes.get(n, n)) for n in names}),
+            tree,
+        )
+        functions = constantdict({name: self.functions[name] for name in operands})
+        return RaisedNest(nest, FunctionalBatchedEinsum(general, functions), literal)
 
     def dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """The dtype that Loopy gives to an expression without rules."""

@@ -13,7 +13,9 @@ and be summed up in further loops.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import loopy as lp
 from loopy.symbolic import (
@@ -25,8 +27,17 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 
 from feinsum.raising.dependences import ancestors
-from feinsum.raising.expressions import Expression, add, array_of, is_zero, substitute
+from feinsum.raising.expressions import (
+    Expression,
+    added_term,
+    array_of,
+    is_zero,
+    subscripts_of,
+    substitute,
+    writers_in,
+)
 from feinsum.raising.nest import refusal
+from feinsum.raising.rewriting import is_plain
 
 
 @dataclass(frozen=True)
@@ -63,8 +74,13 @@ class Privates:
 
     def __post_init__(self) -> None:
         self._expand = SubstitutionRuleExpander(self.kernel.substitutions)
-        self._before: dict[str, frozenset[str]] = {}
-        self.values = _private_values(self.kernel, self._expand)
+        self._ancestors = cache(partial(ancestors, self.kernel))
+        values = {
+            name: self._private(name, [self.kernel.id_to_insn[i] for i in ids])
+            for name, ids in writers_in(self.kernel).items()
+            if name in self.kernel.temporary_variables
+        }
+        self.values = {name: x for name, x in values.items() if x is not None}
         self.writers = frozenset[str]().union(
             *(x.writers for x in self.values.values())
         )
@@ -96,7 +112,7 @@ class Privates:
     ) -> Expression | None:
         """The value of a variable, at the subscripts with which it is read."""
         private = self.values[name]
-        indices = getattr(part, "index_tuple", ())
+        indices = subscripts_of(part)
         if len(indices) != len(private.axes):
             return None
         writer = self.kernel.id_to_insn[private.last]
@@ -108,11 +124,9 @@ class Privates:
 
     def _check(self, insn: lp.InstructionBase, name: str) -> None:
         private = self.values[name]
-        if insn.id not in self._before:
-            self._before[insn.id] = ancestors(self.kernel, insn.id)
         inames = insn.within_inames
         is_seen = (
-            private.writers <= self._before[insn.id]
+            private.writers <= self._ancestors(insn.id)
             and private.around <= inames
             and not private.summed & inames
         )
@@ -124,80 +138,51 @@ class Privates:
                 "declare the dependency",
             )
 
-
-def update_of(insn: lp.Assignment, value: Expression) -> Expression | None:
-    """The term that an instruction adds to its assignee; None if it does not add."""
-    terms = value.children if isinstance(value, p.Sum) else ()
-    others = [term for term in terms if term != insn.assignee]
-    if len(others) != len(terms) - 1:
-        return None
-    return add(others)
-
-
-def _private_values(
-    kernel: lp.LoopKernel, expand: SubstitutionRuleExpander
-) -> dict[str, Private]:
-    writers: dict[str, list[lp.InstructionBase]] = {}
-    for insn in kernel.instructions:
-        for name in insn.assignee_var_names():
-            if name in kernel.temporary_variables:
-                writers.setdefault(name, []).append(insn)
-    values = {}
-    for name, insns in writers.items():
-        if all(_is_plain(insn) for insn in insns):
-            private = _private(name, insns, kernel, expand)
-            if private is not None:
-                values[name] = private
-    return values
-
-
-def _is_plain(insn: lp.InstructionBase) -> bool:
-    """Whether it always assigns a value, at subscripts that are distinct inames."""
-    if not isinstance(insn, lp.Assignment) or insn.predicates or insn.atomicity:
-        return False
-    indices = getattr(insn.assignee, "index_tuple", ())
-    names = [index.name for index in indices if isinstance(index, p.Variable)]
-    return len(set(names)) == len(indices) and set(names) <= insn.within_inames
-
-
-def _axes(insn: lp.Assignment) -> tuple[str, ...]:
-    return tuple(index.name for index in getattr(insn.assignee, "index_tuple", ()))
-
-
-def _private(
-    name: str,
-    insns: list[lp.Assignment],
-    kernel: lp.LoopKernel,
-    expand: SubstitutionRuleExpander,
-) -> Private | None:
-    last, writers = insns[-1], frozenset(insn.id for insn in insns)
-    value = expand(last.expression)
-    if len(insns) == 1:
-        # loops over entries of the variable end with the value; those around it go on
-        around = last.within_inames - set(_axes(last))
-        if name in get_dependencies(value):
+    def _private(self, name: str, insns: Sequence[lp.Assignment]) -> Private | None:
+        """The value that instructions give a variable, if it has one."""
+        axes = [_axes(insn) for insn in insns]
+        first, last, inames = insns[0], insns[-1], axes[-1]
+        if axes[0] is None or inames is None:
             return None
-        return Private(_axes(last), value, last.id, writers, around)
-    first = insns[0]
-    # two instructions are a zero and what adds to it; no other pair has a value
-    if len(insns) > 2 or not is_zero(first.expression):
+        writers = frozenset(insn.id for insn in insns)
+        value = self._expand(last.expression)
+        # loops over entries of the variable end with the value; those around it go on
+        around = first.within_inames - {*axes[0]}
+        if len(insns) == 1:
+            is_new = name not in get_dependencies(value)
+            return Private(inames, value, last.id, writers, around) if is_new else None
+        # two instructions are a zero and what adds to it; no other pair has a value
+        if len(insns) > 2 or not is_zero(first.expression):
+            return None
+        added = added_term(last.assignee, value)
+        loops = around | {*inames}
+        is_sum = (
+            added is not None
+            and name not in get_dependencies(added)
+            and first.id in self._ancestors(last.id)
+            and loops <= last.within_inames
+            and not around & {*inames}
+        )
+        if not is_sum:
+            return None
+        summed = last.within_inames - loops
+        if summed:
+            added = Reduction("sum", tuple(sorted(summed)), added)
+        return Private(inames, added, last.id, writers, around, summed)
+
+
+def _axes(insn: lp.InstructionBase) -> tuple[str, ...] | None:
+    """The inames of what an instruction always assigns; None if there are others than
+    distinct inames in its subscripts.
+    """
+    if not is_plain(insn):
         return None
-    added = update_of(last, value)
-    around = first.within_inames - set(_axes(first))
-    loops = around | set(_axes(last))
-    is_sum = (
-        added is not None
-        and name not in get_dependencies(added)
-        and first.id in ancestors(kernel, last.id)
-        and loops <= last.within_inames
-        and not around & set(_axes(last))
+    indices = subscripts_of(insn.assignee)
+    names = tuple(index.name for index in indices if isinstance(index, p.Variable))
+    is_distinct = len(set(names)) == len(indices) and insn.within_inames.issuperset(
+        names
     )
-    if not is_sum:
-        return None
-    summed = last.within_inames - loops
-    if summed:
-        added = Reduction("sum", tuple(sorted(summed)), added)
-    return Private(_axes(last), added, last.id, writers, around, summed)
+    return names if is_distinct else None
 
 
 def find_fill(

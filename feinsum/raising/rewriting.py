@@ -25,7 +25,9 @@ from feinsum.raising.expressions import (
     Expression,
     Subscripts,
     accesses_of,
+    loops_of,
     subscripts_of,
+    writers_in,
 )
 
 
@@ -76,11 +78,7 @@ class RewrittenKernel:
     @cached_property
     def writers(self) -> Mapping[str, tuple[str, ...]]:
         """By variable, the instructions that assign to it."""
-        writers: dict[str, tuple[str, ...]] = {}
-        for insn in self.kernel.instructions:
-            for name in insn.assignee_var_names():
-                writers[name] = (*writers.get(name, ()), insn.id)
-        return writers
+        return writers_in(self.kernel)
 
     @cached_property
     def in_rules(self) -> frozenset[str]:
@@ -183,13 +181,7 @@ class RewrittenKernel:
         """With sums of an instruction over inames that no other instruction has."""
         kernel = self.kernel
         sums = kernel.id_to_insn[insn_id].reduction_inames()
-        used = frozenset[str]().union(
-            *(
-                insn.within_inames | insn.reduction_inames()
-                for insn in kernel.instructions
-                if insn.id != insn_id
-            )
-        )
+        used = loops_of(*(i for i in kernel.instructions if i.id != insn_id))
         shared = sorted(sums & used)
         if not shared:
             return self

@@ -16,7 +16,7 @@ on each other, where C rounds or converts between factors, where a domain is no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -224,14 +224,15 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
         NotAnEinsumError: naming the instruction and the rule broken.
     """
     check_compressed(insn, table.levels)
-    names = _assigned_inames(insn, table)
+    subscripts = _assigned_subscripts(insn, table)
+    names = tuple(name for subscript in subscripts for name in subscript.inames)
     parts = _parts(insn, table)
     inames = frozenset(names) | frozenset(parts.inames)
     _check_tags(insn, table.kernel, inames)
     if not parts.factors:
         raise refusal(insn.id, "no-operand", _why_no_operand(insn))
     extents = box_extents(table.kernel, inames, insn.id)
-    _check_places(insn, table.kernel, extents)
+    _check_distinct(insn, subscripts, extents)
     table.note_sizes(extents.values(), insn.id)
     accesses = _accesses(insn, names, parts, table, extents)
     # an index is bound if an operand has it
@@ -299,8 +300,10 @@ def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
     return dtype if isinstance(dtype, np.dtype) else None
 
 
-def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList:
-    """The inames in the subscripts of the assignee, each once; no others loop."""
+def _assigned_subscripts(
+    insn: lp.InstructionBase, table: OperandTable
+) -> list[Strides]:
+    """The subscripts of the assignee: each loop stands in one of them, once."""
     kernel = table.kernel
     if called := called_by(insn, table.t_unit):
         raise refusal(
@@ -333,7 +336,7 @@ def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList
         raise refusal(
             insn.id, "race", f"it writes {assignee} in every iteration of {extra}"
         )
-    return names
+    return subscripts
 
 
 def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | None:
@@ -353,11 +356,11 @@ def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | No
     return subscripts if is_plain else None
 
 
-def _check_places(
-    insn: lp.Assignment, kernel: lp.LoopKernel, extents: Mapping[str, Extent]
+def _check_distinct(
+    insn: lp.Assignment, subscripts: Sequence[Strides], extents: Mapping[str, Extent]
 ) -> None:
     """No two points of the output have one place."""
-    for subscript in places_of(insn.assignee, kernel) or ():
+    for subscript in subscripts:
         if not are_distinct_places(subscript, extents):
             raise refusal(
                 insn.id,

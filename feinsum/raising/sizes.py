@@ -25,7 +25,7 @@ from pymbolic.mapper import UnsupportedExpressionError
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import profile_names
 from feinsum.raising.dependences import ancestors
-from feinsum.raising.expressions import Expression
+from feinsum.raising.expressions import Expression, loops_of
 from feinsum.raising.nest import RaisedKernel, RaisedNest, Tree
 from feinsum.raising.trees import subscripts_in
 from feinsum.words import counted
@@ -100,8 +100,9 @@ def _users(
     users: dict[str, list[lp.InstructionBase]] = {name: [] for name in names}
     for insn in kernel.instructions:
         expanded = insn.with_transformed_expressions(expand)
-        loops = frozenset(insn.within_inames | expanded.reduction_inames())
-        bounds = kernel.get_inames_domain(loops).get_var_names(isl.dim_type.param)
+        bounds = kernel.get_inames_domain(loops_of(expanded)).get_var_names(
+            isl.dim_type.param
+        )
         for name in users.keys() & (expanded.dependency_names() | set(bounds)):
             users[name].append(insn)
     return users

@@ -22,7 +22,6 @@ from typing import Any
 import islpy as isl
 import loopy as lp
 import numpy as np
-from constantdict import constantdict
 from loopy.symbolic import IdentityMapper, Reduction, get_dependencies
 from pymbolic import primitives as p
 
@@ -30,18 +29,22 @@ from feinsum.errors import FeinsumError, NotAnEinsumError
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
-    FunctionalBatchedEinsum,
     IndexList,
     Operand,
     OperandFunction,
     SizeParam,
-    generalize,
 )
 from feinsum.raising.affine import are_distinct_places, box_extents, parameter_of
-from feinsum.raising.dependences import may_join
-from feinsum.raising.expressions import Expression, multiply, nodes_of, rename
+from feinsum.raising.dependences import in_batches, may_join
+from feinsum.raising.expressions import (
+    Expression,
+    loops_of,
+    multiply,
+    nodes_of,
+    rename,
+)
 from feinsum.raising.functions import function_text, unresolved
-from feinsum.raising.nest import LoopNest, RaisedNest, in_kernel, value_of
+from feinsum.raising.nest import RaisedNest, in_kernel, value_of
 from feinsum.raising.operands import OperandTable, RuleUse, align
 from feinsum.raising.privates import Privates, find_fill
 from feinsum.raising.row import ShiftedSum, places_of, take_apart
@@ -402,8 +405,7 @@ class TreeRow:
         for other in kernel.instructions:
             if other.id in ids:
                 continue
-            inames = frozenset(other.within_inames | other.reduction_inames())
-            bounds = kernel.get_inames_domain(inames)
+            bounds = kernel.get_inames_domain(loops_of(other))
             names = {*bounds.get_var_names(isl.dim_type.param)}
             if shared := sorted(hidden & (names | other.dependency_names())):
                 raise refused(
@@ -481,7 +483,6 @@ def _inames_of_sums(value: Expression) -> frozenset[str]:
 def raise_trees(
     table: OperandTable,
     instructions: Iterable[lp.InstructionBase],
-    name: str,
     long_extent: int,
 ) -> tuple[list[RaisedNest], dict[str, NotAnEinsumError]]:
     """The einsums of a sparse operand in a kernel.
@@ -489,7 +490,6 @@ def raise_trees(
     Args:
         table: of the operands of the kernel.
         instructions: the candidates.
-        name: of the kernel.
         long_extent: see :func:`feinsum.raise_kernel`.
 
     Returns:
@@ -497,12 +497,13 @@ def raise_trees(
     """
     if not table.levels:
         return [], {}
-    batches, reasons = _batches(table, instructions)
+    rows, reasons = _rows(table, instructions)
+    batches = in_batches(rows, lambda row: row.kind, _can_join)
     nests: list[RaisedNest] = []
     while batches:
         batch = batches.pop(0)
         try:
-            nests.append(_raised(batch, name, long_extent))
+            nests.append(_raised(batch, long_extent))
         except FeinsumError as error:
             # what fails together may be right alone
             if len(batch) > 1:
@@ -513,12 +514,12 @@ def raise_trees(
     return nests, {i: error for i, error in reasons.items() if i not in raised_ids}
 
 
-def _batches(
+def _rows(
     table: OperandTable, instructions: Iterable[lp.InstructionBase]
-) -> tuple[list[list[TreeRow]], dict[str, NotAnEinsumError]]:
-    """Rows of one kind in the same loops; and why other instructions are none."""
+) -> tuple[list[TreeRow], dict[str, NotAnEinsumError]]:
+    """The rows among instructions; and why others in loops over nodes are none."""
     privates = Privates(table.kernel)
-    batches: list[list[TreeRow]] = []
+    rows: list[TreeRow] = []
     reasons: dict[str, NotAnEinsumError] = {}
     for insn in instructions:
         if insn.id in privates.writers or not isinstance(insn, lp.Assignment):
@@ -526,24 +527,17 @@ def _batches(
         try:
             row = TreeRow.of(insn, table, privates)
             if row is not None:
-                _batch_of(row, batches).append(row)
+                _ = row.kind, row.shift  # what is refused of them is refused here
+                rows.append(row)
         except FeinsumError as error:
             reasons[insn.id] = _by_rule(insn, error)
-    return batches, reasons
+    return rows, reasons
 
 
-def _batch_of(row: TreeRow, batches: list[list[TreeRow]]) -> list[TreeRow]:
-    """The batch that a row may join; a new one if there is none."""
-    kind, table = row.kind, row.table
-    for batch in batches:
-        insns = [other.insn for other in batch]
-        serving = _loads([*batch, row])
-        if batch[0].kind == kind and may_join(
-            row.insn, insns, table.kernel, table.expand, serving
-        ):
-            return batch
-    batches.append([])
-    return batches[-1]
+def _can_join(row: TreeRow, batch: Sequence[TreeRow]) -> bool:
+    insns = [other.insn for other in batch]
+    kernel, expand = row.table.kernel, row.table.expand
+    return may_join(row.insn, insns, kernel, expand, _loads([*batch, row]))
 
 
 def _loads(batch: Sequence[TreeRow]) -> set[str]:
@@ -557,24 +551,32 @@ def _by_rule(insn: lp.InstructionBase, error: FeinsumError) -> NotAnEinsumError:
     return refused(insn, text)
 
 
-def _raised(batch: Sequence[TreeRow], name: str, long_extent: int) -> RaisedNest:
+def _raised(batch: Sequence[TreeRow], long_extent: int) -> RaisedNest:
     """The einsum whose rows these are.
 
     Raises:
         NotAnEinsumError: if they are none.
     """
-    table, loads = batch[0].table, _loads(batch)
+    table, nodes, loads = batch[0].table, batch[0].nodes, _loads(batch)
     ids = {row.insn.id for row in batch}
     for row in batch:
         table.check_function(row.scale, row.insn.id)
         row.check_apart(ids | loads, {other.output for other in batch})
-    # as for dense nests: long extents get size parameters
-    general, literal = generalize(_einsum(batch), long_extent)
-    params = [x.name for x in general.size_params]
-    sizes = constantdict({n: literal.get(n, table.sizes.get(n, n)) for n in params})
-    functions = {op.name: table.functions[op.name] for op in general.operands}
-    functional = FunctionalBatchedEinsum(general, constantdict(functions))
-    return RaisedNest(_nest(batch, general, name, sizes), functional, literal)
+    einsum = _einsum(batch)
+    rows = [
+        (
+            row.insn.id,
+            nodes.in_kernel(row.assignee),
+            unresolved(table.expand(row.scale)),
+            unresolved(nodes.in_kernel(row.shift)),
+        )
+        for row in batch
+    ]
+    root = batch[0].boxes.get(nodes.inames[0])
+    root_end = 0 if root is None else value_of(in_kernel(root))
+    points = {index: nodes.point(index) for index in einsum.indices}
+    tree = nodes.tree(root_end, loads)
+    return table.raise_einsum(einsum, rows, points, long_extent, tree)
 
 
 def _einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
@@ -585,28 +587,4 @@ def _einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
         first.terms.output,
         (first.nodes.inames, *terms),
         tuple((tree, *align(row.terms.accesses, terms)) for row in batch),
-    )
-
-
-def _nest(
-    batch: Sequence[TreeRow],
-    einsum: BatchedEinsum,
-    name: str,
-    sizes: constantdict[str, str | int],
-) -> LoopNest:
-    """The einsum in the kernel of this name."""
-    table, nodes = batch[0].table, batch[0].nodes
-    root = batch[0].boxes.get(nodes.inames[0])
-    root_end = 0 if root is None else value_of(in_kernel(root))
-    return LoopNest(
-        einsum,
-        constantdict({i: nodes.point(i) for i in einsum.indices}),
-        constantdict({op.name: op.name for op in einsum.operands}),
-        tuple(row.insn.id for row in batch),
-        tuple(nodes.in_kernel(row.assignee) for row in batch),
-        tuple(unresolved(table.expand(row.scale)) for row in batch),
-        tuple(unresolved(nodes.in_kernel(row.shift)) for row in batch),
-        name,
-        sizes,
-        nodes.tree(root_end, _loads(batch)),
     )

@@ -31,7 +31,16 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.raising.expressions import Expression, nodes_of, rename, substitute
+from feinsum.raising.affine import polynomial_of
+from feinsum.raising.expressions import (
+    Expression,
+    loops_of,
+    multiply,
+    nodes_of,
+    rename,
+    substitute,
+    writers_in,
+)
 from feinsum.raising.nest import PARENT, POSITION, Tree, TreeLevel, refusal
 
 Terms: TypeAlias = dict[Expression, int]
@@ -66,7 +75,7 @@ def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, TreeLoop]) -
     Raises:
         NotAnEinsumError: with the rule ``compressed``.
     """
-    inames = insn.within_inames | insn.reduction_inames()
+    inames = loops_of(insn)
     written = set(insn.assignee_var_names())
     for name, level in levels.items():
         if name in inames:
@@ -148,16 +157,12 @@ def _coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
 
 def _scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
     """The values of private scalars that one instruction assigns, without condition."""
-    assigned: dict[str, list[lp.InstructionBase]] = {}
-    for insn in kernel.instructions:
-        for name in insn.assignee_var_names():
-            assigned.setdefault(name, []).append(insn)
     return {
-        name: insns[0].expression
-        for name, insns in assigned.items()
-        if len(insns) == 1
-        and isinstance(insns[0], lp.Assignment)
-        and not insns[0].predicates
+        name: kernel.id_to_insn[ids[0]].expression
+        for name, ids in writers_in(kernel).items()
+        if len(ids) == 1
+        and isinstance(kernel.id_to_insn[ids[0]], lp.Assignment)
+        and not kernel.id_to_insn[ids[0]].predicates
         and name in kernel.temporary_variables
         and not kernel.temporary_variables[name].shape
     }
@@ -234,21 +239,8 @@ def _terms(expression: Expression) -> Terms:
     >>> sorted((str(term), n) for term, n in terms.items())
     [('1', -4), ('a[i]', 2), ('i', 1)]
     """
-    multiples: Counter[Expression] = Counter()
-    todo: list[tuple[Expression, int]] = [(expression, 1)]
-    while todo:
-        part, times = todo.pop(0)
-        if isinstance(part, p.Sum):
-            todo += [(child, times) for child in part.children]
-        elif isinstance(part, int):
-            multiples[1] += part * times
-        elif isinstance(part, p.Product) and isinstance(part.children[0], int):
-            rest = part.children[1:]
-            inner = rest[0] if len(rest) == 1 else p.Product(rest)
-            todo.append((inner, part.children[0] * times))
-        else:
-            multiples[part] += times
-    return {term: n for term, n in multiples.items() if n}
+    polynomial = polynomial_of(expression, has_entries=True) or {}
+    return {multiply(factors): n for factors, n in polynomial.items()}
 
 
 def subscripts_in(expression: Expression) -> list[p.Subscript]:

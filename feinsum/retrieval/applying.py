@@ -28,8 +28,9 @@ from pytools.tag import Tag
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel, RaisedNest
 from feinsum.raising.dependences import Part
+from feinsum.raising.expressions import loops_of
 from feinsum.records import FramedSpec, TransformSpec
-from feinsum.retrieval.phases import loops_of, phases_of
+from feinsum.retrieval.phases import all_loops_of, phases_of
 from feinsum.retrieval.result import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.quiet import quiet
@@ -75,7 +76,7 @@ def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Appl
     phases, _ = phases_of(kernel, [n.nest.instructions for n in nests if n.chosen])
     failures: dict[int, Exception] = {}
     parts: dict[int, Part] = {}
-    loops = {insn.id: loops_of(kernel, [insn]) for insn in kernel.instructions}
+    loops = {insn.id: all_loops_of(kernel, [insn]) for insn in kernel.instructions}
     for k, selection in enumerate(nests):
         if not (recipe := selection.chosen):
             continue
@@ -211,7 +212,7 @@ def _check_bounds(kernel: lp.LoopKernel, iname: str, inames: frozenset[str]) -> 
 def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
     """Loopy finds no bounds for some loops that run once under the assumptions."""
     for insn in kernel.instructions:
-        inames = insn.within_inames | insn.reduction_inames()
+        inames = loops_of(insn)
         for iname in inames:
             try:
                 _check_bounds(kernel, iname, inames)
@@ -240,7 +241,7 @@ def extract_nest(
     for name, rule in nest.new_rules.items():
         if name in names and rules.get(name) != rule:
             raise TransformError(f"the kernel has a variable {name} already")
-    loops = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
+    loops = all_loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
     kernel = _without_computed(kernel, ids)
     kernel = kernel.copy(
         loop_priority=frozenset(),

@@ -20,11 +20,11 @@ Applications 34 (2020).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import islpy as isl
 import loopy as lp
@@ -41,12 +41,12 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.errors import TransformError
 from feinsum.raising import called_kernels
 from feinsum.raising.affine import are_distinct_places, strides_of
+from feinsum.raising.expressions import Expression, subscripts_of
 from feinsum.raising.rewriting import without_no_ops
 from feinsum.targets.host import EmbeddedCTarget
 
 WIDTHS = (4, 8)
 """How many cells are computed together: a vector or two of double precision."""
-Expression: TypeAlias = Any
 
 
 def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
@@ -301,9 +301,7 @@ class CellLoop:
     @cached_property
     def order(self) -> list[lp.Assignment]:
         """The instructions, each after those that it waits for."""
-        kernel = self.kernel
-        position = {insn.id: k for k, insn in enumerate(kernel.instructions)}
-        left = sorted(kernel.instructions, key=lambda insn: position[insn.id])
+        left = list(self.kernel.instructions)
         ordered: list[lp.Assignment] = []
         ids: set[str] = set()
         while left:
@@ -383,9 +381,10 @@ class CellLoop:
                 for other in self.order
                 if other.id != insn.id and name in other.dependency_names()
             ]
-            value = _without(insn.expression, insn.assignee)
-            indices = _without(insn.assignee, insn.assignee)
-            if others or name in get_dependencies((value, *indices)):
+            # what it reads beside the entry to which it adds
+            value = SubstitutionMapper({insn.assignee: 0}.get)(insn.expression)
+            read = get_dependencies((value, *subscripts_of(insn.assignee)))
+            if others or name in read:
                 raise TransformError(
                     f"{name!r} is written, and read or written elsewhere; a cell may "
                     "depend on the one before"
@@ -426,28 +425,3 @@ class CellLoop:
             )
             and prod(extents[i] for i in used) == prod(shape)
         )
-
-
-def _without(expression: Expression, part: Expression) -> Any:
-    """An expression without the places where a part of it stands; the subscripts of a
-    part, of itself.
-    """
-    if expression is part:
-        return getattr(part, "index_tuple", ())
-    return _Replacing({part: 0})(expression)
-
-
-class _Replacing(IdentityMapper):  # type: ignore[misc]
-    """Puts other expressions in place of some."""
-
-    def __init__(self, replacements: Mapping[Expression, Expression]) -> None:
-        super().__init__()
-        self.replacements = replacements
-
-    def map_subscript(self, expr: p.Subscript, /) -> Expression:
-        if expr in self.replacements:
-            return self.replacements[expr]
-        return super().map_subscript(expr)
-
-    def map_variable(self, expr: p.Variable, /) -> Expression:
-        return self.replacements.get(expr, expr)

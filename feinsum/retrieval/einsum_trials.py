@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 
 from feinsum.errors import TransformError
@@ -85,14 +84,14 @@ class EinsumTrials:
 
     def verify(self, candidate: Candidate) -> VerifiedRecipe:
         """See :meth:`Trials.verify`."""
-        if verification := self.recall(candidate):
+        if verification := own_verification(candidate):
             return verification
-        cached = self._cached(candidate)
-        with cached.locked():  # another process may be verifying it
-            if (verdict := cached.recall()) is None:
-                with self.budget.spending():
-                    verdict = self._request(candidate)
-                cached.store(verdict)
+
+        def find() -> Verdict:
+            with self.budget.spending():
+                return self._request(candidate)
+
+        verdict = self._cached(candidate).recall_or(find)
         return self._verification(verdict, candidate)
 
     def verify_together(self, candidates: Iterable[Candidate]) -> None:
@@ -118,22 +117,23 @@ class EinsumTrials:
                 entries[k].store(verdict)
 
     def _request(self, candidate: Candidate, timing_lock: str = "") -> Verdict:
-        question = self._question(candidate)
-        logger.info("verifying %.200s on %s", question.spec, self.device)
-        limit_s = self.budget.limit_s
-        return request_verdict(
-            replace(question, limit_s=limit_s, timing_lock=timing_lock)
-        )
-
-    def _question(self, candidate: Candidate) -> Question:
         spec, frame = candidate.recipe
-        sizes = quick_sizes(from_text(frame), dict(candidate.sizes))
-        return Question(frame, spec, self.device.id, MEMORY_BYTES, sizes)
+        logger.info("verifying %.200s on %s", spec, self.device)
+        return request_verdict(
+            Question(
+                frame,
+                spec,
+                self.device.id,
+                MEMORY_BYTES,
+                _sizes(candidate),
+                self.budget.limit_s,
+                timing_lock=timing_lock,
+            )
+        )
 
     def _cached(self, candidate: Candidate) -> CachedVerdict:
         spec, frame = candidate.recipe
-        sizes = quick_sizes(from_text(frame), dict(candidate.sizes))
-        parts = "einsum", frame, str(spec), repr(sorted(sizes.items()))
+        parts = "einsum", frame, str(spec), repr(sorted(_sizes(candidate).items()))
         return CachedVerdict.of(parts, self.environment, is_kept=candidate.is_builtin)
 
     def _verification(self, verdict: Verdict, candidate: Candidate) -> VerifiedRecipe:
@@ -159,3 +159,8 @@ class EinsumTrials:
             sizes = (f"{name}={value}" for name, value in verdict.sizes.items())
             observation += f" at {', '.join(sizes)}"
         return verification_of(verdict, observation, candidate)
+
+
+def _sizes(candidate: Candidate) -> dict[str, int]:
+    """Those at which a recipe is timed: near those of the kernel, and short."""
+    return quick_sizes(from_text(candidate.recipe.frame), dict(candidate.sizes))

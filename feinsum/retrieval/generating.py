@@ -27,7 +27,7 @@ from feinsum.raising.dependences import Part
 from feinsum.records import FramedSpec, Match, MatchLevel, TransformSpec
 from feinsum.retrieval.applying import Applied, apply_selected
 from feinsum.retrieval.cell_batches import batch_cells
-from feinsum.retrieval.phases import loops_of
+from feinsum.retrieval.phases import all_loops_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Candidate, NestSelection
 from feinsum.targets.devices import target_of
@@ -122,12 +122,9 @@ class Variants:
         given_unit = self.request.t_unit
         if BATCH in variant:
             return batch_cells(given_unit, batch_width(variant)), {}
-        nests = [
-            replace(nest, candidates=(variant[k],))
-            if k in variant
-            else replace(nest, is_separable=False)
-            for k, nest in enumerate(self.nests)
-        ]
+        nests = _only(variant, self.nests)
+        for k, candidate in variant.items():
+            nests[k] = replace(nests[k], candidates=(candidate,))
         result = apply_selected(self.raised, nests)
         if result.failures:
             return given_unit, result.failures
@@ -206,7 +203,9 @@ def generation_failures(
     if len(chosen) == 1:
         return {chosen[0]: error}
     alone = {
-        k: find_refusal(_typed(deliver(_with_one(raised, nests, k), target)))
+        k: find_refusal(
+            _typed(deliver(apply_selected(raised, _only({k}, nests)).unit, target))
+        )
         for k in chosen
     }
     failures = {k: reason for k, reason in alone.items() if reason is not None}
@@ -231,15 +230,14 @@ def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
     return unit
 
 
-def _with_one(
-    raised: RaisedKernel, nests: Sequence[NestSelection], k: int
-) -> lp.TranslationUnit:
-    """The kernel in which one nest has its recipe."""
-    alone = [
-        selection if k == j else replace(selection, is_separable=False)
-        for j, selection in enumerate(nests)
+def _only(
+    numbers: Collection[int], nests: Sequence[NestSelection]
+) -> list[NestSelection]:
+    """The nests, of which those with other numbers have no recipe."""
+    return [
+        nest if k in numbers else replace(nest, is_separable=False)
+        for k, nest in enumerate(nests)
     ]
-    return apply_selected(raised, alone).unit
 
 
 def deliver(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
@@ -422,7 +420,7 @@ def _without(
         if insn.id not in gone
     ]
     rest = frozenset(insn.id for insn in left)
-    loops = loops_of(kernel, left)
+    loops = all_loops_of(kernel, left)
     unassigned = _assigned_in(kernel, gone) - _assigned_in(kernel, rest)
     missing = sorted(unassigned & _read_in(kernel, rest))
     temporaries = kernel.temporary_variables

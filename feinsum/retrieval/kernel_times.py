@@ -182,25 +182,18 @@ class TimedKernels:
         Raises:
             MeasurementError: if nothing was.
         """
-        return times_of(self.pairs, verdict)
+        if not verdict.is_ok or not verdict.samples:
+            raise MeasurementError(f"{verdict.message or 'nothing was timed'}")
+        samples = verdict.samples
 
+        def times(own_pairs: Sequence[tuple[int, int]]) -> KernelTimes:
+            if any(not samples[k] for _, k in own_pairs):
+                return KernelTimes(0.0, 0.0, ())
+            g, k = own_pairs[0]
+            ratios = tuple(time_ratio(samples[a], samples[b]) for a, b in own_pairs)
+            return KernelTimes(median(samples[g]), median(samples[k]), ratios)
 
-def times_of(
-    pairs: Sequence[Sequence[tuple[int, int]]], verdict: Verdict
-) -> tuple[KernelTimes, ...]:
-    """See :meth:`TimedKernels.times`."""
-    if not verdict.is_ok or not verdict.samples:
-        raise MeasurementError(f"{verdict.message or 'nothing was timed'}")
-    samples = verdict.samples
-
-    def times(own_pairs: Sequence[tuple[int, int]]) -> KernelTimes:
-        if any(not samples[k] for _, k in own_pairs):
-            return KernelTimes(0.0, 0.0, ())
-        g, k = own_pairs[0]
-        ratios = tuple(time_ratio(samples[a], samples[b]) for a, b in own_pairs)
-        return KernelTimes(median(samples[g]), median(samples[k]), ratios)
-
-    return tuple(map(times, pairs))
+        return tuple(map(times, self.pairs))
 
 
 def _written(folder: Path, name: str, content: bytes) -> str:

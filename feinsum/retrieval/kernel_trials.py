@@ -265,10 +265,7 @@ class KernelTrials:
             with self.budget.spending():
                 start_early()
                 self.variants.build(variant)
-                with cached.locked():  # another process may be timing it
-                    if (verdict := cached.recall()) is None:
-                        verdict = self._time(variant)
-                        cached.store(verdict)
+                verdict = cached.recall_or(lambda: self._time(variant))
         return self._verification(verdict, variant)
 
     def verify_together(self, variants: Sequence[Variant]) -> None:

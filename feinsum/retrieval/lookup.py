@@ -171,12 +171,8 @@ def explain(
         return str(look_up(unit, **options))
     except NotAnEinsumError as error:
         return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
-    except FeinsumError as error:
-        return f"not looked up: {error}\nkernel: unchanged"
-    except Exception as error:  # retrieve gives the kernel back unchanged, too
-        logger.exception("look-up failed")
-        reason = f"look-up failed with {type(error).__name__}: {error}"
-        return f"not looked up: {reason}\nkernel: unchanged"
+    except Exception as error:  # noqa: BLE001  # retrieve gives the kernel back, too
+        return f"not looked up: {_logged_reason(error)}\nkernel: unchanged"
 
 
 def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:

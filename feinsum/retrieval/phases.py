@@ -30,6 +30,7 @@ from pytools.graph import compute_topological_order, get_reachable_nodes
 
 from feinsum.raising import RaisedKernel
 from feinsum.raising.dependences import Exchanges, Part
+from feinsum.raising.expressions import loops_of
 from feinsum.retrieval.result import NestSelection
 
 PartGraph: TypeAlias = Mapping[Part, Collection[Part]]
@@ -93,7 +94,7 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Part]) -> bool:
     temporaries = kernel.temporary_variables
     inside = frozenset().union(*nests)
     others = [insn for insn in kernel.instructions if insn.id not in inside]
-    bounds = kernel.get_inames_domain(loops_of(kernel, others))
+    bounds = kernel.get_inames_domain(all_loops_of(kernel, others))
     params = {*bounds.get_var_names(isl.dim_type.param)}
     if params & set(temporaries) or any(
         temporary.base_storage is not None for temporary in temporaries.values()
@@ -106,23 +107,19 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Part]) -> bool:
         return True
     return any(
         isinstance(tag, ConcurrentTag)
-        for iname in loops_of(kernel, others)
+        for iname in all_loops_of(kernel, others)
         for tag in kernel.inames[iname].tags
     )
 
 
-def loops_of(
+def all_loops_of(
     kernel: lp.LoopKernel, insns: Iterable[lp.InstructionBase]
 ) -> frozenset[str]:
     """The loops of instructions, reductions and calls, including those in rules."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     expanded = [insn.with_transformed_expressions(expand) for insn in insns]
-    return frozenset[str]().union(
-        *(
-            insn.within_inames | insn.reduction_inames() | insn.sub_array_ref_inames()
-            for insn in expanded
-        )
-    )
+    of_calls = (insn.sub_array_ref_inames() for insn in expanded)
+    return loops_of(*expanded).union(*of_calls)
 
 
 def _order_graph(kernel: lp.LoopKernel, parts: Iterable[Part]) -> PartGraph:

@@ -119,6 +119,15 @@ class CachedVerdict(NamedTuple):
         if self.cache is not None and verdict.code in _PERMANENT | TRANSIENT:
             self.cache.write(self.key, to_json(verdict).encode())
 
+    def recall_or(self, find: Callable[[], Verdict]) -> Verdict:
+        """The earlier result, or a new one; one process at a time finds it."""
+        if (verdict := self.recall()) is None:
+            with self.locked():
+                if (verdict := self.recall()) is None:
+                    verdict = find()
+                    self.store(verdict)
+        return verdict
+
     def locked(self) -> AbstractContextManager[object]:
         """Processes that share the cache verify one after the other."""
         if self.cache is None:

@@ -129,14 +129,6 @@ def device_states() -> Iterator[DeviceState]:
             yield DeviceState(target.name, device, why_not(target, device))
 
 
-def why_unusable(device: Device) -> str:
-    """Describe why a device does not run a small kernel correctly; empty if it does."""
-    for candidate in _find_candidates(TARGETS, []):
-        if candidate.device == device:
-            return why_not(candidate.target, device)
-    return "it is not there"
-
-
 def target_of(loopy_target: Any) -> Target:
     """Find the target that runs kernels of one of Loopy's targets.
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from feinsum.measure import open_device
-
-VERSION = (2018, 2)
+from tests.loopy_kernels import build_kernel
 
 
 @pytest.fixture(scope="session")
@@ -18,49 +17,32 @@ def device():
 
 def matvec_kernel(dtype=np.float64, n_dofs=4):
     """``y[e,i] = sum(j, D[i,j] u[e,j])`` with a symbolic number of elements."""
-    return lp.make_kernel(
+    return build_kernel(
         f"{{[e,i,j]: 0<=e<N and 0<=i,j<{n_dofs}}}",
         "y[e,i] = sum(j, D[i,j]*u[e,j])",
-        [
-            lp.GlobalArg("D", dtype, shape=(n_dofs, n_dofs)),
-            lp.GlobalArg("u", dtype, shape=("N", n_dofs)),
-            lp.GlobalArg("y", dtype, shape=("N", n_dofs)),
-            ...,
-        ],
-        lang_version=VERSION,
+        {"D": f"{n_dofs},{n_dofs}", "u,y": f"N,{n_dofs}"},
+        dtype=dtype,
         name="matvec",
     )
 
 
 def half_kernel(dtype=np.float64):
     """Writes the first half of ``y`` only."""
-    return lp.make_kernel(
-        "{[i]: 0<=i<N}",
-        "y[i] = 2*x[i]",
-        [
-            lp.GlobalArg("x", dtype, shape=("2*N",)),
-            lp.GlobalArg("y", dtype, shape=("2*N",)),
-            lp.ValueArg("N", np.int32),
-        ],
-        lang_version=VERSION,
-        name="first_half",
+    return build_kernel(
+        "{[i]: 0<=i<N}", "y[i] = 2*x[i]", {"x,y": "2*N"}, dtype=dtype, name="first_half"
     )
 
 
 def two_launch_kernel():
     """``y`` is ``2 x`` read backwards; a global barrier makes two launches."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[e,i]: 0<=e,i<20}",
         """
         <> z[i] = 2*x[i]        {id=first}
         ... gbarrier            {id=barrier, dep=first}
         y[e] = z[19-e] + z[e]   {dep=barrier}
         """,
-        [
-            lp.GlobalArg("x", np.float64, shape=(20,)),
-            lp.GlobalArg("y", np.float64, shape=(20,)),
-        ],
-        lang_version=VERSION,
+        {"x,y": "20"},
         name="two_launches",
     )
     for iname in ("i", "e"):

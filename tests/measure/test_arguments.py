@@ -8,6 +8,7 @@ import pytest
 
 from feinsum.errors import BuildError, MeasurementError
 from feinsum.measure import compile_kernel, random_arguments
+from tests.loopy_kernels import build_kernel
 
 
 def rng():
@@ -83,15 +84,11 @@ def test_missing_size():
 
 
 def gather_kernel(index):
-    return lp.make_kernel(
+    return build_kernel(
         "{[i]: 0<=i<50}",
         f"y[i] = x[{index}] * w[i]",
-        [
-            lp.GlobalArg("x", np.float64, shape=(3,)),
-            lp.GlobalArg("w, y", np.float64, shape=(50,)),
-            lp.GlobalArg("map", np.int32, shape=(50,)),
-        ],
-        lang_version=(2018, 2),
+        {"x": "3", "w, y": "50"},
+        lp.GlobalArg("map", np.int32, shape=(50,)),
     )
 
 

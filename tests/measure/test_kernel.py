@@ -20,6 +20,7 @@ from feinsum.measure import (
     verify,
 )
 from tests.cpus import OPENCL_CPUS, any_opencl, opened
+from tests.loopy_kernels import build_kernel
 
 
 def bound_at(t_unit, device, sizes):
@@ -72,12 +73,7 @@ def test_half_written_output_is_found(dtype, half, device):
 
 def test_poison_restores_what_is_read(device):
     """An array that is read and written gets back its first values."""
-    kernel = lp.make_kernel(
-        "{[i]: 0<=i<4}",
-        "y[i] = y[i] + 1",
-        [lp.GlobalArg("y", np.float64, shape=(4,))],
-        lang_version=(2018, 2),
-    )
+    kernel = build_kernel("{[i]: 0<=i<4}", "y[i] = y[i] + 1", {"y": "4"})
     start = np.arange(4.0)
     bound = compile_kernel(kernel, device).bind({"y": start})
     bound.run()
@@ -134,15 +130,8 @@ def test_failed_code_generation_prints_nothing(device, capfd):
     """What Loopy cannot translate is a build error that tells the cause; what
     Loopy prints becomes a note of the error, not output.
     """
-    kernel = lp.make_kernel(
-        "{[i]: 0<=i<8}",
-        "y[i] = no_such_function(x[i])",
-        [
-            lp.GlobalArg("x", np.float64, shape=(8,)),
-            lp.GlobalArg("y", np.float64, shape=(8,)),
-        ],
-        lang_version=(2018, 2),
-        name="bad",
+    kernel = build_kernel(
+        "{[i]: 0<=i<8}", "y[i] = no_such_function(x[i])", {"x,y": "8"}, name="bad"
     )
     with pytest.raises(BuildError, match="kernel 'bad' cannot be built") as caught:
         compile_kernel(kernel, device)
@@ -153,14 +142,13 @@ def test_failed_code_generation_prints_nothing(device, capfd):
 
 def test_unschedulable_kernel_prints_nothing(device, capfd):
     """A failure within code generation keeps stdout clean too."""
-    kernel = lp.make_kernel(
+    kernel = build_kernel(
         "{[i,j]: 0<=i,j<8}",
         """
         a[i] = 1 {id=first, dep=second}
         b[j] = 1 {id=second, dep=first}
         """,
-        [lp.GlobalArg("a, b", np.float64, shape=(8,))],
-        lang_version=(2018, 2),
+        {"a, b": "8"},
         name="cycle",
     )
     with pytest.raises(BuildError, match="cycle"):
@@ -173,13 +161,7 @@ def test_print_of_code_generation_becomes_a_note(cpu, capfd):
     """What is printed before a failure is kept as a note of the error, which names
     its cause.
     """
-    kernel = lp.make_kernel(
-        "{[i]: 0<=i<8}",
-        "y[i] = 1",
-        [lp.GlobalArg("y", np.float64, shape=(8,))],
-        lang_version=(2018, 2),
-        name="loud",
-    )
+    kernel = build_kernel("{[i]: 0<=i<8}", "y[i] = 1", {"y": "8"}, name="loud")
     kernel = lp.set_options(
         kernel,
         allow_terminal_colors=False,

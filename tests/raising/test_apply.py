@@ -10,6 +10,7 @@ from feinsum import raise_kernel
 from feinsum.measure import compile_kernel, open_device, random_arguments
 from feinsum.raising import single_nest
 from feinsum.transforms import applicable_transforms, apply_spec
+from tests.loopy_kernels import build_kernel
 from tests.raising import almost
 from tests.raising.interpreter import run
 from tests.transforms.support import LOOPY_WARNINGS, sampled
@@ -51,15 +52,12 @@ SHAPES = {
 
 
 def kernel(domain, text):
-    args = [
-        lp.GlobalArg(name, np.float64, shape=shape)
-        for name, shape in SHAPES.items()
-        if f"{name}[" in text or f"{name}$" in text
-    ]
-    args += [lp.GlobalArg("map", np.int32, shape="n")] * ("map" in text)
-    args += [lp.ValueArg("alpha", np.float64)] * ("alpha" in text)
-    args.append(lp.ValueArg("n", np.int32))
-    unit = lp.make_kernel(domain, text, args, lang_version=(2018, 2))
+    named = {
+        n: shape for n, shape in SHAPES.items() if f"{n}[" in text or f"{n}$" in text
+    }
+    more = [lp.GlobalArg("map", np.int32, shape="n")] * ("map" in text)
+    more += [lp.ValueArg("alpha", np.float64)] * ("alpha" in text)
+    unit = build_kernel(domain, text, named, *more)
     return lp.assume(lp.remove_unused_inames(unit), "n >= 1")
 
 

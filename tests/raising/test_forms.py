@@ -1,4 +1,7 @@
-"""The forms that kernels take: each is raised to the einsum that it is."""
+"""The forms that kernels take: each is raised to the einsum that it is.
+
+The key is that of the einsum, and its value at each point is what the kernel computes.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from pymbolic import var
 
 from feinsum import array, canonicalize, einsum, raise_kernel
 from feinsum.raising import single_nest
-from tests.raising.forms import BOX, make
+from tests.raising.forms import BOX, arguments, kernel_of, make
+from tests.raising.interpreter import run, run_raised
 
 A, B, X, Y = array("A", (5, 6)), array("B", (6, 7)), array("x", 6), array("y", 5)
 Z = array("z", 5)
 MATVEC, MATMUL = einsum("ij,j->i", A, X), einsum("ij,jk->ik", A, B)
+ROWS, SCALED_ROWS = einsum("ij->i", A), einsum("i,ij->i", Y, A)
 ROWSCALED = einsum("ij,j,i->i", A, X, Y)
 DG = "{[s,r,e,d,q]: 0<=s<3 and 0<=r<2 and 0<=e<5 and 0<=d<4 and 0<=q<4}"
 J, D, U = array("J", (3, 2, 5)), array("D", (2, 4, 4)), array("u", (5, 4))
@@ -28,15 +33,32 @@ PRODUCTS = [
     ("out[i] = 1.0*sum(j, A[i,j]*x[j])", MATVEC),
     ("out[i] = simul_reduce(sum, j, A[i,j]*x[j])", MATVEC),
     ("out[i] = sum(j, A[i,j]*x[j])*alpha/(2*beta)", MATVEC),
+    ("out[i] = alpha*3*sum(j, -A[i,j]*x[j])", MATVEC),
     ("out[i] = x[0]*sum(j, A[i,j]*x[j])", MATVEC),
     ("C$tag[i,k] = sum(j, A$one[i,j]*B[j,k])", MATMUL),
     ("f(p,q) := A[p,q]\nout[i] = sum(j, f$hot(i,j)*x[j])", MATVEC),
     ("g(p) := 2*x[p]\nf(p,q) := A[p,q] + g(q)\nout[i] = sum(j, f(i,j)*x[j])", MATVEC),
     ("f(p) := A[p,j]\nout[i] = sum(j, f(i)*x[j])", MATVEC),
+    (
+        "f(p,q) := A[p,q] - beta\ng(p) := f(p,2)\nout[i] = g(i)*sum(j, f(i,j)*x[j])",
+        ROWSCALED,
+    ),
+    (
+        "f(p) := x[p]\ng(q) := x[q]\nout[i] = sum(j, A[i,j]*f(j)*g(j)*x[j])",
+        einsum("ij,j,j,j->i", A, X, X, X),
+    ),
     ("f() := y[0]\nout[i] = f()*y[i]", einsum(",i->i", array("f", ()), Y)),
     ("out[i] = sum(j, S[i,j]*S[j,i]) {id=row}", None),
     ("C[i,k] = y[i]*w[k]", einsum("i,k->ik", Y, array("w", 7))),
+    ("C[i,k] = y[i]*B[0,k]", einsum("i,k->ik", Y, array("w", 7))),
+    ("C[i,k] = 2*sum(j, A[i,j]*B[j,k]*x[j])", einsum("ij,jk,j->ik", A, B, X)),
+    ("C[i,k] = y[i]*sum(j, A[i,j])", einsum("ik,ij->ik", array("C", (5, 7)), A)),
+    ("out[i] = y[i]", einsum("i->i", Y)),
     ("out[i] = y[i]*z[i]", einsum("i,i->i", Y, Z)),
+    ("out[i] = y[i]*sum(j, A[i,j])", SCALED_ROWS),
+    ("out[i] = sum(j, A[i,j])", ROWS),
+    ("out[i] = sum(j, x[j])", ROWS),
+    ("out[i] = sum([j,k], A[i,j]*B[j,k])", einsum("ij,jk->i", A, B)),
     ("out[i] = sum(j, sum(k, A[i,j]*B[j,k]))", einsum("ij,jk->i", A, B)),
     ("out[i] = sum(j, A[i,j]*sum(k, B[j,k]))", einsum("ij,jk->i", A, B)),
 ]
@@ -47,9 +69,17 @@ QUOTIENTS = [
     ("out[i] = sum(j, A[i,j]*(x[j]/y[i]))", ROWSCALED),
     ("out[i] = (1/y[i])*sum(j, x[j]*A[i,j])", ROWSCALED),
     ("out[i] = 2*sum(j, A[i,j]/(y[i]/x[j]))", ROWSCALED),
+    ("out[i] = y[i]*sum(j, A[i,j]/x[j])", ROWSCALED),
+    (
+        "out[i] = sum(j, A[i,j]*x[j]/(j + 2.0))",
+        einsum("ij,j,j->i", A, X, array("v", 6)),
+    ),
     ("out[i] = y[i]/z[i]", einsum("i,i->i", Y, Z)),
 ]
 FUNCTIONS = [
+    ("out[i] = sum(j, (alpha*A[i,j] + beta)*(x[j]*x[j] + 1))", MATVEC),
+    ("out[i] = -sum(j, 0.5*(A[i,j] + A2[i,j])*x[j])", MATVEC),
+    ("out[i] = sum(j, (x[j] if j < 3 else alpha)*A[i,j])", MATVEC),
     ("out[i] = sum(j, (A[i,j] + A2[i,j])*x[j])", MATVEC),
     ("out[i] = sum(j, (A[i,j] + x2[j])*x[j])", MATVEC),
     ("out[i] = sum(j, (x2[j] + A[i,j])*x[j])", MATVEC),
@@ -82,8 +112,21 @@ def test_a_form_has_the_key_of_its_einsum(text, expected):
     """Two spellings of one einsum have one key."""
     square = array("S", (5, 5))
     domain = BOX if expected else BOX.replace("j<6", "j<5")
-    nest = single_nest(raise_kernel(lp.remove_unused_inames(make(text, domain))))
-    assert nest.key == canonicalize(expected or einsum("ij,ji->i", square, square)).key
+    assert_raised(
+        kernel_of(text, domain), expected or einsum("ij,ji->i", square, square)
+    )
+
+
+def assert_raised(unit, expected):
+    """The key is that of the einsum, and its value is what the kernel computes."""
+    raised = raise_kernel(unit)
+    nest = single_nest(raised)
+    assert nest.key == canonicalize(expected).key
+    given = arguments(unit)
+    found = run_raised(raised.t_unit, raised.raised, given)
+    for name, value in run(unit, given).items():
+        np.testing.assert_allclose(found[name], value, 1e-12)
+    return nest
 
 
 @pytest.mark.parametrize(
@@ -98,7 +141,7 @@ def test_a_form_has_the_key_of_its_einsum(text, expected):
 )
 def test_the_order_of_factors_and_sums_does_not_matter(text, expected):
     """A product is its factors, and a sum is its inames."""
-    assert single_nest(raise_kernel(make(text, DG))).key == canonicalize(expected).key
+    assert_raised(make(text, DG), expected)
 
 
 @pytest.mark.parametrize(
@@ -112,20 +155,14 @@ def test_the_order_of_factors_and_sums_does_not_matter(text, expected):
         ("out[i] = 2*(y[i] + sum(j, A[i,j]*x[j]))", "2*y[i]", "2"),
         ("out[i] = (y[i] + sum(j, A[i,j]*x[j]))/alpha", "y[i] / alpha", "1 / alpha"),
         ("T[2,i] = T[2,i] + sum(j, A[i,j]*x[j])", "T[2, i]", "1"),
+        ("out[i] = y[i]*z[i] + out[i]", "out[i]", "1"),
     ],
 )
 def test_a_shift_stands_beside_the_scale(text, shift, scale):
     """What is added to a sum is kept, and does not change the key."""
-    nest = single_nest(raise_kernel(make(text)))
+    expected = MATVEC if "sum" in text else einsum("i,i->i", Y, Z)
+    nest = assert_raised(kernel_of(text), expected)
     assert (str(nest.shift[0]), str(nest.scale[0])) == (shift, scale)
-    assert nest.key == canonicalize(MATVEC).key
-
-
-def test_an_accumulation_needs_no_sum():
-    """``out = out + product`` is a shifted product."""
-    nest = single_nest(raise_kernel(make("out[i] = y[i]*z[i] + out[i]")))
-    assert str(nest.shift[0]) == "out[i]"
-    assert nest.key == canonicalize(einsum("i,i->i", Y, Z)).key
 
 
 @pytest.mark.parametrize(
@@ -140,21 +177,18 @@ def test_an_accumulation_needs_no_sum():
 def test_domains_are_split_and_joined(domain):
     """One domain for all inames or one for each; numbers or parameters."""
     is_open = "->" in str(domain)
-    nest = single_nest(raise_kernel(make("out[i] = sum(j, A[i,j]*x[j])", domain)))
     shape = ("n", "m") if is_open else (5, 6)
     expected = einsum("ij,j->i", array("A", shape), array("x", shape[1]))
-    assert nest.key == canonicalize(expected).key
+    assert_raised(make("out[i] = sum(j, A[i,j]*x[j])", domain), expected)
 
 
 def test_an_axis_of_one_entry_is_no_index():
     """``W[i,c]`` with a single ``c`` is ``W[i,0]``; a sum over one value is none."""
     domain = ["{[i,c]: 0<=i<5 and c=0}", "{[j,b]: 0<=j<6 and b=0}"]
     text = "W[i,c] = sum([j,b], A[i,j]*x[j])"
-    nest = single_nest(raise_kernel(make(text, domain)))
-    assert nest.key == canonicalize(MATVEC).key
+    assert_raised(make(text, domain), MATVEC)
     copy = make("W[i,c] = y[i]", "{[i,c]: 0<=i<5 and c=0}")
-    expected = einsum("ic->ic", array("y", (5, 1)))
-    assert single_nest(raise_kernel(copy)).key == canonicalize(expected).key
+    assert_raised(copy, einsum("ic->ic", array("y", (5, 1))))
 
 
 @pytest.mark.parametrize("value", ["6", "2*3"])
@@ -274,7 +308,7 @@ def test_rows_of_a_batch_may_write_parts_of_one_array():
 def test_what_each_iteration_keeps_to_itself_may_be_exchanged(text):
     """Loops can be shared with who comes before or after, at the same point."""
     domain = "{[i,k,q,j]: 0<=i<5 and 0<=k,q<7 and 0<=j<6}"
-    unit = lp.remove_unused_inames(make(text, domain))
+    unit = kernel_of(text, domain)
     kernel = unit.default_entrypoint
     free = [insn.copy(depends_on=frozenset()) for insn in kernel.instructions]
     ordered = [free[0], free[1].copy(depends_on=frozenset({"row"}))]
@@ -324,7 +358,7 @@ def test_rows_between_which_an_operand_changes_are_no_batch():
 )
 def test_rows_outside_of_all_loops_are_no_batch_if_their_order_matters(text):
     """One overwrites, or reads, what the other one assigns."""
-    raised = raise_kernel(lp.remove_unused_inames(make(text)))
+    raised = raise_kernel(kernel_of(text))
     assert [nest.instructions for nest in raised.raised] == [("one",), ("two",)]
 
 

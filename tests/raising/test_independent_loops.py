@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import islpy as isl
 import loopy as lp
-import numpy as np
 import pytest
 
 from feinsum import raise_kernel
+from tests.loopy_kernels import build_kernel
 
 N_NESTS = 40
 """Of three loops each."""
@@ -19,19 +19,13 @@ def kernel_of_nests(n_nests: int, *, is_one_set: bool) -> lp.TranslationUnit:
     bounds = [f"0 <= e{k} < n and 0 <= i{k}, j{k} < 4" for k in nests]
     joined = "{[" + ", ".join(loops) + "]: " + " and ".join(bounds) + "}"
     apart = [f"{{[{a}]: {b}}}" for a, b in zip(loops, bounds, strict=True)]
-    return lp.make_kernel(
+    return build_kernel(
         [joined] if is_one_set else apart,
         [
             f"y{k}[e{k}, i{k}] = sum(j{k}, A[i{k}, j{k}]*x[e{k}, j{k}]) {{id=nest{k}}}"
             for k in nests
         ],
-        [
-            lp.GlobalArg("A", np.float64, shape=(4, 4)),
-            lp.GlobalArg("x", np.float64, shape=("n", 4)),
-            *(lp.GlobalArg(f"y{k}", np.float64, shape=("n", 4)) for k in nests),
-            lp.ValueArg("n", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"A": "4,4", "x": "n,4", ",".join(f"y{k}" for k in nests): "n,4"},
     )
 
 
@@ -66,17 +60,13 @@ SETS = {
 def test_no_iteration_is_lost_or_won(name):
     """What loops run over together is what it was, also where some do not run."""
     given = isl.BasicSet(SETS[name])
-    t_unit = lp.make_kernel(
-        [given],
+    t_unit = build_kernel(
+        [SETS[name]],
         """
         y[e, i] = 2*x[e, i] {id=a}
         z[f, j] = 2*x[f, j] {id=b}
         """,
-        [
-            *(lp.GlobalArg(x, np.float64, shape=("n + m", 4)) for x in "xyz"),
-            lp.ValueArg("n, m", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"x,y,z": "n + m,4"},
     )
     raised = raise_kernel(t_unit)
     kernel = raised.t_unit[raised.kernel_name]

@@ -1,4 +1,7 @@
-"""Kernels of one cell, as a form compiler writes them, are einsums."""
+"""Kernels of one cell, as a form compiler writes them, are einsums.
+
+On triangles, by the functions that it calls; and on four shapes of cells.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 
 from feinsum import raise_kernel
+from tests.raising.cells import CELLS, FORMS
 from tests.raising.interpreter import run, run_raised
 from tests.raising.local_kernels import KERNELS, arguments
 from tests.raising.mixed import MIXED_POISSON
@@ -40,11 +44,31 @@ def test_all_loops_of_a_cell_are_einsums(name):
     for refused in raised.refused:
         assert refused.rule == "no-operand"
         assert not kernel.id_to_insn[refused.instructions[0]].within_inames
+    assert_same(unit, raised)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_sums_over_functions_are_raised(form, cell):
+    """What is refused has no loop over functions; the result is the kernel's."""
+    unit = FORMS[form](CELLS[cell], 1)
+    raised = raise_kernel(unit)
+    kernel = raised.t_unit.default_entrypoint
+    assert raised.raised
+    for refused in raised.refused:
+        (insn_id,) = refused.instructions
+        assert kernel.id_to_insn[insn_id].within_inames <= {"ip"}
+    assert_same(unit, raised)
+
+
+def assert_same(unit, raised):
+    """Its einsums compute what the kernel does."""
     arrays = arguments(unit)
-    expected, found = (
-        run(without_mark(unit), arrays),
-        run_raised(raised.t_unit, raised.raised, arrays),
-    )
+    # the interpreter does not know the mark at the end
+    kernel = unit.default_entrypoint
+    left = [insn for insn in kernel.instructions if insn.id != "end"]
+    expected = run(unit.with_kernel(kernel.copy(instructions=left)), arrays)
+    found = run_raised(raised.t_unit, raised.raised, arrays)
     np.testing.assert_allclose(found["A"], expected["A"], 1e-11, 1e-11)
 
 
@@ -59,13 +83,6 @@ def test_local_memory_of_plain_c_is_private(name):
     assert [nest.key for nest in raised.raised] == [
         nest.key for nest in raise_kernel(unit).raised
     ]
-
-
-def without_mark(unit):
-    """Without the mark at the end, which the interpreter does not know."""
-    kernel = unit.default_entrypoint
-    left = [insn for insn in kernel.instructions if insn.id != "end"]
-    return unit.with_kernel(kernel.copy(instructions=left))
 
 
 def test_outputs_that_add_to_what_is_there_keep_it():

@@ -8,16 +8,14 @@ from __future__ import annotations
 import loopy as lp
 import numpy as np
 import pytest
-from hypothesis import given, note, reject
 
 from feinsum import raise_kernel
 from feinsum.measure import compile_kernel, open_device, random_arguments
 from feinsum.raising import single_nest
-from tests.raising import loops
-from tests.raising.forms import make
-from tests.raising.interpreter import Unschedulable, run, run_raised
+from tests.loopy_kernels import build_kernel
+from tests.raising.forms import kernel_of
+from tests.raising.interpreter import run, run_raised
 from tests.raising.wordings import ROWS, SEVERAL, kernel
-from tests.strategies import counts
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -87,7 +85,7 @@ def test_parts_of_one_array_in_one_loop(first, second, is_apart):
     {first} = {first} + A[i,j]*x[j] {{id=a,inames=i:j}}
     {second} = {second} + y[i]*x2[j] {{id=b,dep=a,inames=i:j}}
     """
-    unit = lp.remove_unused_inames(make(text))
+    unit = kernel_of(text)
     raised = raise_kernel(unit)
     rules = [refused.rule for refused in raised.refused]
     assert rules == {True: [], False: ["race", "race"], None: ["assignee"]}[is_apart]
@@ -123,16 +121,10 @@ def test_parts_of_run_time_extents():
 def test_strides_that_only_a_call_knows(place, is_one_to_one):
     """Subscripts that no two points share, whatever the sizes, are those of einsums."""
     text = f"v[{place}] = v[{place}] + w[e]*sum(q, c[i,q])"
-    unit = lp.make_kernel(
+    unit = build_kernel(
         "[n,m] -> {[e,i,q]: 0<=e<m and 0<=i<n and 0<=q<3}",
         text,
-        [
-            lp.GlobalArg("v", np.float64, shape="2*n*m + (k + 3)*m"),
-            lp.GlobalArg("w", np.float64, shape="m"),
-            lp.GlobalArg("c", np.float64, shape="n,3"),
-            lp.ValueArg("n,m,k", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"v": "2*n*m + (k + 3)*m", "w": "m", "c": "n,3"},
     )
     raised = raise_kernel(unit)
     rules = [refused.rule for refused in raised.refused]
@@ -207,8 +199,7 @@ def test_scales_of_more_digits_than_the_operands(text, rule):
     """A value is scaled as C does it: a literal in the precision of the result, a
     double by conversion of the sum and of the product. Elsewhere it is refused.
     """
-    unit = make(text, dtype=np.float32, dtypes={"alpha": F8})
-    unit = lp.remove_unused_inames(unit)
+    unit = kernel_of(text, dtype=np.float32, dtypes={"alpha": F8})
     raised = raise_kernel(unit)
     assert [one.rule for one in raised.refused] == ([rule] if rule else [])
     if not rule:
@@ -231,7 +222,7 @@ def test_scales_of_more_digits_than_the_operands(text, rule):
 )
 def test_sums_with_literals_are_added_in_single_precision(text, n_nests):
     """A literal outside of all sums has the precision of the result."""
-    unit = lp.remove_unused_inames(make(text, dtype=np.float32))
+    unit = kernel_of(text, dtype=np.float32)
     raised = raise_kernel(unit)
     assert len(raised.raised) == n_nests
     assert_same(unit, raised, tolerance=1e-6)
@@ -239,10 +230,10 @@ def test_sums_with_literals_are_added_in_single_precision(text, n_nests):
 
 def test_a_scale_beyond_single_precision():
     """What would be infinite in single precision is not, since C computes in double."""
-    unit = make(
+    unit = kernel_of(
         "out[i] = alpha*sum(j, A[i,j]*x[j])", dtype=np.float32, dtypes={"alpha": F8}
     )
-    raised = raise_kernel(lp.remove_unused_inames(unit))
+    raised = raise_kernel(unit)
     arguments = {
         "A": np.full((5, 6), 1e-30, "f4"),
         "x": np.ones(6, "f4"),
@@ -263,7 +254,7 @@ def test_a_scale_beyond_single_precision():
 def test_sums_keep_the_precision_in_which_they_are_added(text):
     """What is added in double precision to an entry is not added in less."""
     narrow = dict.fromkeys(("A", "x", "C", "w"), np.float32)
-    unit = lp.remove_unused_inames(make(text, dtypes=narrow))
+    unit = kernel_of(text, dtypes=narrow)
     raised = raise_kernel(unit)
     assert raised.raised == ()
     assert raised.t_unit == unit
@@ -328,39 +319,12 @@ def test_inlined_functions_are_raised():
         name="mv",
         lang_version=(2018, 2),
     )
-    caller = lp.make_kernel(
+    caller = build_kernel(
         "{[i,j,l]: 0<=i,l<5 and 0<=j<6}",
         "[i]: out[i] = mv([l,j]: A[l,j], [j]: x[j])",
-        [
-            lp.GlobalArg("out", F8, shape=(5,)),
-            lp.GlobalArg("A", F8, shape=(5, 6)),
-            lp.GlobalArg("x", F8, shape=(6,)),
-        ],
-        lang_version=(2018, 2),
+        {"out": "5", "A": "5,6", "x": "6"},
     )
     inlined = lp.inline_callable_kernel(lp.merge([caller, callee]), "mv")
     raised = raise_kernel(inlined)
     assert raised.refused == ()
     assert single_nest(raised).einsum.n_operands == 2
-
-
-@given(loops.texts())
-@counts(40, 10_000)
-def test_a_random_kernel_of_loops_is_rewritten_rightly(text):
-    """However loops, private values and sums meet, the result is the kernel's."""
-    note(text)
-    try:
-        unit = loops.build(text)
-        arrays = loops.arguments()
-        expected = run(unit, arrays)
-    except Exception:  # noqa: BLE001  # no kernel: Loopy raises errors of many kinds
-        reject()
-    if any(np.isnan(expected[name]).any() for name in arrays):
-        reject()  # it reads a private value that nobody wrote
-    raised = raise_kernel(unit)
-    try:
-        found = run_raised(raised.t_unit, raised.raised, arrays)
-    except Unschedulable:
-        reject()  # others run in the middle of a nest, which no recipe is tried for
-    for name in arrays:
-        np.testing.assert_allclose(found[name], expected[name], 1e-9, 1e-12)

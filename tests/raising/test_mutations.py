@@ -8,10 +8,10 @@ import pyopencl.cltypes as cltypes
 import pytest
 from pymbolic import var
 
-from feinsum import raise_kernel
+from feinsum import NotAnEinsumError, raise_kernel
 from feinsum.raising import single_nest
 from tests.docs.codes import refusal_rules
-from tests.raising.forms import BOX, make
+from tests.raising.forms import BOX, kernel_of, make
 
 VALID = "out[i] = sum(j, A[i,j]*x[j]) {id=row}"
 SMALL = "{[i,j]: 0<=i<5 and 0<=j<5}"
@@ -49,6 +49,7 @@ MUTANTS = [
     ("race", "{id=row}", "{id=row}\nout[0] = y[0] {inames=i}"),
     ("operand-written", "x[j]", "out[i]"),
     ("operand-written", "x[j])", "x[j])*out[0]"),
+    ("operand-written", "sum(j,", "out[i]*sum(j,"),
     ("operand-written", "x[j])", "x[j]) + out[4-i]"),
     ("operand-written", "x[j])", "x[j]) + out[map[i]]"),
     ("operand-written", "{id=row}", "{id=row}\nx[j] = 2*x2[j]"),
@@ -87,6 +88,67 @@ def test_a_mutant_is_refused_by_the_rule_that_it_breaks(rule, old, new):
     assert refused[name].rule == rule
     assert name in refused[name].reason
     assert all("row" not in nest.instructions for nest in raised.raised)
+
+
+def test_a_refused_instruction_is_no_nest():
+    """The error names the instruction and the rule."""
+    with pytest.raises(NotAnEinsumError, match="instruction 'row'") as caught:
+        single_nest(raise_kernel(make(VALID.replace("sum(", "max("))))
+    assert (caught.value.rule, caught.value.instructions) == ("reduction", ("row",))
+
+
+BOXES = "{[i, j, k]: 0 <= i < 5 and 0 <= j < 6 and 0 <= k < 7}"
+SHIFTED = "[n] -> {[i, j]: 1 <= i < n and 0 <= j < 6}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "domain", "line", "instead"),
+    [
+        (
+            "assignee",
+            SHIFTED,
+            "out[map[i]] = out[map[i]] + reduce(sum, [j], A[i, j]*x[j])",
+            (SHIFTED, VALID),
+        ),
+        (
+            "extent",
+            "[n] -> {[i]: 0 <= i < n and i mod 2 = 0}",
+            "out[i] = y[i]*z[i]",
+            ("[n] -> {[i]: 0 <= i < n}", "flat[2*i] = A[2*i,0]*A2[2*i,1]"),
+        ),
+        (
+            "domain",
+            "{[i, j]: 0 <= i < 5 and 0 <= j <= i}",
+            "out[i] = reduce(sum, [j], A[i, j]*x[j])",
+            (BOXES, VALID),
+        ),
+        (
+            "product-of-sums",
+            BOXES,
+            "out[i] = reduce(sum, [j], A[i, j])*reduce(sum, [k], C[i, k])",
+            (BOXES, "out[i] = sum(j, A[i, j])"),
+        ),
+    ],
+)
+def test_a_refusal_names_the_line_and_a_rewrite_that_works(rule, domain, line, instead):
+    """Whatever raising has made of the kernel: shifted loops, or other instructions."""
+    text = line.replace("reduce(sum, ", "sum(")
+    (refused,) = raise_kernel(kernel_of(text, domain)).refused
+    assert refused.rule == rule
+    assert f"The line: {line}. Instead, " in refused.reason
+    domain, text = instead
+    raised = raise_kernel(kernel_of(text, domain))
+    assert raised.raised
+    assert not raised.refused
+
+
+def test_a_refusal_tells_a_fill_from_a_scalar():
+    """A fill is a loop of its own, a scalar is computed once."""
+    (fill,) = raise_kernel(kernel_of("C[i,k] = 2*alpha")).refused
+    (scalar,) = raise_kernel(kernel_of("<> t = 2*alpha")).refused
+    assert (fill.rule, scalar.rule) == ("no-operand", "no-operand")
+    assert "it fills C[i, k]" in fill.reason
+    assert "computed once" in scalar.reason
 
 
 def test_an_index_that_nothing_binds_is_refused():
@@ -253,8 +315,8 @@ OTHERS = {
     "several-nests", "target", "parallel-iname", "domain", "extent", "output-dtype",
     "unknown-dtype", "unbound-index", "call", "compressed",
 }  # fmt: skip
-"""Rules that have tests of their own: here, in ``test_compressed``, ``test_grammar`` or
-for ``retrieve``."""
+"""Rules that have tests of their own: here, in ``test_calls``, ``test_trees`` or for
+``retrieve``."""
 
 
 def test_every_rule_has_a_mutant():

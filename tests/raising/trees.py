@@ -290,25 +290,24 @@ WAYS = {
 """By name, products with a matrix in CSR, and the result in numpy."""
 
 
+def values_of(kernel, matrix):
+    """Arrays and numbers for a kernel over the rows of a matrix, by name."""
+    rng, sizes = np.random.default_rng(0), {"n_i": 9, "n_j": 8, "n_c": 6}
+    sizes["nnz"] = len(matrix.values)
+    given = {"alpha": 3.0, "beta": 0.5, "v": matrix.values, **sizes}
+    given["ptr1"] = matrix.pointers.astype(np.int32)
+    given["idx1"] = matrix.indices.astype(np.int32)
+    for arg in kernel.args:
+        if arg.name not in given:
+            given[arg.name] = rng.random([int(sizes.get(str(n), n)) for n in arg.shape])
+    return {arg.name: given[arg.name] for arg in kernel.args}
+
+
 def rows_call(unit, matrix, formula):
     """The arguments of a kernel of :data:`WAYS`, and the result that is right."""
-    rng = np.random.default_rng(0)
-    sizes = {"n_i": 9, "n_j": 8, "n_c": 6, "nnz": len(matrix.values)}
-    kernel = unit.default_entrypoint
-    given = {
-        "ptr1": matrix.pointers.astype(np.int32),
-        "idx1": matrix.indices.astype(np.int32),
-        "v": matrix.values,
-        "alpha": 3.0,
-        "beta": 0.5,
-        **sizes,
-    }
-    for name in {"x", "out", "y"} & kernel.arg_dict.keys():
-        shape = [sizes.get(str(n), n) for n in kernel.arg_dict[name].shape]
-        given[name] = rng.random([int(n) for n in shape])
-    scope = {"np": np, "A": to_dense(matrix), "x": given.get("x", 0)}
-    expected = eval(formula, {**scope, "out": given["out"].copy()})
-    return {n: x for n, x in given.items() if n in kernel.arg_dict}, expected
+    given = values_of(unit.default_entrypoint, matrix)
+    scope = {"np": np, "A": to_dense(matrix), **given}
+    return given, eval(formula, {**scope, "out": given["out"].copy()})
 
 
 FACTORED = """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import loopy as lp
 import numpy as np
 
+from tests.loopy_kernels import build_kernel
+
 __all__ = ["ROWS", "SEVERAL", "kernel"]
 
-F8, I4 = np.float64, np.int32
 DG = "{[e,i,j,l,q,r,p]: 0<=e<n and 0<=i,j,l<4 and 0<=q,r,p<6}"
 SHAPES = {
     "v": "n,4",
@@ -27,21 +27,12 @@ def kernel(
     text: str, domain: str = DG, shapes: Any = None, private: Any = None
 ) -> lp.TranslationUnit:
     """The kernel with those arrays that its text names."""
-    args: list[Any] = [
-        lp.GlobalArg(name, F8, shape=shape)
-        for name, shape in (shapes or SHAPES).items()
-        if f"{name}[" in text
-    ]
-    args += [
-        lp.TemporaryVariable(name, F8, shape=shape)
+    named = {n: x for n, x in (shapes or SHAPES).items() if f"{n}[" in text}
+    values = [
+        lp.TemporaryVariable(name, np.float64, shape=shape)
         for name, shape in (private or {}).items()
     ]
-    prefix = ""
-    if re.search(r"\bn\b", domain):
-        prefix = "[n] -> "
-        args.append(lp.ValueArg("n", I4))
-    unit = lp.make_kernel(prefix + domain, text, args, lang_version=(2018, 2))
-    return lp.remove_unused_inames(unit)
+    return lp.remove_unused_inames(build_kernel(domain, text, named, *values))
 
 
 ROWS = {

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import loopy as lp
 import numpy as np
 
 from tests.raising.cells import CELLS, FORMS
 
-__all__ = ["wrapped", "wrapped_unit"]
+__all__ = ["FIRST", "LAST", "mesh", "wrapped", "wrapped_unit"]
+
+FIRST, LAST = 2, 13
+"""The cells that are computed."""
+N_PLACES = 11
+"""Few, so that many cells add to one place."""
 
 N_BLOCKS = 64
 """Matrices that are kept, one after the other."""
@@ -83,3 +90,20 @@ def wrapped_unit(
     )  # fmt: skip
     merged = lp.merge([caller, unit.copy(entrypoints=frozenset())])
     return merged.copy(entrypoints=frozenset({"wrap_cell_integral"}))
+
+
+def mesh(unit: lp.TranslationUnit) -> dict[str, Any]:
+    """Arguments of a loop over cells, of which no cell has a vertex twice."""
+    rng, given = np.random.default_rng(0), dict[str, Any](start=FIRST, end=LAST)
+    for arg in unit.default_entrypoint.args:
+        if isinstance(arg, lp.ArrayArg):
+            is_map = arg.dtype.numpy_dtype.kind == "i"
+            n = LAST if is_map else N_PLACES
+            shape = tuple(n if extent is None else extent for extent in arg.shape)
+            values = (
+                np.resize(rng.permutation(N_PLACES), shape)
+                if is_map
+                else rng.uniform(-1, 1, shape)
+            )
+            given[arg.name] = values.astype(arg.dtype.numpy_dtype)
+    return given

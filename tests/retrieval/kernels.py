@@ -10,6 +10,7 @@ import loopy as lp
 import numpy as np
 
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
+from tests.loopy_kernels import build_kernel
 
 VERSION = (2018, 2)
 N_DOFS = 10
@@ -47,12 +48,9 @@ class Example:
         return {**arrays, **self.scalars, **sizes}
 
 
-def inputs(shapes: Mapping[str, tuple[int | str, ...]]) -> list[Any]:
-    """Loopy's arguments for arrays of doubles."""
-    return [
-        lp.GlobalArg(name, np.float64, shape=",".join(map(str, shape)))
-        for name, shape in shapes.items()
-    ]
+def texts(shapes: Mapping[str, tuple[int | str, ...]]) -> dict[str, str]:
+    """The shapes of arrays as text."""
+    return {name: ",".join(map(str, shape)) for name, shape in shapes.items()}
 
 
 def gradients() -> Example:
@@ -64,20 +62,15 @@ def gradients() -> Example:
         "up": ("n_cells", N_DOFS),
         "p": ("n_cells", N_DOFS),
     }
-    kernel = lp.make_kernel(
+    kernel = build_kernel(
         f"{{[a,b,c,s,t]: 0<=a,b<3 and 0<=c<n_cells and 0<=s,t<{N_DOFS}}}",
         """
         gu[a,c,s] = sum([b,t], 0.5*(um[c,t] + up[c,t])*geo[a,b,c]*diff[b,s,t])
         gp[a,c,s] = sum([t,b], diff[b,s,t]*p[c,t]*kappa*geo[a,b,c])
         """,
-        [
-            *inputs(shapes),
-            lp.GlobalArg("gu,gp", np.float64, shape=f"3,n_cells,{N_DOFS}"),
-            lp.ValueArg("kappa", np.float64),
-            lp.ValueArg("n_cells", np.int32),
-        ],
+        {**texts(shapes), "gu,gp": f"3,n_cells,{N_DOFS}"},
+        lp.ValueArg("kappa", np.float64),
         name="gradients",
-        lang_version=VERSION,
     )
     J, D = array("J", (3, 3, "E")), array("D", (3, N_DOFS, N_DOFS))
     u, v = array("u", ("E", N_DOFS)), array("v", ("E", N_DOFS))
@@ -108,17 +101,13 @@ def contraction(extent: int | str = "n") -> Example:
     """A matrix product of affine operands, the factors the wrong way round."""
     shapes: dict[str, tuple[int | str, ...]] = {"L": (extent, 20), "R": (20, 24)}
     size = [lp.ValueArg("n", np.int64)] if extent == "n" else []
-    kernel = lp.make_kernel(
+    kernel = build_kernel(
         f"{{[p,q,w]: 0<=p<{extent} and 0<=q<24 and 0<=w<20}}",
         "T[q,p] = sum(w, (beta - R[w,q])*(alpha*L[p,w] + 0.25))",
-        [
-            *inputs(shapes),
-            lp.GlobalArg("T", np.float64, shape=f"24,{extent}"),
-            lp.ValueArg("alpha,beta", np.float64),
-            *size,
-        ],
+        {**texts(shapes), "T": f"24,{extent}"},
+        lp.ValueArg("alpha,beta", np.float64),
+        *size,
         name="contraction",
-        lang_version=VERSION,
     )
     A, B = array("A", ("M", 20)), array("B", (20, 24))
     return Example(
@@ -139,16 +128,11 @@ def contraction(extent: int | str = "n") -> Example:
 def reduction() -> Example:
     """The sums of the rows of a difference."""
     shapes: dict[str, tuple[int | str, ...]] = {"X": ("rows", 17), "Y": ("rows", 17)}
-    kernel = lp.make_kernel(
+    kernel = build_kernel(
         "{[r,c]: 0<=r<rows and 0<=c<17}",
         "total[r] = sum(c, X[r,c] - 2*Y[r,c])",
-        [
-            *inputs(shapes),
-            lp.GlobalArg("total", np.float64, shape="rows"),
-            lp.ValueArg("rows", np.int32),
-        ],
+        {**texts(shapes), "total": "rows"},
         name="reduction",
-        lang_version=VERSION,
     )
     return Example(
         "reduction",
@@ -164,52 +148,35 @@ def reduction() -> Example:
 
 def squares() -> lp.TranslationUnit:
     """No einsum: the product of a sum with itself."""
-    return lp.make_kernel(
+    return build_kernel(
         "{[i,j]: 0<=i<n and 0<=j<4}",
         "y[i] = sum(j, A[i,j]) ** 2",
-        [
-            lp.GlobalArg("A", np.float64, shape="n,4"),
-            lp.GlobalArg("y", np.float64, shape="n"),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"A": "n,4", "y": "n"},
         name="squares",
-        lang_version=VERSION,
     )
 
 
 def two_nests() -> lp.TranslationUnit:
     """Two einsums of different notation in one kernel."""
-    return lp.make_kernel(
+    return build_kernel(
         "{[i,j,k,l]: 0<=i,k<n and 0<=j,l<4}",
         """
         y[i] = sum(j, A[i,j])     {id=sums}
         Z[k,l] = 2*A[k,l]*w[l]    {id=scaled}
         """,
-        [
-            lp.GlobalArg("A", np.float64, shape="n,4"),
-            lp.GlobalArg("w", np.float64, shape="4"),
-            lp.GlobalArg("y", np.float64, shape="n"),
-            lp.GlobalArg("Z", np.float64, shape="n,4"),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"A": "n,4", "w": "4", "y": "n", "Z": "n,4"},
         name="two_nests",
-        lang_version=VERSION,
     )
 
 
 def mixed() -> lp.TranslationUnit:
     """An einsum beside an instruction that is none."""
-    return lp.make_kernel(
+    return build_kernel(
         "{[i,j,k,l]: 0<=i,k<n and 0<=j,l<17}",
         """
         y[i] = sum(j, A[i,j])   {id=sums}
         z[k] = max(l, A[k,l])   {id=other}
         """,
-        [
-            lp.GlobalArg("A", np.float64, shape="n,17"),
-            lp.GlobalArg("y,z", np.float64, shape="n"),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"A": "n,17", "y,z": "n"},
         name="mixed",
-        lang_version=VERSION,
     )

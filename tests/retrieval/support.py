@@ -6,9 +6,10 @@ import warnings
 
 import pytest
 
-from feinsum import FeinsumWarning, retrieve
+from feinsum import FeinsumWarning, explain, retrieve
 from feinsum.measure import compile_kernel, largest_error, open_device
 from feinsum.records import InMemoryStore
+from feinsum.retrieval import look_up
 
 
 def given(*records):
@@ -26,6 +27,15 @@ def retrieved(t_unit, **options):
         return retrieve(t_unit, **options)
 
 
+ESTIMATED = {"verify": False, "device": "host", "effort": "estimate"}
+"""Predicted recipes, by which nothing is recorded and nothing is timed."""
+
+
+def predicted(t_unit, **options):
+    """What a look-up makes of a kernel of which nothing is recorded."""
+    return look_up(t_unit, **{"database": InMemoryStore(), **ESTIMATED, **options})
+
+
 def why_unchanged(t_unit, **options):
     """The one warning with which the very same kernel comes back."""
     with pytest.warns(FeinsumWarning) as caught:
@@ -35,6 +45,16 @@ def why_unchanged(t_unit, **options):
     assert retrieve(t_unit, on_miss="return", **options) is t_unit
     text = str(warning.message)
     assert text.startswith("kernel returned unchanged: ")
+    return text
+
+
+def why_not_looked_up(t_unit, **options):
+    """The same reason, in the warning and in the explanation."""
+    text = why_unchanged(t_unit, **options).removeprefix("kernel returned unchanged: ")
+    reason, *_, last = explain(t_unit, **options).splitlines()
+    assert reason.startswith("not looked up: ")
+    assert text.startswith(reason.removeprefix("not looked up: "))
+    assert last == "kernel: unchanged"
     return text
 
 

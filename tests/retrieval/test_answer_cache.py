@@ -27,6 +27,7 @@ from feinsum.targets.host import HostCTarget
 from feinsum.targets.units import CodedUnit
 from feinsum.transforms import REGISTRY, Transform
 from tests.docs.pages import ROOT
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact, fact_of, form_of, recipe
 from tests.retrieval.kernels import contraction, gradients, reduction
 from tests.retrieval.support import assert_right, given, retrieved
@@ -269,13 +270,12 @@ def two_nests():
     """A kernel of two einsums, one of them known."""
     example = reduction()
     one = example.kernel
-    extra = lp.make_kernel(
+    extra = build_kernel(
         "{[p,q]: 0<=p<mm and 0<=q<7}",
         "zz[p] = sum(q, aa[p,q]*bb[q]*bb[q])",
-        [lp.GlobalArg("aa", np.float64, shape="mm,7"),
-         lp.GlobalArg("bb", np.float64, shape="7"),
-         lp.GlobalArg("zz", np.float64, shape="mm"), lp.ValueArg("mm", np.int32)],
-        name="extra", lang_version=(2018, 2))  # fmt: skip
+        {"aa": "mm,7", "bb": "7", "zz": "mm"},
+        name="extra",
+    )
     fused = lp.fuse_kernels([one.default_entrypoint, extra.default_entrypoint])
     return fused, given(fact_of(example))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import loopy as lp
 import numpy as np
 import pytest
@@ -16,59 +14,20 @@ from feinsum.measure.question import (
     RandomArgument,
 )
 from feinsum.memory import fresh_memory
-from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.retrieval import look_up, verifiers
+from feinsum.records import TransformSpec
+from feinsum.retrieval import verifiers
 from feinsum.retrieval.cell_batches import batch_cells
-from feinsum.retrieval.generating import generate_code
 from feinsum.retrieval.kernel_trials import KernelTrials
 from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
 from tests.raising.stokes import STOKES
-from tests.raising.wrappers import wrapped, wrapped_unit
+from tests.raising.wrappers import mesh, wrapped, wrapped_unit
 from tests.retrieval.oracle import Oracle
+from tests.retrieval.runs import call_in_c
+from tests.retrieval.support import predicted
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
-
-FIRST, LAST = 2, 13
-N_PLACES = 11
-"""Few, so that many cells add to one place."""
-
-
-def arrays_of(unit):
-    rng = np.random.default_rng(0)
-    given = {}
-    for arg in unit.default_entrypoint.args:
-        if isinstance(arg, lp.ArrayArg):
-            n = LAST if arg.dtype.numpy_dtype.kind == "i" else N_PLACES
-            shape = tuple(n if extent is None else extent for extent in arg.shape)
-            values = (  # no cell has a vertex twice
-                np.resize(rng.permutation(N_PLACES), shape)
-                if n == LAST
-                else rng.uniform(-1, 1, shape)
-            )
-            given[arg.name] = values.astype(arg.dtype.numpy_dtype)
-    return given
-
-
-def result_of(unit, arrays, folder, name):
-    """What the function writes to ``out`` for the cells from FIRST to LAST."""
-    code = generate_code(unit)
-    library = folder / f"{name}.so"
-    library.write_bytes(find_compiler().compile(code, ("-O1", "-fPIC", "-shared")))
-    given = {k: array.copy() for k, array in arrays.items()}
-    numbers = {"start": FIRST, "end": LAST}
-    function = ctypes.CDLL(str(library)).wrap_cell_integral
-    function(
-        *(
-            ctypes.c_int(numbers[arg.name])
-            if arg.name in numbers
-            else ctypes.c_void_p(given[arg.name].ctypes.data)
-            for arg in unit.default_entrypoint.args
-        )
-    )
-    return given["out"]
-
 
 CASES = [
     ("mass", "triangle", 2, 4),
@@ -96,11 +55,11 @@ def assert_batched(unit, width, tmp_path):
     changed = batch_cells(unit, width)
     before, after = unit.default_entrypoint, changed.default_entrypoint
     assert (before.name, before.args) == (after.name, after.args)
-    arrays = arrays_of(unit)
-    expected = result_of(unit, arrays, tmp_path, "before")
+    arrays = mesh(unit)
+    expected = call_in_c(unit, arrays, tmp_path / "before")["out"]
     assert not np.allclose(expected, arrays["out"])
     assert np.isfinite(expected).all()
-    result = result_of(changed, arrays, tmp_path, "after")
+    result = call_in_c(changed, arrays, tmp_path / "after")["out"]
     np.testing.assert_allclose(result, expected, 1e-12, 1e-12)
     (private,) = (t for n, t in after.temporary_variables.items() if n == "t_A")
     assert private.shape[-1] == width
@@ -141,7 +100,7 @@ def test_values_that_do_not_fit_the_stack_are_refused():
         batch_cells(wrapped("mass", "hexahedron", 4), 8)
 
 
-ESTIMATED = {"device": "host", "effort": "estimate", "policy": "loose"}
+TIMED = {"verify": True, "policy": "loose"}
 
 
 @pytest.fixture
@@ -170,7 +129,7 @@ def test_the_fastest_form_is_taken(
     monkeypatch.setattr(KernelTrials, "verify_together", lambda *_: None)
     unit = wrapped("Helmholtz action", "triangle", 1)
     oracle.says(**{"width=4": batch_4, "width=8": batch_8, "@": called})
-    made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+    made = predicted(unit, **TIMED)
     assert made.is_changed == (expected is not None)
     assert made.batch == (expected or 0)
     assert bool(made.applied) == (expected == 0)
@@ -188,13 +147,13 @@ def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     unit = wrapped("Laplace", "triangle", 3)
     with fresh_memory():
-        made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+        made = predicted(unit, **TIMED)
         monkeypatch.setattr(verifiers, "COMMAND", ("false",))
-        again = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+        again = predicted(unit, **TIMED)
     assert (again.batch, again.applied) == (made.batch, made.applied)
-    arrays = arrays_of(unit)
-    expected = result_of(unit, arrays, tmp_path, "before")
-    result = result_of(made.t_unit, arrays, tmp_path, "after")
+    arrays = mesh(unit)
+    expected = call_in_c(unit, arrays, tmp_path / "before")["out"]
+    result = call_in_c(made.t_unit, arrays, tmp_path / "after")["out"]
     np.testing.assert_allclose(result, expected, 1e-11, 1e-11)
 
 
@@ -203,7 +162,7 @@ def test_where_the_loop_is_not_timed_the_einsum_decides(oracle, is_faster):
     """A recipe that is faster than the kernel of its einsum is used; no batch is."""
     oracle.says(kernels="trial-crashed", **{"@": (1.0, 2.0 if is_faster else 0.5)})
     unit = wrapped("Helmholtz action", "triangle", 1)
-    made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+    made = predicted(unit, **TIMED)
     assert bool(made.applied) == is_faster
     assert made.batch == 0
     assert (made.t_unit is unit) != is_faster

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import loopy as lp
 import pytest
 
 from feinsum import explain
@@ -13,18 +12,9 @@ from feinsum.measure.own import mark_as_own
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up
-from feinsum.targets import devices
-from feinsum.targets.host import HOST
-from feinsum.targets.opencl import OPENCL
 from tests.retrieval.facts import fact, fact_of
 from tests.retrieval.kernels import gradients, mixed, reduction, squares, two_nests
-
-
-def given(*records):
-    store = InMemoryStore()
-    for record in records:
-        store.add(record)
-    return store
+from tests.retrieval.support import given
 
 
 def test_an_explanation_has_everything():
@@ -128,44 +118,6 @@ def test_every_nest_is_listed(make, raised, refused):
     assert len(re.findall(r"^raised: ", text, re.MULTILINE)) == raised
     assert len(re.findall(r"^not raised: ", text, re.MULTILINE)) == refused
     assert len(re.findall(r"^key: ", text, re.MULTILINE)) == raised
-
-
-def test_a_kernel_for_another_target_is_explained(monkeypatch):
-    """The refusal of the whole kernel has a rule as well."""
-    monkeypatch.setattr(devices, "TARGETS", (HOST, OPENCL))
-    kernel = reduction().kernel.copy(target=lp.CudaTarget())
-    lines = explain(kernel, database=InMemoryStore()).splitlines()
-    assert lines[0].startswith("not raised: ")
-    assert lines[1:] == ["broken rule: target", "kernel: unchanged"]
-
-
-def test_a_failing_database_is_explained(tmp_path):
-    """The reason of the database is in the text, and nothing is raised."""
-    path = tmp_path / "facts.sqlite"
-    path.write_bytes(b"garbage" * 1000)
-    text = explain(reduction().kernel, database=path)
-    assert re.match(r"not looked up: .*is not an SQLite database", text)
-    assert str(path) in text
-    assert text.endswith("\nkernel: unchanged")
-
-
-def test_a_store_that_breaks_is_explained():
-    """Whatever a store raises becomes the reason."""
-
-    class Broken(InMemoryStore):
-        def query(self, workload, *, device_id=None):
-            raise RuntimeError("odd")
-
-    text = explain(reduction().kernel, database=Broken())
-    assert text.startswith("not looked up: look-up failed with RuntimeError: odd\n")
-
-
-def test_an_absent_device_is_explained():
-    """The devices that there are stand in the text."""
-    text = explain(reduction().kernel, device="Cray-1", database=InMemoryStore())
-    assert text.startswith(
-        "not looked up: no device that works matches 'Cray-1'; found: "
-    )
 
 
 def test_a_wrong_policy_is_refused():

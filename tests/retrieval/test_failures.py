@@ -25,14 +25,8 @@ from feinsum.targets.host import HOST
 from feinsum.targets.opencl import OPENCL
 from tests.db.conftest import locked_by_another_process
 from tests.retrieval.facts import fact_of
-from tests.retrieval.kernels import (
-    reduction,
-    squares,
-)
-from tests.retrieval.support import (
-    given,
-    why_unchanged,
-)
+from tests.retrieval.kernels import reduction, squares
+from tests.retrieval.support import given, why_not_looked_up, why_unchanged
 
 
 def test_what_is_no_einsum_comes_back_unchanged():
@@ -76,6 +70,9 @@ def test_a_kernel_for_another_target_comes_back_unchanged(monkeypatch):
     kernel = reduction().kernel.copy(target=lp.CudaTarget())
     store = given(fact_of(reduction()))
     assert "any of the targets host, opencl" in why_unchanged(kernel, database=store)
+    lines = explain(kernel, database=store).splitlines()
+    assert lines[0].startswith("not raised: ")
+    assert lines[1:] == ["broken rule: target", "kernel: unchanged"]
 
 
 def make_garbage(path):
@@ -111,7 +108,7 @@ def test_a_bad_database_breaks_no_build(tmp_path, make, words):
     """A database that cannot be used: the kernel, and a warning that names it."""
     path = tmp_path / "facts.sqlite"
     make(path)
-    text = why_unchanged(reduction().kernel, database=path)
+    text = why_not_looked_up(reduction().kernel, database=path)
     assert words in text
     assert str(path) in text
     with pytest.raises(StoreUnavailableError):
@@ -140,8 +137,8 @@ def test_a_failing_store_breaks_no_build(error, caplog):
             raise error
 
     with caplog.at_level(logging.ERROR, "feinsum.retrieval"):
-        text = why_unchanged(reduction().kernel, database=Broken())
-    assert f"{type(error).__name__}: {error}" in text
+        text = why_not_looked_up(reduction().kernel, database=Broken())
+    assert text.startswith(f"retrieval failed with {type(error).__name__}: {error}")
     assert caplog.records[0].exc_info
     with pytest.raises(type(error)):
         retrieve(reduction().kernel, database=Broken(), on_miss="raise")
@@ -151,8 +148,9 @@ def test_an_absent_device_breaks_no_build(monkeypatch):
     """No such device, given or in the environment: the kernel, and a warning."""
     kernel = reduction().kernel
     store = given(fact_of(reduction()))
-    assert "'Cray-1'" in why_unchanged(kernel, device="Cray-1", database=store)
+    text = why_not_looked_up(kernel, device="Cray-1", database=store)
+    assert text.startswith("no device that works matches 'Cray-1'; found: ")
     monkeypatch.setenv("FEINSUM_DEVICE", "Cray-2")
-    assert "'Cray-2'" in why_unchanged(kernel, database=store)
+    assert "'Cray-2'" in why_not_looked_up(kernel, database=store)
     with pytest.raises(DeviceUnavailableError):
         retrieve(kernel, database=store, on_miss="raise")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-import loopy as lp
-import numpy as np
 import pytest
 
 from feinsum import explain
@@ -17,6 +15,7 @@ from feinsum.ir import array, einsum, from_text, to_text
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import MatchLevel, TransformSpec
 from feinsum.retrieval import look_up, query
+from tests.loopy_kernels import build_kernel
 from tests.older import respelled, under_older_key
 from tests.retrieval.facts import fact, fact_of
 from tests.retrieval.kernels import contraction, gradients, reduction
@@ -97,16 +96,11 @@ TABLE = einsum("ij,j->ij", array("X", ("N", "M")), array("w", "M"))
 
 def table():
     """A kernel of which both loops can be distributed."""
-    return lp.make_kernel(
+    return build_kernel(
         "{[p,q]: 0<=p<n and 0<=q<m}",
         "out[p,q] = X[p,q]*w[q]",
-        [
-            lp.GlobalArg("X,out", np.float64, shape="n,m"),
-            lp.GlobalArg("w", np.float64, shape="m"),
-            lp.ValueArg("n,m", np.int32),
-        ],
+        {"X,out": "n,m", "w": "m"},
         name="table",
-        lang_version=(2018, 2),
     )
 
 

@@ -13,8 +13,9 @@ from feinsum.ir import array
 from feinsum.raising import regrouped
 from feinsum.records import MatchLevel
 from feinsum.retrieval import look_up
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact, recipe
-from tests.retrieval.kernels import N_DOFS, VERSION, Example, inputs
+from tests.retrieval.kernels import N_DOFS, Example, texts
 from tests.retrieval.support import assert_right, given
 
 GRADIENT = einsum(
@@ -54,16 +55,11 @@ def gradient_of(name):
         "w": (N_DOFS, "n"),
     }
     shapes = {k: shape for k, shape in shapes.items() if f"{k}[" in text or len(k) > 1}
-    kernel = lp.make_kernel(
+    kernel = build_kernel(
         f"{{[x,r,e,i,j]: 0<=x,r<3 and 0<=e<n and 0<=i,j<{N_DOFS}}}",
         f"g[x,e,i] = sum([r,j], geo[x,r,e]*diff[r,i,j]*({text}))",
-        [
-            *inputs(shapes),
-            lp.GlobalArg("g", np.float64, shape=f"3,n,{N_DOFS}"),
-            lp.ValueArg("n", np.int32),
-        ],
+        {**texts(shapes), "g": f"3,n,{N_DOFS}"},
         name="gradient",
-        lang_version=VERSION,
     )
 
     def in_numpy(a):
@@ -125,28 +121,18 @@ def test_a_variable_of_that_name_makes_the_recipe_be_passed_over():
 def test_many_factors_are_grouped_at_once():
     """Twenty have more groupings than anyone could try."""
     text = "*".join(f"a{k}[i]" for k in range(20))
-    shapes = {f"a{k}": ("n",) for k in range(20)}
-    kernel = lp.make_kernel(
-        "{[i]: 0<=i<n}",
-        f"out[i] = {text}",
-        [*inputs({**shapes, "out": ("n",)}), lp.ValueArg("n", np.int32)],
-        lang_version=VERSION,
-    )
+    arrays = ",".join(f"a{k}" for k in range(20))
+    kernel = build_kernel("{[i]: 0<=i<n}", f"out[i] = {text}", {f"{arrays},out": "n"})
     (nest,) = raise_kernel(kernel).raised
     assert [one.einsum.n_operands for one in regrouped(nest)] == [1]
 
 
 def test_equal_factors_at_other_axes_are_another_function():
     """``A[i,j]*B[j,i]`` and ``A[i,j]*B[i,j]`` in one product."""
-    shapes = {"A": (4, 4), "B": (4, 4), "w": ("n",), "u": ("n", 4, 4)}
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "[n] -> {[e,i,j]: 0<=e<n and 0<=i,j<4}",
         "u[e,i,j] = A[i,j]*B[j,i]*A[i,j]*B[i,j]*w[e]",
-        [
-            *(lp.GlobalArg(n, np.float64, shape=shape) for n, shape in shapes.items()),
-            lp.ValueArg("n", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"A,B": "4,4", "w": "n", "u": "n,4,4"},
     )
     (nest,) = raise_kernel(t_unit).raised
     rng = np.random.default_rng(0)

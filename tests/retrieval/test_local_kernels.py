@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-
 import loopy as lp
 import numpy as np
 import pytest
@@ -14,14 +11,14 @@ from pymbolic import var
 from feinsum import retrieve
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
-from feinsum.retrieval import look_up
 from feinsum.retrieval.result import NOTHING_FASTER
-from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
 from tests.raising.local_kernels import KERNELS, arguments
 from tests.raising.mixed import MIXED_POISSON
 from tests.raising.stokes import STOKES
 from tests.retrieval.oracle import Oracle
+from tests.retrieval.runs import call_in_c
+from tests.retrieval.support import ESTIMATED, predicted
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -42,23 +39,21 @@ CHOSEN = {
 def test_a_cell_is_computed_in_one_function(name, tmp_path):
     """All nests have recipes, one phase after the other, without threads."""
     unit = CHOSEN[name]()
-    found = look_up(
-        unit,
-        database=InMemoryStore(),
-        verify=False,
-        device="host",
-        effort="estimate",
-    )
+    found = predicted(unit)
     assert all(nest.chosen for nest in found.nests)
     kernels = unit.default_entrypoint, found.t_unit.default_entrypoint
     before, after = ([arg.name for arg in kernel.args] for kernel in kernels)
     assert before == after
+    assert_same(unit, found.t_unit, tmp_path)
+
+
+def assert_same(unit, other, folder):
+    """Two functions of C compute the same."""
     arrays = arguments(unit)
-    expected, result = (
-        _called(one, arrays, tmp_path / f"{k}")
-        for k, one in enumerate((unit, found.t_unit))
+    expected, found = (
+        call_in_c(one, arrays, folder / f"{k}") for k, one in enumerate((unit, other))
     )
-    np.testing.assert_allclose(result["A"], expected["A"], 1e-11, 1e-11)
+    np.testing.assert_allclose(found["A"], expected["A"], 1e-11, 1e-11)
 
 
 class Twice(lp.ScalarCallable):
@@ -85,15 +80,9 @@ def test_callables_and_preambles_are_kept(tmp_path):
         instructions=instructions, preambles=(("10_own", "#define OWN 2"),)
     )
     unit = lp.register_callable(unit.with_kernel(kernel), "twice", Twice("twice"))
-    options = {"verify": False, "device": "host", "effort": "estimate"}
-    found = look_up(unit, database=InMemoryStore(), **options)
+    found = predicted(unit)
     assert found.applied
-    arrays = arguments(unit)
-    expected, result = (
-        _called(one, arrays, tmp_path / f"{k}")
-        for k, one in enumerate((unit, found.t_unit))
-    )
-    np.testing.assert_allclose(result["A"], expected["A"], 1e-11, 1e-11)
+    assert_same(unit, found.t_unit, tmp_path)
 
 
 def test_values_of_tables_are_in_the_code_and_not_in_the_key():
@@ -110,12 +99,9 @@ def test_values_of_tables_are_in_the_code_and_not_in_the_key():
     }
     other = unit.with_kernel(kernel.copy(temporary_variables=doubled))
     database = InMemoryStore()
-    options = {"verify": False, "device": "host", "effort": "estimate"}
     with fresh_memory():
-        first, second = (
-            look_up(u, database=database, **options) for u in (unit, other)
-        )
-        results = [retrieve(u, database=database, **options) for u in (unit, other)]
+        first, second = (predicted(u, database=database) for u in (unit, other))
+        results = [retrieve(u, database=database, **ESTIMATED) for u in (unit, other)]
     assert first.applied == second.applied != ()
     assert [n.nest.key for n in first.nests] == [n.nest.key for n in second.nests]
     for given, result in zip((unit, other), results, strict=True):
@@ -133,34 +119,11 @@ def test_where_nothing_is_faster_the_kernel_comes_back(tmp_path, monkeypatch):
     oracle = Oracle(tmp_path, monkeypatch)
     oracle.says(**{"@": (1e-6, 1e-6)})
     unit = KERNELS["helmholtz_action of order 1"]()
-    options = {"database": InMemoryStore(), "device": "host", "effort": "estimate"}
+    options = {**ESTIMATED, "database": InMemoryStore(), "verify": True}
     with fresh_memory():
-        found = look_up(unit, verify=True, **options)
-        again = retrieve(unit, verify=True, on_miss="return", **options)
+        found = predicted(unit, **options)
+        again = retrieve(unit, on_miss="return", **options)
     assert oracle.compared
     assert found.t_unit is unit
     assert again is unit
     assert all(NOTHING_FASTER in nest.why_unchanged for nest in found.nests)
-
-
-def _called(unit, arrays, folder):
-    """What a function makes of arrays, compiled as others would do it."""
-    folder.mkdir()
-    source, library = folder / "kernel.c", folder / "kernel.so"
-    code = lp.generate_code_v2(unit).device_code()
-    source.write_text(f"#include <math.h>\n#include <stdint.h>\n{code}")
-    command = [
-        *find_compiler().command,
-        "-O2",
-        "-march=native",
-        "-shared",
-        "-fPIC",
-        "-o",
-        library,
-    ]
-    subprocess.run([*command, source, "-lm"], check=True)
-    given = {name: array.copy() for name, array in arrays.items()}
-    names = [arg.name for arg in unit.default_entrypoint.args]
-    pointers = [given[name].ctypes.data_as(ctypes.c_void_p) for name in names]
-    ctypes.CDLL(str(library)).cell_integral(*pointers)
-    return given

@@ -9,39 +9,22 @@ from hypothesis import given, note, reject
 
 from feinsum.errors import BuildError
 from feinsum.measure import compile_kernel, open_device, random_arguments
-from feinsum.records import InMemoryStore
-from feinsum.retrieval import look_up
 from feinsum.targets.host import HostCTarget
+from tests.loopy_kernels import build_kernel
 from tests.raising import loops
-from tests.raising.forms import make
+from tests.raising.forms import kernel_of
 from tests.raising.interpreter import run
 from tests.raising.wordings import ROWS, SEVERAL, kernel
+from tests.retrieval.runs import on_host
+from tests.retrieval.support import predicted
 from tests.strategies import counts
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
 
 
-def retrieved(unit):
-    """With predicted recipes for all of it, by which nothing is recorded."""
-    return look_up(
-        unit,
-        database=InMemoryStore(),
-        verify=False,
-        device="host",
-        effort="estimate",
-    )
-
-
 def for_host(unit):
     return unit.copy(target=HostCTarget())
-
-
-def on_host(unit, arguments):
-    bound = compile_kernel(unit, open_device("host")).bind(arguments)
-    bound.poison()
-    bound.run()
-    return {name: np.array(value) for name, value in bound.read().items()}
 
 
 CHOSEN = [
@@ -64,7 +47,7 @@ def test_several_rows_in_other_words_get_recipes(name):
 
 
 def assert_right(unit):
-    found = retrieved(unit)
+    found = predicted(unit)
     assert found.applied
     assert all(nest.chosen for nest in found.nests)
     for n in (1, 7, 65):
@@ -79,9 +62,9 @@ def assert_right(unit):
 )
 def test_scales_of_single_precision_sums(text):
     """A literal or a double beside vectors of single precision is C that compiles."""
-    unit = make(text, dtype=np.float32, dtypes={"alpha": np.float64})
-    unit = for_host(lp.remove_unused_inames(unit))
-    found = retrieved(unit)
+    unit = kernel_of(text, dtype=np.float32, dtypes={"alpha": np.float64})
+    unit = for_host(unit)
+    found = predicted(unit)
     assert found.applied
     arguments = random_arguments(unit, {}, np.random.default_rng(0))
     expected = on_host(unit, arguments)
@@ -102,15 +85,10 @@ def test_an_inlined_function_gets_a_recipe():
         lang_version=(2018, 2),
         target=HostCTarget(),
     )
-    caller = lp.make_kernel(
+    caller = build_kernel(
         "{[e,i,j,k,l]: 0<=e<n and 0<=i,j,k,l<4}",
         "[i]: v[e,i] = matvec([k,l]: D[k,l], [j]: u[e,j])",
-        [
-            lp.GlobalArg("u,v", np.float64, shape="n,4"),
-            lp.GlobalArg("D", np.float64, shape=(4, 4)),
-            lp.ValueArg("n", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"u,v": "n,4", "D": "4,4"},
         target=HostCTarget(),
     )
     unit = lp.inline_callable_kernel(lp.merge([caller, matvec]), "matvec")
@@ -130,7 +108,7 @@ def test_a_random_kernel_of_loops_is_retrieved_rightly(text):
         reject()
     if any(np.isnan(expected[name]).any() for name in arrays):
         reject()  # it reads a private value that nobody wrote
-    found = retrieved(unit)
+    found = predicted(unit)
     if not found.applied:
         return
     names = set(found.t_unit.default_entrypoint.arg_dict)
@@ -160,14 +138,11 @@ def test_loops_that_are_left_keep_their_order(names):
         f"{{[{j}]: 0<={j}<5}}",
         "{[k,r]: 0<=k<500 and 0<=r<300}",
     ]
-    shapes = {"x": (6,), "u": (40,), "B": (40, 300), "C": (300, 500), "F": (40, 500)}
-    arrays = [lp.GlobalArg(name, np.float64, shape) for name, shape in shapes.items()]
-    unit = lp.make_kernel(
-        domains, text, arrays, target=HostCTarget(), lang_version=(2018, 2)
-    )
+    arrays = {"x": "6", "u": "40", "B": "40,300", "C": "300,500", "F": "40,500"}
+    unit = build_kernel(domains, text, arrays, target=HostCTarget())
     arguments = random_arguments(unit, {}, np.random.default_rng(0))
     expected = on_host(unit, arguments)
-    found = retrieved(unit)
+    found = predicted(unit)
     assert found.applied
     for name, value in on_host(found.t_unit, arguments).items():
         np.testing.assert_allclose(value, expected[name], 1e-11, 1e-11)

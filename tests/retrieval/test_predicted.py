@@ -18,6 +18,7 @@ from feinsum.retrieval import look_up
 from feinsum.retrieval.matching import N_PREDICTED
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import configurations, find_transform
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact, here
 from tests.retrieval.recipes import first_recipe
 from tests.transforms.support import LOOPY_WARNINGS
@@ -147,17 +148,11 @@ def test_what_cannot_be_measured_is_predicted(kernel, tmp_path, caplog):
 
 def test_a_kernel_of_functions_gets_a_prediction_too():
     """Operands that are functions are none of the model's business."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,j]: 0<=i<N and 0<=j<40}",
         "y[i] = alpha*sum(j, (A[i,j] + C[i,j])*x[j])",
-        [
-            lp.GlobalArg("A,C", np.float64, shape="N,40"),
-            lp.GlobalArg("x", np.float64, shape=(40,)),
-            lp.GlobalArg("y", np.float64, shape="N"),
-            lp.ValueArg("alpha", np.float64),
-            lp.ValueArg("N", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"A,C": "N,40", "x": "40", "y": "N"},
+        lp.ValueArg("alpha", np.float64),
         target=HostCTarget(),
     )
     found = feinsum.retrieve(

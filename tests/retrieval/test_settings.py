@@ -17,8 +17,9 @@ from pytools.tag import Tag
 
 from feinsum import retrieve
 from feinsum.records import InMemoryStore
-from feinsum.retrieval import generating, look_up
+from feinsum.retrieval import generating
 from tests.retrieval.kernels import VERSION
+from tests.retrieval.support import ESTIMATED, predicted
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -155,13 +156,8 @@ def check(statements: tuple[str, ...], names: list[str]) -> None:
             unit = SETTINGS[name](unit)
         except Exception:  # noqa: BLE001
             return  # Loopy does not take the one after the other
-    found = retrieve(
-        unit,
-        database=InMemoryStore(),
-        verify=False,
-        effort="estimate",
-        on_miss="return",
-    )
+    options = {"database": InMemoryStore(), "on_miss": "return"}
+    found = retrieve(unit, **ESTIMATED, **options)
     if found is unit:
         return
     lp.generate_code_v2(found)
@@ -193,7 +189,7 @@ def test_several_settings(kernel, names):
 def test_priorities_do_not_keep_recipes_away(kernel, order):
     """Loops of which a recipe makes others are not ordered any more."""
     unit = lp.prioritize_loops(made(*KERNELS[kernel]), order)
-    found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
+    found = predicted(unit)
     assert len(found.applied) == len(KERNELS[kernel])
     lp.generate_code_v2(found.t_unit)
 
@@ -202,17 +198,10 @@ def test_results_whose_dtype_is_inferred_get_every_family():
     """Recipes that declare tiles of that dtype, too."""
     unit = SETTINGS["results of no dtype"](made(GRADIENT))
     assert unit.default_entrypoint.arg_dict["g"].dtype is None
-    found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
+    found = predicted(unit)
     (nest,) = found.nests
     assert nest.failures == ()
-    assert (
-        nest.applied
-        == look_up(
-            made(GRADIENT), database=InMemoryStore(), verify=False, effort="estimate"
-        )
-        .nests[0]
-        .applied
-    )
+    assert nest.applied == predicted(made(GRADIENT)).nests[0].applied
 
 
 def test_priorities_of_other_loops_are_kept():
@@ -232,7 +221,7 @@ def test_priorities_of_other_loops_are_kept():
         lang_version=VERSION,
     )
     unit = lp.prioritize_loops(lp.prioritize_loops(unit, "k,f"), "e,i")
-    found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
+    found = predicted(unit)
     assert len(found.applied) == 1
     assert found.t_unit.default_entrypoint.loop_priority >= {("k", "f")}
     lp.generate_code_v2(found.t_unit)
@@ -245,9 +234,7 @@ def test_a_recipe_without_code_is_passed_over(monkeypatch, caplog):
     monkeypatch.setattr(
         generating, "find_refusal", lambda unit: next(refuse, None) or usual(unit)
     )
-    found = look_up(
-        made(GRADIENT), database=InMemoryStore(), verify=False, effort="estimate"
-    )
+    found = predicted(made(GRADIENT))
     ((_, why),) = found.nests[0].failures
     assert "too bad" in why
     assert len(found.applied) == 1
@@ -264,7 +251,7 @@ def test_a_kernel_of_which_no_recipe_has_code_comes_back(monkeypatch):
         return None if is_given else generating.TransformError("no code: too bad")
 
     monkeypatch.setattr(generating, "find_refusal", refusal)
-    found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
+    found = predicted(unit)
     assert found.t_unit is unit
     assert len(found.nests[0].failures) == 3
     assert "too bad" in found.nests[0].why_unchanged
@@ -278,5 +265,5 @@ def test_of_a_kernel_without_a_recipe_no_code_is_generated(monkeypatch):
 
     monkeypatch.setattr(generating, "find_refusal", refuse)
     unit = lp.preprocess_program(made(GRADIENT))
-    found = look_up(unit, database=InMemoryStore(), effort="recorded")
+    found = predicted(unit, verify=None, effort="recorded")
     assert found.t_unit is unit

@@ -17,7 +17,9 @@ from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import applicable_transforms, configurations
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact
+from tests.retrieval.kernels import texts
 from tests.retrieval.test_whole_kernels import assert_same_results, facts_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::feinsum.FeinsumWarning")
@@ -35,16 +37,12 @@ def kernel_of(statements: str, *rules: str) -> lp.TranslationUnit:
     short = ", ".join(i for i in "jkqrstxy" if re.search(rf"\b{i}\b", statements))
     bounds = f"0 <= e < n and 0 <= {short} < 4" if short else "0 <= e < n"
     inames = f"e, {short}" if short else "e"
-    return lp.make_kernel(
+    return build_kernel(
         f"[n] -> {{[{inames}]: {bounds}}}",
         [*rules, *lines],
-        [
-            *(lp.GlobalArg(n, np.float64, shape=shape) for n, shape in shapes.items()),
-            lp.ValueArg("n", np.int32),
-        ],
+        texts(shapes),
         assumptions="n >= 1",
         target=HostCTarget(),
-        lang_version=(2018, 2),
     )
 
 
@@ -133,15 +131,11 @@ def test_an_argument_that_nothing_reads():
     """The result takes it as the given kernel does; Loopy's own executor of C does not
     survive the call.
     """
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "[n] -> {[e, j]: 0 <= e < n and 0 <= j < 4}",
         "u[e,j] = 2.0*pow(a[e,j], 1.4)",
-        [
-            *(lp.GlobalArg(x, np.float64, shape=("n", 4)) for x in ("z", "a", "u")),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"z,a,u": "n,4"},
         target=lp.ExecutableCTarget(),
-        lang_version=(2018, 2),
     )
     result = retrieve(t_unit, database=facts_for(t_unit), verify=False)
     assert result is not t_unit

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import loopy as lp
-import numpy as np
 import pytest
 
 from feinsum import raise_kernel, retrieve
 from feinsum.targets.host import HostCTarget
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.test_whole_kernels import assert_same_results, facts_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::feinsum.FeinsumWarning")
@@ -19,22 +19,13 @@ PRODUCT = "u[e, i] = sum(j, A[i, j]*x[e, j])"
 def kernel_of(domains, statement: str, *sizes: str) -> lp.TranslationUnit:
     """Over arrays of ``sizes[-1]`` rows; A is a matrix of 4."""
     n = sizes[-1]
-    shapes = {"A": (4, 4), "x": (n, 4), "w": (n,), "u": (n, 4)}
-    shapes["v"] = (n,)
-    return lp.make_kernel(
+    shapes = {"A": "4,4", "x": f"{n},4", "w": n, "u": f"{n},4", "v": n}
+    return build_kernel(
         domains,
         statement,
-        [
-            *(
-                lp.GlobalArg(name, np.float64, shape=shape)
-                for name, shape in shapes.items()
-                if f"{name}[" in statement
-            ),
-            *(lp.ValueArg(size, np.int32) for size in sizes),
-        ],
+        {name: shape for name, shape in shapes.items() if f"{name}[" in statement},
         assumptions=f"{sizes[0]} >= 0",
         target=HostCTarget(),
-        lang_version=(2018, 2),
     )
 
 
@@ -88,15 +79,11 @@ def test_shifted_loops_are_raised_and_right(name):
 
 def test_extents_of_different_sizes_have_different_names():
     """``n - 2`` and ``n + 2`` in one kernel."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         ["[n] -> {[e]: 0 <= e < n - 2}", "[n] -> {[f]: 0 <= f < n + 2}"],
         "v[e] = 2*w[e] {id=a}\n u[f] = 3*x[f] {id=b}",
-        [
-            *(lp.GlobalArg(name, np.float64, shape="n + 2") for name in "vwux"),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"v,w,u,x": "n + 2"},
         target=HostCTarget(),
-        lang_version=(2018, 2),
     )
     found = {nest.nest.sizes[x.name] for nest in raise_kernel(t_unit).raised
              for x in nest.einsum.size_params}  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import loopy as lp
-import numpy as np
 import pytest
 
 import feinsum.retrieval.applying
@@ -12,22 +11,18 @@ from feinsum.errors import TransformError
 from feinsum.records import TransformSpec
 from feinsum.retrieval import look_up
 from feinsum.retrieval.phases import phases_of
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact
 from tests.retrieval.support import given, why_unchanged
-from tests.retrieval.test_whole_kernels import arrays, assert_same_results, facts_for
+from tests.retrieval.test_whole_kernels import assert_same_results, facts_for
 
-ARRAYS = [
-    arrays("M", "n,12"),
-    arrays("x", "12"),
-    arrays("y,z", "n"),
-    lp.ValueArg("n", np.int32),
-]
+ARRAYS = {"M": "n,12", "x": "12", "y,z": "n"}
 SUM = "y[i] = sum(j, M[i,j]*x[j])   {id=nest}\n"
 LOOPS = "{[i,j,k]: 0<=i,k<n and 0<=j<12}"
 
 
-def kernel_of(text, loops=LOOPS, args=ARRAYS):
-    return lp.make_kernel(loops, text, args, lang_version=(2018, 2))
+def kernel_of(text, loops=LOOPS, arrays=ARRAYS):
+    return build_kernel(loops, text, arrays)
 
 
 def assert_moved_and_right(t_unit):
@@ -50,8 +45,8 @@ def test_a_shared_loop_of_one_value():
         V[l,k] = max(m, M[l,m])        {id=other}
     """
     loops = ["{[i,l]: 0<=i,l<n}", "{[j,m]: 0<=j,m<12}", "{[k]: k=0}"]
-    args = [*ARRAYS[:2], arrays("V,W", "n,1"), ARRAYS[-1]]
-    assert_moved_and_right(kernel_of(text, loops, args))
+    arrays = {"M": "n,12", "x": "12", "V,W": "n,1"}
+    assert_moved_and_right(kernel_of(text, loops, arrays))
 
 
 @pytest.mark.parametrize("condition", ["c", "not c", "c > 0", "x[0] > 2", "n > 40"])
@@ -96,7 +91,7 @@ def test_nests_without_a_recipe_that_share_loops(monkeypatch):
         w[k] = 2*M[k,1]                       {id=three}
     """
     loops = "{[i,j,k,l]: 0<=i,k<n and 0<=j,l<12}"
-    t_unit = kernel_of(text, loops, [*ARRAYS, arrays("w", "n")])
+    t_unit = kernel_of(text, loops, {**ARRAYS, "w": "n"})
     apply = feinsum.retrieval.applying.apply_spec
 
     def apply_to_some(spec, alone, nest):
@@ -113,11 +108,10 @@ def test_nests_without_a_recipe_that_share_loops(monkeypatch):
 
 def test_a_size_of_one_work_group_and_a_bit():
     """Loopy would make no code of it: the recipe is passed over, and says why."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,j]: 0<=i<130 and 0<=j<6}",
         "y[i] = sum(j, M[i,j]*x[j])",
-        [arrays("M", "130,6"), arrays("x", "6"), arrays("y", "130")],
-        lang_version=(2018, 2),
+        {"M": "130,6", "x": "6", "y": "130"},
     )
     einsum = raise_kernel(t_unit).raised[0].form.einsum
     spec = "element_blocked@1(element='{}', lanes=8, rows=4, stage_matrices=False, {})"

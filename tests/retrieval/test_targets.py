@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from dataclasses import replace
 
 import loopy as lp
 import numpy as np
 import pytest
-from pymbolic import evaluate
 
 from feinsum.retrieval import look_up
 from feinsum.targets.host import EmbeddedCTarget, HostCTarget
@@ -17,8 +14,10 @@ from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import configurations
 from feinsum.transforms.host import LIBRARY_CONTRACTION
 from feinsum.transforms.library import GENERIC, PACKED_CONTRACTION
+from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact, fact_of, form_of, surely_faster
 from tests.retrieval.kernels import contraction, gradients, reduction
+from tests.retrieval.runs import call_in_c
 from tests.retrieval.support import assert_right, given, retrieved
 
 pytestmark = pytest.mark.filterwarnings(
@@ -50,36 +49,6 @@ def code_of(unit):
     return lp.generate_code_v2(unit).device_code()
 
 
-def compiled(code, folder):
-    """By a compiler that knows nothing of feinsum."""
-    source, built = folder / "kernel.c", folder / "kernel.so"
-    source.write_text(code)
-    words = ["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror=implicit"]
-    subprocess.run([*words, source, "-o", built, "-lm"], check=True)
-    return ctypes.CDLL(str(built))
-
-
-def call(library, unit, arguments):
-    """The results of a function that takes every argument in the kernel's order."""
-    kernel = unit.default_entrypoint
-    values, held, results = [], [], {}
-    for arg in kernel.args:
-        dtype = arg.dtype.numpy_dtype
-        if isinstance(arg, lp.ValueArg):
-            kind = np.ctypeslib.as_ctypes_type(dtype)
-            values.append(kind(arguments[arg.name]))
-        elif arg.name in kernel.get_written_variables():
-            sizes = {n: v for n, v in arguments.items() if np.isscalar(v)}
-            shape = [evaluate(x, sizes) for x in arg.shape]
-            results[arg.name] = np.full(shape, np.nan, dtype)
-            values.append(ctypes.c_void_p(results[arg.name].ctypes.data))
-        else:
-            held.append(np.ascontiguousarray(arguments[arg.name], dtype))
-            values.append(ctypes.c_void_p(held[-1].ctypes.data))
-    getattr(library, kernel.name)(*values)
-    return results
-
-
 @pytest.mark.parametrize("make", EXAMPLES)
 @pytest.mark.parametrize("kind", COMPILED_BY_OTHERS)
 def test_code_for_other_compilers_is_one_plain_function(kind, make, tmp_path):
@@ -90,10 +59,9 @@ def test_code_for_other_compilers_is_one_plain_function(kind, make, tmp_path):
     code = code_of(found)
     assert "feinsum_entry" not in code
     assert "parallel" not in code
-    library = compiled(code, tmp_path)
-    for sizes in example.sizes:
+    for k, sizes in enumerate(example.sizes):
         arguments = example.arguments(sizes)
-        results = call(library, found, arguments)
+        results = call_in_c(found, arguments, tmp_path / str(k), code)
         for name, expected in example.in_numpy(arguments).items():
             np.testing.assert_allclose(results[name], expected, rtol=1e-12, atol=1e-13)
 
@@ -108,7 +76,7 @@ def test_vectors_are_declared_in_the_code_for_others(tmp_path):
     )
     code = code_of(found)
     assert "vector_size(" in code
-    compiled(code, tmp_path)
+    call_in_c(found, example.arguments({"n": 53}), tmp_path / "kernel", code)
 
 
 @pytest.mark.parametrize("target", [lp.PyOpenCLTarget(), lp.OpenCLTarget()])
@@ -121,16 +89,11 @@ def test_kernels_for_opencl_come_back_for_opencl(target):
 
 
 def plain_contraction():
-    kernel = lp.make_kernel(
+    kernel = build_kernel(
         "{[p,q,w]: 0<=p<n and 0<=q<24 and 0<=w<20}",
         "T[q,p] = sum(w, R[w,q]*L[p,w])",
-        [
-            lp.GlobalArg("L", np.float64, shape="n,20"),
-            lp.GlobalArg("R", np.float64, shape="20,24"),
-            lp.GlobalArg("T", np.float64, shape="24,n"),
-            lp.ValueArg("n", np.int64),
-        ],
-        lang_version=lp.MOST_RECENT_LANGUAGE_VERSION,
+        {"L": "n,20", "R": "20,24", "T": "24,n"},
+        lp.ValueArg("n", np.int64),
     )
     return replace(contraction(), kernel=kernel)
 

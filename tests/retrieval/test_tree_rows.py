@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import loopy as lp
 import numpy as np
 import pytest
 
 import feinsum
 from feinsum import array, batched_einsum, canonicalize, raise_kernel, sparse_array
-from feinsum.measure import compile_kernel, open_device
 from feinsum.records import InMemoryStore
 from feinsum.sparse import to_dense
-from feinsum.transforms import apply_spec, configurations
-from feinsum.transforms.nests import SPARSE_NEST
 from tests.portions import spread
-from tests.raising.trees import C5, CSR_SHAPES, over_rows, rows
+from tests.raising.trees import C5, CSR_SHAPES, over_rows, rows, values_of
+from tests.retrieval.runs import in_place
+from tests.retrieval.tree_recipes import with_recipe
 
 VECTORS = {**CSR_SHAPES, "x": "n_j", "w": "n_j", "y": "n_i", "z": "n_i"}
 COLUMNS = {**CSR_SHAPES, "x": "n_i", "w": "n_i", "y": "n_j", "z": "n_j"}
@@ -75,31 +73,15 @@ KERNELS = {
 }
 
 
-def arguments(kernel, matrix):
-    """Arrays and numbers for a kernel, by name."""
-    rng, sizes = np.random.default_rng(0), {"n_i": 9, "n_j": 8}
-    sizes["nnz"] = len(matrix.values)
-    given = {"alpha": 3.0, "beta": 0.5, "v": matrix.values, **sizes}
-    given["ptr1"] = matrix.pointers.astype(np.int32)
-    given["idx1"] = matrix.indices.astype(np.int32)
-    for arg in kernel.args:
-        if arg.name not in given:
-            given[arg.name] = rng.random([int(sizes.get(str(n), n)) for n in arg.shape])
-    return {arg.name: given[arg.name] for arg in kernel.args}
-
-
 def check(unit, given_kernel, formulas):
     """The results of a unit are those of numpy, for every pattern."""
     for matrix in rows():
-        given = arguments(given_kernel, matrix)
+        given = values_of(given_kernel, matrix)
         scope = {**given, "A": to_dense(matrix)}
         expected = [eval(formula, scope) for formula in formulas]
-        copies = {n: x.copy() if isinstance(x, np.ndarray) else x
-                  for n, x in given.items()}  # fmt: skip
-        kernel = compile_kernel(unit, open_device("host"))
-        kernel.built.run(copies, kernel.timer)
+        found = in_place(unit, given)
         for name, right in zip("yz", expected, strict=True):
-            np.testing.assert_allclose(copies[name], right, rtol=1e-12, atol=1e-13)
+            np.testing.assert_allclose(found[name], right, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", spread(KERNELS, 4))
@@ -136,17 +118,7 @@ CHUNKED = {
 def test_recipes_with_lanes_and_chunks_are_right(threads):
     """Every row has sums, fetched vectors and copies of its own."""
     unit, formulas = CHUNKED[threads]
-    raised = raise_kernel(unit)
-    (nest,) = raised.raised
-    spec = next(
-        one
-        for one in configurations(SPARSE_NEST, nest.form.einsum)
-        if one.parameters["threads"] == threads and one.parameters["lanes"] == 4
-    )
-    kernel = raised.t_unit[raised.kernel_name]
-    rules = {**kernel.substitutions, **nest.new_rules}
-    alone = raised.t_unit.with_kernel(kernel.copy(substitutions=rules))
-    made = lp.expand_subst(apply_spec(spec, alone, nest.canonical_nest))
+    made = with_recipe(unit, threads=threads, lanes=4)
     check(made, unit.default_entrypoint, formulas)
 
 

@@ -12,11 +12,11 @@ from constantdict import constantdict
 import feinsum
 from feinsum import raise_kernel
 from feinsum.errors import TransformError
-from feinsum.measure import compile_kernel, open_device
+from feinsum.measure import compile_kernel
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
 from feinsum.sparse import to_csr
-from feinsum.transforms import apply_spec, configurations
+from feinsum.transforms import configurations
 from feinsum.transforms.nests import SPARSE_NEST
 from tests.cpus import any_opencl
 from tests.portions import spread
@@ -34,6 +34,8 @@ from tests.raising.trees import (
     tree_kernel,
 )
 from tests.retrieval.facts import fact
+from tests.retrieval.runs import in_place
+from tests.retrieval.tree_recipes import find_recipe, with_recipe
 
 
 def predicted(unit, **options):
@@ -45,12 +47,19 @@ def predicted(unit, **options):
 
 def run(unit, given):
     """The result, in place of what was given for it."""
-    arguments = {
-        name: x.copy() if isinstance(x, np.ndarray) else x for name, x in given.items()
-    }
-    kernel = compile_kernel(unit, open_device("host"))
-    kernel.built.run(arguments, kernel.timer)
-    return arguments["out"]
+    return in_place(unit, given)["out"]
+
+
+def trees_of(name):
+    """Patterns of the sparse operand of an einsum."""
+    return patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0]))
+
+
+def assert_product(unit, name, trees, **in_call):
+    """The kernel of an einsum computes what numpy does."""
+    for tree in trees:
+        given, expected = tree_call(EINSUMS[name], tree, **in_call)
+        np.testing.assert_allclose(run(unit, given), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("way", spread(WAYS, 9))
@@ -70,12 +79,7 @@ def test_products_with_rows_are_those_of_numpy(way):
 @pytest.mark.parametrize("name", spread(EINSUMS, 5))
 def test_trees_of_every_order_are_those_of_numpy(name):
     """MTTKRP and TTMc of orders 3 and 4, and results in the pattern."""
-    unit = tree_kernel(EINSUMS[name])
-    found = predicted(unit)
-    shape = tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])
-    for tree in patterns(shape):
-        given, expected = tree_call(EINSUMS[name], tree)
-        np.testing.assert_allclose(run(found, given), expected, rtol=1e-12)
+    assert_product(predicted(tree_kernel(EINSUMS[name])), name, trees_of(name))
 
 
 def test_a_complete_result_is_written_once():
@@ -95,7 +99,7 @@ def test_kernels_for_opencl_are_those_of_numpy():
     unit = tree_kernel(EINSUMS[name]).copy(target=lp.PyOpenCLTarget())
     found = predicted(unit, device=opened.device.platform, verify=False)
     assert "__kernel void" in lp.generate_code_v2(found).device_code()
-    for tree in patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])):
+    for tree in trees_of(name):
         given, expected = tree_call(EINSUMS[name], tree)
         call = compile_kernel(found, opened).bind(given)
         call.run()
@@ -104,9 +108,7 @@ def test_kernels_for_opencl_are_those_of_numpy():
 
 def test_a_factored_nest_is_that_of_numpy():
     found = predicted(factored_mttkrp())
-    for tree in patterns((9, 8, 7)):
-        given, expected = tree_call(EINSUMS["MTTKRP-3"], tree)
-        np.testing.assert_allclose(run(found, given), expected, rtol=1e-12)
+    assert_product(found, "MTTKRP-3", trees_of("MTTKRP-3"))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128], ids=["f4", "c16"])
@@ -128,24 +130,11 @@ def recipes():
                 yield name, spec
 
 
-def applied(raised, nest, spec):
-    """The kernel of a nest, by a recipe."""
-    kernel = raised.t_unit[raised.kernel_name]
-    rules = {**kernel.substitutions, **nest.new_rules}
-    alone = raised.t_unit.with_kernel(kernel.copy(substitutions=rules))
-    return lp.expand_subst(apply_spec(spec, alone, nest.canonical_nest))
-
-
 @pytest.mark.parametrize(("name", "spec"), spread(recipes(), 6), ids=str)
 def test_every_recipe_is_right(name, spec):
     """Lanes that do not divide extents, tiles, chunks: in the arrays of the caller."""
-    unit = tree_kernel(EINSUMS[name])
-    raised = raise_kernel(unit)
-    (nest,) = raised.raised
-    made = applied(raised, nest, spec)
-    tree = next(patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])))
-    given, expected = tree_call(EINSUMS[name], tree)
-    np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
+    made = with_recipe(tree_kernel(EINSUMS[name]), spec)
+    assert_product(made, name, [next(trees_of(name))])
 
 
 def test_a_fact_of_the_symbolic_einsum_is_found():
@@ -156,11 +145,7 @@ def test_a_fact_of_the_symbolic_einsum_is_found():
     names = {x.name: 256 for x in frame.einsum.size_params}
     facts = {}
     for n_entries, lanes in ((1024, 4), (8192, 8)):
-        spec = next(
-            one
-            for one in configurations(SPARSE_NEST, frame.einsum)
-            if one.parameters["lanes"] == lanes and one.parameters["threads"] == "none"
-        )
+        spec = find_recipe(frame.einsum, lanes=lanes, threads="none")
         facts[n_entries] = spec
         made_up = fact(frame.einsum, spec)
         sizes = {**names, "nodes.0": 256, "nodes.1": n_entries}
@@ -180,35 +165,21 @@ def test_a_fact_of_the_symbolic_einsum_is_found():
 def test_copies_of_the_result_are_added_up(lanes):
     """Each chunk adds to one of its own; then all are added to what was there."""
     name = "MTTKRP of the last mode"
-    unit = tree_kernel(EINSUMS[name])
-    raised = raise_kernel(unit)
-    (nest,) = raised.raised
-    spec = next(
-        one
-        for one in configurations(SPARSE_NEST, nest.form.einsum)
-        if one.parameters["threads"] == "copies" and one.parameters["lanes"] == lanes
-    )
-    made = applied(raised, nest, spec)
+    made = with_recipe(tree_kernel(EINSUMS[name]), threads="copies", lanes=lanes)
     assert any(isinstance(insn, lp.BarrierInstruction)
                for insn in made.default_entrypoint.instructions)  # fmt: skip
-    for tree in patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])):
-        given, expected = tree_call(EINSUMS[name], tree)
-        np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
+    assert_product(made, name, trees_of(name))
 
 
 @pytest.mark.parametrize("threads", ["none", "chunks"])
 def test_a_buffer_along_the_tree_has_memory_of_its_own(threads):
     """Of as many rows as a call tells, in vectors; each chunk has a buffer."""
-    raised = raise_kernel(tree_kernel(EINSUMS["MTTKRP-3"]))
-    (nest,) = raised.raised
     text = "1 0, 3 2 | a c d b, a d b"
     parameters = {"nest": text, "lane": "b", "lanes": 4, "threads": threads, "tile": 0}
-    made = applied(raised, nest, SPARSE_NEST.spec(parameters))
+    made = with_recipe(tree_kernel(EINSUMS["MTTKRP-3"]), SPARSE_NEST.spec(parameters))
     temporaries = made.default_entrypoint.temporary_variables.values()
     assert any(x.address_space == lp.AddressSpace.GLOBAL for x in temporaries)
-    for tree in patterns((9, 8, 7)):
-        given, expected = tree_call(EINSUMS["MTTKRP-3"], tree)
-        np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
+    assert_product(made, "MTTKRP-3", trees_of("MTTKRP-3"))
 
 
 def test_copies_that_are_known_to_be_large_are_refused():
@@ -219,15 +190,8 @@ def test_copies_that_are_known_to_be_large_are_refused():
         columns,
         domains=["{[c]: 0<=c<5000000}"],
     )
-    raised = raise_kernel(unit, long_extent=10**9)
-    (nest,) = raised.raised
-    spec = next(
-        one
-        for one in configurations(SPARSE_NEST, nest.form.einsum)
-        if one.parameters["threads"] == "copies"
-    )
     with pytest.raises(TransformError, match="expected at most 268 MB"):
-        applied(raised, nest, spec)
+        with_recipe(unit, long_extent=10**9, threads="copies")
 
 
 @pytest.mark.parametrize(
@@ -245,20 +209,11 @@ def test_lanes_of_an_extent_that_only_a_call_tells(name, lane):
     """
     lanes, is_matrix = 4, name == "SpMM"
     unit = tree_kernel(EINSUMS[name], in_call=lane, has_dense_root=is_matrix)
-    raised = raise_kernel(unit)
-    (nest,) = raised.raised
-    spec = next(
-        one
-        for one in configurations(SPARSE_NEST, nest.form.einsum)
-        if (one.parameters["threads"] == "none") == is_matrix
-        and one.parameters["lanes"] == lanes
-    )
-    made = applied(raised, nest, spec)
-    tree = next(patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])))
+    made = with_recipe(unit, lanes=lanes, threads=lambda x: (x == "none") == is_matrix)
+    tree = next(trees_of(name))
     tree = to_csr(tree) if is_matrix else tree
     for n in (1, lanes - 1, lanes, lanes + 1, 3 * lanes + 5, 5 * lanes + 1):
-        given, expected = tree_call(EINSUMS[name], tree, **{lane: n})
-        np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
+        assert_product(made, name, [tree], **{lane: n})
 
 
 @pytest.mark.parametrize("n", [20, 21, 35])
@@ -267,16 +222,8 @@ def test_tiles_need_not_divide_an_extent(n):
     shapes = {**CSR_SHAPES, "x": f"n_j,{n}", "out": f"n_i,{n}"}
     body = "out[i,c] = sum(p, v[p]*x[idx1[p],c]) {dep=b:e}"
     unit = over_rows(body, shapes, domains=[f"{{[c]: 0<=c<{n}}}"])
-    raised = raise_kernel(unit)
-    (nest,) = raised.raised
-    spec = next(
-        one
-        for one in configurations(SPARSE_NEST, nest.form.einsum)
-        if one.parameters["tile"] == 16 and one.parameters["lanes"] == 4
-    )
-    matrix = next(rows())
-    given, expected = rows_call(unit, matrix, "A@x")
-    made = applied(raised, nest, spec)
+    given, expected = rows_call(unit, next(rows()), "A@x")
+    made = with_recipe(unit, tile=16, lanes=4)
     np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
 
 

@@ -24,6 +24,7 @@ from feinsum.transforms import (
     applicable_transforms,
     configurations,
 )
+from tests.loopy_kernels import build_kernel
 from tests.raising.test_captured import captured
 from tests.retrieval.facts import fact, fact_of
 from tests.retrieval.kernels import mixed, reduction, two_nests
@@ -48,10 +49,6 @@ def facts_for(t_unit, **options):
                 store.add(fact(einsum, spec))
                 break
     return store
-
-
-def arrays(names, shape):
-    return lp.GlobalArg(names, np.float64, shape=shape)
 
 
 def assert_same_results(t_unit, other, sizes):
@@ -98,11 +95,10 @@ def test_captured_kernels_of_several_nests(name):
 
 def test_assumptions_under_which_a_recipe_has_no_loops():
     """A recipe that Loopy could make no code of is passed over."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,j,m]: 0<=i<n and 0<=j,m<12}",
         "t[i,j] = sum(m, D[j,m]*u[i,m])",
-        [arrays("D", "12,12"), arrays("u,t", "n,12"), lp.ValueArg("n", np.int32)],
-        lang_version=(2018, 2),
+        {"D": "12,12", "u,t": "n,12"},
         assumptions="n<=40",
     )
     result = retrieve(t_unit, database=facts_for(t_unit), on_miss="return")
@@ -116,21 +112,16 @@ def test_two_nests_at_run_time_extents():
 
 def chain(address_space):
     """The second einsum reads the result of the first, in a temporary."""
-    return lp.make_kernel(
+    return build_kernel(
         "{[i,j,k,l,m,p]: 0<=i,k<n and 0<=j,l,m,p<12}",
         """
         t[i,j] = 2*sum(m, D[j,m]*u[i,m])   {id=first}
         v[k,l] = sum(p, D[l,p]*t[k,p])     {id=second,dep=first}
         """,
-        [
-            arrays("D", "12,12"),
-            arrays("u,v", "n,12"),
-            lp.TemporaryVariable(
-                "t", np.float64, shape=(400, 12), address_space=address_space
-            ),
-            lp.ValueArg("n", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"D": "12,12", "u,v": "n,12"},
+        lp.TemporaryVariable(
+            "t", np.float64, shape=(400, 12), address_space=address_space
+        ),
         assumptions="n<=400",
     )
 
@@ -145,18 +136,13 @@ def test_an_operand_that_is_a_result(address_space):
 
 def test_shared_loops_are_separated():
     """Two nests in the same loops, the second reading the first at the same point."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[e,i,j,k]: 0<=e<n and 0<=i,j,k<12}",
         """
         t[e,i] = sum(j, D[i,j]*u[e,j])              {id=first}
         v[e,i] = t[e,i]*sum(k, M[i,k]*w[e,k])       {id=second,dep=first}
         """,
-        [
-            arrays("D,M", "12,12"),
-            arrays("u,v,w,t", "n,12"),
-            lp.ValueArg("n", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"D,M": "12,12", "u,v,w,t": "n,12"},
     )
     found = look_up(t_unit, database=facts_for(t_unit))
     assert_same_results(t_unit, found.t_unit, {"n": 37})
@@ -194,19 +180,13 @@ def test_an_einsum_without_a_fact_stays_and_is_named():
 
 def test_nests_in_no_stated_order_stay():
     """One writes what the other reads, in no order that the kernel states."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,j,k,l]: 0<=i,k<n and 0<=j,l<12}",
         """
         y[i] = sum(j, A[i,j]*x[j])   {id=reader}
         A[k,l] = 2*B[k,l]            {id=writer}
         """,
-        [
-            arrays("A,B", "n,12"),
-            arrays("x", "12"),
-            arrays("y", "n"),
-            lp.ValueArg("n", np.int32),
-        ],
-        lang_version=(2018, 2),
+        {"A,B": "n,12", "x": "12", "y": "n"},
     )
     kernel = t_unit.default_entrypoint
     free = [insn.copy(depends_on=frozenset()) for insn in kernel.instructions]
@@ -228,12 +208,7 @@ def test_nests_in_no_stated_order_stay():
 )
 def test_what_can_be_separated(text, stuck):
     """Loops are shared out only where an iteration keeps to its own entries."""
-    t_unit = lp.make_kernel(
-        "{[i,k]: 0<=i,k<6}",
-        text,
-        [arrays("A", "6,2"), arrays("y,z", "6")],
-        lang_version=(2018, 2),
-    )
+    t_unit = build_kernel("{[i,k]: 0<=i,k<6}", text, {"A": "6,2", "y,z": "6"})
     _, left = phases_of(t_unit.default_entrypoint, [{"a"}, {"b"}])
     assert {insn for nest in left for insn in nest} <= stuck
     assert bool(left) == bool(stuck)
@@ -241,15 +216,14 @@ def test_what_can_be_separated(text, stuck):
 
 def test_a_batch_with_something_in_its_middle_stays():
     """Row two needs what needs row one: the batch cannot run in one piece."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,k,l]: 0<=i,k,l<6}",
         """
         y[i] = A[i,0]*2   {id=one}
         w[k] = y[5-k]     {id=between,dep=one}
         z[l] = w[l]*3     {id=two,dep=between}
         """,
-        [arrays("A", "6,2"), arrays("y,z,w", "6")],
-        lang_version=(2018, 2),
+        {"A": "6,2", "y,z,w": "6"},
     )
     phases, stuck = phases_of(t_unit.default_entrypoint, [{"one", "two"}])
     assert stuck == [{"one", "two"}]
@@ -258,11 +232,10 @@ def test_a_batch_with_something_in_its_middle_stays():
 
 def test_unordered_conflicts_stay():
     """Two nests of which one reads what the other writes, in no stated order."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,k]: 0<=i,k<6}",
         "y[i] = A[i,0]*2 {id=a}\nA[k,0] = B[k,0]*3 {id=b}",
-        [arrays("A,B", "6,2"), arrays("y", "6")],
-        lang_version=(2018, 2),
+        {"A,B": "6,2", "y": "6"},
     )
     whole = t_unit.default_entrypoint
     assert phases_of(whole, [{"a"}, {"b"}])[1] == []
@@ -275,11 +248,10 @@ def test_unordered_conflicts_stay():
 )
 def test_what_subscripts_tell_apart_is_no_conflict(first, second):
     """Two nests write parts of one array, in no stated order."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i]: 0<=i<6}",
         f"{first} = y[i]*2 {{id=a}}\n{second} = y[i]*z[i] {{id=b}}",
-        [arrays("A", "6,2"), arrays("B", "12"), arrays("y,z", "6")],
-        lang_version=(2018, 2),
+        {"A": "6,2", "B": "12", "y,z": "6"},
     )
     phases, stuck = phases_of(t_unit.default_entrypoint, [{"a"}, {"b"}])
     assert (phases, stuck) == ([{"a"}, {"b"}], [])
@@ -287,7 +259,7 @@ def test_what_subscripts_tell_apart_is_no_conflict(first, second):
 
 def test_others_in_no_stated_order_stay_together():
     """What the kernel leaves open is left to Loopy, as it was, and not decided here."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,k]: 0<=i,k<6}",
         """
         s[0] = 1                {id=set}
@@ -295,8 +267,7 @@ def test_others_in_no_stated_order_stay_together():
         y[i] = A[i,0]*2         {id=nest,dep=set}
         z[k] = s[0]*A[k,1]      {id=use,dep=add}
         """,
-        [arrays("A", "6,2"), arrays("y,z", "6"), arrays("s", "1")],
-        lang_version=(2018, 2),
+        {"A": "6,2", "y,z": "6", "s": "1"},
     )
     kernel = t_unit.default_entrypoint
     assert phases_of(kernel, [{"nest"}]) == ([{"set", "add", "use"}, {"nest"}], [])
@@ -319,20 +290,16 @@ def test_phases_are_a_partition_in_order(name):
         assert all(at[before] <= at[insn.id] for before in insn.depends_on)
 
 
-N = lp.ValueArg("n", np.int32)
-
-
 def test_others_may_depend_on_each_other():
     """Instructions that stay, and exchange arrays, still make a kernel that builds."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         "{[i,j]: 0<=i<n and 0<=j<6}",
         """
         s[0] = 1                              {id=c0}
         s[0] = s[0] + 1                       {id=c1,dep=c0}
         v[i] = sum(j, A[i,j]*x[j])            {id=c2}
         """,
-        [arrays("A", "n,6"), arrays("x", "6"), arrays("v", "n"), arrays("s", "1"), N],
-        lang_version=(2018, 2),
+        {"A": "n,6", "x": "6", "v": "n", "s": "1"},
     )
     result = retrieve(
         t_unit, instructions="id:c2", database=facts_for(t_unit, instructions="id:c2")
@@ -348,11 +315,10 @@ TWO = """
 
 
 def two_in_a_row(**options):
-    return lp.make_kernel(
+    return build_kernel(
         "{[i,j,k]: 0<=i,k<n and 0<=j<6}",
         TWO,
-        [arrays("A", "n,6"), arrays("x", "6"), arrays("v,z,u", "n"), N],
-        lang_version=(2018, 2),
+        {"A": "n,6", "x": "6", "v,z,u": "n"},
         **options,
     )
 
@@ -401,7 +367,7 @@ def test_a_kernel_with_parallel_loops_of_its_own_stays():
 
 def test_a_kernel_with_a_computed_bound_stays():
     """A loop whose bound the kernel computes keeps all of it together."""
-    t_unit = lp.make_kernel(
+    t_unit = build_kernel(
         [
             "[n]->{[i]: 0<=i<n}",
             "[n]->{[j]: 0<=j<6}",
@@ -412,8 +378,7 @@ def test_a_kernel_with_a_computed_bound_stays():
         v[i] = sum(j, A[i,j]*x[j])      {id=a,dep=h}
         z[k] = max(j, A[k,j])           {id=b,dep=a:h}
         """,
-        [arrays("A", "n,6"), arrays("x", "6"), arrays("v,z", "n"), N],
-        lang_version=(2018, 2),
+        {"A": "n,6", "x": "6", "v,z": "n"},
     )
     store = facts_for(two_in_a_row())
     assert retrieve(t_unit, database=store, on_miss="return") is t_unit

@@ -1,487 +1,70 @@
-"""grudge.op.local_grad of a 3-vector; DAG pipeline of arraycontext@batched_einsum_actx (caaa471) ported to the pytato named below (einsum outputs stored, einsum inputs as ImplSubstitution, axis tags unified);
-then Kennedy loop fusion (lp.get_kennedy_unweighted_fusion_candidates) as in that branch: what feinsum is called on.
-loopy 2025.2, pytato b25c311 (2026-03-12), arraycontext 8c00ed8, meshmode 33d5f48, grudge 74c943c; 3D simplices, order 4, 1296 elements.
+"""grudge.op.local_grad of a 3-vector, after Loopy's loop fusion.
+
+The DAG pipeline of arraycontext@batched_einsum_actx (caaa471), ported to the pytato
+named below: einsum outputs are stored, einsum inputs are rules, and axis tags unified.
+Then ``lp.get_kennedy_unweighted_fusion_candidates`` fused loops as in that branch: what
+feinsum is called on.
+
+loopy 2025.2, pytato b25c311 (2026-03-12), arraycontext 8c00ed8, meshmode 33d5f48,
+grudge 74c943c; 3D simplices, order 4, 1296 elements.
 """
 
 import islpy as isl
-import loopy as lp
-import loopy.symbolic as ls
-import numpy as np
-import pymbolic.primitives as p
-from loopy.symbolic import parse
-from pymbolic.primitives import Variable as v
 
-from tests.raising.kernels.client_support import FirstAxisIsElementsTag, NameHint
+from tests.raising.kernels.writing import (
+    NO_LOOP,
+    ON_ELEMENTS,
+    array,
+    box,
+    hint,
+    make,
+    rule,
+    store,
+    stored,
+)
+
+GRADIENTS = {2: "_pt_temp", 1: "_pt_temp_0", 0: "_pt_temp_1"}
+"""By component of the vector, where its gradient is stored."""
+EMPTY = isl.BasicSet("{ [] : }")
 
 
 def build():
-    knls = []
-    knl = lp.make_kernel(
+    inputs = {t: f"_actx_in_0_{t}_0" for t in GRADIENTS}
+    outs = {(t, x): f"_pt_out__actx_t{t}_{x}_actx_endt_0"
+            for t in GRADIENTS for x in (2, 1, 0)}  # fmt: skip
+    fields = {t: f"_pt_subst_{k}" for k, t in enumerate(GRADIENTS, 1)}
+    rules = [
+        rule("_pt_subst", "inv_metric_deriv_vol[_0, _1, _2, 0]", 3),
+        rule("_pt_subst_0", "_pt_data[_0, _1, _2]", 3),
+        *(rule(fields[t], f"{inputs[t]}[_0, _1]", 2) for t in GRADIENTS),
+    ]
+    geometry = "_pt_subst(iambientdim, itopologicaldim, ielement_0)"
+    matrix = "_pt_subst_0(itopologicaldim, idof_0, idof_1)"
+    instructions, arrays = [], []
+    for t, temp in GRADIENTS.items():
+        product = f"({geometry}*{matrix})*{fields[t]}(ielement_0, idof_1)"
+        value = f"reduce(sum, [itopologicaldim, idof_1], {product})"
+        instructions.append(store(f"{temp}[iambientdim, ielement_0, idof_0]", value))
+        arrays.append(array(inputs[t], 1296, 35, tags=ON_ELEMENTS))
+        for x in (2, 1, 0):
+            part = f"{temp}[{x}, ielement, idof]"
+            instructions.append(store(f"{outs[t, x]}[ielement, idof]", part, temp))
+            arrays.append(array(outs[t, x], 1296, 35, is_output=True))
+    return make(
         [
-            "{  :  }",
-            "{ [itopologicaldim, idof_1] : 0 <= itopologicaldim <= 2 and 0 <= idof_1 <= 34 }",
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            "{ [iambientdim, ielement_0, idof_0] : 0 <= iambientdim <= 2 and 0 <= ielement_0 <= 1295 and 0 <= idof_0 <= 34 }",
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            isl.BasicSet("{ [] :  }"),
-            "{ [ielement, idof] : 0 <= ielement <= 1295 and 0 <= idof <= 34 }",
+            NO_LOOP,
+            box(itopologicaldim=3, idof_1=35),
+            *[EMPTY] * 5,
+            box(iambientdim=3, ielement_0=1296, idof_0=35),
+            *[EMPTY] * 7,
+            box(ielement=1296, idof=35),
         ],
+        [*rules, *instructions],
         [
-            lp.SubstitutionRule(
-                "_pt_subst",
-                ("_0", "_1", "_2"),
-                parse("inv_metric_deriv_vol[_0, _1, _2, 0]"),
-            ),
-            lp.SubstitutionRule(
-                "_pt_subst_0", ("_0", "_1", "_2"), parse("_pt_data[_0, _1, _2]")
-            ),
-            lp.SubstitutionRule(
-                "_pt_subst_1", ("_0", "_1"), parse("_actx_in_0_2_0[_0, _1]")
-            ),
-            lp.SubstitutionRule(
-                "_pt_subst_2", ("_0", "_1"), parse("_actx_in_0_1_0[_0, _1]")
-            ),
-            lp.SubstitutionRule(
-                "_pt_subst_3", ("_0", "_1"), parse("_actx_in_0_0_0[_0, _1]")
-            ),
-            lp.Assignment(
-                parse("_pt_temp[iambientdim, ielement_0, idof_0]"),
-                ls.Reduction(
-                    "sum",
-                    ("itopologicaldim", "idof_1"),
-                    p.Product(
-                        (
-                            p.Product(
-                                (
-                                    p.Call(
-                                        v("_pt_subst"),
-                                        (
-                                            v("iambientdim"),
-                                            v("itopologicaldim"),
-                                            v("ielement_0"),
-                                        ),
-                                    ),
-                                    p.Call(
-                                        v("_pt_subst_0"),
-                                        (
-                                            v("itopologicaldim"),
-                                            v("idof_0"),
-                                            v("idof_1"),
-                                        ),
-                                    ),
-                                )
-                            ),
-                            p.Call(
-                                v("_pt_subst_1"),
-                                (
-                                    v("ielement_0"),
-                                    v("idof_1"),
-                                ),
-                            ),
-                        )
-                    ),
-                    allow_simultaneous=False,
-                ),
-                id="_pt_temp_store",
-                depends_on=frozenset([]),
-                within_inames=frozenset(["iambientdim", "idof_0", "ielement_0"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t2_2_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp[2, ielement, idof]"),
-                id="_pt_out__actx_t2_2_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t2_1_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp[1, ielement, idof]"),
-                id="_pt_out__actx_t2_1_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t2_0_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp[0, ielement, idof]"),
-                id="_pt_out__actx_t2_0_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_temp_0[iambientdim, ielement_0, idof_0]"),
-                ls.Reduction(
-                    "sum",
-                    ("itopologicaldim", "idof_1"),
-                    p.Product(
-                        (
-                            p.Product(
-                                (
-                                    p.Call(
-                                        v("_pt_subst"),
-                                        (
-                                            v("iambientdim"),
-                                            v("itopologicaldim"),
-                                            v("ielement_0"),
-                                        ),
-                                    ),
-                                    p.Call(
-                                        v("_pt_subst_0"),
-                                        (
-                                            v("itopologicaldim"),
-                                            v("idof_0"),
-                                            v("idof_1"),
-                                        ),
-                                    ),
-                                )
-                            ),
-                            p.Call(
-                                v("_pt_subst_2"),
-                                (
-                                    v("ielement_0"),
-                                    v("idof_1"),
-                                ),
-                            ),
-                        )
-                    ),
-                    allow_simultaneous=False,
-                ),
-                id="_pt_temp_0_store",
-                depends_on=frozenset([]),
-                within_inames=frozenset(["iambientdim", "idof_0", "ielement_0"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t1_2_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp_0[2, ielement, idof]"),
-                id="_pt_out__actx_t1_2_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_0_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t1_1_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp_0[1, ielement, idof]"),
-                id="_pt_out__actx_t1_1_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_0_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t1_0_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp_0[0, ielement, idof]"),
-                id="_pt_out__actx_t1_0_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_0_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_temp_1[iambientdim, ielement_0, idof_0]"),
-                ls.Reduction(
-                    "sum",
-                    ("itopologicaldim", "idof_1"),
-                    p.Product(
-                        (
-                            p.Product(
-                                (
-                                    p.Call(
-                                        v("_pt_subst"),
-                                        (
-                                            v("iambientdim"),
-                                            v("itopologicaldim"),
-                                            v("ielement_0"),
-                                        ),
-                                    ),
-                                    p.Call(
-                                        v("_pt_subst_0"),
-                                        (
-                                            v("itopologicaldim"),
-                                            v("idof_0"),
-                                            v("idof_1"),
-                                        ),
-                                    ),
-                                )
-                            ),
-                            p.Call(
-                                v("_pt_subst_3"),
-                                (
-                                    v("ielement_0"),
-                                    v("idof_1"),
-                                ),
-                            ),
-                        )
-                    ),
-                    allow_simultaneous=False,
-                ),
-                id="_pt_temp_1_store",
-                depends_on=frozenset([]),
-                within_inames=frozenset(["iambientdim", "idof_0", "ielement_0"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t0_2_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp_1[2, ielement, idof]"),
-                id="_pt_out__actx_t0_2_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_1_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t0_1_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp_1[1, ielement, idof]"),
-                id="_pt_out__actx_t0_1_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_1_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
-            lp.Assignment(
-                parse("_pt_out__actx_t0_0_actx_endt_0[ielement, idof]"),
-                parse("_pt_temp_1[0, ielement, idof]"),
-                id="_pt_out__actx_t0_0_actx_endt_0_store",
-                depends_on=frozenset(["_pt_temp_1_store"]),
-                within_inames=frozenset(["idof", "ielement"]),
-                within_inames_is_final=True,
-            ),
+            array("inv_metric_deriv_vol", 3, 3, 1296, 1, tags=hint("inv_jac_t")),
+            array("_pt_data", 3, 35, 35, tags=hint("ref_stiffT_mat")),
+            *arrays,
+            *(stored(x, 3, 1296, 35, tags=ON_ELEMENTS) for x in GRADIENTS.values()),
         ],
-        [
-            lp.ArrayArg(
-                "inv_metric_deriv_vol",
-                dtype=np.dtype("<f8"),
-                shape=(3, 3, 1296, 1),
-                strides=(
-                    3888,
-                    1296,
-                    1,
-                    1,
-                ),
-                offset=lp.auto,
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=True,
-                is_output=False,
-                tags=frozenset([NameHint("inv_jac_t")]),
-            ),
-            lp.ArrayArg(
-                "_pt_data",
-                dtype=np.dtype("<f8"),
-                shape=(3, 35, 35),
-                strides=(
-                    1225,
-                    35,
-                    1,
-                ),
-                offset=lp.auto,
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=True,
-                is_output=False,
-                tags=frozenset([NameHint("ref_stiffT_mat")]),
-            ),
-            lp.ArrayArg(
-                "_actx_in_0_2_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                offset=lp.auto,
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=True,
-                is_output=False,
-                tags=frozenset([FirstAxisIsElementsTag()]),
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t2_2_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t2_1_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t2_0_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_actx_in_0_1_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                offset=lp.auto,
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=True,
-                is_output=False,
-                tags=frozenset([FirstAxisIsElementsTag()]),
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t1_2_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t1_1_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t1_0_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_actx_in_0_0_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                offset=lp.auto,
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=True,
-                is_output=False,
-                tags=frozenset([FirstAxisIsElementsTag()]),
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t0_2_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t0_1_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.ArrayArg(
-                "_pt_out__actx_t0_0_actx_endt_0",
-                dtype=np.dtype("<f8"),
-                shape=(1296, 35),
-                strides=(
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                is_input=False,
-                is_output=True,
-            ),
-            lp.TemporaryVariable(
-                "_pt_temp",
-                dtype=np.dtype("<f8"),
-                shape=(3, 1296, 35),
-                strides=(
-                    45360,
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                tags=frozenset([FirstAxisIsElementsTag()]),
-            ),
-            lp.TemporaryVariable(
-                "_pt_temp_0",
-                dtype=np.dtype("<f8"),
-                shape=(3, 1296, 35),
-                strides=(
-                    45360,
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                tags=frozenset([FirstAxisIsElementsTag()]),
-            ),
-            lp.TemporaryVariable(
-                "_pt_temp_1",
-                dtype=np.dtype("<f8"),
-                shape=(3, 1296, 35),
-                strides=(
-                    45360,
-                    35,
-                    1,
-                ),
-                address_space=lp.AddressSpace.GLOBAL,
-                tags=frozenset([FirstAxisIsElementsTag()]),
-            ),
-        ],
-        name="actx_compiled_lambda",
-        lang_version=(2018, 2),
-        target=None,
-        seq_dependencies=False,
+        "actx_compiled_lambda",
     )
-    knls.append(knl)
-    return knls[0] if len(knls) == 1 else lp.merge(knls)
-
-
-if __name__ == "__main__":
-    print(build())

@@ -6,40 +6,33 @@ import loopy as lp
 import numpy as np
 
 from feinsum.targets.cuda import CudaTarget
+from tests.loopy_kernels import build_kernel
 
 __all__ = ["doubled", "doubled_backwards"]
 
 
 def doubled(block=32, dtype=np.float64):
     """``y[i] = 2*x[i]``."""
-    unit = lp.make_kernel(
-        "{[i]: 0<=i<n}",
-        "y[i] = 2*x[i]",
-        [lp.GlobalArg("x,y", dtype, shape="n"), lp.ValueArg("n", np.int32)],
-        target=CudaTarget(),
-        lang_version=(2018, 2),
+    unit = build_kernel(
+        "{[i]: 0<=i<n}", "y[i] = 2*x[i]", {"x,y": "n"}, dtype=dtype, target=CudaTarget()
     )
     return lp.split_iname(unit, "i", block, outer_tag="g.0", inner_tag="l.0")
 
 
 def doubled_backwards():
     """Two launches; what one hands to the next is in global memory."""
-    unit = lp.make_kernel(
+    unit = build_kernel(
         ["{[i]: 0<=i<n}", "{[j]: 0<=j<n}"],
         """
         t[i] = 2*x[i] {id=one}
         ... gbarrier {id=bar, dep=one}
         y[j] = t[n - 1 - j] {dep=bar}
         """,
-        [
-            lp.GlobalArg("x,y", np.float64, shape="n"),
-            lp.ValueArg("n", np.int32),
-            lp.TemporaryVariable(
-                "t", np.float64, ("n",), address_space=lp.AddressSpace.GLOBAL
-            ),
-        ],
+        {"x,y": "n"},
+        lp.TemporaryVariable(
+            "t", np.float64, ("n",), address_space=lp.AddressSpace.GLOBAL
+        ),
         target=CudaTarget(),
-        lang_version=(2018, 2),
     )
     for iname in "ij":
         unit = lp.split_iname(unit, iname, 32, outer_tag="g.0", inner_tag="l.0")

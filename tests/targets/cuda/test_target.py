@@ -22,7 +22,7 @@ from feinsum.targets.cuda.code import generated as cuda_code
 from feinsum.targets.cuda.device import describe
 from feinsum.targets.cuda.figures import figures_of, occupancy
 from feinsum.targets.cuda.nvrtc import CudaBinary, Nvrtc, find_nvrtc
-from feinsum.targets.devices import open_device, target_of, why_unusable
+from feinsum.targets.devices import open_device, target_of, why_not
 from feinsum.targets.layout import Layout
 from tests.targets.cuda.kernels import doubled, doubled_backwards
 from tests.targets.cuda.stand_in import (
@@ -69,7 +69,7 @@ def reversed_in_groups(size, dtype=np.float64):
 def test_the_small_kernel_of_a_probe_is_right(stand_in):
     """A GPU that computes is one that works, and stands in the list of devices."""
     (device,) = CUDA.devices()
-    assert why_unusable(device) == ""
+    assert why_not(CUDA, device) == ""
     assert (device.kind, device.architecture) == ("gpu", "sm_90")
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import loopy as lp
-import numpy as np
 
 from feinsum.measure import compile_kernel, open_device
 from feinsum.targets.host import HostCTarget
 from feinsum.targets.host.executor import HostExecutor
 from tests.cpus import HOST
+from tests.loopy_kernels import build_kernel
 
 __all__ = ["doubling", "make", "results", "source_of", "vectorized"]
 
 
-def make(domains: Any, instructions: str, arguments: Any, **options: Any) -> Any:
+def make(domains: Any, text: str, arrays: Any, *more: Any, **options: Any) -> Any:
     """A kernel for the host; Loopy need not say how it makes code of it."""
-    return lp.make_kernel(
+    return build_kernel(
         domains,
-        instructions,
-        arguments,
+        text,
+        arrays,
+        *more,
         target=HostCTarget(),
-        lang_version=(2018, 2),
         silenced_warnings=["v1_scheduler_fallback", "vectorize_failed"],
         **options,
     )
@@ -30,11 +30,7 @@ def make(domains: Any, instructions: str, arguments: Any, **options: Any) -> Any
 
 def doubling() -> Any:
     """``y[i] = 2*x[i]``."""
-    return make(
-        "{[i]: 0<=i<n}",
-        "y[i] = 2*x[i]",
-        [lp.GlobalArg("x,y", np.float64, shape="n"), lp.ValueArg("n", np.int32)],
-    )
+    return make("{[i]: 0<=i<n}", "y[i] = 2*x[i]", {"x,y": "n"})
 
 
 def results(t_unit: Any, **arguments: Any) -> dict[str, Any]:
@@ -63,14 +59,11 @@ def vectorized(expression: str, dtype: Any, n_lanes: int) -> Any:
         w[k] = {expression}     {{id=work, dep=load, inames=i:k}}
         y[i,store] = w[store]   {{id=store, dep=work, inames=i:store}}
         """,
-        [
-            lp.GlobalArg("x,y", dtype, shape=("n", n_lanes)),
-            lp.GlobalArg("b", dtype, shape=(n_lanes,)),
-            lp.ValueArg("a", dtype),
-            lp.ValueArg("n", np.int32),
-            lp.TemporaryVariable("z", dtype, shape=(n_lanes,)),
-            lp.TemporaryVariable("w", dtype, shape=(n_lanes,)),
-        ],
+        {"x,y": f"n,{n_lanes}", "b": str(n_lanes)},
+        lp.ValueArg("a", dtype),
+        lp.TemporaryVariable("z", dtype, shape=(n_lanes,)),
+        lp.TemporaryVariable("w", dtype, shape=(n_lanes,)),
+        dtype=dtype,
     )
     t_unit = lp.tag_array_axes(t_unit, "z,w", "vec")
     return lp.tag_inames(t_unit, {"k": "vec", "load": "unr", "store": "unr"})

@@ -18,7 +18,9 @@ def scaled(sizes="n,m", **layout):
     return make(
         "{[i,j]: 0<=i<n and 0<=j<m}",
         "y[i,j] = 2*x[i,j]",
-        [*arrays, lp.ValueArg(sizes, np.int64)],
+        {},
+        *arrays,
+        lp.ValueArg(sizes, np.int64),
     )
 
 
@@ -61,11 +63,8 @@ def test_a_kernel_may_begin_within_an_array():
     t_unit = make(
         "{[i]: 0<=i<n}",
         "y[i] = 2*x[i]",
-        [
-            lp.GlobalArg("x", np.float64, shape="n", offset=lp.auto),
-            lp.GlobalArg("y", np.float64, shape="n"),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"y": "n"},
+        lp.GlobalArg("x", np.float64, shape="n", offset=lp.auto),
     )
     whole = np.arange(20.0)
     _, (y,) = t_unit.executor()(x=whole[5:9])
@@ -74,11 +73,7 @@ def test_a_kernel_may_begin_within_an_array():
 
 def test_memory_of_any_alignment_will_do():
     """Arrays begin at any multiple of their entries' size, with vectors as well."""
-    t_unit = make(
-        "{[i,k]: 0<=i<5 and 0<=k<8}",
-        "y[i,k] = 2*x[i,k]",
-        [lp.GlobalArg("x,y", np.float64, shape=(5, 8))],
-    )
+    t_unit = make("{[i,k]: 0<=i<5 and 0<=k<8}", "y[i,k] = 2*x[i,k]", {"x,y": "5,8"})
     t_unit = lp.tag_array_axes(t_unit, "x,y", "N0,vec")
     executor = lp.tag_inames(t_unit, {"k": "vec"}).executor()
     values = np.arange(40.0).reshape(5, 8)

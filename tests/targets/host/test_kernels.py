@@ -15,8 +15,6 @@ from tests.targets.host.kernels import make, results, source_of
 
 TAGS = ("g.0", "g.1", "g.2", "l.0", "l.1", "l.2")
 EXTENTS = (1, 2, 3, 5, 13)
-SIZES = [lp.ValueArg("n,m,p", np.int32)]
-CUBE = ("n", "m", "p")
 
 
 def cube():
@@ -24,7 +22,7 @@ def cube():
     return make(
         "{[i,j,k]: 0<=i<n and 0<=j<m and 0<=k<p}",
         "y[i,j,k] = 100*i + 10*j + k + x[i,j,k]",
-        [lp.GlobalArg("x,y", np.float64, shape=CUBE), *SIZES],
+        {"x,y": "n,m,p"},
     )
 
 
@@ -39,7 +37,7 @@ def test_matrices_are_multiplied_by_their_transposes(n):
     t_unit = make(
         f"{{[i,k]: 0<=i,k<{n}}}",
         "y[i,k] = B[i,k]*B[k,i]",
-        [lp.GlobalArg("B,y", np.float64, shape=(n, n))],
+        {"B,y": f"{n},{n}"},
     )
     B = np.random.default_rng(0).random((n, n))
     np.testing.assert_array_equal(results(t_unit, B=B)["y"], B * B.T)
@@ -51,7 +49,7 @@ def test_entries_that_are_read_under_a_condition_are_not_mixed_up(n):
     t_unit = make(
         f"{{[i,k]: 0<=i<m and 0<=k<{n}}}",
         "y[i,k] = 1.0 if c[i,k] > 0.5 else x[i,k]",
-        [lp.GlobalArg("x,c,y", np.float64, shape=("m", n)), lp.ValueArg("m", np.int32)],
+        {"x,c,y": f"m,{n}"},
     )
     c, x = np.random.default_rng(0).random((2, 133, n))
     expected = np.where(c > 0.5, 1, x)
@@ -103,11 +101,7 @@ def test_an_extent_of_zero_computes_nothing():
 def test_more_axes_than_three_are_refused_by_name():
     """As OpenCL does."""
     for kind in "gl":
-        t_unit = make(
-            "{[i,j,k,l]: 0<=i,j,k,l<3}",
-            "y[i,j,k,l] = 1",
-            [lp.GlobalArg("y", np.float64, shape=(3, 3, 3, 3))],
-        )
+        t_unit = make("{[i,j,k,l]: 0<=i,j,k,l<3}", "y[i,j,k,l] = 1", {"y": "3,3,3,3"})
         tags = {iname: f"{kind}.{axis}" for axis, iname in enumerate("ijkl")}
         with pytest.raises(BuildError, match="more than 3 axes"):
             compile_kernel(lp.tag_inames(t_unit, tags), open_device(HOST))
@@ -122,7 +116,7 @@ def waiting():
         ... lbarrier        {id=wait, dep=first}
         y[i] = y[i] + 1     {dep=wait}
         """,
-        [lp.GlobalArg("x,y", np.float64, shape=16)],
+        {"x,y": "16"},
     )
     return lp.tag_inames(t_unit, {"i": "l.0"})
 
@@ -132,12 +126,10 @@ def sharing():
     t_unit = make(
         "{[i]: 0<=i<16}",
         "z[i] = 2*x[i] {id=first}\ny[i] = z[15 - i] {dep=first}",
-        [
-            lp.GlobalArg("x,y", np.float64, shape=16),
-            lp.TemporaryVariable(
-                "z", np.float64, shape=16, address_space=lp.AddressSpace.LOCAL
-            ),
-        ],
+        {"x,y": "16"},
+        lp.TemporaryVariable(
+            "z", np.float64, shape=16, address_space=lp.AddressSpace.LOCAL
+        ),
     )
     return lp.tag_inames(t_unit, {"i": "l.0"})
 
@@ -147,10 +139,8 @@ def adding():
     t_unit = make(
         "{[i]: 0<=i<16}",
         "y[i] = y[i] + x[i] {atomic}",
-        [
-            lp.GlobalArg("x", np.float64, shape=16),
-            lp.GlobalArg("y", np.float64, shape=16, for_atomic=True),
-        ],
+        {"x": "16"},
+        lp.GlobalArg("y", np.float64, shape=16, for_atomic=True),
     )
     return lp.tag_inames(t_unit, {"i": "g.0"})
 
@@ -160,10 +150,9 @@ def painted():
     return make(
         "{[i]: 0<=i<16}",
         "y[i] = x[i]",
-        [
-            lp.ImageArg("x", np.float32, shape=16),
-            lp.GlobalArg("y", np.float32, shape=16),
-        ],
+        {},
+        lp.ImageArg("x", np.float32, shape=16),
+        lp.GlobalArg("y", np.float32, shape=16),
     )
 
 
@@ -191,11 +180,8 @@ def test_private_arrays_of_any_size_are_there(length):
         z[j] = x[i] + j     {id=fill, inames=i:j}
         y[i] = sum(k, z[k]) {dep=fill}
         """,
-        [
-            lp.GlobalArg("x,y", np.float64, shape="n"),
-            lp.TemporaryVariable("z", np.float64, shape=length),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x,y": "n"},
+        lp.TemporaryVariable("z", np.float64, shape=length),
     )
     x = np.arange(9.0)
     for tags in ({}, {"i": "g.0"}):
@@ -213,12 +199,9 @@ def test_large_private_arrays_do_not_overlap():
         v[k] = 2*k                          {id=v, inames=i:k}
         y[i] = sum(l, x[i]*u[l] + v[l])     {dep=u:v}
         """,
-        [
-            lp.GlobalArg("x,y", np.float64, shape="n"),
-            lp.TemporaryVariable("u", np.float32, shape=4097),
-            lp.TemporaryVariable("v", np.float64, shape=4097),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x,y": "n"},
+        lp.TemporaryVariable("u", np.float32, shape=4097),
+        lp.TemporaryVariable("v", np.float64, shape=4097),
     )
     x = np.arange(5.0)
     total = 4097 * 4096 / 2
@@ -236,16 +219,14 @@ def phases(dtype=np.float64):
         ... gbarrier        {id=two, dep=second}
         y[k] = v[n-1-k] + u[n-1-k]      {dep=two}
         """,
-        [
-            lp.GlobalArg("x,y", dtype, shape="n"),
-            *(
-                lp.TemporaryVariable(
-                    name, dtype, shape="n", address_space=lp.AddressSpace.GLOBAL
-                )
-                for name in "uv"
-            ),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x,y": "n"},
+        *(
+            lp.TemporaryVariable(
+                name, dtype, shape="n", address_space=lp.AddressSpace.GLOBAL
+            )
+            for name in "uv"
+        ),
+        dtype=dtype,
         seq_dependencies=False,
     )
     for iname in "ijk":
@@ -270,13 +251,11 @@ def test_temporaries_that_no_memory_can_hold_are_an_error():
         ... gbarrier    {id=one, dep=first}
         y[j] = u[j,0]   {dep=one}
         """,
-        [
-            lp.GlobalArg("x,y", np.float64, shape="n"),
-            lp.TemporaryVariable(
-                "u", np.float64, shape=("n", "m"), address_space=lp.AddressSpace.GLOBAL
-            ),
-            lp.ValueArg("n,m", np.int32),
-        ],
+        {"x,y": "n"},
+        lp.ValueArg("m", np.int32),
+        lp.TemporaryVariable(
+            "u", np.float64, shape=("n", "m"), address_space=lp.AddressSpace.GLOBAL
+        ),
         seq_dependencies=False,
     )
     compiled = compile_kernel(t_unit, open_device(HOST))
@@ -300,12 +279,9 @@ def test_complex_numbers_are_numpys(dtype):
     t_unit = make(
         "{[i,k]: 0<=i<n and 0<=k<3}",
         "y[i] = sum(k, a*x[i,k]*conj(x[i,k]) + x[i,k]/(2 + 1j) - abs(x[i,k]))",
-        [
-            lp.GlobalArg("x", dtype, shape=("n", 3)),
-            lp.GlobalArg("y", dtype, shape="n"),
-            lp.ValueArg("a", dtype),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x": "n,3", "y": "n"},
+        lp.ValueArg("a", dtype),
+        dtype=dtype,
     )
     t_unit = lp.split_iname(t_unit, "i", 4, outer_tag="g.0", inner_tag="l.0")
     rng = np.random.default_rng(0)
@@ -324,11 +300,9 @@ def test_numbers_of_every_kind_are_passed(dtype):
     t_unit = make(
         "{[i]: 0<=i<n}",
         "y[i] = x[i] + a",
-        [
-            lp.GlobalArg("x,y", np.dtype(dtype), shape="n"),
-            lp.ValueArg("a", np.dtype(dtype)),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x,y": "n"},
+        lp.ValueArg("a", np.dtype(dtype)),
+        dtype=np.dtype(dtype),
     )
     x = np.arange(5).astype(dtype)
     np.testing.assert_array_equal(
@@ -341,17 +315,14 @@ def test_constants_and_functions_of_others_are_there():
     t_unit = make(
         "{[i]: 0<=i<n}",
         "y[i] = c[i % 3] + x[i]",
-        [
-            lp.GlobalArg("x,y", np.float64, shape="n"),
-            lp.TemporaryVariable(
-                "c",
-                np.float64,
-                initializer=np.array([1.0, 10, 100]),
-                read_only=True,
-                address_space=lp.AddressSpace.GLOBAL,
-            ),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x,y": "n"},
+        lp.TemporaryVariable(
+            "c",
+            np.float64,
+            initializer=np.array([1.0, 10, 100]),
+            read_only=True,
+            address_space=lp.AddressSpace.GLOBAL,
+        ),
     )
     x = np.arange(7.0)
     expected = np.array([1.0, 10, 100])[np.arange(7) % 3] + x
@@ -366,11 +337,8 @@ def test_a_loop_that_is_written_out_is_the_loop(factor):
     t_unit = make(
         f"{{[i,k]: 0<=i<n and 0<=k<{factor}}}",
         "y[i,k] = k*x[i]",
-        [
-            lp.GlobalArg("x", np.float64, shape="n"),
-            lp.GlobalArg("y", np.float64, shape=("n", factor)),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x": "n"},
+        lp.GlobalArg("y", np.float64, shape=("n", factor)),
     )
     for tag in ("unr", "unr_hint"):
         x = np.arange(3.0)
@@ -388,12 +356,8 @@ def test_loops_of_one_name_are_written_out_twice():
             y[i,k] = 2*z[k]     {dep=first}
         end
         """,
-        [
-            lp.GlobalArg("x", np.float64, shape="n"),
-            lp.GlobalArg("y", np.float64, shape=("n", 3)),
-            lp.TemporaryVariable("z", np.float64, shape=3),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x": "n", "y": "n,3"},
+        lp.TemporaryVariable("z", np.float64, shape=3),
     )
     t_unit = lp.duplicate_inames(t_unit, "k", "writes:z", new_inames="l")
     t_unit = lp.tag_inames(t_unit, {"k": "unr_hint", "l": "unr_hint"})
@@ -428,15 +392,12 @@ def two_phases(x="x", a="a", u="u", k="k"):
         w[{k}] = {u}[n-1-j]     {{id=fill, dep=wait, inames=j:{k}}}
         y[j] = w[2999]          {{dep=fill}}
         """,
-        [
-            lp.GlobalArg(f"{x},y", np.float64, shape="n"),
-            lp.ValueArg(a, np.float64),
-            lp.ValueArg("n", np.int32),
-            lp.TemporaryVariable(
-                u, np.float64, shape="n", address_space=lp.AddressSpace.GLOBAL
-            ),
-            lp.TemporaryVariable("w", np.float64, shape=3000),
-        ],
+        {f"{x},y": "n"},
+        lp.ValueArg(a, np.float64),
+        lp.TemporaryVariable(
+            u, np.float64, shape="n", address_space=lp.AddressSpace.GLOBAL
+        ),
+        lp.TemporaryVariable("w", np.float64, shape=3000),
         seq_dependencies=False,
     )
     for iname in "ij":
@@ -453,11 +414,8 @@ def test_work_items_with_large_arrays_are_not_inlined(length, is_inlined):
         z[j] = x[i] + j     {id=fill, inames=i:j}
         y[i] = sum(k, z[k]) {dep=fill}
         """,
-        [
-            lp.GlobalArg("x,y", np.float64, shape="n"),
-            lp.TemporaryVariable("z", np.float64, shape=length),
-            lp.ValueArg("n", np.int32),
-        ],
+        {"x,y": "n"},
+        lp.TemporaryVariable("z", np.float64, shape=length),
     )
     source = source_of(t_unit)
     assert ("always_inline" in source) == is_inlined
@@ -475,12 +433,8 @@ def test_work_items_with_loops_over_nodes_of_a_tree_are_not_inlined():
             y[i] = sum(node, x[node])
         end
         """,
-        [
-            lp.GlobalArg("x", np.float64, shape="m"),
-            lp.GlobalArg("y", np.float64, shape="n"),
-            lp.GlobalArg("starts", np.int32, shape="n + 1"),
-            lp.ValueArg("n,m", np.int32),
-        ],
+        {"x": "m", "y": "n"},
+        lp.GlobalArg("starts", np.int32, shape="n + 1"),
     )
     source = source_of(t_unit)
     assert "noinline" in source

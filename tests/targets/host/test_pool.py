@@ -93,11 +93,7 @@ def n_tasks():
 
 def long_kernel():
     """Enough work for every thread: a sum for each of many numbers."""
-    t_unit = make(
-        "{[i,k]: 0<=i<n and 0<=k<200}",
-        "y[i] = sum(k, x[i]*k)",
-        [lp.GlobalArg("x,y", np.float64, shape="n"), lp.ValueArg("n", np.int32)],
-    )
+    t_unit = make("{[i,k]: 0<=i<n and 0<=k<200}", "y[i] = sum(k, x[i]*k)", {"x,y": "n"})
     t_unit = lp.split_iname(t_unit, "i", 16, outer_tag="g.0", inner_tag="l.0")
     return t_unit.executor()
 
