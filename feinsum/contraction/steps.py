@@ -122,14 +122,38 @@ def find_steps(
     return (*steps, Step(last.operands, last.inputs, result))
 
 
+class ProductIndices(NamedTuple):
+    """The indices of two operands and a result, as of stacks of matrices.
+
+    Attributes:
+        batch, summed: of both operands: those of the result, and the others.
+        rows, columns: of the first operand alone, and of the second one.
+    """
+
+    batch: frozenset[str]
+    rows: frozenset[str]
+    columns: frozenset[str]
+    summed: frozenset[str]
+
+
+def classify_indices(
+    left: Iterable[str], right: Iterable[str], output: Iterable[str]
+) -> ProductIndices:
+    """Which indices a product of two operands has in the result, or sums over.
+
+    >>> [*map(sorted, classify_indices("bik", "bkj", "bij"))]
+    [['b'], ['i'], ['j'], ['k']]
+    """
+    first, second, result = frozenset(left), frozenset(right), frozenset(output)
+    both = first & second
+    return ProductIndices(both & result, first - second, second - first, both - result)
+
+
 def _in_order(indices: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
     """The batch first, then the rows, then the columns: as a product of matrices."""
-    return tuple(sorted(indices, key=lambda i: _group(i, terms)))
-
-
-def _group(index: str, terms: Sequence[IndexList]) -> int:
-    is_first, is_second = (index in term for term in (*terms, ())[:2])
-    return 0 if is_first and is_second else 1 if is_first else 2
+    first, second = (*terms, ())[:2]
+    *kinds, _ = classify_indices(first, second, indices)
+    return tuple(index for kind in kinds for index in indices if index in kind)
 
 
 class PlannedStep(NamedTuple):

@@ -19,19 +19,7 @@ from feinsum.nests import (
 )
 from feinsum.nests.form import is_apart, is_divisible
 from tests.codegen.instrumented import executed
-from tests.nests.networks import KERNELS, expected, operands_of
-
-FORMULAS = [
-    ("spmv", [(0, 1)], ["ij"], lambda n, e: 2 * n[1]),
-    ("spmm", [(0, 1)], ["ijk"], lambda n, e: 2 * n[1] * e["k"]),
-    ("mttkrp-3", [(0, 2), (3, 1)], ["ijka", "ija"],
-     lambda n, e: 2 * n[2] * e["a"] + 2 * n[1] * e["a"]),
-    ("ttmc-3", [(0, 2), (3, 1)], ["ijks", "ijrs"],
-     lambda n, e: 2 * n[2] * e["s"] + 2 * n[1] * e["r"] * e["s"]),
-    ("ttmc-4", [(0, 3), (4, 2), (5, 1)], ["ijklt", "ijkst", "ijrst"],
-     lambda n, e: 2 * n[3] * e["t"] + 2 * n[2] * e["s"] * e["t"]
-     + 2 * n[1] * e["r"] * e["s"] * e["t"]),
-]  # fmt: skip
+from tests.nests.networks import FORMULAS, KERNELS, expected, operands_of
 
 
 def forms_of(nest):

@@ -24,6 +24,7 @@ from feinsum.nests import (
 from feinsum.sparse import COO, random_profile, to_csf
 from tests.nests.interpret import interpret
 from tests.nests.networks import (
+    FORMULAS,
     KERNELS,
     expected,
     operands_of,
@@ -123,19 +124,6 @@ def test_the_level_of_a_loop_matters():
     assert (root.level, j.level) == (0, 1)
     assert [s.level for s in j.body if isinstance(s, Repeat)] == [2, None]
     assert_equal_to_numpy(nest, operands)
-
-
-FORMULAS = [
-    ("spmv", [(0, 1)], ["ij"], lambda n, e: 2 * n[1]),
-    ("spmm", [(0, 1)], ["ijk"], lambda n, e: 2 * n[1] * e["k"]),
-    ("mttkrp-3", [(0, 2), (3, 1)], ["ijka", "ija"],
-     lambda n, e: 2 * n[2] * e["a"] + 2 * n[1] * e["a"]),
-    ("ttmc-3", [(0, 2), (3, 1)], ["ijks", "ijsr"],
-     lambda n, e: 2 * n[2] * e["s"] + 2 * n[1] * e["r"] * e["s"]),
-    ("ttmc-4", [(0, 3), (4, 2), (5, 1)], ["ijklt", "ijkst", "ijrst"],
-     lambda n, e: 2 * n[3] * e["t"] + 2 * n[2] * e["s"] * e["t"]
-     + 2 * n[1] * e["r"] * e["s"] * e["t"]),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "pairs", "orders", "formula"), FORMULAS)
