@@ -27,11 +27,12 @@ Source: Springer and Bientinesi 2018 (GETT), section 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
+from feinsum.contraction import classify_indices
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.roles import carriers, has_blas_dtype, volume
 
@@ -104,25 +105,25 @@ def classify(
     """
     late = tuple(k for k in range(einsum.n_operands) if k != right and k not in {*left})
     output = set(einsum.output)
-    on_right = set(einsum.inputs[right])
     on_left = {i for k in left for i in einsum.inputs[k]}
     on_late = {i for k in late for i in einsum.inputs[k]}
+    kinds = classify_indices(on_left, einsum.inputs[right], output)
 
-    def ordered(indices: set[str]) -> IndexList:
+    def ordered(indices: Container[str]) -> IndexList:
         return tuple(i for i in order if i in indices)
 
     return MatrixRoles(
         right,
         tuple(left),
         late,
-        batch=ordered(on_left & on_right & output),
-        rows=ordered((on_left - on_right) & output),
-        columns=ordered((on_right - on_left) & output),
-        summed=ordered((on_left & on_right) - on_late - output),
-        folded=ordered(on_left - on_right - on_late - output),
+        batch=ordered(kinds.batch),
+        rows=ordered(kinds.rows & output),
+        columns=ordered(kinds.columns & output),
+        summed=ordered(kinds.summed - on_late),
+        folded=ordered(kinds.rows - on_late - output),
         postponed=ordered(on_late - output),
-        outer=ordered((on_late & output) - on_left - on_right),
-        unmatched=ordered(on_right - on_left - on_late - output),
+        outer=ordered((on_late & output) - on_left - {*einsum.inputs[right]}),
+        unmatched=ordered(kinds.columns - on_late - output),
     )
 
 

@@ -15,23 +15,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy import ndarray
 
 from feinsum.calling.by_numpy import (
+    FallbackCall,
     NumpyStepsCall,
     answer_by_numpy,
     numpy_call,
     steps_call,
 )
-from feinsum.calling.host.general import CallKey, GeneralCall
-from feinsum.calling.host.sharing import CallFamily
+from feinsum.calling.host.general import CallFamily, GeneralCall
 from feinsum.calling.kernel_cache import (
     CACHE_BOUND,
     GENERAL_BOUND,
-    Call,
+    CallKey,
     Calls,
     LookupOptions,
     database_key,
@@ -42,6 +42,7 @@ from feinsum.calling.operands import (
     as_array,
     as_given,
     by_override,
+    check_fit,
     first_uses,
     form_of,
     has_override,
@@ -70,6 +71,9 @@ if TYPE_CHECKING:
     from feinsum.db import Database
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
+
+
+Call: TypeAlias = "PreparedCall | FallbackCall | GeneralCall | NumpyStepsCall"
 
 
 class _Options(TypedDict, total=False):
@@ -366,7 +370,8 @@ def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
     """Return the call without options that this process has kept; None without one."""
     key = _quick_key(subscripts, arrays)
     calls = remembered(Calls)
-    return calls.quick.get(key) or calls.general.get(key)
+    call: Call | None = calls.quick.get(key) or calls.general.get(key)
+    return call
 
 
 def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> NumpyStepsCall:
@@ -414,7 +419,9 @@ def _prepare(
         options,
     )
     is_optional = device_id.is_host and device is None and options.on_miss != "raise"
-    call = remembered(Calls).prepared.get(key, lambda: _new_call(key, is_optional))
+    call: Call = remembered(Calls).prepared.get(
+        key, lambda: _new_call(key, is_optional)
+    )
     if isinstance(call, GeneralCall) and call.steps is None:
         # not while making it: what is built may call einsum, from another thread
         return call.with_kernel(arrays)
@@ -439,10 +446,12 @@ def _new_call(key: CallKey, is_optional: bool) -> Call:
             steps = steps_call(terms, dtypes, _max_entries(dtypes))
             steps.subscripts = key.subscripts
     if steps is not None:
-        _check_form(key.target, steps.shape, steps.result_dtype)
+        shape, dtype = steps.shape, steps.result_dtype
     else:
         parsed = key.parse()
-        _check_form(key.target, parsed.shape, parsed.dtype)
+        shape, dtype = parsed.shape, parsed.dtype
+    if key.target is not None:
+        check_fit(key.target, shape, dtype)
     return GeneralCall(key, steps, is_optional, _family_of(key))
 
 
@@ -453,7 +462,8 @@ def _family_of(key: CallKey) -> CallFamily:
         families.clear()
     dtypes = tuple(form.dtype for form in key.forms)
     likeness = key.subscripts, dtypes, key.first, key.options
-    return families.setdefault(likeness, CallFamily())
+    family: CallFamily = families.setdefault(likeness, CallFamily())
+    return family
 
 
 def _device_form(array: Any) -> ArrayForm:
@@ -469,17 +479,6 @@ def _check_out(out: Any) -> None:
     if not out.flags.writeable:
         raise InvalidEinsumError(
             "out is read-only; expected a writable array", rules=("shape",)
-        )
-
-
-def _check_form(
-    out: ArrayForm | None, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> None:
-    if out is not None and (out.shape, out.dtype) != (shape, dtype):
-        raise InvalidEinsumError(
-            f"out has shape {out.shape} and dtype {out.dtype}, the result has "
-            f"{shape} and {dtype}",
-            rules=("shape",),
         )
 
 

@@ -19,6 +19,7 @@ from feinsum.calling.dispatch import einsum
 from feinsum.calling.numpy_options import check_call_options
 from feinsum.calling.operands import ArrayForm, form_of, is_tensor, rank_of
 from feinsum.calling.terms import as_subscripts, in_letters, read_terms
+from feinsum.contraction import Step, find_steps
 from feinsum.contraction.paths import (
     OPTIMAL_UP_TO,
     Path,
@@ -123,7 +124,7 @@ class ContractExpression:
             products of constants are already computed.
         num_args: the number of arrays that it takes.
         options: for :func:`feinsum.einsum`.
-        find_steps: searches for opt_einsum's path of the whole contraction.
+        search: searches for opt_einsum's path of the whole contraction.
     """
 
     contraction: str
@@ -131,12 +132,12 @@ class ContractExpression:
     constants: Mapping[int, Any]
     num_args: int
     options: Mapping[str, Any]
-    find_steps: Callable[[], tuple[Any, list[Any]]]
+    search: Callable[[], tuple[Any, list[Any]]]
 
     @cached_property
     def contraction_list(self) -> list[Any]:
         """Return the steps of opt_einsum's path in the form of its own expressions."""
-        return self.find_steps()[1]
+        return self.search()[1]
 
     @outside_of_compilers
     def __call__(
@@ -226,17 +227,14 @@ def contract_expression(
         letters = in_letters(text, [len(size) for size in sizes])
         # opt_einsum folds constants along its own path, and so do expressions here
         order, _ = search_path(letters, *sizes, shapes=True)
-        values = [constants_at.get(k) for k in range(len(arguments))]
-        terms, values = _folded(list(terms), values, output, order, options)
-        # positions are checked here; a wrong one would read another operand
-        constants_at = {k: value for k, value in enumerate(values) if value is not None}
+        terms, constants_at = _folded(terms, constants_at, output, order, options)
     text = write_subscripts(terms, output) if len(terms) != len(arguments) else text
-    find_steps = partial(
+    search = partial(
         search_path, in_letters(whole, [*map(len, sizes)]), *sizes, use_blas=use_blas,
         optimize=optimize if path is None else path, memory_limit=memory_limit,
         shapes=True, einsum_call=True,
     )  # fmt: skip
-    return ContractExpression(shown, text, constants_at, n_free, options, find_steps)
+    return ContractExpression(shown, text, constants_at, n_free, options, search)
 
 
 def _position(constant: int, n_operands: int) -> int:
@@ -266,18 +264,21 @@ def follow_path(
         return _call_along(text, path, forms).run(operands)
     ranks = [len(_shape(operand)) for operand in operands]
     terms, output = parse_subscripts(text, ranks)
-    left = list(zip(terms, operands, strict=True))
-    for step in path:
-        chosen = [left[at] for at in step]
-        left = [pair for at, pair in enumerate(left) if at not in step]
-        indices = _product(
-            [term for term, _ in chosen], [term for term, _ in left], output
-        )
-        line = write_subscripts([term for term, _ in chosen], indices)
-        left.append(
-            (indices, call_einsum(line, *(value for _, value in chosen), **options))
-        )
-    return left[0][1]
+    values = [*operands]
+    for step in _steps_of(terms, output, path):
+        line = write_subscripts(step.inputs, step.output)
+        chosen = [values[number] for number in step.operands]
+        for number in step.operands:
+            values[number] = None  # frees intermediates
+        values.append(call_einsum(line, *chosen, **options))
+    return values[-1]
+
+
+def _steps_of(
+    terms: Sequence[IndexList], output: IndexList, path: Sequence[Any]
+) -> tuple[Step, ...]:
+    """Return the steps that a caller's path has, each of all its operands at once."""
+    return find_steps(terms, output, path, is_pairwise=False, has_sums_first=False)
 
 
 @lru_cache(512)
@@ -346,49 +347,28 @@ def _is_limited_search(optimize: Any) -> bool:
 
 
 def _folded(
-    terms: list[IndexList],
-    values: list[Any],
+    terms: Sequence[IndexList],
+    constants: Mapping[int, Any],
     output: IndexList,
     path: Sequence[Sequence[int]],
     options: Mapping[str, Any],
-) -> tuple[tuple[IndexList, ...], list[Any]]:
+) -> tuple[tuple[IndexList, ...], dict[int, Any]]:
     """Contract the constants that a path multiplies with each other alone.
 
-    Args:
-        values: of the constants; None for all else.
+    Returns:
+        The terms that are left, and the constants among them, by position.
     """
-    # numbers of the terms that are left; None for a product with other operands
-    numbers: list[int | None] = list(range(len(terms)))
-    gone: set[int] = set()
-    for step in path:
-        chosen = [numbers[at] for at in step]
-        numbers = [k for at, k in enumerate(numbers) if at not in step]
-        folded = [k for k in chosen if k is not None and values[k] is not None]
-        if len(folded) < len(chosen) or len(folded) < 2:
-            numbers.append(None)
-            continue
-        gone.update(folded)
-        rest = [term for k, term in enumerate(terms) if k not in gone]
-        indices = _product([terms[k] for k in folded], rest, output)
-        line = write_subscripts([terms[k] for k in folded], indices)
-        value = einsum(line, *(values[k] for k in folded), **options)
-        numbers.append(len(terms))
-        if isinstance(value, np.generic):
-            value = np.asarray(value)
-        terms, values = [*terms, indices], [*values, value]
-    remaining = [k for k in range(len(terms)) if k not in gone]
-    return tuple(terms[k] for k in remaining), [values[k] for k in remaining]
-
-
-def _product(
-    chosen: Sequence[IndexList], left: Sequence[IndexList], output: IndexList
-) -> IndexList:
-    """Return the indices of a step; of the last one, in the order of the result."""
-    if not left:
-        return output
-    # indices that nobody needs any more are summed here
-    needed = {index for term in (*left, output) for index in term}
-    return tuple(dict.fromkeys(i for term in chosen for i in term if i in needed))
+    values, left = dict(constants), dict(enumerate(terms))
+    for number, step in enumerate(_steps_of(terms, output, path), len(terms)):
+        if len(step.operands) > 1 and values.keys() >= {*step.operands}:
+            line = write_subscripts(step.inputs, step.output)
+            value = einsum(line, *map(values.pop, step.operands), **options)
+            for folded in step.operands:
+                del left[folded]
+            left[number] = step.output
+            values[number] = np.asarray(value) if np.isscalar(value) else value
+    remaining = {k: values[n] for k, n in enumerate(left) if n in values}
+    return tuple(left.values()), remaining
 
 
 def _steps(path: Sequence[Any], n_operands: int) -> Path:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import loopy as lp
 
     from feinsum.calling.by_numpy import NumpyStepsCall
-    from feinsum.calling.kernel_cache import Call
+    from feinsum.calling.call import Call
     from feinsum.db import Database
     from feinsum.ir import BatchedEinsum
     from feinsum.options import Effort

@@ -5,7 +5,7 @@ A call is looked up by three keys, the one that is quickest to compute first::
     quick key    subscripts, options as given, variables, shapes and strides
        | miss    (:func:`feinsum.calling.call.call_einsum`)
     call key     device, options, forms of the operands, which of them are one array
-       | miss    (:class:`feinsum.calling.host.general.CallKey`)
+       | miss    (:class:`CallKey`)
     kernel key   the einsum and its named strides: several calls share a kernel
 
 Calls are kept in bounded caches. A kernel is kept as long as one of its calls is.
@@ -17,22 +17,19 @@ import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from cachetools import LRUCache
 
+from feinsum.calling.operands import ArrayForm
 from feinsum.errors import DeviceUnavailableError
 from feinsum.libraries import is_device_array
 from feinsum.memory import forget, remembered
 from feinsum.options import DATABASE_VARIABLE, DEVICE_VARIABLE, Effort
 
 if TYPE_CHECKING:
-    from feinsum.calling.by_numpy import FallbackCall, NumpyStepsCall
-    from feinsum.calling.host.general import GeneralCall
-    from feinsum.calling.host.prepared import PreparedCall
-    from feinsum.calling.host.sharing import CallFamily, SharedKernel
-    from feinsum.calling.kernel import CallKernel
+    from feinsum.calling.einsum_call import EinsumCall
     from feinsum.db import Database
     from feinsum.records import Policy
     from feinsum.retrieval import OnMiss
@@ -120,6 +117,38 @@ def device_key(arrays: Sequence[Any], device: str | None) -> DeviceKey:
     return DeviceKey(os.getpid(), queue.int_ptr, str(queue.device.int_ptr))
 
 
+@dataclass(frozen=True)
+class CallKey:
+    """What calls have in common if one prepared call computes all of them.
+
+    Attributes:
+        forms: shape, strides, dtype and alignment of each operand.
+        target: the form of ``out``; None for a new result.
+        first: for each operand, the first position with the same array, see
+            :func:`feinsum.calling.operands.first_uses`.
+    """
+
+    subscripts: str
+    forms: tuple[ArrayForm, ...]
+    target: ArrayForm | None
+    first: tuple[int, ...]
+    device: DeviceKey
+    options: LookupOptions
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the call waits for no kernel: its options ask for none at once."""
+        is_on_host = self.device.is_host and not self.device.selector
+        return is_on_host and self.options.is_usual
+
+    def parse(self) -> EinsumCall:
+        """Return the call as an einsum."""
+        from feinsum.calling.einsum_call import parse_call  # steps need no einsum
+
+        shapes = [(form.shape, form.dtype) for form in self.forms]
+        return parse_call(self.subscripts, shapes, self.first)
+
+
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 GENERAL_BOUND = 1 << 14
@@ -127,8 +156,6 @@ GENERAL_BOUND = 1 << 14
 BUILD_S = 4.0
 """Seconds that the first build of a process is expected to take: imports, the next
 recipes that may be faster, and the comparison."""
-
-Call: TypeAlias = "PreparedCall | FallbackCall | GeneralCall | NumpyStepsCall"
 
 
 class Builds:
@@ -170,12 +197,12 @@ class Calls:
 
     def __init__(self) -> None:
         self.builds = Builds()
-        self.prepared: BoundedCache[Hashable, Call] = BoundedCache(CACHE_BOUND)
-        self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
-        self.quick: dict[Hashable, Call] = {}
-        self.general: dict[Hashable, GeneralCall | NumpyStepsCall] = {}
-        self.families: dict[Hashable, CallFamily] = {}
-        self.shared: BoundedCache[str, SharedKernel] = BoundedCache(CACHE_BOUND)
+        self.prepared: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
+        self.kernels: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        self.quick: dict[Hashable, Any] = {}
+        self.general: dict[Hashable, Any] = {}
+        self.families: dict[Hashable, Any] = {}
+        self.shared: BoundedCache[str, Any] = BoundedCache(CACHE_BOUND)
         self.gpu: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.ready: dict[Hashable, Any] = {}
         self.forms: dict[type | None, Callable[[Any], Hashable]] = {}
@@ -199,17 +226,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: forget(Calls))
 
 
+T = TypeVar("T")
+
+
 def clear_call_cache() -> None:
     """Clear all cached kernels of calls and programs: the next ones query new facts."""
     remembered(Calls).clear()
 
 
-def cached_kernel(
-    key: Hashable, make: Callable[[], CallKernel | None]
-) -> CallKernel | None:
+def cached_kernel(key: Hashable, make: Callable[[], T | None]) -> T | None:
     """Return a kernel shared by calls, kept as long as one of them is."""
     kernels = remembered(Calls).kernels
-    kernel = kernels.get(key)
+    kernel: T | None = kernels.get(key)
     if kernel is None and (kernel := make()) is not None:
         kernels[key] = kernel
     return kernel

@@ -112,6 +112,24 @@ class ArrayForm(NamedTuple):
     is_aligned: bool
 
 
+def check_fit(out: Any, shape: Shape, dtype: DType) -> None:
+    """Refuse an array that cannot take a result.
+
+    Args:
+        out: the array, or its form.
+        shape, dtype: of the result.
+
+    Raises:
+        InvalidEinsumError: with the rule ``shape``.
+    """
+    if (tuple(out.shape), np.dtype(out.dtype)) != (shape, dtype):
+        raise InvalidEinsumError(
+            f"out has shape {tuple(out.shape)} and dtype {out.dtype}, the result has "
+            f"{shape} and {dtype}",
+            rules=("shape",),
+        )
+
+
 def as_array(operand: Any) -> np.ndarray[Any, Any]:
     """Return an operand as a numpy array, without a copy if possible.
 

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.einsum_call import EinsumCall, parse_call
-from feinsum.calling.host.general import BUILD_THREAD, GeneralCall
+from feinsum.calling.host.background import BUILD_THREAD
+from feinsum.calling.host.general import GeneralCall
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.operands import ArrayForm, first_uses, form_of
 from feinsum.calling.structure import CallStructure

@@ -28,8 +28,8 @@ from feinsum.ir import (
     SizeParam,
     require_einsum,
 )
-from feinsum.ir.build import join_text
 from feinsum.ir.operand import operand_text
+from feinsum.ir.text import join_text
 from feinsum.words import brief
 
 FORM_VERSION = "fe2"

@@ -18,6 +18,7 @@ from pymbolic import parse
 from pymbolic import primitives as p
 from pytools import UniqueNameGenerator
 
+from feinsum.contraction import find_steps
 from feinsum.contraction.paths import Path, check_path, find_path, path_within
 from feinsum.ir import (
     BatchedEinsum,
@@ -167,31 +168,25 @@ class _Generator:
         self, k: int, arrays: list[_Array], path: ContractionPath, output: str
     ) -> None:
         """One instruction per step; every step has its own inames."""
-        last = f"row_{k}"
         before: frozenset[str] = frozenset()
-        for number, step in enumerate(path):
-            # arrays of a step go, and its result comes last, as opt_einsum numbers them
-            chosen = [arrays[at] for at in step]
-            arrays = [a for at, a in enumerate(arrays) if at not in step]
-            is_last = number == len(path) - 1
-            kept_indices = (
-                self.einsum.output if is_last else self._needed(chosen, arrays)
-            )
+        terms, output_indices = self.einsum.inputs, self.einsum.output
+        steps = find_steps(
+            terms, output_indices, path, is_pairwise=False, has_sums_first=False
+        )
+        for number, step in enumerate(steps):
+            chosen = [arrays[operand] for operand in step.operands]
+            is_last = number == len(steps) - 1
             # families tile each step on its own, which shared inames would prevent
             inames = {
-                i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, kept_indices)
+                i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, step.output)
             }
             self.domains.append(self._domain(inames))
-            target = output if is_last else self._temporary(chosen, kept_indices)
-            insn = last if is_last else f"{last}_step_{number}"
-            self._store(target, kept_indices, chosen, insn, inames, before)
+            target = output if is_last else self._temporary(chosen, step.output)
+            insn = f"row_{k}" if is_last else f"row_{k}_step_{number}"
+            self._store(target, step.output, chosen, insn, inames, before)
             before = frozenset([insn])
             dtype = np.result_type(*(a.dtype for a in chosen))
-            arrays.append(_Array(_subscripts(target), kept_indices, dtype))
-
-    def _needed(self, chosen: list[_Array], others: list[_Array]) -> IndexList:
-        needed = set(self.einsum.output).union(*(a.indices for a in others))
-        return tuple(i for i in _used(chosen, ()) if i in needed)
+            arrays.append(_Array(_subscripts(target), step.output, dtype))
 
     def _temporary(self, chosen: list[_Array], indices: IndexList) -> str:
         name = str(self.unique("tmp"))
@@ -216,22 +211,11 @@ class _Generator:
         # round
         order = precise_first(array.dtype for array in arrays)
         factors = tuple(arrays[k].read(inames) for k in order)
-        value = factors[0] if len(factors) == 1 else p.Product(factors)
         summed = tuple(inames[i] for i in _used(arrays, ()) if i not in indices)
-        if summed:
-            value = lp.Reduction("sum", summed, value)
-        subscripts = tuple(p.Variable(inames[i]) for i in indices)
-        self.body.append(
-            lp.Assignment(
-                _subscripts(target)(subscripts),
-                value,
-                id=insn_id,
-                depends_on=depends_on,
-                within_inames=frozenset(inames[i] for i in indices),
-                # Loopy would add the inames of whatever writes the temporaries it reads
-                within_inames_is_final=True,
-            )
-        )
+        value = _sum_of_products(factors, summed)
+        result = _subscripts(target)(tuple(p.Variable(inames[i]) for i in indices))
+        within = frozenset(inames[i] for i in indices)
+        self.body.append(_assigned(result, value, within, insn_id, depends_on))
 
     def _rule(self, operand: Operand) -> lp.SubstitutionRule:
         parameters = tuple(f"_{axis}" for axis in range(operand.rank))
@@ -261,6 +245,29 @@ def _calls(rule: str) -> Any:
 def _subscripts(name: str) -> Any:
     return lambda indices: (
         p.Subscript(p.Variable(name), indices) if indices else p.Variable(name)
+    )
+
+
+def _sum_of_products(factors: tuple[Any, ...], summed: tuple[str, ...]) -> Any:
+    value = factors[0] if len(factors) == 1 else p.Product(factors)
+    return lp.Reduction("sum", summed, value) if summed else value
+
+
+def _assigned(
+    result: Any,
+    value: Any,
+    inames: frozenset[str],
+    insn_id: str,
+    depends_on: frozenset[str] = frozenset(),
+) -> lp.Assignment:
+    return lp.Assignment(
+        result,
+        value,
+        id=insn_id,
+        depends_on=depends_on,
+        within_inames=inames,
+        # Loopy would add the inames of whatever writes the temporaries it reads
+        within_inames_is_final=True,
     )
 
 
@@ -392,33 +399,20 @@ def _rule(name: str, text: str, extents: Mapping[str, Extent]) -> lp.Substitutio
 def _instruction(
     k: int, row: ScaledSum, rules: Sequence[lp.SubstitutionRule]
 ) -> lp.Assignment:
-    calls = [
-        p.Call(p.Variable(rule.name), tuple(map(p.Variable, rule.arguments)))
-        for rule in rules
-    ]
-    value = calls[0] if len(calls) == 1 else p.Product(tuple(calls))
+    calls = tuple(
+        _calls(rule.name)(tuple(map(p.Variable, rule.arguments))) for rule in rules
+    )
     used = dict.fromkeys(i for rule in rules for i in rule.arguments)
     summed = tuple(i for i in used if i not in row.output)
-    if summed:
-        value = lp.Reduction("sum", summed, value)
+    value = _sum_of_products(calls, summed)
     if row.scale != "1":
         value = p.Product((parse(row.scale), value))
     if row.shift != "0":
         value = p.Sum((parse(row.shift), value))
-    subscripts = tuple(map(p.Variable, row.output))
-    result = p.Variable(row.result.name)
-    return lp.Assignment(
-        p.Subscript(result, subscripts) if subscripts else result,
-        value,
-        id=f"row_{k}",
-        within_inames=frozenset(row.output),
-        # Loopy would add inames that it infers from the variables read
-        within_inames_is_final=True,
-    )
+    result = _subscripts(row.result.name)(tuple(map(p.Variable, row.output)))
+    return _assigned(result, value, frozenset(row.output), f"row_{k}")
 
 
 def _array(operand: Operand) -> lp.GlobalArg:
-    shape = tuple(
-        p.Variable(n.name) if isinstance(n, SizeParam) else n for n in operand.shape
-    )
+    shape = tuple(map(_expression, operand.shape))
     return lp.GlobalArg(operand.name, operand.dtype, shape=shape)

@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeAlias
 
 import opt_einsum
 
+from feinsum.contraction.steps import find_steps
 from feinsum.errors import InvalidPathError
 from feinsum.subscripts import IndexList
 from feinsum.words import counted
@@ -121,14 +122,8 @@ def path_outputs(
     >>> [*map(sorted, path_outputs(["ij", "jk", "kl"], "il", ((1, 2), (0, 1))))]
     [['j', 'l'], ['i', 'l']]
     """
-    left, products = list(map(frozenset, inputs)), []
-    for step in path:
-        chosen = [left[at] for at in step]
-        left = [term for at, term in enumerate(left) if at not in step]
-        needed = frozenset(output).union(*left)
-        left.append(frozenset().union(*chosen) & needed)
-        products.append(left[-1])
-    return products
+    steps = find_steps(inputs, output, path, is_pairwise=False, has_sums_first=False)
+    return [frozenset(step.output) for step in steps]
 
 
 def _search(method: PathMethod, n_operands: int) -> Search:

@@ -13,7 +13,7 @@ often.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +33,6 @@ from feinsum.result_memory import LARGE_BYTES, aligned_empty
 from feinsum.threads import n_threads
 
 if TYPE_CHECKING:
-    from feinsum.contraction.paths import Path
     from feinsum.subscripts import IndexList
 
 FEW = 32
@@ -64,16 +63,29 @@ class Step:
 
 
 def find_steps(
-    inputs: Sequence[IndexList], output: IndexList, path: Path | None = None
+    inputs: Sequence[Iterable[Any]],
+    output: Iterable[Any],
+    path: Sequence[Sequence[int]] | None = None,
+    *,
+    is_pairwise: bool = True,
+    has_sums_first: bool = True,
 ) -> tuple[Step, ...]:
     """The steps of an einsum along a path; the result of step ``k`` has number
     ``len(inputs) + k``.
 
     Args:
         path: positions among the arrays left, as of opt_einsum; by default from left to
-            right. A step of three arrays and more multiplies them in this order.
+            right.
+        is_pairwise: whether a step of three arrays and more multiplies them in this
+            order, two at a time, and results have the indices of products of matrices;
+            otherwise they are in the order of first use.
+        has_sums_first: whether operands lose the indices that no other one has.
+
+    >>> [step.output for step in find_steps(["ij", "jk", "kl"], "il", ((1, 2), (0, 1)))]
+    [('j', 'l'), ('i', 'l')]
     """
-    uses = Counter(index for term in (*inputs, output) for index in {*term})
+    result = tuple(output)
+    uses = Counter(index for term in (*inputs, result) for index in {*term})
     left = [(number, tuple(term)) for number, term in enumerate(inputs)]
     steps: list[Step] = []
 
@@ -82,41 +94,66 @@ def find_steps(
         for term in terms:
             uses.subtract({*term})
         indices = dict.fromkeys(i for term in terms for i in term)
-        result = _in_order([i for i in indices if uses[i] > 0], terms)
-        uses.update(result)
-        steps.append(Step(tuple(number for number, _ in arrays), terms, result))
-        return len(inputs) + len(steps) - 1, result
+        needed = [i for i in indices if uses[i] > 0]
+        product = _in_order(needed, terms) if is_pairwise else tuple(needed)
+        uses.update(product)
+        steps.append(Step(tuple(number for number, _ in arrays), terms, product))
+        return len(inputs) + len(steps) - 1, product
 
     def without_lone_sums(array: tuple[int, IndexList]) -> tuple[int, IndexList]:
         _, term = array
         is_alone = any(uses[index] == 1 for index in term)
         return add([array]) if is_alone or len({*term}) < len(term) else array
 
-    left = [without_lone_sums(x) for x in left] if len(inputs) > 1 else left
+    if has_sums_first and len(inputs) > 1:
+        left = [without_lone_sums(x) for x in left]
     for chosen in path or [(0, 1)] * (len(inputs) - 1):
         arrays = [left[at] for at in chosen]
         left = [x for at, x in enumerate(left) if at not in chosen]
-        product = arrays[0]
-        for other in arrays[1:]:
-            product = add([product, other])
-        left.append(product)
-    (last,) = left
-    if not steps or last[1] != tuple(output):
-        if steps and len(steps[-1].inputs) == 2:
-            steps[-1] = Step(steps[-1].operands, steps[-1].inputs, tuple(output))
+        if is_pairwise:
+            product = arrays[0]
+            for other in arrays[1:]:
+                product = add([product, other])
         else:
-            steps.append(Step((last[0],), (last[1],), tuple(output)))
-    return tuple(steps)
+            product = add(arrays)
+        left.append(product)
+    # the last result lies as the caller wants it
+    last = steps.pop() if steps else Step((0,), (left[0][1],), result)
+    return (*steps, Step(last.operands, last.inputs, result))
+
+
+class ProductIndices(NamedTuple):
+    """The indices of two operands and a result, as of stacks of matrices.
+
+    Attributes:
+        batch, summed: of both operands: those of the result, and the others.
+        rows, columns: of the first operand alone, and of the second one.
+    """
+
+    batch: frozenset[str]
+    rows: frozenset[str]
+    columns: frozenset[str]
+    summed: frozenset[str]
+
+
+def classify_indices(
+    left: Iterable[str], right: Iterable[str], output: Iterable[str]
+) -> ProductIndices:
+    """Which indices a product of two operands has in the result, or sums over.
+
+    >>> [*map(sorted, classify_indices("bik", "bkj", "bij"))]
+    [['b'], ['i'], ['j'], ['k']]
+    """
+    first, second, result = frozenset(left), frozenset(right), frozenset(output)
+    both = first & second
+    return ProductIndices(both & result, first - second, second - first, both - result)
 
 
 def _in_order(indices: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
     """The batch first, then the rows, then the columns: as a product of matrices."""
-    return tuple(sorted(indices, key=lambda i: _group(i, terms)))
-
-
-def _group(index: str, terms: Sequence[IndexList]) -> int:
-    is_first, is_second = (index in term for term in (*terms, ())[:2])
-    return 0 if is_first and is_second else 1 if is_first else 2
+    first, second = (*terms, ())[:2]
+    *kinds, _ = classify_indices(first, second, indices)
+    return tuple(index for kind in kinds for index in indices if index in kind)
 
 
 class PlannedStep(NamedTuple):

@@ -32,9 +32,9 @@ from feinsum.errors import PlanError, ProgramError
 from feinsum.ir import SizeParam
 from feinsum.ir.evaluation import checked_arrays, evaluate_statement
 from feinsum.ir.program import Program
-from feinsum.ir.program_text import program_from_text
 from feinsum.ir.reductions import combined, neutral_of
 from feinsum.ir.statement import Statement
+from feinsum.ir.text import program_from_text
 from feinsum.programs.local import contracted
 from feinsum.records.document import STRICT, content_id, to_json
 

@@ -4,9 +4,7 @@ from feinsum.ir.build import (
     array,
     batched_einsum,
     einsum,
-    from_text,
     sparse_array,
-    to_text,
 )
 from feinsum.ir.einsums import (
     RULES,
@@ -25,8 +23,8 @@ from feinsum.ir.operand import (
     Violation,
     precise_first,
     shape_at,
-    stored,
 )
+from feinsum.ir.text import from_text, to_text
 from feinsum.ir.workload import (
     LONG_EXTENT,
     PROFILE,
@@ -85,7 +83,6 @@ __all__ = [
     "shape_at",
     "size_names",
     "sparse_array",
-    "stored",
     "subscripts_of_words",
     "tied_to",
     "to_text",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.contraction.paths import contract_greedily
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir.einsums import BatchedEinsum
@@ -113,7 +114,7 @@ def _evaluate_row(
     for term, operand in zip(einsum.inputs, operands, strict=True):
         args += [operand, [number[index] for index in term]]
     output = [number[index] for index in einsum.output]
-    if len(number) > 52:  # numpy's own limit on numbered indices
+    if len(number) > MAX_LETTERS:
         return np.asarray(contract_greedily(*args, output))
     return np.asarray(np.einsum(*args, output, optimize=optimize))
 
@@ -122,7 +123,6 @@ def evaluate_program(
     program: Program, arrays: Mapping[str, Any]
 ) -> Mapping[str, Array]:
     """Evaluate a program statement by statement; returns outputs by name.
-
 
     Args:
         arrays: for each input's name an array of its shape and dtype.

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from feinsum.errors import ProgramError
-from feinsum.ir.expressions import operand_name
+from feinsum.errors import InvalidEinsumError, ProgramError
+from feinsum.ir.expressions import operand_name, parse_expression
 from feinsum.ir.operand import Extent, SizeParam
 from feinsum.words import counted
 
@@ -149,9 +149,8 @@ def _text(shape: Shape) -> str:
 def _call_of(body: str, n_operands: int) -> _Call:
     """Return the function that a body names, with its literals."""
     try:
-        node = ast.parse(body.strip(), mode="eval").body
-        call, n_used = _parsed(node)
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        call, n_used = _parsed(parse_expression(body))
+    except (InvalidEinsumError, ValueError, TypeError):
         call, n_used = None, 0
     if call is None or n_used != n_operands:
         _fail(

@@ -96,16 +96,6 @@ def operand_text(
     return f"{name}[{','.join(shape)}]:{storage}{dtype.str}"
 
 
-def stored(text: str) -> tuple[str, str]:
-    """Split a text into storage and dtype.
-
-    >>> stored("<f8"), stored("csf=<f8")
-    (('', '<f8'), ('csf=', '<f8'))
-    """
-    storage = next(s for s in reversed(STORAGES) if text.startswith(s))
-    return storage, text.removeprefix(storage)
-
-
 def _plain(extent: Extent) -> Extent:
     """The extent as its own type; enumerations, for example, write themselves oddly."""
     if isinstance(extent, SizeParam):

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import inf, pi
+from graphlib import CycleError, TopologicalSorter
+from math import inf, pi, prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir.expression_values import body_value
 from feinsum.ir.expressions import names_in, operand_name
 from feinsum.ir.numpy_calls import is_view, numpy_dtype, numpy_shape
-from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at
 from feinsum.ir.reductions import check_reduction, is_truth
 from feinsum.ir.statement import Statement
 from feinsum.subscripts import IndexList
@@ -94,6 +95,21 @@ class Program:
     def extents(self, statement: Statement) -> Mapping[str, Extent]:
         """Return the extent of every index of a statement."""
         return constantdict(_extents(statement, self.arrays))
+
+    def extents_at(
+        self, statement: Statement, sizes: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return the extents, with these values of size parameters."""
+        extents = self.extents(statement)
+        return dict(zip(extents, shape_at(extents.values(), sizes), strict=True))
+
+    def shape_at(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape of an array."""
+        return shape_at(self.arrays[name].shape, sizes)
+
+    def n_bytes(self, name: str, sizes: Mapping[str, int]) -> int:
+        """Return the size of an array."""
+        return prod(self.shape_at(name, sizes)) * self.arrays[name].dtype.itemsize
 
     def readers(self, name: str) -> tuple[Statement, ...]:
         """Return the statements that read an array."""
@@ -219,9 +235,11 @@ def dataflow(program: Program) -> Iterator[str]:
     """A statement reads inputs or earlier results; every output is listed once."""
     results = {statement.result: k for k, statement in enumerate(program.statements)}
     inputs = {operand.name for operand in program.inputs}
-    # a cycle breaks the order, too; naming it says more
-    if cycle := _cycle(program):
-        yield f"the statements depend on each other: {' -> '.join(cycle)}"
+    reads = {statement.result: statement.operands for statement in program.statements}
+    try:
+        TopologicalSorter(reads).prepare()
+    except CycleError as error:  # it breaks the order, too; naming it says more
+        yield f"the statements depend on each other: {' -> '.join(error.args[1])}"
         return
     for k, statement in enumerate(program.statements):
         for name in statement.operands:
@@ -405,29 +423,3 @@ def raise_if_ill_formed(program: Program) -> None:
             if messages := list(dict.fromkeys(rule(program))):
                 text = "; ".join(f"[{code}] {message}" for message in messages)
                 raise ProgramError(f"ill-formed program: {text}", rules=(code,))
-
-
-def _cycle(program: Program) -> list[str]:
-    """Results that depend on each other, the first one again at the end."""
-    reads = {statement.result: statement.operands for statement in program.statements}
-    finished: set[str] = set()
-    for start in reads:
-        path: list[str] = []
-        stack: list[tuple[str, Iterator[str]]] = [(start, iter(reads[start]))]
-        path.append(start)
-        # depth first without recursion: programs may have thousands of statements
-        while stack:
-            name, rest = stack[-1]
-            following = next(
-                (n for n in rest if n in reads and n not in finished), None
-            )
-            if following is None:
-                finished.add(name)
-                stack.pop()
-                path.pop()
-            elif following in path:
-                return [*path[path.index(following) :], following][::-1]
-            else:
-                path.append(following)
-                stack.append((following, iter(reads[following])))
-    return []

@@ -44,8 +44,8 @@ from feinsum.nests.networks import (
     path_from_pairs,
     postorders,
     sizes_at,
+    sizes_of,
 )
-from feinsum.nests.operands import sizes_of
 from feinsum.nests.search import (
     BestNest,
     best_levels,

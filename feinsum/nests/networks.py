@@ -11,15 +11,18 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN), sections 4.1.1 and 4.2.1, definit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
 
 from feinsum.contraction.paths import postorders as all_postorders
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, IndexList, nodes_of, parse_subscripts
-from feinsum.words import counted
+from feinsum.sparse import CSF
+from feinsum.words import counted, type_in_words
 
 MAX_OPERANDS = 8
 """Maximum number of operands for enumerating all paths; nine have 6,055,560."""
@@ -182,6 +185,54 @@ def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
     Sizes(extents={'i': 8, 'j': 9}, nodes=(7, 20))
     """
     return Sizes(einsum.extents_at(sizes), nodes_of(einsum, sizes))
+
+
+def sizes_of(network: Network, operands: Sequence[npt.NDArray[Any] | CSF]) -> Sizes:
+    """The extents of operands, and the profile of the tree among them.
+
+    Raises:
+        InvalidEinsumError: with the rule ``shape``.
+    """
+    if len(operands) != len(network.inputs):
+        _refuse_operands(
+            f"{counted(len(operands), 'operand')} for "
+            f"{counted(len(network.inputs), 'term')}"
+        )
+    extents: dict[str, int] = {}
+    nodes: tuple[int, ...] = ()
+    for position, (operand, term) in enumerate(
+        zip(operands, network.inputs, strict=True)
+    ):
+        if isinstance(operand, CSF) != (position == network.sparse):
+            _refuse_operands(
+                f"operand {position} is {type_in_words(operand)}; the sparse "
+                f"operand is number {network.sparse}"
+            )
+        if len(operand.shape) != len(term):
+            _refuse_operands(
+                f"operand {position} has "
+                f"{counted(len(operand.shape), 'axis')}, its term {term}"
+            )
+        for index, extent in zip(term, operand.shape, strict=True):
+            if extents.setdefault(index, extent) != extent:
+                _refuse_operands(
+                    f"index {index!r} has extent {extent} on operand {position} and "
+                    f"extent {extents[index]} before"
+                )
+        if isinstance(operand, CSF):
+            levels = tuple(term[axis] for axis in operand.axes)
+            if levels != network.levels:
+                _refuse_operands(
+                    f"the levels of the tree hold {levels}, not {network.levels}"
+                )
+            nodes = operand.profile
+    return Sizes(extents, nodes)
+
+
+def _refuse_operands(message: str) -> None:
+    raise InvalidEinsumError(
+        f"the operands do not match the subscripts: {message}", rules=("shape",)
+    )
 
 
 def _refuse(message: str) -> None:

@@ -3,9 +3,9 @@
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)
 from feinsum.ir.evaluation import evaluate_program
 from feinsum.ir.program import Program
-from feinsum.ir.program_text import program_from_text
 from feinsum.ir.reductions import REDUCTIONS
 from feinsum.ir.statement import Statement
+from feinsum.ir.text import program_from_text
 from feinsum.programs.builder import ProgramBuilder, Tensor, program
 from feinsum.programs.from_kernel import program_from_kernel
 from feinsum.programs.key import (

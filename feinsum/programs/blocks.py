@@ -15,9 +15,6 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from constantdict import constantdict
-
-from feinsum.ir import SizeParam
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
 from feinsum.programs.fusion import Fusion, fusions_of
@@ -149,22 +146,17 @@ def _dissolved(program: Program, block: FusedStages, sizes: Sizes) -> list[Fused
     if not block.cuts:
         return []
     fusions = fusions_of(program, block.statements, sizes)
-    if sum(statement.saved_bytes for statement in fusions) < _passed_bytes(
-        program, block, sizes
-    ):
+    saved = sum(fusion.saved_bytes for fusion in fusions)
+    # each result between stages need not be written, nor read
+    if saved < 2 * inner_bytes(program, block, sizes):
         return []
     return [*map(_alone, block.stages)]
-
-
-def _passed_bytes(program: Program, block: FusedStages, sizes: Sizes) -> int:
-    """Return the traffic between stages of a block that need not go through memory."""
-    return 2 * inner_bytes(program, block, sizes)
 
 
 def inner_bytes(program: Program, block: FusedStages, sizes: Sizes) -> int:
     """Return the bytes of all results that pass between stages of a block."""
     return sum(
-        _n_bytes(program, name, sizes)
+        program.n_bytes(name, sizes)
         for stage in block.stages
         for name in stage.outputs
         if name not in block.outputs
@@ -245,7 +237,8 @@ def _block(
     if not cuts or all(name in outputs for stage in stages for name in stage.outputs):
         return None
     first = statements[0].result
-    extents = [_extents(program, statements[0], sizes)[cut[first]] for cut in cuts]
+    of_first = program.extents_at(statements[0], sizes)
+    extents = [of_first[cut[first]] for cut in cuts]
     if 0 in extents:
         return None
     is_free = [_is_free(statements, cut) for cut in cuts]
@@ -253,7 +246,7 @@ def _block(
     order = sorted(range(len(cuts)), key=lambda k: not is_free[k])
     lengths = list(extents)
     inner = [name for stage in stages for name in stage.outputs if name not in outputs]
-    largest = max(1, *(_n_bytes(program, name, sizes) for name in inner))
+    largest = max(1, *(program.n_bytes(name, sizes) for name in inner))
     # as many blocks as keep all threads at work
     share = max(MIN_BLOCK_BYTES, largest // (BLOCKS * n_threads))
     for k in order:
@@ -284,7 +277,7 @@ def _saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
     """About how much time is saved: what need not go through memory, less what blocks
     read again and what their statements cost.
     """
-    saved = _passed_bytes(program, block, sizes)
+    saved = 2 * inner_bytes(program, block, sizes)
     counts = [-(-n // k) for n, k in zip(block.extents, block.lengths, strict=True)]
     again = 0
     for statement in block.statements:
@@ -295,21 +288,6 @@ def _saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
                 for cut, count in zip(block.cuts, counts, strict=True)
                 if cut[statement.result] not in term
             ]
-            again += (prod(lacking) - 1) * _n_bytes(program, name, sizes)
+            again += (prod(lacking) - 1) * program.n_bytes(name, sizes)
     n_calls = prod(counts) * len(block.statements)
     return saved / BYTES_PER_S - again / CACHED_BYTES_PER_S - n_calls * STATEMENT_S
-
-
-def _n_bytes(program: Program, name: str, sizes: Sizes) -> int:
-    operand = program.arrays[name]
-    shape = (sizes[n.name] if isinstance(n, SizeParam) else n for n in operand.shape)
-    return prod(shape) * operand.dtype.itemsize
-
-
-def _extents(program: Program, statement: Statement, sizes: Sizes) -> Mapping[str, int]:
-    return constantdict(
-        {
-            index: sizes[n.name] if isinstance(n, SizeParam) else n
-            for index, n in program.extents(statement).items()
-        }
-    )

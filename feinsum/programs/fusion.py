@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.ir import Extent, Operand, SizeParam
+from feinsum.ir import Operand, SizeParam, shape_at
 from feinsum.ir.expressions import is_cheap, linear_in, operand_name, substituted
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
@@ -219,7 +219,8 @@ class _Search:
         # generated kernels convert no dtypes
         is_real = len(dtypes) == 1 and dtypes.pop().kind == "f"
         return is_real and all(
-            operand.shape and 0 not in self._shape(operand) for operand in arrays
+            operand.shape and 0 not in shape_at(operand.shape, self.sizes)
+            for operand in arrays
         )
 
     def _row(self, statement: Statement) -> FusedRow:
@@ -289,7 +290,8 @@ class _Search:
                 a == b
                 for a, b in zip(first.operands, contraction.operands, strict=True)
             )
-            and _extents(self.program, first) == _extents(self.program, contraction)
+            and [*self.program.extents(first).values()]
+            == [*self.program.extents(contraction).values()]
             and arrays[first.result].dtype == arrays[contraction.result].dtype
             and batch[0].last.output == row.last.output
             and self._is_legal([*batch, row])
@@ -319,10 +321,15 @@ class _Search:
         total = 0
         for row in rows:
             passed = [*row.maps, *([row.contraction] if row.finish else [])]
-            total += sum(2 * self._n_bytes(statement.result) for statement in passed)
+            total += sum(
+                2 * self.program.n_bytes(statement.result, self.sizes)
+                for statement in passed
+            )
         # an operand that several rows share is read once
         for names in zip(*(row.contraction.operands for row in rows), strict=True):
-            total += (len(names) - len(set(names))) * self._n_bytes(names[0])
+            total += (len(names) - len(set(names))) * self.program.n_bytes(
+                names[0], self.sizes
+            )
         return total
 
     def _pays(self, fusion: Fusion) -> bool:
@@ -330,27 +337,13 @@ class _Search:
         if fusion.saved_bytes < MIN_BYTES or not self._is_legal(fusion.rows):
             return False
         contraction = fusion.rows[0].contraction
-        points = prod(map(self._value, self.program.extents(contraction).values()))
+        points = prod(self.program.extents_at(contraction, self.sizes).values())
         operations = len(contraction.operands) * points * len(fusion.rows)
         arrays = {*fusion.operands, *fusion.results}
-        n_bytes = sum(map(self._n_bytes, arrays))
+        n_bytes = sum(self.program.n_bytes(name, self.sizes) for name in arrays)
         # no kernel is faster than the roofline, so that the share is not overestimated
         bound_s = max(operations / OPERATIONS_PER_S, n_bytes / BYTES_PER_S)
         return fusion.saved_bytes / BYTES_PER_S >= MIN_SHARE * bound_s
-
-    def _n_bytes(self, name: str) -> int:
-        operand = self.program.arrays[name]
-        return prod(self._shape(operand)) * operand.dtype.itemsize
-
-    def _shape(self, operand: Operand) -> tuple[int, ...]:
-        return tuple(map(self._value, operand.shape))
-
-    def _value(self, extent: Extent) -> int:
-        return self.sizes[extent.name] if isinstance(extent, SizeParam) else extent
-
-
-def _extents(program: Program, statement: Statement) -> tuple[Extent, ...]:
-    return tuple(program.extents(statement).values())
 
 
 def array_name(name: str) -> str:
@@ -406,10 +399,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     used = {x.name: sizes[x.name] for x in extents.values() if isinstance(x, SizeParam)}
     retrieved = retrieve(unit, arguments=used, on_miss="raise")
     built = compile_kernel(retrieved, opened).built
-    shapes = {
-        name: tuple(_value(n, sizes) for n in program.arrays[name].shape)
-        for name in fusion.results
-    }
+    shapes = {name: program.shape_at(name, sizes) for name in fusion.results}
 
     def kernel(operands: Mapping[str, Array]) -> Results:
         results = {
@@ -426,7 +416,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     return kernel
 
 
-def _output(row: Any) -> tuple[str, ...]:
+def _output(row: FusedRow) -> tuple[str, ...]:
     """The output indices in the order of the result's axes, in names of the batch."""
     if row.finish is None:
         return tuple(row.indices[i] for i in row.contraction.output)
@@ -438,7 +428,3 @@ def _output(row: Any) -> tuple[str, ...]:
 
 def _in_kernel(operand: Operand) -> Operand:
     return Operand(array_name(operand.name), operand.shape, operand.dtype)
-
-
-def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
-    return sizes[extent.name] if isinstance(extent, SizeParam) else extent

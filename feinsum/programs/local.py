@@ -187,7 +187,9 @@ class _Run:
     ) -> dict[str, Array]:
         """Return the same for a few values of the indices that are cut at a time."""
         results = {
-            name: _empty(self._shape(name), self.program.arrays[name].dtype)
+            name: _empty(
+                self.program.shape_at(name, self.sizes), self.program.arrays[name].dtype
+            )
             for name in block.outputs
         }
         # the parts run in threads, so that each of them has one
@@ -240,7 +242,9 @@ class _Run:
             name, box = statement.result, frame.box(statement)
             operands[name] = frame.operands(statement)
             first[name] = {index: values.start for index, values in box.items()}
-            extents[name] = self._extents(statement, box)
+            extents[name] = self.program.extents_at(statement, self.sizes) | {
+                index: values.stop - values.start for index, values in box.items()
+            }
         reused = overwritten(self.program, stage, spent)
         memory: dict[str, Array] = {}
         for statement in stage.statements:
@@ -257,21 +261,6 @@ class _Run:
         names = stage.operands | {x.result for x in stage.statements}
         dtypes = {name: self.program.arrays[name].dtype for name in names}
         return Part(stage, operands, outs, reused, first, extents, dtypes)
-
-    def _extents(self, statement: Statement, box: Box) -> dict[str, int]:
-        """Return the number of values of each index within the box."""
-        return {
-            index: box[index].stop - box[index].start
-            if index in box
-            else self._value(n)
-            for index, n in self.program.extents(statement).items()
-        }
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(map(self._value, self.program.arrays[name].shape))
-
-    def _value(self, extent: int | SizeParam) -> int:
-        return extent if isinstance(extent, int) else self.sizes[extent.name]
 
 
 @dataclass

@@ -41,7 +41,7 @@ _OURS = (
     "predict", "raising", "records", "retrieval", "select", "sparse", "targets",
     "transforms",
 )  # fmt: skip
-"""The packages whose sources determine the result of a retrieval."""
+"""The packages and modules whose sources determine the result of a retrieval."""
 
 
 def fingerprint(environment: Environment) -> str:
@@ -77,10 +77,10 @@ SUFFIXES = (".c", ".jsonl", ".py")
 def _source_digest() -> str:
     """Digest of the files of this installation, as its version may stay the same."""
     digest = hashlib.sha256()
+    ours = Path(import_module("feinsum").__path__[0])
     for name in _OURS:
-        folder = Path(import_module(f"feinsum.{name}").__path__[0])
-        for path in deciding_files(folder):
-            label = f"{name}/{path.relative_to(folder)}\0"
+        for path in deciding_files(ours / name) or [ours / f"{name}.py"]:
+            label = f"{path.relative_to(ours)}\0"
             digest.update(label.encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -126,23 +126,10 @@ def test_python_numbers_are_operands():
     assert_as_numpy(",i->i", 2, [1.0, 2.0])
 
 
-@pytest.mark.parametrize("shapes", [[(0, 4), (4,)], [(3, 0), (0,)], [(3, 0), (1,)]])
-def test_zero_extents_need_no_kernel(shapes):
-    """The result is empty, or zeros."""
-    operands = list(map(np.ones, shapes))
-    assert_as_numpy("ij,j->i", *operands)
+def test_zero_extents_need_no_kernel():
+    """The result is zeros."""
+    operands = np.ones((3, 0)), np.ones(0)
     assert prepare_call("ij,j->i", *operands, database=NO_FACTS).kernel is None
-
-
-def test_a_result_can_be_put_into_an_array():
-    """``out`` is filled and given back; another shape or dtype is refused."""
-    out = np.empty((4, 3))[::2]
-    given = call_einsum("ij->i", A[:2], database=NO_FACTS, out=out[:, 0])
-    assert np.array_equal(out[:, 0], A[:2].sum(axis=1))
-    assert given.base is not None
-    for wrong in (np.empty(3), np.empty(2, "f4"), [0.0, 0.0]):
-        with pytest.raises(InvalidEinsumError, match="out "):
-            call_einsum("ij->i", A[:2], database=NO_FACTS, out=wrong)
 
 
 def test_an_object_that_is_given_twice_is_one_operand():

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum import call_einsum, explain, generate_loopy
 from feinsum.calling.by_numpy import FallbackCall
-from feinsum.calling.host.sharing import SharedKernel
+from feinsum.calling.host.general import SharedKernel
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction.pairwise import IS_BUILT
 from feinsum.errors import BuildError, InvalidEinsumError, NotAKernelError

@@ -7,7 +7,8 @@ from collections import defaultdict
 import numpy as np
 
 from feinsum.canonical.graph import InducedGraph
-from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam, stored
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
+from feinsum.ir.operand import STORAGES
 
 
 def reconstruct(graph: InducedGraph) -> BatchedEinsum:
@@ -22,6 +23,12 @@ def reconstruct(graph: InducedGraph) -> BatchedEinsum:
     {i0}{i2}, {i2} -> {i0} of (A6 A7) with A6[N1,4]:<f8, A7[4]:<f8
     """
     return _Reconstruction(graph).einsum()
+
+
+def stored(text: str) -> tuple[str, str]:
+    """The storage and the dtype in the color of a use."""
+    storage = next(s for s in reversed(STORAGES) if text.startswith(s))
+    return storage, text.removeprefix(storage)
 
 
 class _Reconstruction:

@@ -23,7 +23,7 @@ _ASSIGNED = re.compile(r"(\s*)(?:<\w*> )?(.*?) = (.*)")
 _SUBSCRIPT = re.compile(r"\[[^\[\]]*\]")
 
 
-def executed(nest, operands, form, *, n_chunks=3, writer=Writer):
+def executed(nest, operands, form, *, n_chunks=3):
     """The result, and how many multiplications and additions of entries it took.
 
     Additions of copies, and of what is summed up by lanes or in registers to the
@@ -36,7 +36,7 @@ def executed(nest, operands, form, *, n_chunks=3, writer=Writer):
     arguments = nest_arguments(nest, operands, form=form, n_chunks=n_chunks)
     assert nest_index_dtype(nest, sizes) == np.int32
     dense = {i: n for i, n in sizes.extents.items() if i not in nest.network.level_of}
-    written = writer(nest, form.filled(dense), form, np.dtype(np.float64))
+    written = Writer(nest, form.filled(dense), form, np.dtype(np.float64))
     written.write()
     bounds = {}
     for domain in written.domains:

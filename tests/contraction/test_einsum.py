@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import reduce
 from itertools import pairwise
 
 import hypothesis
@@ -12,6 +13,7 @@ import numpy as np
 import opt_einsum
 import pytest
 from hypothesis import strategies as st
+from opt_einsum import get_symbol
 
 import feinsum
 from feinsum.contraction import IS_BUILT
@@ -119,6 +121,16 @@ def test_without_a_sum_the_result_is_a_view(text, dtype):
         ("ij", [(2,)]),
         ("i,,j->ij", [(2,), (2,)]),
         ("αβ->βα", [(2, 2)]),
+        ("αβ,βγ", [(2, 3), (3, 4)]),
+        ("αβ,βγ->αα", [(2, 3), (3, 4)]),
+        ("αβ,βγ->αδ", [(2, 3), (3, 4)]),
+        ("αβ,βγ->αγ", [(2, 3), (4, 4)]),
+        ("αβ,βγ->αγ", [(2, 3)]),
+        ("αα,βγ->αγ", [(2, 1), (3, 4)]),
+        ("αβ,{β}γ->αγ", [(2, 3), (3, 4)]),
+        ("αβ,β...->α...", [(2, 3), (3, 4)]),
+        ("αβ,βγ->αγ", [(2, 0), (0, 4)]),
+        ("αβ,βγ->αγ", [(2, 3), (3, 40_000)]),
         ("ij->" + "i" * 40, [(2, 2)]),
         ("i" * 40, [(2, 2)]),
     ],
@@ -141,6 +153,7 @@ def test_other_notation_and_mistakes_are_left_to_python(text, shapes):
 def test_other_operands_are_left_to_python(operand):
     """Lists, subclasses, and dtypes that numpy does not add up as they are."""
     assert compute("i,i->", operand, operand) is NotImplemented
+    assert compute("α,α->", operand, operand) is NotImplemented
 
 
 @pytest.mark.parametrize("variable", [DEVICE_VARIABLE, EFFORT_VARIABLE])
@@ -150,6 +163,18 @@ def test_settings_are_left_to_python(variable, monkeypatch):
     assert compute("i,i->", array, array) == 3.0
     monkeypatch.setenv(variable, "estimate")
     assert compute("i,i->", array, array) is NotImplemented
+
+
+def test_a_limit_of_intermediates_and_a_longer_search_are_left_to_python(monkeypatch):
+    """Of networks with indices of any alphabet."""
+    A, B, C = np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 2))
+    text = "αβ,βγ,γδ->αδ"
+    assert (compute("αβ , βγ -> γα", A, B) == np.full((4, 2), 3.0)).all()
+    assert compute(text, A, B, C) is not NotImplemented
+    assert compute(text, A, B.astype(int), C) is NotImplemented
+    assert compute(text, *[np.ones((300, 300))] * 3) is NotImplemented
+    monkeypatch.setenv("FEINSUM_INTERMEDIATE_BYTES", "1000")
+    assert compute(text, A, B, C) is NotImplemented
 
 
 def test_large_results_are_in_memory_that_is_used_again():
@@ -340,6 +365,90 @@ def test_networks_of_many_operands_are_right(name):
     result = compute(text, *operands)
     expected = opt_einsum.contract(text, *operands)
     np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-9)
+
+
+NETWORK_TOLERANCES = {"f4": 1e-3, "c8": 1e-3, "f8": 1e-9, "c16": 1e-9}
+
+
+def random_network(seed):
+    """Terms of up to three indices that lie close to each other, so that intermediates
+    are small: diagonals, hyperedges, scalars, parts that share nothing, axes that are
+    broadcast, and operands of any strides.
+    """
+    rng = np.random.default_rng(seed)
+    n, n_indices = rng.integers(2, 60), rng.integers(2, 90)
+    names = [get_symbol(200 + k) for k in range(n_indices)]
+    extents = rng.choice([1, 2, 2, 3], n_indices)
+    dtype = rng.choice([*NETWORK_TOLERANCES])
+    terms, operands = [], []
+    for _ in range(n):
+        center = rng.integers(n_indices)
+        near = (center + rng.integers(-3, 4, rng.integers(4))) % n_indices
+        shape = [
+            1 if rng.random() < 0.1 and (near == k).sum() == 1 else extents[k]
+            for k in near
+        ]
+        values = np.asarray(rng.uniform(0.3, 0.7, shape))
+        values = values * (1 + 0.2j) if dtype[0] == "c" else values
+        array = np.asarray(values, dtype, order=rng.choice(["C", "F"]))
+        terms.append("".join(names[k] for k in near))
+        operands.append(array[::-1] if array.ndim and rng.random() < 0.2 else array)
+    used = sorted({*"".join(terms)})
+    output = "".join(rng.permutation(used)[: rng.integers(5)])
+    return terms, output, operands
+
+
+def expected_result(terms, output, operands):
+    """By opt_einsum in double precision: a broadcast operand has not got its index."""
+    extents = {}
+    for term, array in zip(terms, operands, strict=True):
+        for index, n in zip(term, array.shape, strict=True):
+            extents[index] = max(extents.get(index, 1), n)
+    kept = [[k for k, n in enumerate(x.shape) if n != 1] for x in operands]
+    short = ["".join(t[k] for k in axes) for t, axes in zip(terms, kept, strict=True)]
+    arrays = [
+        x.reshape([x.shape[k] for k in axes]).astype(np.result_type(x, np.float64))
+        for x, axes in zip(operands, kept, strict=True)
+    ]
+    long = "".join(index for index in output if extents[index] != 1)
+    result = opt_einsum.contract(f"{','.join(short)}->{long}", *arrays)
+    return np.reshape(result, [extents[index] for index in output])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_networks(seed):
+    """Five of each seed; every one of them is answered here."""
+    for part in range(5):
+        terms, output, operands = random_network(5 * seed + part)
+        result = np.asarray(compute(f"{','.join(terms)}->{output}", *operands))
+        expected = expected_result(terms, output, operands)
+        assert result.dtype == operands[0].dtype
+        assert result.shape == expected.shape
+        tolerance = NETWORK_TOLERANCES[result.dtype.str[1:]]
+        scale = np.abs(expected).max(initial=0.0)
+        np.testing.assert_allclose(result, expected, tolerance, tolerance * scale)
+
+
+@pytest.mark.parametrize("n", [33, 300, 3000])
+def test_a_chain_of_matrices(n):
+    """An order along the chain; in steps from one end it would be the same number."""
+    rng = np.random.default_rng(n)
+    matrices = [rng.random((4, 4)) / 2 for _ in range(n)]
+    terms = ",".join(get_symbol(k) + get_symbol(k + 1) for k in range(n))
+    result = compute(f"{terms}->{get_symbol(0)}{get_symbol(n)}", *matrices)
+    expected = reduce(np.matmul, matrices)
+    np.testing.assert_allclose(result, expected, 1e-9)
+
+
+def test_an_index_that_all_operands_have():
+    """More of them than are looked at as pairs: a product of 100 diagonals."""
+    rng = np.random.default_rng(0)
+    vectors = [rng.uniform(0.9, 1.1, 5) for _ in range(100)]
+    result = compute(",".join("α" * 100) + "->α", *vectors)
+    np.testing.assert_allclose(result, np.prod(vectors, axis=0), 1e-9)
+    total = compute(",".join("α" * 100) + "->", *vectors)
+    assert isinstance(total, np.float64)
+    np.testing.assert_allclose(total, np.prod(vectors, axis=0).sum(), 1e-9)
 
 
 def test_networks_that_take_long_are_left_to_python():

@@ -35,17 +35,12 @@ class Outcome(NamedTuple):
     n_operations: int
 
 
-def interpret(
-    nest: Nest,
-    operands: Sequence[Array | CSF],
-    steps: tuple[Step, ...] | None = None,
-) -> Outcome:
+def interpret(nest: Nest, operands: Sequence[Array | CSF]) -> Outcome:
     """Execute a nest literally. It is slow: for small operands only.
 
     Args:
         nest: the nest to execute.
         operands: one for each input; the sparse one is a tree.
-        steps: its statements; by default those of :func:`feinsum.nests.lower`.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``, if operands do not fit the
@@ -61,7 +56,7 @@ def interpret(
     """
     sizes = sizes_of(nest.network, operands)
     state = _State(nest, operands, sizes)
-    state.run(lower(nest) if steps is None else steps)
+    state.run(lower(nest))
     return Outcome(state.output, state.n_operations)
 
 

@@ -12,6 +12,7 @@ from tests.nests.paper import n_orders
 
 __all__ = [
     "EXAMPLE",
+    "FORMULAS",
     "KERNELS",
     "dense_operands",
     "expected",
@@ -42,6 +43,20 @@ KERNELS: dict[str, Network] = {
     "dense chain": network("ij,jk,kl,lm->im", sparse=None),
     "divergence": network("xre,rij,ej->xei", sparse=None),
 }
+
+FORMULAS = [
+    ("spmv", [(0, 1)], ["ij"], lambda n, e: 2 * n[1]),
+    ("spmm", [(0, 1)], ["ijk"], lambda n, e: 2 * n[1] * e["k"]),
+    ("mttkrp-3", [(0, 2), (3, 1)], ["ijka", "ija"],
+     lambda n, e: 2 * n[2] * e["a"] + 2 * n[1] * e["a"]),
+    ("ttmc-3", [(0, 2), (3, 1)], ["ijks", "ijrs"],
+     lambda n, e: 2 * n[2] * e["s"] + 2 * n[1] * e["r"] * e["s"]),
+    ("ttmc-4", [(0, 3), (4, 2), (5, 1)], ["ijklt", "ijkst", "ijrst"],
+     lambda n, e: 2 * n[3] * e["t"] + 2 * n[2] * e["s"] * e["t"]
+     + 2 * n[1] * e["r"] * e["s"] * e["t"]),
+]  # fmt: skip
+"""A kernel, its path and orders, and the operations of its nest by numbers of nodes
+and extents. Source: section 2.4 of the paper."""
 
 
 def operands_of(net, *, extent=3, density=0.4, seed=0, nnz=None):

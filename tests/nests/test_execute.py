@@ -12,13 +12,10 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.nests import (
     EstimatedTime,
     IndependentLoops,
-    Multiply,
     Nest,
     Operations,
     Repeat,
-    Reset,
     best_nest,
-    consumers,
     lower,
     network,
     postorders,
@@ -27,6 +24,7 @@ from feinsum.nests import (
 from feinsum.sparse import COO, random_profile, to_csf
 from tests.nests.interpret import interpret
 from tests.nests.networks import (
+    FORMULAS,
     KERNELS,
     expected,
     operands_of,
@@ -106,108 +104,26 @@ def test_patterns_may_be_ragged(name, nnz):
         assert_equal_to_numpy(random_nest(KERNELS[name], rng, PATHS[name]), operands)
 
 
-class TestWrongVariants:
-    """Two lowerings that look right, and that the comparison with numpy has to find."""
-
-    def wrong(self, nest, operands, steps):
-        found = interpret(nest, operands, steps).result
-        return not np.allclose(found, expected(nest.network, operands), rtol=1e-6)
-
-    @staticmethod
-    def accumulating(steps):
-        """A term without loops of its own adds to its buffer, which nobody resets."""
-        made = []
-        for step in steps:
-            if isinstance(step, Repeat):
-                step = replace(step, body=TestWrongVariants.accumulating(step.body))
-            elif isinstance(step, Multiply):
-                step = replace(step, is_assigned=False)
-            made.append(step)
-        return tuple(made)
-
-    @staticmethod
-    def resetting(steps, taken):
-        """Every loop that fills a buffer and does not read it has it reset ahead."""
-        made = []
-        for step in steps:
-            if isinstance(step, Repeat):
-                inside = TestWrongVariants.terms(step)
-                made += [Reset(t) for t in inside if taken[t] not in {None, *inside}]
-                body = TestWrongVariants.resetting(step.body, taken)
-                made.append(replace(step, body=body))
-            elif isinstance(step, Multiply):
-                made.append(step)
-        return tuple(made)
-
-    @staticmethod
-    def terms(step):
-        if isinstance(step, Repeat):
-            return [t for s in step.body for t in TestWrongVariants.terms(s)]
-        return [step.term] if isinstance(step, Multiply) else []
-
-    def test_a_finished_term_has_to_assign(self):
-        """The seven operands of Tucker: a number for each entry, then its rows."""
-        net = KERNELS["tucker"]
-        path = path_of(net, (1, 4), (7, 2), (8, 3), (9, 0), (10, 6), (11, 5))
-        orders = ("irst", "ijst", "ijkt", "ijk", "ijkc", "ijcb")
-        nest = Nest(net, path, tuple(map(tuple, orders)))
-        operands = operands_for("tucker")
-        steps = lower(nest)
-        assert self.accumulating(steps) != steps
-        assert self.wrong(nest, operands, self.accumulating(steps))
-        assert_equal_to_numpy(nest, operands)
-
-    @pytest.mark.parametrize("name", ["ttmc-3", "mttkrp-3", "mttkrp-4", "ttmc-4"])
-    def test_a_buffer_is_reset_only_where_its_terms_part(self, name):
-        """Within deeper loops as well, only the last of them would be left."""
-        net = KERNELS[name]
-        operands = operands_for(name, density=0.9)
-        nest = best_nest(net, EstimatedTime(net, sizes_of(net, operands))).nest
-        steps = self.resetting(lower(nest), consumers(nest.path))
-        assert steps != lower(nest)
-        assert self.wrong(nest, operands, steps)
-        assert_equal_to_numpy(nest, operands)
-
-    def test_a_buffer_has_to_be_reset(self):
-        """Without, it has the sums of the iterations before."""
-        net = KERNELS["ttmc-3"]
-        operands = operands_for("ttmc-3")
-        orders = (tuple("ijks"), tuple("ijrs"))
-        nest = Nest(net, path_of(net, (0, 2), (3, 1)), orders)
-
-        def without(steps):
-            return tuple(
-                replace(s, body=without(s.body)) if isinstance(s, Repeat) else s
-                for s in steps
-                if not isinstance(s, Reset)
-            )
-
-        assert self.wrong(nest, operands, without(lower(nest)))
-
-    def test_the_level_of_a_loop_matters(self):
-        """A loop over the extent where the tree is read would read other entries."""
-        net = KERNELS["ttmc-3"]
-        operands = operands_for("ttmc-3")
-        orders = (tuple("ijks"), tuple("ijsr"))
-        nest = Nest(net, path_of(net, (0, 2), (3, 1)), orders)
-        (root,) = lower(nest)
-        (j,) = (s for s in root.body if isinstance(s, Repeat))
-        assert (root.level, j.level) == (0, 1)
-        assert [s.level for s in j.body if isinstance(s, Repeat)] == [2, None]
-        assert_equal_to_numpy(nest, operands)
+def test_a_finished_term_is_assigned():
+    """The seven operands of Tucker: a number for each entry, then its rows."""
+    net = KERNELS["tucker"]
+    path = path_of(net, (1, 4), (7, 2), (8, 3), (9, 0), (10, 6), (11, 5))
+    orders = ("irst", "ijst", "ijkt", "ijk", "ijkc", "ijcb")
+    nest = Nest(net, path, tuple(map(tuple, orders)))
+    assert_equal_to_numpy(nest, operands_for("tucker"))
 
 
-FORMULAS = [
-    ("spmv", [(0, 1)], ["ij"], lambda n, e: 2 * n[1]),
-    ("spmm", [(0, 1)], ["ijk"], lambda n, e: 2 * n[1] * e["k"]),
-    ("mttkrp-3", [(0, 2), (3, 1)], ["ijka", "ija"],
-     lambda n, e: 2 * n[2] * e["a"] + 2 * n[1] * e["a"]),
-    ("ttmc-3", [(0, 2), (3, 1)], ["ijks", "ijsr"],
-     lambda n, e: 2 * n[2] * e["s"] + 2 * n[1] * e["r"] * e["s"]),
-    ("ttmc-4", [(0, 3), (4, 2), (5, 1)], ["ijklt", "ijkst", "ijrst"],
-     lambda n, e: 2 * n[3] * e["t"] + 2 * n[2] * e["s"] * e["t"]
-     + 2 * n[1] * e["r"] * e["s"] * e["t"]),
-]  # fmt: skip
+def test_the_level_of_a_loop_matters():
+    """A loop over the extent where the tree is read would read other entries."""
+    net = KERNELS["ttmc-3"]
+    operands = operands_for("ttmc-3")
+    orders = (tuple("ijks"), tuple("ijsr"))
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), orders)
+    (root,) = lower(nest)
+    (j,) = (s for s in root.body if isinstance(s, Repeat))
+    assert (root.level, j.level) == (0, 1)
+    assert [s.level for s in j.body if isinstance(s, Repeat)] == [2, None]
+    assert_equal_to_numpy(nest, operands)
 
 
 @pytest.mark.parametrize(("name", "pairs", "orders", "formula"), FORMULAS)

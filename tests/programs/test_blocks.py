@@ -13,7 +13,7 @@ from feinsum.memory import fresh_memory, remembered
 from feinsum.programs import attention, program, run_program
 from feinsum.programs import blocks as blocks_module
 from feinsum.programs.blocks import blocks_of
-from feinsum.select.trial import MAX_ROUNDS
+from feinsum.select import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
 from tests.programs.random_programs import numbers, random_program

@@ -22,7 +22,7 @@ from feinsum.programs.compiled import kernel as kernel_module
 from feinsum.programs.compiled.expression import CExpression, c_expression
 from feinsum.programs.parts import Part
 from feinsum.programs.stages import stages_of
-from feinsum.select.trial import MAX_ROUNDS
+from feinsum.select import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import numbers, random_program
 

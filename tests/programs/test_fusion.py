@@ -18,7 +18,7 @@ from feinsum.programs import blocks as blocks_module
 from feinsum.programs import fusion as fusion_module
 from feinsum.programs.blocks import blocks_of
 from feinsum.programs.fusion import KernelChoice, array_name, choice_of, fusions_of
-from feinsum.select.trial import MAX_ROUNDS
+from feinsum.select import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
 from tests.programs.random_programs import numbers

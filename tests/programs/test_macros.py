@@ -44,44 +44,6 @@ def test_attention(causal):
     np.testing.assert_allclose(p.run(**arrays)[out.name], right, rtol=1e-12)
 
 
-def by_torch(a, causal):
-    """Torch's softmax of a matrix, and its attention."""
-    torch = pytest.importorskip("torch")
-    Q, K, V = (torch.tensor(a[name]).transpose(0, 1) for name in "QKV")
-    functional = torch.nn.functional
-    out = functional.scaled_dot_product_attention(Q, K, V, is_causal=causal)
-    return torch.softmax(torch.tensor(a["X"]), 1), out.transpose(0, 1)
-
-
-def by_jax(a, causal):
-    """JAX's softmax, and an attention of it: its own one is in single precision."""
-    jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
-        Q, K, V, X = (jax.numpy.asarray(a[name]) for name in "QKVX")
-        scores = jax.numpy.einsum("shd,thd->hst", Q, K) / 2
-        where = jax.numpy.tri(5, 7, dtype=bool) if causal else None
-        weights = jax.nn.softmax(scores, axis=2, where=where)
-        out = jax.numpy.einsum("hst,thd->shd", weights, V)
-        return np.asarray(jax.nn.softmax(X, axis=1)), np.asarray(out)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("theirs", [by_torch, by_jax])
-def test_softmax_and_attention_are_those_of_other_libraries(theirs, causal):
-    """Where they are installed; with fewer queries than keys, masked or not."""
-    p = program()
-    Q, K, V = (
-        p.input(name, (n, 2, 4)) for name, n in zip("QKV", (5, 7, 7), strict=True)
-    )
-    out = attention(p, Q, K, V, causal=causal)
-    shares = p.output(p.softmax(p.input("X", (6, 5)), 1))
-    p.output(out)
-    a = given(p)
-    found, right = p.run(**a), theirs(a, causal)
-    for name, expected in zip((shares.name, out.name), right, strict=True):
-        np.testing.assert_allclose(found[name], expected, rtol=1e-10)
-
-
 def test_multi_head_attention():
     p = program()
     out = multi_head_attention(p, p.input("X", (6, 8)), heads=2, entries=4)
@@ -140,24 +102,6 @@ def test_a_step_of_training_goes_against_the_gradient():
     right = np.maximum(a["X"] @ a["W1"], 0) @ a["W2"]
     inputs = {name: a[name] for name in ("X", "W1", "W2")}
     np.testing.assert_allclose(q.run(**inputs)[out.name], right, rtol=1e-12)
-
-
-def test_a_step_of_training_is_that_of_torch():
-    """Where torch is installed: its automatic differentiation."""
-    torch = pytest.importorskip("torch")
-    p = program()
-    X, Y = p.input("X", (7, 4)), p.input("Y", (7, 2))
-    weights = [p.input("W1", (4, 9)), p.input("W2", (9, 2))]
-    new = feed_forward_step(p, X, Y, weights, rate=0.1)
-    a = given(p)
-    tensors = {name: torch.tensor(value) for name, value in a.items()}
-    W1, W2 = (tensors[name].requires_grad_() for name in ("W1", "W2"))
-    result = torch.relu(tensors["X"] @ W1) @ W2
-    (0.5 * ((result - tensors["Y"]) ** 2).sum()).backward()
-    found = p.run(**a)
-    for tensor, W in zip(new, (W1, W2), strict=True):
-        right = (W - 0.1 * W.grad).detach().numpy()
-        np.testing.assert_allclose(found[tensor.name], right, rtol=1e-10)
 
 
 def test_terms_of_coupled_cluster():

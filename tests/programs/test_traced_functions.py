@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from feinsum.errors import FeinsumError, ProgramError
+from feinsum.ir import array
 from feinsum.ir.evaluation import evaluate_statement
-from feinsum.programs import local, program_from_text, trace
+from feinsum.programs import local, program, program_from_text, program_key, trace
 
 BUILT = ("cache", "conv1d")
 """Programs whose contractions are built, which takes seconds."""
@@ -241,6 +242,21 @@ PROGRAMS = {
         lambda x: (np.zeros(3), np.zeros_like(x, dtype="i2"), 3.0, np.int8(1), 1j),
         drawn(2, 2),
     ),
+    "products": (
+        lambda A, B, T, x: (
+            (A @ B, A @ x, x @ B, x @ x, T @ B, A.T @ T),
+            (np.dot(T, B), A.dot(x), np.dot(x, B)),
+            np.einsum("bij,ij->bi", T, A, optimize=True),
+            np.einsum("ij,j", A, x),
+        ),
+        *(drawn(*shape) for shape in ((3, 4), (4, 5), (2, 3, 4), (4,))),
+    ),
+    "broadcast": (
+        lambda A, one, s: (A[None] * one[..., None, :, :] - s).sum(0) + one.T @ A,
+        drawn(3, 4),
+        drawn(3, 1),
+        drawn(),
+    ),
     "own arrays": (
         lambda x: x * np.arange(4) + np.eye(4) @ x - [1, 2, 3, 4],
         drawn(4, 4, dtype="f4"),
@@ -264,6 +280,16 @@ def test_arguments_are_not_changed_and_results_are_new():
             assert not any(np.shares_memory(one, other) for other in (x, *second))
             one[...] = 0
         np.testing.assert_array_equal(x, before)
+
+
+def test_a_traced_function_has_the_key_of_the_program_that_is_written_by_hand():
+    given = trace(lambda A: softmax(A), A=array("A", (3, 4)))
+    p = program()
+    A = p.input("A", (3, 4))
+    shifted = p.along("x0 - x1", A, p.reduce("max", A, 1), 1)
+    powers = p.map("exp(x0)", shifted)
+    p.along("x0 / x1", powers, p.reduce("sum", powers, 1), 1)
+    assert program_key(given) == program_key(p.build())
 
 
 # Numbers and dtypes
@@ -575,6 +601,12 @@ REFUSED = {
     "result": (lambda x: None, "returns NoneType"),
     "number": (lambda x: float(x.sum()), "a decision on values"),
     "large": (lambda x: x + drawn(100, 1000, 1, 1), "operand"),
+    "function": (lambda x: np.linalg.inv(x), "numpy.linalg.inv"),
+    "decision": (lambda x: x if x.sum() > 0 else -x, "a decision on values"),
+    "values": (lambda x: np.asarray(x), "the values of an array"),
+    "axis": (lambda x: x.sum(axis=2), "axis 2 of an array with 2 axes"),
+    "two results": (lambda x: np.frexp(x), "numpy.frexp"),
+    "term": (lambda x: np.einsum("ij,j", x, x), "ij,j"),
 }
 
 

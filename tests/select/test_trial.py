@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.select import GAIN, PairedTimes, find_fastest
-from feinsum.select.trial import MAX_ROUNDS
+from feinsum.select import GAIN, MAX_ROUNDS, PairedTimes, find_fastest
 
 
 def finish(trial, baseline_s, kernel_s):

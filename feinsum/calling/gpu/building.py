@@ -17,7 +17,7 @@ from feinsum.calling.einsum_call import (
     normalize,
     with_terms,
 )
-from feinsum.calling.gpu.contenders import Contender, fastest
+from feinsum.calling.gpu.contenders import Contender, Site, fastest, read
 from feinsum.calling.gpu.flat import flattened
 from feinsum.calling.gpu.prepared import (
     LETTERS,
@@ -34,10 +34,8 @@ from feinsum.calling.gpu.prepared import (
     shaped,
 )
 from feinsum.calling.gpu.products import Product
-from feinsum.calling.gpu.site import Site, read
 from feinsum.calling.gpu.steps import (
     Contraction,
-    PlannedStep,
     PlannedSteps,
     as_operands,
     plans,
@@ -58,6 +56,7 @@ from feinsum.calling.predicted import (
     predicted_families,
     predicted_kernel,
 )
+from feinsum.contraction import Step
 from feinsum.errors import BuildError
 from feinsum.ir import IndexList, write_subscripts
 from feinsum.targets.cuda import CudaDevice
@@ -146,8 +145,9 @@ def _plans(
     order = as_operands(problem)
     if order != problem.output and not site.is_exact:
         seconds, _ = step_of(problem, problem.values, order)
-        every = PlannedStep(tuple(range(n_operands)), order)
-        yield PlannedSteps(seconds, (every, PlannedStep((0,), problem.output)))
+        every = Step(tuple(range(n_operands)), problem.terms, order)
+        last = Step((n_operands,), (order,), problem.output)
+        yield PlannedSteps(seconds, (every, last))
 
 
 def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
@@ -230,21 +230,20 @@ def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
 
 def _steps(parsed: EinsumCall, site: Site, plan: PlannedSteps) -> StepsCall:
     """The call of a plan, whose steps are built with what those before them give."""
-    numbers, terms = parsed.uses, parsed.inputs
     arguments = shaped(parsed, site.arrays, parsed.work_dtype, site.opened.session)
-    values = [(term, arguments[k]) for k, term in zip(numbers, terms, strict=True)]
+    values: list[Any] = [arguments[k] for k in parsed.uses]
     steps = []
-    for positions, output in plan.steps:
-        chosen = [values[k] for k in positions]
-        values = [value for k, value in enumerate(values) if k not in positions]
-        arrays = [array for _, array in chosen]
-        text = write_subscripts([term for term, _ in chosen], output)
+    for step in plan.steps:
+        arrays = [values[k] for k in step.operands]
+        text = write_subscripts(step.inputs, step.output)
         of_step = read(text, arrays, first_uses(arrays))
         # the plan counts on C order for all results but the last
-        is_exact = site.is_exact or bool(values)
+        is_exact = site.is_exact or step is not plan.steps[-1]
         call = build(of_step, site.part(*arrays, is_exact=is_exact))
-        steps.append((positions, call))
-        values.append((output, call(arrays, site.stream)))
+        steps.append((step.operands, call))
+        for k in step.operands:
+            values[k] = None  # frees intermediates
+        values.append(call(arrays, site.stream))
     return StepsCall(parsed, site.opened, tuple(steps))
 
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
 from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.building import build, library_call, view_call
+from feinsum.calling.gpu.contenders import Site, read
 from feinsum.calling.gpu.flat import FlatCall, least_bytes
 from feinsum.calling.gpu.prepared import GpuCall, LibraryCall, result_bytes
 from feinsum.calling.gpu.quick import (
@@ -30,9 +29,9 @@ from feinsum.calling.gpu.quick import (
     keep_ready,
     know_form,
 )
-from feinsum.calling.gpu.site import Site, read
 from feinsum.calling.kernel_cache import Calls, LookupOptions
 from feinsum.calling.operands import (
+    check_fit,
     check_tensor,
     first_uses,
     is_differentiating,
@@ -40,7 +39,6 @@ from feinsum.calling.operands import (
 )
 from feinsum.errors import (
     DeviceUnavailableError,
-    InvalidEinsumError,
     MeasurementError,
 )
 from feinsum.libraries import is_cuda_array, resolved
@@ -190,13 +188,7 @@ def _write(
     _ordinal([*operands, out])
     into, _ = opened.session.adopted(out)
     parsed = call.parsed
-    shape, dtype = tuple(into.shape), np.dtype(into.dtype)
-    if (shape, dtype) != (parsed.shape, parsed.dtype):
-        raise InvalidEinsumError(
-            f"out has shape {shape} and dtype {dtype}, the result has "
-            f"{parsed.shape} and {parsed.dtype}",
-            rules=("shape",),
-        )
+    check_fit(into, parsed.shape, parsed.dtype)
     opened.session.overwrite(into, call(arrays, stream), stream)
 
 

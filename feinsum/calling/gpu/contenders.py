@@ -3,19 +3,68 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from feinsum.calling.einsum_call import EinsumCall, parse_call
 from feinsum.calling.gpu.flat import FlatCall
 from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, StepsCall
-from feinsum.calling.gpu.site import Site
+from feinsum.calling.kernel_cache import LookupOptions, database_key
 from feinsum.calling.predicted import note_fault
 from feinsum.errors import DeviceLostError, FeinsumError
+from feinsum.predict import machine_of
 from feinsum.select import find_fastest
+from feinsum.targets.cuda import CudaDevice
+from feinsum.transforms.cost import Gpu
 
 logger = logging.getLogger(__name__)
+
+
+class Site(NamedTuple):
+    """The arguments for which a call is built; the arrays are not kept.
+
+    Attributes:
+        stream: on which the arrays are ready; contenders are timed there.
+        is_exact: whether the result is to lie in C's order.
+    """
+
+    arrays: Sequence[Any]
+    stream: Any
+    opened: CudaDevice
+    options: LookupOptions
+    is_exact: bool = False
+
+    def part(self, *arrays: Any, is_exact: bool = True) -> Site:
+        """The site of a part of the call, for which a miss is not reported."""
+        options = replace(self.options, on_miss="return")
+        return self._replace(arrays=arrays, options=options, is_exact=is_exact)
+
+    @property
+    def lookup_key(self) -> Hashable:
+        """What decides beside the einsum which kernel is found."""
+        options = self.options
+        return (
+            # a kernel of a parent process has no context here
+            self.opened, os.getpid(), database_key(options.database),
+            options.policy, options.on_miss, options.effort,
+        )  # fmt: skip
+
+    @property
+    def gpu(self) -> Gpu:
+        gpu = machine_of(self.opened.device).gpu
+        assert gpu is not None
+        return gpu
+
+
+def read(text: str, arrays: Sequence[Any], first: Sequence[int]) -> EinsumCall:
+    forms = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
+    return parse_call(text, forms, first)
 
 
 class Contender(NamedTuple):

@@ -238,7 +238,6 @@ def _write_steps(
     written: Written | None = None
     for number, (chosen_at, step) in enumerate(call.steps, start=1):
         chosen = [values[k] for k in chosen_at]
-        values = [value for k, value in enumerate(values) if k not in chosen_at]
         # views after it launch nothing: it is the one that writes the result
         is_last = all(type(later) is ViewCall for _, later in call.steps[number:])
         if type(step) is ViewCall and written is not None and step.axes is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.products import Product
 from feinsum.calling.kernel import CallKernel
+from feinsum.calling.terms import in_letters
 from feinsum.ir import IndexList
 from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
@@ -140,7 +141,8 @@ class LibraryCall(_Prepared):
     @cached_property
     def text(self) -> str:
         """The notation in letters, with a term for each operand of the einsum."""
-        return _in_letters(self.parsed.einsum.inputs, self.parsed.einsum.output)
+        einsum = self.parsed.einsum
+        return in_letters(einsum.subscripts, [*map(len, einsum.inputs)])
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         inputs = self.prepare(arrays)
@@ -266,8 +268,8 @@ class StepsCall(_Prepared):
     """A few operands at a time, where one kernel would do far more work.
 
     Attributes:
-        steps: the positions of what each takes among operands and earlier results, all
-            in one list, and its call. What is taken is dropped from the list.
+        steps: the numbers of what each takes among operands and earlier results, all in
+            one list, and its call.
     """
 
     steps: tuple[tuple[tuple[int, ...], GpuCall], ...]
@@ -277,23 +279,11 @@ class StepsCall(_Prepared):
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         arguments = self.prepare(arrays)
-        values = [arguments[k] for k, _ in self.terms]
-        for positions, call in self.steps:
-            chosen = [values[k] for k in positions]
+        values: list[Any] = [arguments[k] for k, _ in self.terms]
+        for numbers, call in self.steps:
+            chosen = [values[k] for k in numbers]
             # dropped here, so that their memory is free as soon as the call is made
-            for k in sorted(positions, reverse=True):
-                del values[k]
+            for k in numbers:
+                values[k] = None
             values.append(call(chosen, stream))
-        return self.finish(values[0])
-
-
-def _in_letters(terms: Sequence[IndexList], output: IndexList) -> str:
-    """The notation of a few indices, whatever their names.
-
-    >>> _in_letters([("row", "x"), ("x",)], ("row",))
-    'ab,b->a'
-    """
-    indices = dict.fromkeys(i for term in terms for i in term)
-    letter = dict(zip(indices, LETTERS, strict=False))
-    left = ",".join("".join(letter[i] for i in term) for term in terms)
-    return left + "->" + "".join(letter[i] for i in output)
+        return self.finish(values[-1])

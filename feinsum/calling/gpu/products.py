@@ -8,6 +8,7 @@ from itertools import chain, combinations, pairwise
 from math import log, prod
 
 from feinsum.calling.einsum_call import c_steps
+from feinsum.contraction import classify_indices
 from feinsum.ir import IndexList
 from feinsum.targets.cuda.gemm import ANY, Gemm
 
@@ -119,11 +120,10 @@ def _kinds(
     """
     if len(terms) != 2 or any(len(set(t)) < len(t) for t in (*terms, output)):
         return None
-    left, right = map(set, terms)
-    if (left ^ right) - set(output) or not set(output) <= left | right:
+    left, right = terms
+    kinds = classify_indices(left, right, output)
+    if kinds.batch | kinds.rows | kinds.columns != {*output}:
         return None
-    both = left & right
-    kinds = (both & {*output}, left - right, right - left, both - {*output})
     return [[i for i in sizes if i in kind and sizes[i] > 1] for kind in kinds]
 
 

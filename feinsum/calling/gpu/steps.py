@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from feinsum.calling.einsum_call import c_steps
 from feinsum.calling.gpu.products import Product, products_of
+from feinsum.contraction import Step, find_steps
 from feinsum.ir import IndexList
 from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu.cost import copied_s, product_s, streamed_s
@@ -60,24 +61,15 @@ class Contraction:
         return c_steps([self.sizes[index] for index in term])
 
 
-class PlannedStep(NamedTuple):
-    """A step of a plan.
+class PlannedSteps(NamedTuple):
+    """Steps, and their predicted time.
 
     Attributes:
-        positions: of what it takes among operands and earlier results; see
-            ``StepsCall``.
-        output: indices of the result.
+        steps: the indices of each result lie in the order that was chosen.
     """
 
-    positions: tuple[int, ...]
-    output: IndexList
-
-
-class PlannedSteps(NamedTuple):
-    """Steps, and their predicted time."""
-
     seconds: float
-    steps: tuple[PlannedStep, ...]
+    steps: tuple[Step, ...]
 
 
 def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
@@ -88,14 +80,20 @@ def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
     """
     n_operands = len(problem.terms)
     paths = {path} if n_operands > MAX_OPERANDS else {*_pairwise(n_operands)}
-    whole = {_with_sums_first(problem, path) for path in paths}
+    # before a path, operands lose the indices that no other one has
+    whole = {
+        find_steps(problem.terms, problem.output, path, is_pairwise=False)
+        for path in paths
+    }
     # orders are chosen for the best paths alone: there are up to 24 at each step
     unordered = [
-        _plan(problem, path, is_ordered=False) for path in whole if len(path) > 1
+        (_plan(problem, steps, is_ordered=False).seconds, steps)
+        for steps in whole
+        if len(steps) > 1
     ]
-    best = sorted(unordered)[:MAX_PLANS]
-    best_paths = [tuple(step.positions for step in plan.steps) for plan in best]
-    return sorted(_plan(problem, path) for path in best_paths)
+    best = sorted(unordered, key=lambda pair: pair[0])[:MAX_PLANS]
+    ordered = [_plan(problem, steps) for _, steps in best]
+    return sorted(ordered, key=lambda plan: plan.seconds)
 
 
 def as_operands(problem: Contraction) -> IndexList:
@@ -117,82 +115,51 @@ def _pairwise(n: int) -> Iterator[Path]:
         yield from ((pair, *rest) for rest in _pairwise(n - 1))
 
 
-def _with_sums_first(problem: Contraction, path: Path) -> Path:
-    """The path, before which operands lose the indices that no other one has."""
-    terms = problem.terms
-    left = [*range(len(terms))]
-    moved, steps = [*left], list[tuple[int, ...]]()
-    for k, term in enumerate(terms):
-        others = set(problem.output).union(*terms[:k], *terms[k + 1 :])
-        # a diagonal, or a sum over one operand, which makes it smaller
-        if len(terms) > 1 and (len({*term}) < len(term) or {*term} - others):
-            steps.append((moved.index(k),))
-            moved.append(moved.pop(moved.index(k)))
-    for step in path:
-        chosen = [left[k] for k in step]
-        steps.append(tuple(moved.index(value) for value in chosen))
-        # results have negative numbers, as operands have their positions
-        result = -len(steps)
-        left = [value for value in left if value not in chosen] + [result]
-        moved = [value for value in moved if value not in chosen] + [result]
-    return tuple(steps)
-
-
-def _plan(problem: Contraction, path: Path, *, is_ordered: bool = True) -> PlannedSteps:
-    """The steps of a path, and what they take.
+def _plan(
+    problem: Contraction, steps: Sequence[Step], *, is_ordered: bool = True
+) -> PlannedSteps:
+    """The steps with orders of their results, and what they take.
 
     Args:
         is_ordered: whether orders are chosen, and copies count.
     """
     values = problem.values
-    steps, seconds = [], 0.0
-    for positions, next_positions in zip_longest(path, path[1:], fillvalue=()):
-        chosen = [values[at] for at in positions]
-        values = [value for at, value in enumerate(values) if at not in positions]
-        output = _needed(problem, chosen, values)
-        # the result comes last in the list: only the very next step is looked at
-        if is_ordered and len(values) in next_positions:
-            follows = [values[at] for at in next_positions if at < len(values)]
-            left = [v for at, v in enumerate(values) if at not in next_positions]
-            output = _in_best_order(problem, chosen, output, follows, left)
-        step_s, product = step_of(problem, chosen, output, is_free=not values)
+    planned, seconds = [], 0.0
+    for step, following in zip_longest(steps, steps[1:]):
+        chosen = [values[number] for number in step.operands]
+        output = step.output
+        # only the very next step is looked at
+        if is_ordered and following is not None and len(values) in following.operands:
+            others = [values[n] for n in following.operands if n < len(values)]
+            output = _in_best_order(problem, chosen, output, others, following.output)
+        is_last = following is None
+        step_s, product = step_of(problem, chosen, output, is_free=is_last)
         seconds += step_s - (0.0 if is_ordered else _copies_s(problem, chosen, product))
-        steps.append(PlannedStep(positions, output))
+        terms = tuple(term for term, _ in chosen)
+        planned.append(Step(step.operands, terms, output))
         values.append((output, problem.c_steps(output)))
-    return PlannedSteps(seconds, tuple(steps))
-
-
-def _needed(
-    problem: Contraction, chosen: Sequence[Value], left: Sequence[Value]
-) -> IndexList:
-    """The indices of a step's result."""
-    if not left:
-        return problem.output
-    needed = set(problem.output).union(*(term for term, _ in left))
-    joint = dict.fromkeys(index for term, _ in chosen for index in term)
-    return tuple(index for index in joint if index in needed)
+    return PlannedSteps(seconds, tuple(planned))
 
 
 def _in_best_order(
     problem: Contraction,
     chosen: Sequence[Value],
     output: IndexList,
-    follows: Sequence[Value],
-    left: Sequence[Value],
+    others: Sequence[Value],
+    result: IndexList,
 ) -> IndexList:
     """The indices of a result in the order with the fastest this and next step.
 
     Args:
-        follows, left: what the next step takes beside this result, and what it leaves.
+        others, result: what the next step takes beside this result, and its result.
     """
 
     def seconds(order: IndexList) -> float:
         this, _ = step_of(problem, chosen, order)
-        next_values = [*follows, (order, problem.c_steps(order))]
-        result = _needed(problem, next_values, left)
-        return this + step_of(problem, next_values, result, is_free=True)[0]
+        values = [*others, (order, problem.c_steps(order))]
+        return this + step_of(problem, values, result, is_free=True)[0]
 
-    return min(_orders(chosen, output, follows), key=seconds)
+    return min(_orders(chosen, output, others), key=seconds)
 
 
 def _orders(

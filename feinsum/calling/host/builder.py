@@ -25,8 +25,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from feinsum.calling.host.general import CallKey
-from feinsum.calling.kernel_cache import LookupOptions, device_key, has_address
+from feinsum.calling.kernel_cache import (
+    CallKey,
+    LookupOptions,
+    device_key,
+    has_address,
+)
 from feinsum.calling.operands import ArrayForm, form_of
 from feinsum.errors import BuildError
 from feinsum.threads import n_threads

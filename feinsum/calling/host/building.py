@@ -26,7 +26,6 @@ from time import perf_counter, sleep
 from typing import Any
 
 from feinsum.calling.einsum_call import Argument, EinsumCall, StridedTerm
-from feinsum.calling.host.general import CallKey
 from feinsum.calling.host.prepared import (
     Conversion,
     PreparedCall,
@@ -41,7 +40,7 @@ from feinsum.calling.kernel import (
     untransformed_kernel,
     untransformed_path,
 )
-from feinsum.calling.kernel_cache import cached_kernel
+from feinsum.calling.kernel_cache import CallKey, cached_kernel
 from feinsum.calling.layouts import (
     COPIED,
     ArgumentLayout,

@@ -6,12 +6,22 @@ that a kernel would have saved what building it costs: like renting skis until t
 could have been bought. Then another process builds it while the calls go on, see
 :mod:`feinsum.calling.host.builder`, and some calls are computed in turns with and
 without it; the faster way computes the others. However long a program runs, it waits
-for no kernel. Calls of many sizes share it, see :mod:`feinsum.calling.host.sharing`::
+for no kernel::
 
     seconds of calls   0 ------- LOOK_UP_S ------- BUILD_S / GAIN ------->
     computed           in steps  | in steps        | in steps   | in turns, then
                                  | kernel of an    | a kernel   | the faster way
                                  | earlier process | is built   |
+
+A program whose sizes change calls each size a few times, so that none of them alone
+would pay for a kernel, or runs often enough to time one. Therefore seconds and times
+are those of all calls with one structure, see :mod:`feinsum.calling.structure`::
+
+    CallFamily     subscripts and dtypes; any sizes
+       |  1:n      found without parsing, at a call's first run
+    SharedKernel   the structure; long extents and strides may differ
+       |  1:n      found once its calls have taken a while
+    GeneralCall    shapes, strides, dtypes: an entry of the cache of calls
 
 Calls with options that name a device, an effort or a store of this process get their
 kernel at once, in this process.
@@ -21,17 +31,15 @@ Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 
 from __future__ import annotations
 
-import inspect
-import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from math import inf, prod
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -41,15 +49,13 @@ from feinsum.calling.by_numpy import (
     is_for_caller,
     report_fallback,
 )
-from feinsum.calling.host.sharing import (
-    CallFamily,
-    SharedKernel,
-    as_of_class,
-    find_shared,
+from feinsum.calling.host.background import (
+    build_completely,
+    build_in_background,
+    check_process,
+    fill,
 )
-from feinsum.calling.kernel_cache import Calls, DeviceKey, LookupOptions
-from feinsum.calling.operands import ArrayForm
-from feinsum.errors import BuildError
+from feinsum.calling.kernel_cache import CallKey, Calls
 from feinsum.memory import remembered
 
 if TYPE_CHECKING:
@@ -64,75 +70,116 @@ GAIN = 0.3
 """Share of the time of calls that a kernel of their own is expected to save."""
 SHORT_S = 30e-6
 """Calls that take less consist of what a call does ahead of any kernel."""
-BUILD_THREAD = "feinsum-build"
-"""The name of threads in which kernels are built."""
 LOOK_UP_S = 0.05
 """Seconds of calls after which a kernel of an earlier process is looked for."""
 
-T = TypeVar("T")
+VARIES = 4
+"""Extents of an index, among the calls of a family, with which it is run-time data."""
+SHARE = 1 / 64
+"""Of the time of calls that finding out their structures may take: for each size half a
+millisecond, and more if the calls have filled the cache.
+"""
+SIZE_CLASS = 3
+"""Bits: calls within a factor of eight in multiplications share their trial."""
+
 Arrays = Sequence[Any]
 Built: TypeAlias = "PreparedCall | FallbackCall"
 
 
-@dataclass(frozen=True)
-class CallKey:
-    """What calls have in common if one prepared call computes all of them.
+@dataclass(eq=False)
+class CallFamily:
+    """Calls that differ in their shapes and strides only.
 
     Attributes:
-        forms: shape, strides, dtype and alignment of each operand.
-        target: the form of ``out``; None for a new result.
-        first: for each operand, the first position with the same array, see
-            :func:`feinsum.calling.operands.first_uses`.
+        spent_s, n_calls: of all calls but those with a kernel that is faster.
+        saved: the share of the time that a kernel saves, by the last trial.
+        look_up_s, n_look_ups: of the structures that were found out.
     """
 
-    subscripts: str
-    forms: tuple[ArrayForm, ...]
-    target: ArrayForm | None
-    first: tuple[int, ...]
-    device: DeviceKey
-    options: LookupOptions
+    spent_s: float = 0.0
+    n_calls: int = 0
+    saved: float = 0.0
+    look_up_s: float = 0.0
+    n_look_ups: int = 0
+    _shared_s: float = field(default=0.0, repr=False)
+    _extents: dict[str, set[int]] = field(default_factory=dict, repr=False)
+
+    def add(self, seconds: float) -> None:
+        """Count a call."""
+        self.spent_s += seconds
+        self.n_calls += 1
+
+    def take_seconds(self) -> float:
+        """Return the seconds since the last time, for the kernel of their structure.
+
+        Most sizes are never looked at, and are taken to have the next one's structure.
+        """
+        seconds, self._shared_s = self.spent_s - self._shared_s, self.spent_s
+        return seconds
 
     @property
-    def is_usual(self) -> bool:
-        """Whether the call waits for no kernel: its options ask for none at once."""
-        is_on_host = self.device.is_host and not self.device.selector
-        return is_on_host and self.options.is_usual
-
-    def parse(self) -> EinsumCall:
-        """Return the call as an einsum."""
-        from feinsum.calling.einsum_call import parse_call  # steps need no einsum
-
-        shapes = [(form.shape, form.dtype) for form in self.forms]
-        return parse_call(self.subscripts, shapes, self.first)
-
-    def build(self, arrays: Arrays, *, is_optional: bool) -> Future[Built]:
-        """Start to build the call with a kernel, in this process.
-
-        Args:
-            arrays: operands with these forms.
-            is_optional: whether numpy may compute the call if no kernel can be built;
-                otherwise the future has the error.
+    def may_look_up(self) -> bool:
+        """Whether a kernel saves more than it takes to find out a structure, or all
+        that was found out took little.
         """
-        parsed = self.parse()
+        if self.look_up_s <= SHARE * self.spent_s:
+            return True
+        saved_s = self.saved * self.spent_s / self.n_calls
+        return saved_s > self.look_up_s / self.n_look_ups
 
-        def build() -> Built:
-            # a thread that was started before the end may arrive here after it
-            if is_optional and not threading.main_thread().is_alive():
-                return FallbackCall(parsed, None)  # handlers of atexit start no pools
-            try:
-                _check_process()
-                # loads Loopy, for a second
-                from feinsum.calling.host.building import build_call
+    def varying(self, request: BuildRequest) -> tuple[str, ...]:
+        """Return the indices whose extents are short, and several in calls so far."""
+        parsed = request.parsed
+        for index, extent in parsed.extents.items():
+            seen = self._extents.setdefault(index, set())
+            if len(seen) < VARIES:
+                seen.add(extent)
+        literal = {*parsed.extents} - {*parsed.size_params}
+        return tuple(sorted(i for i in literal if len(self._extents[i]) >= VARIES))
 
-                # of what is computed to check a kernel
-                with np.errstate(all="ignore"):
-                    return build_call(parsed, self, arrays)
-            except Exception as error:
-                if not is_optional or is_for_caller(error):
-                    raise
-                return FallbackCall(parsed, error)
 
-        return build_completely(build)
+@dataclass(eq=False)
+class SharedKernel:
+    """The kernel of all calls with one structure, once there is one.
+
+    Attributes:
+        built: the kernel that another process has built, now or earlier.
+        spent_s: seconds of the calls without it.
+        build: the build that was begun; no other one follows.
+        trials: against the steps, by size class.
+        timing: held by the call that is timed: others would disturb it.
+    """
+
+    built: BuiltKernel | None = None
+    spent_s: float = 0.0
+    build: Future[BuiltKernel | None] | None = None
+    trials: dict[int, PairedTimes] = field(default_factory=dict)
+    timing: Lock = field(default_factory=Lock, repr=False)
+
+    def trial(self, n_products: int) -> PairedTimes:
+        """Return the trial of calls with about so many multiplications."""
+        from feinsum.select import PairedTimes
+
+        return self.trials.setdefault(_size_class(n_products), PairedTimes())
+
+    def drop(self) -> None:
+        """Forget a kernel that is not for larger sizes: one is built anew."""
+        self.built = self.build = None
+        self.spent_s = 0.0
+        self.trials.clear()
+
+
+def _size_class(n_products: int) -> int:
+    return n_products.bit_length() // SIZE_CLASS
+
+
+def as_of_class(seconds: float, n_products: int) -> float:
+    """Return the time of a call as if it had the multiplications of its size class.
+
+    >>> as_of_class(3.0, 96), as_of_class(6.0, 192)
+    (2.0, 2.0)
+    """
+    return seconds * (1 << SIZE_CLASS * _size_class(n_products)) / n_products
 
 
 @dataclass(eq=False)
@@ -213,12 +260,31 @@ class GeneralCall:
         with self._lock:
             if self._full is None:
                 if self._building is None or self._building.done():
-                    self._building = self.key.build(
-                        arrays, is_optional=self.is_optional
-                    )
+                    self._building = build_completely(partial(self._build, arrays))
                 self.built = self._full = self._building.result()
                 self.kernel = None
             return self._full
+
+    def _build(self, arrays: Arrays) -> Built:
+        """Build the call with a kernel, in this process; numpy if that may replace it.
+
+        Raises:
+            Exception: if the call is not optional, or wrong.
+        """
+        # a thread that was started before the end may arrive here after it
+        if self.is_optional and not threading.main_thread().is_alive():
+            return FallbackCall(self.parsed, None)  # handlers of atexit start no pools
+        try:
+            check_process()
+            from feinsum.calling.host.building import build_call  # loads Loopy
+
+            # of what is computed to check a kernel
+            with np.errstate(all="ignore"):
+                return build_call(self.parsed, self.key, arrays)
+        except Exception as error:
+            if not self.is_optional or is_for_caller(error):
+                raise
+            return FallbackCall(self.parsed, error)
 
     def _run_turn(
         self, kernel: PreparedCall, steps: NumpyStepsCall, arrays: Arrays, out: Any
@@ -305,7 +371,7 @@ class GeneralCall:
         else:
             from concurrent.futures import Future
 
-            _fill(Future(), look_up)
+            fill(Future(), look_up)
 
     def _use(self, shared: SharedKernel) -> None:
         """Try the kernel of the structure, or have it built if that pays off."""
@@ -369,109 +435,20 @@ class GeneralCall:
         shared.build.add_done_callback(adopt)
 
 
-def build_completely(build: Callable[[], T]) -> Future[T]:
-    """Start to build; an interrupt of the caller leaves nothing half done.
+def find_shared(
+    family: CallFamily, request: BuildRequest
+) -> tuple[BuildRequest, SharedKernel]:
+    """Return what calls of its structure share, with the kernel of an earlier process.
 
-    Ctrl-C reaches the main thread alone. Building imports modules, and fills
-    registries, which cannot be continued where they were broken off. So they run in
-    another thread, for whose result the main thread waits: an interrupted call ends at
-    once, and the next one finds what was begun.
+    Returns:
+        The request, as it stands for all sizes, too.
     """
-    from concurrent.futures import Future  # loads logging
+    from feinsum.calling.host.builder import built_before
 
-    result: Future[T] = Future()
-    if not _is_interruptible() or _start_thread(result, build) is not None:
-        _fill(result, build)
-    return result
-
-
-def build_in_background(build: Callable[[], T]) -> Future[T]:
-    """Start to build while calls go on; a failure is an error of the future."""
-    from concurrent.futures import Future
-
-    result: Future[T] = Future()
-
-    def checked() -> T:
-        _check_process()
-        return build()
-
-    if (error := _start_thread(result, checked)) is not None:
-        result.set_exception(BuildError(f"no thread can be started: {error}"))
-    return result
-
-
-def _start_thread(result: Future[T], build: Callable[[], T]) -> RuntimeError | None:
-    """Start a thread that builds; return the error if none can be started."""
-    # a daemon: no program waits at its end for a kernel that it will not use
-    thread = threading.Thread(
-        target=_fill, args=(result, build), name=BUILD_THREAD, daemon=True
+    varying = family.varying(request)
+    if varying:
+        request = replace(request, varying=varying)
+    shared: SharedKernel = remembered(Calls).shared.get(
+        request.key, lambda: SharedKernel(built_before(request))
     )
-    try:
-        thread.start()
-    except RuntimeError as error:  # too many threads, or the interpreter is ending
-        return error
-    return None
-
-
-def _fill(result: Future[T], build: Callable[[], T]) -> None:
-    try:
-        with _BUILDING:
-            result.set_result(build())
-    except BaseException as error:  # noqa: BLE001  (whoever waits gets it)
-        result.set_exception(error)
-
-
-def _is_interruptible() -> bool:
-    """Whether Ctrl-C may reach this thread, and nobody waits for what it imports."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    frame = inspect.currentframe()
-    while frame is not None:
-        # the build could import what is being imported here, and wait for ever
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return False
-        frame = frame.f_back
-    return True
-
-
-class _Builds:
-    """The builds that are running, and whether this process lost some in a fork."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self.n_running, self._lock = 0, threading.Lock()
-        self.were_lost = False
-
-    def forget_parent(self) -> None:
-        """In a forked child: threads that built hold locks of imports for ever."""
-        were_lost = self.were_lost or self.n_running > 0
-        self.renew()
-        self.were_lost = were_lost
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self.n_running += 1
-
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            self.n_running -= 1
-
-
-_BUILDING = _Builds()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_BUILDING.forget_parent)
-
-
-def _check_process() -> None:
-    """Refuse to build where that would wait for ever.
-
-    Raises:
-        BuildError: if this process was forked while a thread was building.
-    """
-    if _BUILDING.were_lost:
-        raise BuildError(
-            "this process was forked while a thread was building a kernel, and lacks "
-            "that thread; start processes by 'spawn' or 'forkserver'"
-        )
+    return request, shared

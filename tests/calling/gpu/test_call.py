@@ -20,10 +20,10 @@ from feinsum.calling.einsum_call import parse_call
 from feinsum.calling.gpu import building, contenders
 from feinsum.calling.gpu import call as gpu_call
 from feinsum.calling.gpu.call import cached_calls
+from feinsum.calling.gpu.contenders import Site
 from feinsum.calling.gpu.flat import flattened
 from feinsum.calling.gpu.prepared import LibraryCall
 from feinsum.calling.gpu.quick import ReadyForTensors
-from feinsum.calling.gpu.site import Site
 from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.calling.predicted import (
     UnrecordedCall,

@@ -37,16 +37,13 @@ def test_every_plan_means_its_einsum(subscripts):
     arrays = [rng.random([sizes[i] for i in term]) for term in terms.split(",")]
     path = tuple((0, 1) for _ in arrays[1:])
     found = plans(contraction(subscripts, sizes), path)
-    assert found == sorted(found)
+    assert found == sorted(found, key=lambda plan: plan.seconds)
     for plan in found:
-        values = [*zip(terms.split(","), arrays, strict=True)]
-        for taken, made in plan.steps:
-            chosen = [values[k] for k in taken]
-            values = [value for k, value in enumerate(values) if k not in taken]
-            text = ",".join(term for term, _ in chosen) + "->" + "".join(made)
-            result = np.einsum(text, *(array for _, array in chosen))
-            values.append(("".join(made), result))
-        assert np.allclose(values[0][1], np.einsum(subscripts, *arrays))
+        values = [*arrays]
+        for step in plan.steps:
+            text = ",".join(map("".join, step.inputs)) + "->" + "".join(step.output)
+            values.append(np.einsum(text, *(values[k] for k in step.operands)))
+        assert np.allclose(values[-1], np.einsum(subscripts, *arrays))
 
 
 def test_one_step_is_no_path():
@@ -62,10 +59,10 @@ def test_results_are_handed_on_in_an_order_that_needs_no_copy():
     problem = contraction("abcd,de,fe->fcab", sizes)
     best = plans(problem, ())[0]
     values = [*zip(problem.terms, problem.strides, strict=True)]
-    for taken, made in best.steps:
-        chosen = [values[k] for k in taken]
-        values = [value for k, value in enumerate(values) if k not in taken]
-        _, product = step_of(problem, chosen, made, is_free=not values)
+    for step in best.steps:
+        chosen = [values[k] for k in step.operands]
+        is_last = step is best.steps[-1]
+        _, product = step_of(problem, chosen, step.output, is_free=is_last)
         assert product.orders == (None, None)
-        assert not values or product.order is None
-        values.append((made, problem.c_steps(made)))
+        assert is_last or product.order is None
+        values.append((step.output, problem.c_steps(step.output)))

@@ -11,8 +11,7 @@ from feinsum import call_einsum
 from feinsum.calling import clear_call_cache
 from feinsum.calling.host.builder import N_RIVALS
 from feinsum.calling.host.building import build_call
-from feinsum.calling.host.general import CallKey
-from feinsum.calling.kernel_cache import Calls, LookupOptions, device_key
+from feinsum.calling.kernel_cache import CallKey, Calls, LookupOptions, device_key
 from feinsum.calling.operands import form_of
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.memory import remembered

@@ -17,17 +17,16 @@ import pytest
 import feinsum
 from feinsum import call_einsum
 from feinsum.calling import call, clear_call_cache, kernel_cache, prepare_call
-from feinsum.calling.host import builder, general, sharing
-from feinsum.calling.host.general import GeneralCall
+from feinsum.calling.host import builder, general
+from feinsum.calling.host.general import CallFamily, GeneralCall
 from feinsum.calling.host.prepared import PreparedCall
-from feinsum.calling.host.sharing import CallFamily
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction import steps
 from feinsum.errors import BuildError, FeinsumWarning
 from feinsum.memory import remembered
 from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE
 from feinsum.records import InMemoryStore
-from feinsum.select.trial import MAX_ROUNDS, PairedTimes
+from feinsum.select import MAX_ROUNDS, PairedTimes
 
 RNG = np.random.default_rng(7)
 A, B, C = (RNG.random(shape) for shape in ((13, 17), (17, 11), (11, 5)))
@@ -182,7 +181,7 @@ def eager(monkeypatch, tmp_path):
     monkeypatch.setattr(kernel_cache, "BUILD_S", 0.0)
     monkeypatch.setattr(general, "SHORT_S", 0.0)
     monkeypatch.setattr(general, "LOOK_UP_S", 0.0)
-    monkeypatch.setattr(sharing, "SHARE", 1e9)
+    monkeypatch.setattr(general, "SHARE", 1e9)
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
     clear_call_cache()

@@ -151,16 +151,6 @@ def test_a_result_is_written_where_it_is_asked_for(name):
         assert np.count_nonzero(around == -1.0) == around.size - out.size
 
 
-def test_a_result_may_lie_on_an_operand():
-    """As for numpy: what is read is what was there before."""
-    square = np.arange(16.0).reshape(4, 4)
-    expected = square @ square.T
-    assert call_einsum("ij,kj->ik", square, square, out=square, database=NO_FACTS) is (
-        square
-    )
-    assert np.array_equal(square, expected)
-
-
 def test_entries_that_share_memory_are_not_written_in_parallel():
     """Such a result is copied from another array, entry by entry, as numpy does."""
     shared = np.lib.stride_tricks.as_strided(np.zeros(4), (4, 4), (0, 8))

@@ -1,0 +1,206 @@
+"""Einsums and programs as text, and back.
+
+An einsum is one line, stored with every record; its key is computed from it. A program
+has a line for each input and each statement, then its outputs. Both write an operand
+alike::
+
+    i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x      terms -> output | operands | rows
+
+    A[N,4]:<f8                                   name[extents]:storage and dtype
+    y[i] = sum x0*x1 : A[i,j], x[j]              reduction, body, operands
+    -> y
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NoReturn
+
+import numpy as np
+
+from feinsum.errors import InvalidEinsumError, ProgramError
+from feinsum.ir.einsums import BatchedEinsum
+from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.program import Program
+from feinsum.ir.statement import Statement
+from feinsum.subscripts import IndexList
+
+MAX_DIGITS = 1000
+"""Python reads no longer integers by default than of 4300 digits."""
+MAX_BYTES = 1 << 20
+"""Of a program: texts come from strangers, by way of the service."""
+
+_OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(csf=?(?=[<>|]))?(\S+)")
+_STATEMENT = re.compile(
+    r"(?P<result>\w+)\[(?P<output>[\w, ]*)\] *= *"
+    r"(?P<function>[\w(].*?) +:(?: +(?P<operands>.+))?"
+)
+_ACCESS = re.compile(r"(\w+)\[([\w, ]*)\]")
+
+
+def to_text(einsum: BatchedEinsum) -> str:
+    """Return the einsum as one line: notation, then operands, then rows.
+
+    >>> from feinsum.ir.build import array, einsum
+    >>> to_text(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)))
+    'i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x'
+    """
+    return join_text(
+        einsum.inputs,
+        einsum.output,
+        map(str, einsum.operands),
+        ([operand.name for operand in row] for row in einsum.rows),
+    )
+
+
+def join_text(
+    inputs: Iterable[Iterable[str]],
+    output: Iterable[str],
+    operands: Iterable[str],
+    rows: Iterable[Iterable[str]],
+) -> str:
+    """Return the text of an einsum, its operands as :func:`operand_text` gives them."""
+    terms = ", ".join(map(" ".join, inputs))
+    row_text = "; ".join(map(" ".join, rows))
+    return f"{terms} -> {' '.join(output)} | {' '.join(operands)} | {row_text}"
+
+
+def from_text(text: str) -> BatchedEinsum:
+    """Inverse of :func:`to_text`.
+
+    Raises:
+        InvalidEinsumError: if the text is not of that form.
+
+    >>> str(from_text("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x").output)
+    "('i',)"
+    """
+    match text.split(" | "):
+        case [notation, operand_texts, row_text] if notation.count("->") == 1:
+            terms, output = notation.split("->")
+        case _:
+            _refuse(text, "expected 'terms -> output | operands | rows'")
+    listed = tuple(map(_operand, operand_texts.split()))
+    operands = {operand.name: operand for operand in listed}
+    try:
+        rows = tuple(
+            tuple(operands[name] for name in row.split()) for row in row_text.split(";")
+        )
+    except KeyError as error:
+        _refuse(text, f"row names unknown operand {error}")
+    inputs = tuple(tuple(term.split()) for term in terms.split(","))
+    einsum = BatchedEinsum(tuple(output.split()), inputs, rows)
+    # a key is computed from the text, so one einsum must not have two texts
+    if einsum.operands != listed:
+        _refuse(text, "expected every operand once, in the order of first use")
+    return einsum
+
+
+def program_from_text(text: str) -> Program:
+    """Parse a program: one line for each input and statement, then the outputs.
+
+    Empty lines, and text after ``#``, are ignored.
+
+    Raises:
+        ProgramError: naming the invalid line, or the broken rules.
+
+    >>> print(program_from_text('''
+    ... X[3,4]:<f8
+    ... M[i] = max x0 : X[i,j]             # the largest of each row
+    ... E[i,j] = map exp(x0 - x1) : X[i,j], M[i]
+    ... -> E
+    ... '''))
+    X[3,4]:<f8
+    M[i] = max x0 : X[i,j]
+    E[i,j] = map exp(x0 - x1) : X[i,j], M[i]
+    -> E
+    """
+    if len(text) > MAX_BYTES:
+        raise ProgramError(
+            f"the text of the program has {len(text)} characters; at most {MAX_BYTES} "
+            "are read"
+        )
+    inputs: list[Operand] = []
+    statements: list[Statement] = []
+    outputs: IndexList = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not (content := line.partition("#")[0].strip()):
+            continue
+        if content.startswith("->"):
+            outputs = _names(content.removeprefix("->"))
+        elif match := _STATEMENT.fullmatch(content):
+            statements.append(_statement(match))
+        elif _OPERAND.fullmatch(unspaced := "".join(content.split())):
+            try:
+                inputs.append(_operand(unspaced))
+            except InvalidEinsumError as error:
+                raise ProgramError(f"line {number} of the program: {error}") from None
+        else:
+            raise ProgramError(
+                f"line {number} of the program is {content!r:.200}; expected an array "
+                "such as X[3,4]:<f8, a statement such as M[i] = max x0 : X[i,j], or "
+                "outputs such as -> M"
+            )
+    return Program(tuple(inputs), tuple(statements), outputs)
+
+
+def _operand(text: str) -> Operand:
+    match = _OPERAND.fullmatch(text)
+    if match is None:
+        _refuse(text, "expected 'name[extents]:dtype'")
+    name, shape, storage, dtype = match.groups()
+    try:
+        numpy_dtype = np.dtype(dtype)
+    # numpy parses a dtype such as "(1" as Python, and warns of deprecated ones
+    except (SyntaxError, TypeError, ValueError, Warning):
+        _refuse(text, f"{dtype!r} is not a numpy dtype")
+    extents = tuple(map(_extent, shape.split(","))) if shape else ()
+    return Operand(name, extents, numpy_dtype, storage or "")
+
+
+def _extent(text: str) -> Extent:
+    if not text.isdecimal():
+        return SizeParam(text)
+    if len(text) > MAX_DIGITS:
+        _refuse(f"{text:.20}...", f"an extent has over {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _refuse(text: str, problem: str) -> NoReturn:
+    message = f"einsum text {text!r}: {problem}"
+    raise InvalidEinsumError(message, rules=("text",)) from None
+
+
+def _statement(match: re.Match[str]) -> Statement:
+    accesses = _ACCESS.findall(match["operands"] or "")
+    reduction, body = _parts(match["function"])
+    return Statement(
+        match["result"],
+        _names(match["output"]),
+        tuple(_names(term) for _, term in accesses),
+        tuple(name for name, _ in accesses),
+        body,
+        "sum" if reduction == "map" else reduction,
+    )
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Reduction and body: the one is a word, or stands in brackets.
+
+    >>> _parts("sum x0*x1"), _parts("((a + b) * 1.0) exp(x0)")
+    (('sum', 'x0*x1'), ('(a + b) * 1.0', 'exp(x0)'))
+    """
+    # a reduction that is an expression stands in brackets
+    if not text.startswith("("):
+        reduction, _, body = text.partition(" ")
+        return reduction, body.strip()
+    depth = 0
+    for end, letter in enumerate(text, 1):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[1 : end - 1], text[end:].strip()
+    return text, ""
+
+
+def _names(text: str) -> IndexList:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
