@@ -6,7 +6,7 @@ import pytest
 
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms.cost import Machine
+from feinsum.machine import Machine
 from feinsum.transforms.library.packed.packed_contraction import packed_cost
 from feinsum.transforms.ranking import at_sizes
 

@@ -27,11 +27,16 @@ from pymbolic import var
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam, Workload
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.host.array_function import ArrayFunction, read_function
+from feinsum.transforms.cost import distinct_bytes, points
+from feinsum.transforms.host.array_function import (
+    ArrayFunction,
+    ArrayRead,
+    read_function,
+)
 from feinsum.transforms.host.matrix_product import (
     SUM,
     LibraryProgram,
@@ -120,15 +125,19 @@ def _space(workload: Workload) -> Space | None:
         return None
     if not roles.summed:  # a step of ``library_path``
         table: Table = {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
-        return Space(table, is_searched=lambda: False)
+        return Space(table, is_searched=False)
+    table = {
+        "stacked": _stacks(einsum, roles),
+        "index": (WHOLE, *einsum.output),
+        "block": BLOCKS,
+    }
+    first = {name: values[0] for name, values in table.items()}
     return Space(
-        {
-            "stacked": _stacks(einsum, roles),
-            "index": (WHOLE, *einsum.output),
-            "block": BLOCKS,
-        },
+        table,
         partial(_find_problem, einsum),
-        is_searched=lambda: reuse(einsum) >= MIN_REUSE or not roles.are_matrices,
+        # one block is the fastest, unless an operand is a function
+        lambda: (first,),
+        is_searched=reuse(einsum) >= MIN_REUSE or not roles.are_matrices,
     )
 
 
@@ -310,25 +319,24 @@ class _Maker:
         indices = dict(zip(rule.arguments, term, strict=True))
         return self._read(rule.expression, indices)
 
-    def _result(self, k: int) -> ArrayFunction:
+    def _result(self, k: int) -> ArrayRead:
         assignee = self.nest.assignees[k]
         if isinstance(assignee, p.Variable):  # an array of rank 0
             assignee = p.Subscript(assignee, ())
-        if not isinstance(assignee, p.Subscript):
+        result = self._read(assignee, self._output_inames()).read
+        if result is None:
             raise TransformError(f"the result {assignee} is not an array")
-        return self._read(assignee, self._output_inames())
+        return result
 
     def _finish(self, k: int) -> ArrayFunction:
         """Return ``shift + scale*sum``, without trivial parts."""
         scale, shift = self.nest.scales[k], self.nest.shifts[k]
         value = var(SUM)
         if not _is_number(scale, 1):
-            value = p.Product(
-                (self._read(scale, self._output_inames()).expression, value)
-            )
+            value = p.Product((scale, value))
         if not _is_number(shift, 0):
-            value = p.Sum((self._read(shift, self._output_inames()).expression, value))
-        return ArrayFunction(value, self._output_inames())
+            value = p.Sum((shift, value))
+        return self._read(value, self._output_inames())
 
     def _output_inames(self) -> dict[str, str]:
         return {self.nest.inames[index]: index for index in self.nest.einsum.output}
@@ -336,7 +344,9 @@ class _Maker:
     def _read(self, expression: object, indices: Mapping[str, str]) -> ArrayFunction:
         expand = SubstitutionRuleExpander(self.kernel.substitutions)
         extents = {i: self.nest.extent(i) for i in self.nest.einsum.indices}
-        return read_function(self.kernel, expand(expression), indices, extents)
+        return read_function(
+            self.kernel, expand(expression), indices, extents, extra=(SUM,)
+        )
 
 
 def _is_number(value: object, number: int) -> bool:

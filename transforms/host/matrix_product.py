@@ -21,7 +21,12 @@ import numpy as np
 
 from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.threads import n_cores
-from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
+from feinsum.transforms.host.array_function import (
+    Array,
+    ArrayFunction,
+    ArrayRead,
+    Box,
+)
 
 PIECE_ENTRIES = 1 << 19
 """Of what is evaluated or moved at once: all of it stays in the last cache level."""
@@ -38,7 +43,7 @@ class ProductRow:
     Attributes:
         left: the operand over ``stack``, ``rows`` and ``summed``.
         right: the operand over ``stack``, ``summed`` and ``columns``.
-        result: the array that is written, as a function of the output indices.
+        result: the array that is written, along the output indices.
         finish: from the sum, named :data:`SUM`, to the result.
         stack: output indices with one product per value.
         index: the index along which blocks are made; None for one block.
@@ -48,7 +53,7 @@ class ProductRow:
 
     left: ArrayFunction
     right: ArrayFunction
-    result: ArrayFunction
+    result: ArrayRead
     finish: ArrayFunction
     stack: IndexList
     rows: IndexList
@@ -143,8 +148,8 @@ class _Run:
         axes = (p.rows, p.summed) if side == "left" else (p.summed, p.columns)
         order = (*p.stack, *axes[0], *axes[1])
         lengths = (*[1] * len(p.stack), len(axes[0]), len(axes[1]))
-        if function.is_read:
-            array = function.view(self.values, order, box)
+        if function.read is not None:
+            array = function.read.view(self.values, order, box)
             whole = merged(array, lengths)
             if array.dtype == p.dtype and whole is not None and suits_blas(whole):
                 return whole
@@ -153,7 +158,7 @@ class _Run:
 
         def evaluate(piece: Box) -> None:
             part = _part(memory, axes_of_operand, box, piece)
-            function.into(part, self.values, axes_of_operand, piece, is_scratch=True)
+            function.into(part, self.values, axes_of_operand, piece)
 
         each_box(
             evaluate,
@@ -189,16 +194,11 @@ class _Run:
 
         def finish(piece: Box) -> None:
             part = _part(result, order, box, piece)
-            extra = {SUM: _part(sums, order, box, piece)}
-            p.finish.into(part, self.values, order, piece, extra)
+            values = {**self.values, SUM: _part(sums, order, box, piece)}
+            p.finish.into(part, values, order, piece)
 
-        near = order[-1:] + self._last_of_result()
+        near = *order[-1:], *map(str, p.result.positions[-1:])
         each_box(finish, self._ranges(order, box), near, n_cores=1)
-
-    def _last_of_result(self) -> IndexList:
-        last = self.product.result.expression.index_tuple[-1:]
-        indices = self.product.result.indices
-        return tuple(indices.get(getattr(x, "name", ""), "") for x in last)
 
     def _ranges(self, indices: Iterable[str], box: Box) -> dict[str, slice]:
         return {i: box.get(i, slice(0, self.sizes[i])) for i in indices}

@@ -209,7 +209,7 @@ def _space(workload: Workload) -> Space | None:
         "rows": (4, 10, 5),
         "stage_matrices": (False, True),
     }
-    return Space(table, is_searched=lambda: einsum.batch_size <= MAX_ROWS)
+    return Space(table, is_searched=einsum.batch_size <= MAX_ROWS)
 
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:

@@ -17,9 +17,10 @@ import loopy as lp
 from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum, Workload
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import Machine, points
+from feinsum.transforms.cost import points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
     out_of_order_s,
@@ -132,7 +133,7 @@ def _space(workload: Workload) -> Space | None:
     if not long:
         return None
     table: Table = {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
-    return Space(table, is_searched=lambda: not suits_packing(einsum))
+    return Space(table, is_searched=not suits_packing(einsum))
 
 
 def _space_with_hints(workload: Workload) -> Space | None:
@@ -141,15 +142,11 @@ def _space_with_hints(workload: Workload) -> Space | None:
     if space is None:
         return None
     space = replace(space, table={**space, "sums": sums_of(einsum), "vectors": VECTORS})
-    first = {name: values[0] for name, values in space.items()}
-    # the vectorizer can cut the sums of this one into lanes
-    in_any_order = {**first, "sums": SUMS[1]}
     *outer, last = einsum.output
+    # blocks of the last index are short pieces of lines
     return replace(
         space,
-        starts=lambda: (in_any_order,) if len(space["sums"]) > 1 else (),
-        # blocks of the last index are short pieces of lines
-        proposals=lambda: (
+        candidates=lambda: (
             p for p in space.points() if not outer or p["index"] != last
         ),
     )

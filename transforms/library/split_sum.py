@@ -11,44 +11,34 @@ threads. With 16 parts, each thread sums 2,500 rows at a time::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import loopy as lp
 from constantdict import constantdict
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
+from feinsum.machine import TYPICAL, Machine
 from feinsum.raising import LoopNest, points_of
 from feinsum.records import TransformSpec
-from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.generic import GENERIC_ON_CPUS
-from feinsum.transforms.library.paths.nests import split_nest
-from feinsum.transforms.library.paths.pairwise import (
-    PathStep,
-    are_named,
-    cheapest,
+from feinsum.transforms.library.pairwise import PathStep
+from feinsum.transforms.library.steps import (
+    BEST,
+    apply_recipes,
     cost_of,
-    misfit,
-    named,
-    specs_of,
+    find_misfit,
+    recipes_of,
+    split_nest,
 )
 from feinsum.transforms.library.streaming_cost import out_of_order_s
 from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
-from feinsum.transforms.registry import (
-    Parameters,
-    Space,
-    Transform,
-    find_transform,
-    register,
-)
+from feinsum.transforms.registry import Parameters, Space, Steps, Transform, register
 from feinsum.transforms.roles import number, text, volume
 
 FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
 """Of both nests: families that write their loops anew."""
-BEST = "best"
-"""The steps that cost the least."""
 
 MOST_RESULTS = 4096
 """Of a row; more are work enough for all threads."""
@@ -96,10 +86,7 @@ def split_sum(
         (part, *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    recipes = _recipes(_nests(nest.einsum, parameters), parameters)
-    for part_nest, spec in zip(nests, recipes, strict=True):
-        family = find_transform(spec.name, spec.version)
-        t_unit = family.apply(t_unit, part_nest, spec.parameters)
+    t_unit = apply_recipes(t_unit, nests, _recipes(nest.einsum, parameters))
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
@@ -217,17 +204,23 @@ def _space(workload: Workload) -> Space | None:
     if not indices:
         return None
 
-    def proposals() -> Iterator[Parameters]:
+    def candidates() -> Iterator[Parameters]:
         for index in indices:
             for n_parts in choices[index]:
                 yield {"index": index, "parts": n_parts, "steps": BEST}
 
+    def find_problem(parameters: Parameters) -> str | None:
+        index, n_parts = text(parameters, "index"), number(parameters, "parts")
+        if n_parts not in choices[index]:
+            return f"{index!r} has no {n_parts} equal parts"
+        nests = _nests(einsum, parameters)
+        return find_misfit(parameters["steps"], nests, FAMILIES)
+
     return Space(
         {"index": tuple(indices), "parts": tuple(parts), "steps": (BEST,)},
-        partial(_find_problem, einsum),
-        proposals=proposals,
-        # any recipes of the nests, which only the constraint knows
-        admits=lambda name, value: name == "steps" and are_named(value),
+        find_problem,
+        candidates,
+        open=frozenset({"steps"}),
     )
 
 
@@ -248,25 +241,17 @@ def _depth(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    index, n_parts = text(parameters, "index"), number(parameters, "parts")
-    if n_parts not in _divisors(einsum, index):
-        return f"{index!r} has no {n_parts} equal parts"
-    steps = parameters["steps"]
-    if are_named(steps):
-        return misfit(steps, _nests(einsum, parameters), FAMILIES)
-    return None
-
-
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Estimate the seconds of both nests."""
-    both = _nests(einsum, parameters)
-    recipes = _recipes(both, parameters)
-    each = (
-        cost_of(recipe, part, machine)
-        for recipe, part in zip(recipes, both, strict=True)
-    )
-    return out_of_order_s(einsum, text(parameters, "index"), machine) + sum(each)
+    recipes, nests = _recipes(einsum, parameters), _nests(einsum, parameters)
+    jumps_s = out_of_order_s(einsum, text(parameters, "index"), machine)
+    return jumps_s + cost_of(recipes, nests, machine)
+
+
+def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
+    """The sums of all parts are in global memory."""
+    nests = _nests(einsum, parameters)
+    return Steps(nests, nests[:1], lambda: _recipes(einsum, parameters))
 
 
 def _nests(
@@ -283,26 +268,10 @@ def _nests(
     return first, BatchedEinsum(einsum.output, (first.output,), rows)
 
 
-def _recipes(
-    einsums: Sequence[BatchedEinsum], parameters: Parameters
-) -> list[TransformSpec]:
+def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
     """Return the recipes of both nests; the cheapest are the same everywhere."""
-    steps = parameters["steps"]
-    if are_named(steps):
-        return specs_of(steps)
-    return [cheapest(part, FAMILIES, Machine()) for part in einsums]
-
-
-def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """Name the recipes of all steps, so that other costs change nothing."""
-    recipes = _recipes(_nests(einsum, parameters), parameters)
-    return {**parameters, "steps": named(recipes)}
-
-
-def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Return the bytes of the sums of all parts."""
-    n_entries = number(parameters, "parts") * volume(einsum, einsum.output)
-    return n_entries * sum(dtype.itemsize for dtype in einsum.output_dtypes)
+    nests = _nests(einsum, parameters)
+    return recipes_of(parameters["steps"], nests, FAMILIES, TYPICAL)
 
 
 SPLIT_SUM = register(
@@ -314,7 +283,6 @@ SPLIT_SUM = register(
         split_sum,
         _cost,
         devices=frozenset({"cpu"}),
-        intermediate_bytes=_intermediate_bytes,
-        in_full=_with_named_steps,
+        steps=_steps,
     )
 )

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import loopy as lp
 from constantdict import constantdict
 
-from feinsum.errors import InvalidEinsumError, InvalidParameterError, TransformError
+from feinsum.errors import InvalidEinsumError, TransformError
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, nodes_of, profile_names
 from feinsum.nests import (
-    CoreModel,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
@@ -44,7 +43,7 @@ from feinsum.nests import (
     sizes_at,
     unfactorized,
 )
-from feinsum.nests.form import is_apart, is_divisible
+from feinsum.nests.form import is_apart
 from feinsum.nests.networks import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
@@ -163,9 +162,8 @@ def _nests_at(
 
 
 def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
-    machine = CoreModel()
     costs = [
-        EstimatedTime(network, sizes, machine, item_bytes=item_bytes, n_threads=n)
+        EstimatedTime(network, sizes, item_bytes=item_bytes, n_threads=n)
         # a nest without a loop around everything can be best for one thread only
         for n in (2, 1)
     ]
@@ -239,12 +237,10 @@ def _space(workload: Workload) -> Space | None:
         "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
         "tile": TILES if is_real else (0,),
     }
-    find_problem = partial(_find_problem, einsum)
+    # A nest found at other sizes may be another one, as may the index of its lanes; the
+    # constraint refuses what does not go together.
     return Space(
-        table,
-        find_problem,
-        starts=lambda: (p for p in _starts(einsum, table) if find_problem(p) is None),
-        admits=partial(_admits, einsum),
+        table, partial(_find_problem, einsum), open=frozenset({"nest", "lane"})
     )
 
 
@@ -256,6 +252,8 @@ def _extent(einsum: BatchedEinsum, index: str) -> int:
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     lane, lanes = str(parameters["lane"]), _int(parameters["lanes"])
     tile = _int(parameters["tile"])
+    if lane and lane not in einsum.indices:
+        return f"{lane!r} is no index of the einsum"
     if (lane == "") != (lanes == 1):
         return "lanes and their index go together"
     if tile and (not lane or tile % lanes or tile >= _extent(einsum, lane)):
@@ -267,42 +265,6 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     except TransformError as error:
         return str(error)
     return None
-
-
-def _starts(
-    einsum: BatchedEinsum, table: Mapping[str, tuple[Any, ...]]
-) -> Iterator[Parameters]:
-    """Return the first nests, each with the longest lanes that processors have."""
-    itemsize = einsum.output_dtypes[0].itemsize
-    for text in table["nest"]:
-        nest = nest_from_text(network_of(einsum), text)
-        lane = next((i for i in table["lane"] if i in lane_indices(nest)), "")
-        # without an index for its lanes, a nest has no vectors
-        widths = [n // itemsize for n in VECTOR_BYTES] if lane else [1]
-        threads = table["threads"][0] if is_divisible(nest) else NO_THREADS
-        for n in widths:
-            yield {
-                "nest": text,
-                "lane": lane,
-                "lanes": n,
-                "threads": threads,
-                "tile": 0,
-            }
-
-
-def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any nest of the einsum, and any index for lanes: found at other sizes, it may be
-    another one; the constraint refuses what does not go together.
-    """
-    if name == "lane":
-        return value in einsum.indices
-    if name != "nest" or not isinstance(value, str):
-        return False
-    try:
-        nest_from_text(network_of(einsum), value)
-    except InvalidEinsumError as error:
-        raise InvalidParameterError(f"sparse_nest: {error}") from error
-    return True
 
 
 def parameters_of(nest: Nest, form: NestForm) -> dict[str, Any]:

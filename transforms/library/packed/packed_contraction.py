@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heapreplace
 from itertools import product
 from math import prod
@@ -424,6 +424,7 @@ PACKED_CONTRACTION = register(
 )
 
 
+@lru_cache(maxsize=1024)
 def suits_packing(einsum: BatchedEinsum) -> bool:
     """Tell whether only this family is worth a trial."""
     return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= MIN_REUSE

@@ -1,24 +1,21 @@
-"""Which tiles are worth a trial: limits by caches and registers, and starting points.
+"""Which packed tiles are worth a trial: limits by caches and registers.
 
 The smallest supported processor has 16 vector registers and 256 KB of second-level
-cache; starting points are for cores with AVX-512.
+cache. Recommended tiles suit it; which candidate is the best for another processor is
+decided by costs. For a product of matrices of 720 rows in double precision::
 
-Among the starting points are tiles that move the least, attaining a lower bound.
-
-Source: :mod:`feinsum.bounds`, which proves that no tiles move fewer bytes.
+    lanes 4, vectors 2, rows 6     12 sums, 2 vectors of a column, 1 entry of a row: 15
+    height 192, depth 160          a pack on the left of 245 KB, in the second level
+    width 768                      one on the right of 983 KB, nearly
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product
-from math import log, prod
 
-from feinsum.bounds import MemoryLevel, bound_at
-from feinsum.errors import BoundError
-from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
+from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.transforms.library.packed.plan import distance
 from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives.schedule import Names
@@ -76,13 +73,8 @@ STREAMED_ENTRIES = 1_000_000
 N_REGISTERS = 16
 """Vector registers of a core that has the fewest."""
 
-WIDE_BYTES, N_WIDE = 64, 32
-"""The longest vectors of a core, and how many registers come with them (AVX-512)."""
-
-WIDE_PACK_BYTES, WIDE_PANEL_BYTES = 700_000, 1 << 15
-"""Of cores with such vectors, which have at least 1 MB of cache in the second level: of
-packs on the left, and of what a register tile reads on the right, from the first level.
-"""
+PANEL_BYTES = 1 << 15
+"""Of what a register tile reads on the right, from the first level."""
 
 
 def space(workload: Workload) -> Space | None:
@@ -122,50 +114,12 @@ def space(workload: Workload) -> Space | None:
         "depth": DEPTHS,
         "stores": _stores(einsum, tuple(vectors), lanes[0]),
     }
-    searched = Space(table, partial(_find_problem, workload))
-    return replace(
-        searched,
-        starts=partial(_starts, workload, searched),
-        proposals=partial(_proposals, workload, table),
+    return Space(
+        table, partial(_find_problem, workload), partial(_candidates, workload, table)
     )
 
 
-def _wide_tiles(
-    einsum: BatchedEinsum, offered: Space, best: Parameters
-) -> list[Parameters]:
-    """Offer the recommended tiles with the longest vectors, in two register tiles.
-
-    These load the least per multiplication, idle lanes counted. There are none where a
-    quarter of the lanes or more would be idle, or where so many are not offered. Tiles
-    are taller, and as deep as the panels of a register tile allow.
-    """
-    lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
-    column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
-    length = typical(column)
-
-    def idle(n: int) -> float:
-        """Return the share of the lanes of n vectors beyond the end of the index."""
-        return -length % (n * lanes) / length
-
-    full = [n for n in _vectors(column, lanes) if idle(n) < 1 / 4]
-    tiles = [(n, _rows(row, n, N_WIDE)[0]) for n in full]
-    # a step loads vectors + rows values for vectors * rows multiply-adds
-    tiles.sort(key=lambda tile: (1 + idle(tile[0])) * sum(1 / n for n in tile))
-    pair = text(best, "vector"), text(best, "register")
-    widths, heights = _areas(einsum, *pair, WIDE_PACK_BYTES)
-    wide = {**best, "lanes": lanes, "width": widths[0], "height": heights[0]}
-    starts: list[Parameters] = [
-        {**wide, "vectors": n, "rows": m, "depth": _wide_depth(n)} for n, m in tiles
-    ]
-    return [
-        p
-        for p in starts
-        if all(p[name] in values for name, values in offered.items())
-        and offered.constraint(p) is None
-    ][:2]
-
-
-def _proposals(workload: Workload, offered: Table) -> Iterator[Parameters]:
+def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
     """Yield every register tile for the best pairs of indices, in suitable tiles."""
     einsum, sized = workload.einsum, workload.sized
     pairs = [
@@ -205,19 +159,9 @@ def _fitting_depth(n_summed: int, line_bytes: int) -> int:
     (96, 256)
     """
     enough = [n for n in DEPTHS if n >= n_summed]
-    fitting = [n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES]
+    fitting = [n for n in DEPTHS if n * line_bytes <= PANEL_BYTES]
     deepest = max(fitting, default=min(DEPTHS))
     return min([deepest, *enough])
-
-
-def _wide_depth(n_vectors: int) -> int:
-    """Return the deepest tile whose panels stay in the first level of a cache.
-
-    >>> _wide_depth(2), _wide_depth(3), _wide_depth(5)
-    (256, 160, 96)
-    """
-    line_bytes = n_vectors * WIDE_BYTES
-    return max(n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES)
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
@@ -277,7 +221,6 @@ def _areas(
     einsum: BatchedEinsum,
     vector: str,
     register_index: str,
-    pack_bytes: int = PACK_BYTES,
     depth: int = DEPTHS[0],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the widths and heights of tiles, the best pair first.
@@ -292,7 +235,7 @@ def _areas(
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
     # the largest that fits comes first, then smaller ones, then those that do not fit
-    heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > pack_bytes, -n))
+    heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > PACK_BYTES, -n))
     widths = sorted(WIDTHS, key=lambda n: (n * line_bytes > 2.5 * PACK_BYTES, -n))
     n_columns, n_rows, n_batch = (
         volume(einsum, indices) for indices in (roles.columns, roles.rows, roles.batch)
@@ -321,9 +264,7 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
     return tuple(sorted(preferred, key=lambda n: -(-length // (n * lanes)) * n))
 
 
-def _rows(
-    extent: Extent, vectors: int, n_registers: int = N_REGISTERS
-) -> tuple[int, ...]:
+def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     """Order numbers of rows: the largest tile that fits the registers first.
 
     They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
@@ -334,7 +275,7 @@ def _rows(
     """
     # sums, vectors of a column and an entry of a row: (rows + 1) * vectors + 1
     # registers
-    few = [rows for rows in ROWS if (rows + 1) * vectors < n_registers]
+    few = [rows for rows in ROWS if (rows + 1) * vectors < N_REGISTERS]
     length = typical(extent)
 
     def is_wasteful(rows: int) -> bool:
@@ -376,79 +317,3 @@ def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     n_sums = n_all_sums if depth < whole[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize
     return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
-
-
-CACHE_BYTES = 1 << 20
-"""Of the second level, which is that of one core, and holds what is packed on the left;
-half as much or twice as much changes the sides of a tile by less than a half.
-"""
-
-MOST_OPERANDS = 4
-"""Of more, the search of a bound takes longer than a trial is worth."""
-
-
-def _starts(workload: Workload, offered: Space) -> list[Parameters]:
-    """Return tiles for the longest vectors, and one that moves the fewest bytes."""
-    first = offered.recommended()
-    if first is None:
-        return []
-    wide = _wide_tiles(workload.einsum, offered, first)
-    base = wide[0] if wide else first
-    # as close as the offered sizes come to the tile that moves the least
-    tile = _areas_of_least(workload, text(base, "vector"), text(base, "register"))
-    sides = {
-        name: _nearest([n for n in offered[name] if isinstance(n, int)], size)
-        for name, size in tile.items()
-    }
-    bounded = {**base, **sides}
-    is_new = bounded not in (*wide, first) and offered.constraint(bounded) is None
-    return [*wide, bounded] if sides and is_new else wide
-
-
-def least_tile(workload: Workload) -> dict[str, int]:
-    """Return the tile, by index, that moves the fewest bytes into a core's cache.
-
-    None if every array moves once whatever the tiles, or if a size is unknown.
-
-    >>> from feinsum.ir import array, einsum
-    >>> A, B = array("A", (3000, 3000)), array("B", (3000, 3000))
-    >>> tile = least_tile(Workload(einsum("ij,jk->ik", A, B)))
-    >>> sorted(tile), len({*tile.values()})
-    (['i', 'j', 'k'], 1)
-    """
-    einsum = workload.sized
-    is_known = not any(isinstance(x, SizeParam) for x in einsum.extents.values())
-    if not is_known or einsum.n_operands > MOST_OPERANDS:
-        return {}
-    levels = [MemoryLevel("cache", CACHE_BYTES), MemoryLevel("memory", None)]
-    try:
-        return dict(bound_at(einsum, {}, levels).level("memory").tile)
-    except BoundError:
-        return {}
-
-
-def _areas_of_least(
-    workload: Workload, vector: str, register_index: str
-) -> dict[str, int]:
-    """Return width, height and depth of that tile for a pair of indices."""
-    tile = least_tile(workload)
-    roles = find_packed_roles(workload.einsum, vector, register_index)
-    if not tile or roles is None:
-        return {}
-    sides: dict[str, Names] = {
-        "width": roles.columns,
-        "height": roles.rows,
-        "depth": roles.summed,
-    }
-    if not all(index in tile for indices in sides.values() for index in indices):
-        return {}
-    return {name: prod(tile[i] for i in indices) for name, indices in sides.items()}
-
-
-def _nearest(offered: list[int], size: int) -> int:
-    """Return the offered size whose ratio to ``size`` is nearest to 1.
-
-    >>> _nearest([96, 192, 384], 150)
-    192
-    """
-    return min(offered, key=lambda n: abs(log(n / max(size, 1))))
