@@ -56,15 +56,6 @@ from feinsum.transforms.roles import (
 WHOLE = ""
 """The index of blocks where there is only one."""
 
-BLOCKS = (16, 4, 64, 1, 256)
-"""Values of the index at a time: operands that are functions are evaluated into memory
-that stays in the caches until the product reads it, in few calls of the library.
-"""
-
-
-MIN_REUSE = 4
-"""Below it the arrays take longer to read than the matrix products to compute."""
-
 
 def library_contraction(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
@@ -124,12 +115,16 @@ def _space(workload: Workload) -> Space | None:
     if roles is None:
         return None
     if not roles.summed:  # a step of ``library_path``
-        table: Table = {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
+        table: Table = {
+            "stacked": ("",),
+            "index": (WHOLE,),
+            "block": cpu.LIBRARY_BLOCKS[:1],
+        }
         return Space(table, is_searched=False)
     table = {
         "stacked": _stacks(einsum, roles),
         "index": (WHOLE, *einsum.output),
-        "block": BLOCKS,
+        "block": cpu.LIBRARY_BLOCKS,
     }
     first = {name: values[0] for name, values in table.items()}
     return Space(
@@ -137,15 +132,15 @@ def _space(workload: Workload) -> Space | None:
         partial(_find_problem, einsum),
         # one block is the fastest, unless an operand is a function
         lambda: (first,),
-        is_searched=reuse(einsum) >= MIN_REUSE or not roles.are_matrices,
+        is_searched=reuse(einsum) >= cpu.MIN_LIBRARY_REUSE or not roles.are_matrices,
     )
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     index, block = text(parameters, "index"), number(parameters, "block")
     if index == WHOLE:
-        return None if block == BLOCKS[0] else "there is only one block"
-    if block != BLOCKS[0] and block >= typical(einsum.extents[index]):
+        return None if block == cpu.LIBRARY_BLOCKS[0] else "there is only one block"
+    if block != cpu.LIBRARY_BLOCKS[0] and block >= typical(einsum.extents[index]):
         return f"all of {index!r} is in one block"
     return None
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.threads import n_cores
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.host.array_function import (
     Array,
     ArrayFunction,
@@ -28,10 +29,6 @@ from feinsum.transforms.host.array_function import (
     Box,
 )
 
-PIECE_ENTRIES = 1 << 19
-"""Of what is evaluated or moved at once: all of it stays in the last cache level."""
-FEW_ENTRIES = 1 << 15
-"""They are evaluated sooner than a thread is started."""
 SUM = "feinsum sum"
 """What expressions call the sum of a row; no argument can have that name."""
 
@@ -272,8 +269,8 @@ def each_box(
         near: indices along which boxes are longer.
     """
     n_entries = prod(r.stop - r.start for r in ranges.values())
-    share = max(-(-n_entries // n_cores), FEW_ENTRIES)
-    pieces = list(boxes(ranges, near, min(share, PIECE_ENTRIES)))
+    share = max(-(-n_entries // n_cores), cpu.FEW_ENTRIES)
+    pieces = list(boxes(ranges, near, min(share, cpu.PIECE_ENTRIES)))
     is_shared = n_cores > 1 and len(pieces) > 1
     # by process, as a forked one inherits the pool without its threads
     spread = _threads(n_cores, os.getpid()).map if is_shared else map
@@ -292,7 +289,7 @@ def _threads(n: int, process: int) -> ThreadPoolExecutor:
 
 
 def boxes(
-    ranges: Mapping[str, slice], near: IndexList, limit: int = PIECE_ENTRIES
+    ranges: Mapping[str, slice], near: IndexList, limit: int = cpu.PIECE_ENTRIES
 ) -> Iterator[Box]:
     """Cut ranges in boxes of few entries, which are longer along ``near`` indices.
 

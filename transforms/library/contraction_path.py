@@ -30,6 +30,7 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.machine import Machine
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import region_s
 from feinsum.transforms.library.generic import GENERIC_ON_CPUS
 from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
@@ -65,18 +66,6 @@ from feinsum.transforms.roles import has_real_dtype, number, text, typical, volu
 
 NO_INDEX = ""
 """The outer index where all products are in global memory."""
-FEWER = 8
-"""Least ratio of the operations of one nest to those of a path."""
-FEWER_THAN_PACKED = 2
-"""The same ratio for packed tiles, for einsums that are searched."""
-FUSED_BYTES = 1 << 17
-"""Of all arrays for one value of the outer index: they stay in the second cache."""
-STAGED_BYTES = 1 << 24
-"""Of products and results that leave all caches: fused steps are tried first."""
-MIN_OUTER = 64
-"""Values of an outer index that keep all cores at work."""
-GROUP_POINTS = 1 << 15
-"""Iterations of a work-group that make its start negligible."""
 FAMILIES = (PACKED_CONTRACTION, GENERIC_ON_CPUS, UNROLL_AND_JAM)
 """Of steps: those that write their loops anew."""
 
@@ -189,8 +178,8 @@ def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
     n_points = sum(
         volume(einsum, tuple(i for i in step.joint if i != outer)) for step in fused
     )
-    most = typical(einsum.extents[outer]) // MIN_OUTER
-    return max(1, min(GROUP_POINTS // max(n_points, 1), most))
+    most = typical(einsum.extents[outer]) // cpu.MIN_OUTER
+    return max(1, min(cpu.GROUP_POINTS // max(n_points, 1), most))
 
 
 def _space(workload: Workload) -> Space | None:
@@ -204,7 +193,7 @@ def _space(workload: Workload) -> Space | None:
     if not paths:
         return None
     has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
-    fewer = 0 if has_diagonal else FEWER
+    fewer = 0 if has_diagonal else cpu.FEWER_OPERATIONS
     if nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
         return None
     is_double = einsum.operands[0].dtype.itemsize == 8
@@ -254,7 +243,7 @@ def _outer_indices(
     ]
     itemsize = einsum.operands[0].dtype.itemsize
     # products that leave the caches are written and read from memory
-    is_large = paths[0].n_written(einsum) * itemsize > STAGED_BYTES
+    is_large = paths[0].n_written(einsum) * itemsize > cpu.STAGED_BYTES
     return (*indices, NO_INDEX) if is_large else (NO_INDEX, *indices)
 
 
@@ -263,9 +252,9 @@ def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> b
     # a diagonal or sum of one operand is cheap to read again from global memory
     return (
         sum(len(step.factors) for step in fused) > len(fused) + 1
-        and typical(einsum.extents[outer]) >= MIN_OUTER
+        and typical(einsum.extents[outer]) >= cpu.MIN_OUTER
         and _has_known_products(fused, outer, einsum.extents)
-        and _fused_bytes(einsum, fused, outer) <= FUSED_BYTES
+        and _fused_bytes(einsum, fused, outer) <= cpu.FUSED_BYTES
     )
 
 
@@ -277,7 +266,7 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
     roles = [find_packed_roles(einsum, str(v), str(r)) for v, r in pairs]
     packed = [einsum.batch_size * x.n_operations(einsum) for x in roles if x]
     least = good_paths(einsum)[0].n_operations(einsum)
-    return all(n >= FEWER_THAN_PACKED * least for n in packed)
+    return all(n >= cpu.FEWER_THAN_PACKED * least for n in packed)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -302,10 +291,6 @@ def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
     staged = [step for step in path.steps[:-1] if step not in path.fused]
     stored = [step_einsum(einsum, step) for step in staged]
     return Steps(path.einsums, stored, lambda: path.recipes)
-
-
-MAX_TERMS = 12
-"""That an iteration adds to an entry of a product."""
 
 
 @dataclass(frozen=True)
@@ -487,12 +472,12 @@ def _entry_at(
 
 
 def _divisor(extent: int) -> int:
-    """Return the largest divisor up to :data:`MAX_TERMS`.
+    """Return the largest divisor up to :data:`cpu.MAX_ITERATION_TERMS`.
 
     >>> _divisor(24), _divisor(20), _divisor(37)
     (12, 10, 1)
     """
-    return max(n for n in range(1, MAX_TERMS + 1) if extent % n == 0)
+    return max(n for n in range(1, cpu.MAX_ITERATION_TERMS + 1) if extent % n == 0)
 
 
 CONTRACTION_PATH = register(

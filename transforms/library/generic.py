@@ -29,6 +29,7 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.machine import Machine
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
@@ -44,15 +45,6 @@ from feinsum.transforms.roles import number, text, typical, volume
 
 NO_INDEX = ""
 """Value of a parameter where no index fits."""
-
-MIN_LENGTH = 16
-"""Shorter loops cost more for each of their iterations."""
-STRIDED = 4
-"""What an entry costs if its neighbours are not used with it."""
-GROUP_POINTS = 1 << 15
-"""Iterations of a work-group that make its start negligible."""
-TILE_BYTES = 1 << 16
-"""Of the sums of all rows; more would leave the first levels of a cache."""
 
 
 def generic(
@@ -352,9 +344,9 @@ def _space_with_hint(workload: Workload) -> Space:
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
     """Count the entries of all arrays, strided ones and short loops as more."""
     n_entries = sum(volume(einsum, term) for term in _terms(einsum))
-    n_counted = n_entries + (STRIDED - 1) * _strided_volume(einsum, index)
+    n_counted = n_entries + (cpu.STRIDED_WEIGHT - 1) * _strided_volume(einsum, index)
     # a short innermost loop is mostly overhead
-    shortness = max(1.0, MIN_LENGTH / max(typical(einsum.extents[index]), 1))
+    shortness = max(1.0, cpu.MIN_LENGTH / max(typical(einsum.extents[index]), 1))
     return shortness * n_counted, index not in einsum.output
 
 
@@ -363,7 +355,7 @@ def _widths(einsum: BatchedEinsum) -> tuple[int, ...]:
     if not einsum.summation_indices:
         return (4096, 512, 32768)
     sizes = [dtype.itemsize for dtype in einsum.output_dtypes]
-    fitting = [n for n in (1024, 256, 2048) if n * sum(sizes) <= TILE_BYTES]
+    fitting = [n for n in (1024, 256, 2048) if n * sum(sizes) <= cpu.SUMS_BYTES]
     return tuple(fitting) or (64,)
 
 
@@ -371,7 +363,7 @@ def _blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
     """Return numbers of rows: enough work for a group, then some more and less."""
     others = volume(einsum, einsum.indices)
     longest = max((typical(einsum.extents[i]) for i in einsum.output), default=1)
-    block = max(1, GROUP_POINTS * longest // max(others, 1))
+    block = max(1, cpu.GROUP_POINTS * longest // max(others, 1))
     block = min(1 << (block.bit_length() - 1), 4096)
     return tuple(dict.fromkeys((block, 4 * block, max(1, block // 4))))
 

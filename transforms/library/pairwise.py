@@ -30,16 +30,8 @@ from feinsum.contraction.paths import (
 )
 from feinsum.errors import InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.roles import typical, volume
-
-MAX_OPERANDS = 16
-"""Of an einsum contracted along a path: each step is a kernel to compile."""
-
-MAX_PATHS = 4
-"""Each path multiplies the configurations of a search."""
-
-NEAR = 4
-"""How many times the fewest operations a path may take to be worth a trial."""
 
 GREEDY: PathMethod = "greedy"
 
@@ -217,7 +209,7 @@ def nest_operations(einsum: BatchedEinsum) -> int:
 def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     """Return a few different paths of few operations, best first.
 
-    There are none for one operand and for more than :data:`MAX_OPERANDS`.
+    There are none for one operand and for more than :data:`cpu.MAX_PATH_OPERANDS`.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
@@ -225,7 +217,10 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     >>> print(*good_paths(chain))
     1,2 0,1
     """
-    if not 2 <= einsum.n_operands <= MAX_OPERANDS or 0 in einsum.extents.values():
+    if (
+        not 2 <= einsum.n_operands <= cpu.MAX_PATH_OPERANDS
+        or 0 in einsum.extents.values()
+    ):
         return ()
     # Paths of one tree differ in the order of independent steps, which costs nothing.
     trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
@@ -236,7 +231,9 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
         costs, key=lambda path: (costs[path], path.n_written(einsum), str(path))
     )
     least = costs[best_first[0]]
-    return tuple(p for p in best_first if costs[p] <= NEAR * least)[:MAX_PATHS]
+    return tuple(p for p in best_first if costs[p] <= cpu.NEAR_LEAST * least)[
+        : cpu.MAX_PATHS
+    ]
 
 
 @lru_cache(maxsize=256)

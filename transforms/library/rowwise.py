@@ -41,9 +41,6 @@ from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import is_long, number, text, typical
 
-MAX_TILE_BYTES = 1 << 14
-"""Of an operand at one value of the index; more would leave the first cache."""
-
 
 def rowwise(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
@@ -121,7 +118,7 @@ def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
     if len({*span}) < len(span):
         return False
     inside = prod(typical(schedule.extents[i]) for i in span if i != index)
-    is_small = inside * schedule.dtypes[name].itemsize <= MAX_TILE_BYTES
+    is_small = inside * schedule.dtypes[name].itemsize <= cpu.FUNCTION_TILE_BYTES
     return is_small and index in span and not {*schedule.output} <= {*span}
 
 

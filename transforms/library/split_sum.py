@@ -22,6 +22,7 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.machine import TYPICAL, Machine
 from feinsum.raising import LoopNest, points_of
 from feinsum.records import TransformSpec
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.library.generic import GENERIC_ON_CPUS
 from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.library.steps import (
@@ -39,17 +40,6 @@ from feinsum.transforms.roles import number, text, volume
 
 FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
 """Of both nests: families that write their loops anew."""
-
-MOST_RESULTS = 4096
-"""Of a row; more are work enough for all threads."""
-LEAST_TERMS = 1 << 15
-"""Of all results; fewer are added sooner than a thread is woken."""
-LEAST_LENGTH = 256
-"""Terms of each result; fewer are no long sum."""
-LEAST_PARTS, MOST_PARTS = 4, 512
-"""Fewer leave threads idle; the parts are added up by one nest, of so many terms."""
-N_CHOICES = 4
-"""Numbers of parts that are searched for one index."""
 
 
 def split_sum(
@@ -192,9 +182,9 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     n_results = volume(einsum, einsum.output)
     length = volume(einsum, einsum.summation_indices)
-    if n_results > MOST_RESULTS or length < LEAST_LENGTH:
+    if n_results > cpu.MAX_RESULTS or length < cpu.MIN_SUM_LENGTH:
         return None
-    if n_results * length < LEAST_TERMS:
+    if n_results * length < cpu.MIN_TERMS:
         return None
     choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, parts in choices.items() if parts]
@@ -230,10 +220,14 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
     if not isinstance(extent, int):
         return
     divisors = [
-        n for n in range(LEAST_PARTS, min(extent, MOST_PARTS) + 1) if extent % n == 0
+        n
+        for n in range(cpu.MIN_PARTS, min(extent, cpu.MAX_PARTS) + 1)
+        if extent % n == 0
     ]
     # sixteen parts are enough for most processors, and few to add up
-    yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
+    yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[
+        : cpu.N_PARTS_OFFERED
+    ]
 
 
 def _depth(einsum: BatchedEinsum, index: str) -> int:

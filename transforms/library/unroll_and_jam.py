@@ -25,6 +25,7 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import Machine
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import points
 from feinsum.transforms.library.generic import streaming_order
 from feinsum.transforms.library.streaming_cost import (
@@ -42,9 +43,6 @@ from feinsum.transforms.primitives.compiler_hints import (
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import number, text, typical, volume
-
-GROUP_POINTS = 1 << 15
-"""Iterations of a work-group that make its start negligible."""
 
 
 def unroll_and_jam(
@@ -200,7 +198,7 @@ def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
     """Multiples of all numbers of rows, with enough work for a group; and a few."""
     # iterations for one value of the longest index
     each = max(1, volume(einsum, einsum.indices) // typical(einsum.extents[longest]))
-    block = max(16, GROUP_POINTS // each // 16 * 16)
+    block = max(16, cpu.GROUP_POINTS // each // 16 * 16)
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 

@@ -47,22 +47,11 @@ from feinsum.nests.form import is_apart
 from feinsum.nests.networks import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.nests.given_arrays import over_given_arrays
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 
-LANES = (1, 2, 4, 8, 16)
-TILES = (0, 16, 32, 64, 128)
 NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"
-MOST_ROWS = 16
-"""Of a batch: each row adds its own statements to the kernel, and needs registers."""
-N_PATHS = 4
-"""Paths whose best nest is offered, besides the best of all."""
-POOR = 10
-"""A path is left out if its nest is estimated so many times slower than the best."""
-USUAL_EXTENT, USUAL_FIBER = 4096, 8
-"""Default extent of an index and default length of a fiber of a tree."""
-VECTOR_BYTES = (32, 64)
-"""Registers of most processors, and of the large ones."""
 
 
 class NestRecipe(NamedTuple):
@@ -172,11 +161,15 @@ def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nes
             yield best.nest
     each = [
         best
-        for path in next(by_depth(network))[: 8 * N_PATHS]
+        for path in next(by_depth(network))[: 8 * cpu.N_SPARSE_PATHS]
         if (best := best_orders(network, path, costs[0]))
     ]
     each.sort(key=attrgetter("cost"))
-    yield from (x.nest for x in each[:N_PATHS] if x.cost <= POOR * each[0].cost)
+    yield from (
+        x.nest
+        for x in each[: cpu.N_SPARSE_PATHS]
+        if x.cost <= cpu.POOR_NEST * each[0].cost
+    )
     papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
     if best := best_nest(network, papers):
         yield best.nest
@@ -185,7 +178,7 @@ def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nes
 
 def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     """Sizes, with typical values for unknown ones."""
-    values = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
+    values = {x.name: sizes.get(x.name, cpu.USUAL_EXTENT) for x in einsum.size_params}
     names = profile_names(einsum)
     nodes = nodes_of(einsum, sizes)
     if not nodes:
@@ -199,7 +192,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
             # a level has at most all places, and a typical fiber for each node above
             above = level_nodes[-1] if level_nodes else n
             level_nodes.append(
-                max(1, min(max_nodes, above * (USUAL_FIBER if level_nodes else 1)))
+                max(1, min(max_nodes, above * (cpu.USUAL_FIBER if level_nodes else 1)))
             )
         nodes = tuple(level_nodes)
     return {**values, **dict(zip(names, nodes, strict=True))}
@@ -208,7 +201,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
 def _is_for(einsum: BatchedEinsum) -> bool:
     return (
         einsum.sparse_position is not None
-        and einsum.batch_size <= MOST_ROWS
+        and einsum.batch_size <= cpu.MAX_SPARSE_ROWS
         and einsum.n_operands <= MAX_OPERANDS
         and einsum.output_dtypes[0].kind in "fc"
     )
@@ -229,13 +222,15 @@ def _space(workload: Workload) -> Space | None:
     lanes = {lane for nest in nests for lane in lane_indices(nest)}
     ordered = sorted(lanes, key=lambda i: (-typical_sizes.extents[i], i))
     is_real = einsum.output_dtypes[0].kind == "f"
-    usual = VECTOR_BYTES[0] // itemsize
+    usual = cpu.VECTOR_BYTES // itemsize
     table: Table = {
         "nest": tuple(map(nest_to_text, nests)),
         "lane": (*ordered, "") if is_real else ("",),
-        "lanes": tuple(sorted(LANES, key=lambda n: n != usual)) if is_real else (1,),
+        "lanes": tuple(sorted(cpu.SPARSE_LANES, key=lambda n: n != usual))
+        if is_real
+        else (1,),
         "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
-        "tile": TILES if is_real else (0,),
+        "tile": cpu.SPARSE_TILES if is_real else (0,),
     }
     # A nest found at other sizes may be another one, as may the index of its lanes; the
     # constraint refuses what does not go together.
@@ -246,7 +241,7 @@ def _space(workload: Workload) -> Space | None:
 
 def _extent(einsum: BatchedEinsum, index: str) -> int:
     extent = einsum.extents[index]
-    return USUAL_EXTENT if isinstance(extent, SizeParam) else extent
+    return cpu.USUAL_EXTENT if isinstance(extent, SizeParam) else extent
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:

@@ -326,10 +326,6 @@ def _lengths(extent: int, size: int) -> list[int]:
     return [size] * whole + [rest] * (rest > 0)
 
 
-MIN_REUSE = 16
-"""Of einsums for which families without packing are not worth a trial."""
-
-
 def packed_contraction(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
@@ -427,4 +423,4 @@ PACKED_CONTRACTION = register(
 @lru_cache(maxsize=1024)
 def suits_packing(einsum: BatchedEinsum) -> bool:
     """Tell whether only this family is worth a trial."""
-    return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= MIN_REUSE
+    return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= cpu.MIN_PACKED_REUSE

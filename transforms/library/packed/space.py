@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from itertools import product
 
 from feinsum.ir import BatchedEinsum, Extent, Workload
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.library.packed.plan import distance
 from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives.schedule import Names
@@ -29,52 +30,6 @@ from feinsum.transforms.roles import (
     typical,
     volume,
 )
-
-MIN_LANES = 4
-"""Least extent of a vectorized index: with less, most lanes are idle."""
-
-HEIGHTS = (192, 384, 96, 48, 512)
-
-WIDTHS = (1536, 768, 384, 192, 96, 48)
-"""All but one are multiples of 48, as most register tiles are parts of 48: only the
-last tile of an index is cut.
-"""
-
-DEPTHS = (160, 256, 128, 96, 384, 64)
-"""Terms that are packed at once. The first fills 245 KB with the first height in double
-precision; deeper tiles load and store the sums less often, but leave the caches.
-"""
-
-VECTORS, ROWS = (1, 2, 3, 4, 5), (2, 3, 4, 6, 8, 12)
-"""Of a register tile, which loads ``vectors + rows`` values for ``vectors * rows``
-products; 2 x 6 and 3 x 4 are the largest for which 16 registers suffice.
-"""
-
-N_PAIRS = 4
-"""Of a vector index and a register index, among which a prediction chooses."""
-
-PACK_BYTES = 400_000
-"""Of all packs on the left together; larger ones leave the second cache level."""
-
-LARGE_TILE = 12
-"""Sums of register tiles that are proposed with several widths and heights: the extents
-decide which of them share the work among cores evenly.
-"""
-
-PRIVATE_BYTES = 6_000_000
-"""Of all private arrays of a work-item: a thread's stack has to hold them."""
-
-MIN_TILES = 4
-"""Which run in parallel; fewer do only if the output is small."""
-
-STREAMED_ENTRIES = 1_000_000
-"""Outputs of more are best stored past the caches."""
-
-N_REGISTERS = 16
-"""Vector registers of a core that has the fewest."""
-
-PANEL_BYTES = 1 << 15
-"""Of what a register tile reads on the right, from the first level."""
 
 
 def space(workload: Workload) -> Space | None:
@@ -111,7 +66,7 @@ def space(workload: Workload) -> Space | None:
         "inside": ("rows", "columns"),
         "width": widths,
         "height": heights,
-        "depth": DEPTHS,
+        "depth": cpu.DEPTHS,
         "stores": _stores(einsum, tuple(vectors), lanes[0]),
     }
     return Space(
@@ -127,12 +82,12 @@ def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
         for vector, row in product(offered["vector"], offered["register"])
         if _fits(einsum, str(vector), str(row))
     ]
-    for vector, row in pairs[:N_PAIRS]:
+    for vector, row in pairs[: cpu.N_PAIRS]:
         roles = find_packed_roles(einsum, vector, row)
         assert roles is not None
         n_summed = volume(sized, roles.summed)
         pair = {"vector": vector, "register": row, "inside": "rows"}
-        choices = product(offered["lanes"], VECTORS, ROWS, offered["stores"])
+        choices = product(offered["lanes"], cpu.VECTORS, cpu.ROWS, offered["stores"])
         for lanes, n_vectors, n_rows, stores in choices:
             assert isinstance(lanes, int)
             assert isinstance(stores, str)
@@ -144,7 +99,7 @@ def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
             widths, heights = _areas(sized, vector, row, depth=depth)
             # other areas only where they can decide: for the best pair of indices and
             # large tiles
-            others = (vector, row) == pairs[0] and n_vectors * n_rows >= LARGE_TILE
+            others = (vector, row) == pairs[0] and n_vectors * n_rows >= cpu.LARGE_TILE
             areas = [(widths[0], h) for h in heights[: None if others else 1]]
             areas += [(w, heights[0]) for w in widths[1:3] if others]
             for width, height in areas:
@@ -158,9 +113,9 @@ def _fitting_depth(n_summed: int, line_bytes: int) -> int:
     >>> _fitting_depth(90, 128), _fitting_depth(5000, 128)
     (96, 256)
     """
-    enough = [n for n in DEPTHS if n >= n_summed]
-    fitting = [n for n in DEPTHS if n * line_bytes <= PANEL_BYTES]
-    deepest = max(fitting, default=min(DEPTHS))
+    enough = [n for n in cpu.DEPTHS if n >= n_summed]
+    fitting = [n for n in cpu.DEPTHS if n * line_bytes <= cpu.PANEL_BYTES]
+    deepest = max(fitting, default=min(cpu.DEPTHS))
     return min([deepest, *enough])
 
 
@@ -205,13 +160,13 @@ def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...
     if last not in vectors or (isinstance(extents[-1], int) and extents[-1] % lanes):
         return ("cached",)
     is_known = all(isinstance(extent, int) for extent in extents)
-    is_large = not is_known or volume(einsum, einsum.output) > STREAMED_ENTRIES
+    is_large = not is_known or volume(einsum, einsum.output) > cpu.STREAMED_ENTRIES
     is_best = is_large and last == vectors[0]
     return ("streamed", "cached") if is_best else ("cached", "streamed")
 
 
 def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
-    if typical(einsum.extents[vector]) < MIN_LANES or vector == register_index:
+    if typical(einsum.extents[vector]) < cpu.MIN_LANES or vector == register_index:
         return False
     return find_packed_roles(einsum, vector, register_index) is not None
 
@@ -221,7 +176,7 @@ def _areas(
     einsum: BatchedEinsum,
     vector: str,
     register_index: str,
-    depth: int = DEPTHS[0],
+    depth: int = cpu.DEPTHS[0],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the widths and heights of tiles, the best pair first.
 
@@ -235,15 +190,17 @@ def _areas(
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
     # the largest that fits comes first, then smaller ones, then those that do not fit
-    heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > PACK_BYTES, -n))
-    widths = sorted(WIDTHS, key=lambda n: (n * line_bytes > 2.5 * PACK_BYTES, -n))
+    heights = sorted(cpu.HEIGHTS, key=lambda n: (n * column_bytes > cpu.PACK_BYTES, -n))
+    widths = sorted(
+        cpu.WIDTHS, key=lambda n: (n * line_bytes > 2.5 * cpu.PACK_BYTES, -n)
+    )
     n_columns, n_rows, n_batch = (
         volume(einsum, indices) for indices in (roles.columns, roles.rows, roles.batch)
     )
 
     def is_parallel(tile: tuple[int, int]) -> bool:
         height, width = tile
-        return n_batch * -(-n_columns // width) * -(-n_rows // height) >= MIN_TILES
+        return n_batch * -(-n_columns // width) * -(-n_rows // height) >= cpu.MIN_TILES
 
     tiles = sorted(product(heights, widths), key=lambda tile: not is_parallel(tile))
     height, width = tiles[0]
@@ -275,14 +232,14 @@ def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     """
     # sums, vectors of a column and an entry of a row: (rows + 1) * vectors + 1
     # registers
-    few = [rows for rows in ROWS if (rows + 1) * vectors < N_REGISTERS]
+    few = [rows for rows in cpu.ROWS if (rows + 1) * vectors < cpu.N_REGISTERS]
     length = typical(extent)
 
     def is_wasteful(rows: int) -> bool:
         return -length % rows > length / 10
 
     few.sort(key=lambda rows: (is_wasteful(rows), -rows))
-    return (*few, *(rows for rows in ROWS if rows not in few))
+    return (*few, *(rows for rows in cpu.ROWS if rows not in few))
 
 
 def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
@@ -298,7 +255,7 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
         return "only vectors of the last axis can be streamed"
     n_bytes = _private_bytes(einsum, parameters)
-    if n_bytes > PRIVATE_BYTES:
+    if n_bytes > cpu.PRIVATE_BYTES:
         return f"private arrays would take up to {n_bytes} bytes of a thread's stack"
     return None
 
