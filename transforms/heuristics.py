@@ -216,7 +216,7 @@ MIN_LANES = 4
 """Least extent of a vectorized index: with less, most lanes are idle."""
 
 HEIGHTS, WIDTHS = (192, 384, 96, 48, 512), (1536, 768, 384, 192, 96, 48)
-"""Of a tile. Nearly all are multiples of 48, as most register tiles are parts of 48: only
+"""Of a tile. Most are multiples of 48, since most register tiles are parts of 48: only
 the last tile of an index is cut.
 """
 

@@ -61,15 +61,15 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
     """The configurations of a family for one workload.
 
     Attributes:
-        table: the values of each parameter, the recommended one first. Values that are
-            offered only at some sizes must be admitted at others.
+        table: the values of each parameter, the recommended one first.
         constraint: returns why a configuration is pointless, or None; at unknown sizes
             it must reject no more than at some known ones.
         candidates: configurations among which predictions choose by their costs, best
             first; some may be pointless. By default all. A function, because a space is
             made for every recipe that is checked, and candidates may take a search.
         open: parameters of which a recorded recipe may have values that are not
-            offered, such as orders of contraction; the constraint judges these.
+            offered, or at other sizes only, such as orders of contraction; the
+            constraint judges these.
         is_searched: whether searches try the family. Recorded recipes are used anyway.
 
     >>> space = Space({"lanes": (4, 8), "rows": (2, 3)},
@@ -92,11 +92,6 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
     def __len__(self) -> int:
         return len(self.table)
-
-    @property
-    def first(self) -> dict[str, ParameterValue]:
-        """The recommended value of each parameter."""
-        return {name: values[0] for name, values in self.table.items()}
 
     def points(self) -> Iterator[Parameters]:
         """Yield every configuration that the constraint allows."""

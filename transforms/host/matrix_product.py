@@ -34,12 +34,27 @@ SUM = "feinsum sum"
 
 
 @dataclass(frozen=True)
-class ProductRow:
-    """A row: the result at ``stack``, ``rows`` and ``columns`` is a sum of products.
+class Side:
+    """An operand as a stack of matrices.
 
     Attributes:
-        left: the operand over ``stack``, ``rows`` and ``summed``.
-        right: the operand over ``stack``, ``summed`` and ``columns``.
+        term: its indices.
+        rows, columns: those of a matrix.
+    """
+
+    function: ArrayFunction
+    term: IndexList
+    rows: IndexList
+    columns: IndexList
+
+
+@dataclass(frozen=True)
+class ProductRow:
+    """A row: the result is a stack of products of matrices.
+
+    Attributes:
+        left, right: the operands; the columns of the left one and the rows of the right
+            one are the summed indices.
         result: the array that is written, along the output indices.
         finish: from the sum, named :data:`SUM`, to the result.
         stack: output indices with one product per value.
@@ -48,16 +63,11 @@ class ProductRow:
         dtype: of the operands.
     """
 
-    left: ArrayFunction
-    right: ArrayFunction
+    left: Side
+    right: Side
     result: ArrayRead
     finish: ArrayFunction
     stack: IndexList
-    rows: IndexList
-    columns: IndexList
-    summed: IndexList
-    left_term: IndexList
-    right_term: IndexList
     index: str | None
     block: int
     dtype: np.dtype[Any]
@@ -119,13 +129,12 @@ class _Run:
             n_cores: for what comes before the first product; threads of the library
                 go on spinning after it.
         """
-        product = self.product
+        p = self.product
         evaluated: dict[str, Array] = {}
         for box in self._blocks():
-            if "left" not in evaluated or product.index in product.left_term:
-                evaluated["left"] = self._matrices("left", box, n_cores)
-            if "right" not in evaluated or product.index in product.right_term:
-                evaluated["right"] = self._matrices("right", box, n_cores)
+            for name, side in (("left", p.left), ("right", p.right)):
+                if name not in evaluated or p.index in side.term:
+                    evaluated[name] = self._matrices(name, side, box, n_cores)
             self._multiply(evaluated["left"], evaluated["right"], box)
             n_cores = 1
 
@@ -137,35 +146,26 @@ class _Run:
         for start in range(0, self.sizes[index], block):
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
-    def _matrices(self, side: str, box: Box, n_cores: int) -> Array:
+    def _matrices(self, name: str, side: Side, box: Box, n_cores: int) -> Array:
         """Return an operand as matrices, as a view of the array if possible."""
-        p = self.product
-        function = p.left if side == "left" else p.right
-        term = p.left_term if side == "left" else p.right_term
-        axes = (p.rows, p.summed) if side == "left" else (p.summed, p.columns)
-        order = (*p.stack, *axes[0], *axes[1])
-        lengths = (*[1] * len(p.stack), len(axes[0]), len(axes[1]))
+        p, function = self.product, side.function
+        order = (*p.stack, *side.rows, *side.columns)
+        lengths = (*[1] * len(p.stack), len(side.rows), len(side.columns))
         if function.read is not None:
             array = function.read.view(self.values, order, box)
             whole = merged(array, lengths)
             if array.dtype == p.dtype and whole is not None and suits_blas(whole):
                 return whole
-        axes_of_operand = tuple(index for index in order if index in term)
-        memory = self._memory(side, self._shape(axes_of_operand, box))
+        axes = tuple(index for index in order if index in side.term)
+        memory = self._memory(name, self._shape(axes, box))
 
         def evaluate(piece: Box) -> None:
-            part = _part(memory, axes_of_operand, box, piece)
-            function.into(part, self.values, axes_of_operand, piece)
+            part = _part(memory, axes, box, piece)
+            function.into(part, self.values, axes, piece)
 
-        each_box(
-            evaluate,
-            self._ranges(axes_of_operand, box),
-            axes_of_operand[-1:] + term[-1:],
-            n_cores,
-        )
-        full = memory[
-            tuple(slice(None) if i in axes_of_operand else None for i in order)
-        ]
+        near = axes[-1:] + side.term[-1:]
+        each_box(evaluate, self._ranges(axes, box), near, n_cores)
+        full = memory[tuple(slice(None) if i in axes else None for i in order)]
         matrices = merged(full, lengths)
         assert matrices is not None
         return matrices
@@ -174,10 +174,10 @@ class _Run:
         """Multiply the matrices of a block, into the result if it has their form."""
         p = self.product
         # without a sum, BLAS would be called for columns of one entry
-        multiply = np.matmul if p.summed else np.multiply
-        order = (*p.stack, *p.rows, *p.columns)
+        multiply = np.matmul if p.left.columns else np.multiply
+        order = (*p.stack, *p.left.rows, *p.right.columns)
         result = p.result.view(self.values, order, box)
-        lengths = (*[1] * len(p.stack), len(p.rows), len(p.columns))
+        lengths = (*[1] * len(p.stack), len(p.left.rows), len(p.right.columns))
         # the sum is the result: BLAS writes it where it belongs
         if p.finish.is_variable and result.dtype == p.dtype:
             matrices = merged(result, lengths)

@@ -140,30 +140,10 @@ Parts: TypeAlias = Mapping[str, Part]
 class StreamedNest:
     """Writes the loops of each row: zero, sum and store, one after the other.
 
-    Along a vector index of the output each entry has a sum of its own, to which each
-    iteration adds several terms. Rewrite, for ``ij,i->j`` with the vector index j::
+    What full steps leave of a sum is added in loops of its own. Partial sums along a
+    summed vector index are added up in pairs at the end::
 
-        for j:  out[j] = sum(i, A[i,j]*x[i])
-
-        for j_tile in parallel:
-            for j' < width:  tile[j'] = 0
-            for i_step < floor(N/step):
-                for j' < width:
-                    tile[j'] += A[step*i_step, width*j_tile + j']*x[step*i_step] + ...
-            for i after these, j' < width:  tile[j'] += ...
-            for j' < width:  out[width*j_tile + j'] = tile[j']
-
-    Along a vector index that is summed there are several partial sums, so that no
-    addition waits for the one before. Rewrite, for ``ij->i`` and the vector index j::
-
-        for i:  out[i] = sum(j, A[i,j])
-
-        for i in parallel:
-            tile[0], ..., tile[step - 1], total = 0
-            for j_step < floor(N/step):
-                for lane < step unrolled:  tile[lane] += A[i, step*j_step + lane]
-            for j after these:  total += A[i,j]
-            out[i] = total + ((tile[0] + tile[1]) + ...)
+        out[i] = total + ((tile[0] + tile[1]) + (tile[2] + tile[3]))
     """
 
     def __init__(self, schedule: Schedule, streams: Streams) -> None:

@@ -10,6 +10,7 @@ plain loops of which the compiler makes vectors::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -30,7 +31,6 @@ from feinsum.transforms.library.streaming_cost import (
 )
 from feinsum.transforms.primitives import (
     Schedule,
-    SplitLoops,
     begin,
     split,
     stage_operand,
@@ -61,7 +61,10 @@ def rowwise(
         index: the output index.
         block: its values per work-group.
     """
-    return _split(begin(t_unit, nest), parameters)[0].t_unit
+    schedule = begin(t_unit, nest)
+    iname = schedule.inames[text(parameters, "index")]
+    size = number(parameters, "block")
+    return split(schedule, iname, size, outer_tag="g.0")[0].t_unit
 
 
 def rowwise_on_cpus(
@@ -84,16 +87,13 @@ def rowwise_on_cpus(
         sums: ``in_order`` of the loops, or in ``any_order``.
         vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
     """
-    schedule, block = _split(begin(t_unit, nest), parameters)
-    for name in _evaluated_ahead(schedule, text(parameters, "index")):
+    schedule, index = begin(t_unit, nest), text(parameters, "index")
+    size = number(parameters, "block")
+    schedule, block = split(schedule, schedule.inames[index], size, outer_tag="g.0")
+    for name in _evaluated_ahead(schedule, index):
         schedule, _ = stage_operand(schedule, name, (block.outer, block.inner))
     sums, vectors = text(parameters, "sums"), text(parameters, "vectors")
     return with_hints(schedule, sums=sums, vectors=vectors).t_unit
-
-
-def _split(schedule: Schedule, parameters: Parameters) -> tuple[Schedule, SplitLoops]:
-    iname = schedule.inames[text(parameters, "index")]
-    return split(schedule, iname, number(parameters, "block"), outer_tag="g.0")
 
 
 def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
@@ -127,26 +127,23 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     long = [i for i in einsum.output if is_long(einsum.extents[i])]
     long.sort(key=lambda i: -typical(einsum.extents[i]))
-    if not long:
-        return None
     table: Table = {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
-    return Space(table, is_searched=not suits_packing(einsum))
+    return Space(table, is_searched=not suits_packing(einsum)) if long else None
 
 
 def _space_with_hints(workload: Workload) -> Space | None:
-    einsum = workload.einsum
     space = _space(workload)
     if space is None:
         return None
-    space = replace(space, table={**space, "sums": sums_of(einsum), "vectors": VECTORS})
-    *outer, last = einsum.output
-    # blocks of the last index are short pieces of lines
-    return replace(
-        space,
-        candidates=lambda: (
-            p for p in space.points() if not outer or p["index"] != last
-        ),
-    )
+    *outer, last = workload.einsum.output
+    hints = {"sums": sums_of(workload.einsum), "vectors": VECTORS}
+    hinted = replace(space, table={**space, **hints})
+
+    def candidates() -> Iterator[Parameters]:
+        # blocks of the last index are short pieces of lines
+        return (p for p in hinted.points() if not outer or p["index"] != last)
+
+    return replace(hinted, candidates=candidates)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

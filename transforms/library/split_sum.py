@@ -11,8 +11,8 @@ threads. With 16 parts, each thread sums 2,500 rows at a time::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import loopy as lp
 from constantdict import constantdict
@@ -64,7 +64,7 @@ def split_sum(
             ones.
     """
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
-    t_unit, cut, part = _cut(t_unit, nest, index, n_parts)
+    t_unit, cut = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
     # The parts are one step of a path: a product of all operands that keeps the new
     # index.
@@ -73,7 +73,7 @@ def split_sum(
         einsum.n_operands,
         einsum.batch_size,
         einsum.inputs,
-        (part, *einsum.output),
+        (_part(index), *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
     t_unit = apply_recipes(t_unit, nests, _recipes(nest.einsum, parameters))
@@ -82,89 +82,70 @@ def split_sum(
 
 def _cut(
     t_unit: lp.TranslationUnit, nest: LoopNest, index: str, n_parts: int
-) -> tuple[lp.TranslationUnit, LoopNest, str]:
-    """Return the nest with two indices for one, and the name of the outer one.
+) -> tuple[lp.TranslationUnit, LoopNest]:
+    """Return the nest with two indices for one.
 
     Each use of an array reads through a rule of its own, in which ``i`` is
     ``n*part + i'``.
     """
-    kernel = t_unit[nest.kernel_name]
-    einsum = nest.einsum
-    cut = _Cut.of(einsum, index, n_parts)
+    kernel, old = t_unit[nest.kernel_name], nest.einsum
+    einsum = _cut_einsum(old, index, n_parts)
+    size = einsum.extents[_inside(index)]
     unused = kernel.get_var_name_generator()
     rules, rule_of = dict(kernel.substitutions), {}
-    for row, new_row in zip(einsum.rows, cut.einsum.rows, strict=True):
-        pairs = zip(row, new_row, einsum.inputs, strict=True)
-        for old, new, term in pairs:
-            rule = str(unused(f"{old.name}_cut"))
+    for row, new_row in zip(old.rows, einsum.rows, strict=True):
+        for read, new, term in zip(row, new_row, old.inputs, strict=True):
+            rule = str(unused(f"{read.name}_cut"))
             arguments = [str(unused(f"_{i}")) for i in _cut_term(term, index)]
-            left = iter(arguments)
+            left = map(var, arguments)
             points = [
-                cut.size * var(next(left)) + var(next(left))
-                if i == index
-                else var(next(left))
+                size * next(left) + next(left) if i == index else next(left)
                 for i in term
             ]
-            body = var(nest.rules[old.name])(*points)
+            body = var(nest.rules[read.name])(*points)
             rules[rule] = lp.SubstitutionRule(rule, tuple(arguments), body)
             rule_of[new.name] = rule
     points_of_all = {i: point for i, point in nest.points.items() if i != index}
-    points_of_all |= points_of({i: str(unused(i)) for i in (cut.part, cut.inside)})
+    points_of_all |= points_of(
+        {i: str(unused(i)) for i in (_part(index), _inside(index))}
+    )
     changed = replace(
         nest,
-        einsum=cut.einsum,
+        einsum=einsum,
         points=constantdict(points_of_all),
         rules=constantdict(rule_of),
     )
-    unit = t_unit.with_kernel(kernel.copy(substitutions=constantdict(rules)))
-    return unit, changed, cut.part
+    kernel = kernel.copy(substitutions=constantdict(rules))
+    return t_unit.with_kernel(kernel), changed
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """An einsum in which an index has become two.
-
-    Attributes:
-        size: entries of a part.
-    """
-
-    index: str
-    part: str
-    inside: str
-    size: int
-    einsum: BatchedEinsum
-
-    @classmethod
-    def of(cls, einsum: BatchedEinsum, index: str, n_parts: int) -> _Cut:
-        part, inside = _names(index)
-        extent = einsum.extents[index]
-        assert isinstance(extent, int)
-        extents: Mapping[str, Extent] = {
-            **einsum.extents,
-            part: n_parts,
-            inside: extent // n_parts,
-        }
-
-        rows = tuple(
-            tuple(
-                replace(
-                    operand,
-                    name=f"{operand.name}_{row}_{k}",
-                    shape=tuple(extents[i] for i in _cut_term(term, index)),
-                )
-                for k, (operand, term) in enumerate(
-                    zip(operands, einsum.inputs, strict=True)
-                )
+def _cut_einsum(einsum: BatchedEinsum, index: str, n_parts: int) -> BatchedEinsum:
+    """An einsum in which an index has become two; each use of an array has a name."""
+    extent = einsum.extents[index]
+    assert isinstance(extent, int)
+    extents: dict[str, Extent] = {**einsum.extents}
+    extents |= {_part(index): n_parts, _inside(index): extent // n_parts}
+    inputs = tuple(_cut_term(term, index) for term in einsum.inputs)
+    rows = tuple(
+        tuple(
+            replace(
+                operand,
+                name=f"{operand.name}_{row}_{k}",
+                shape=tuple(extents[i] for i in inputs[k]),
             )
-            for row, operands in enumerate(einsum.rows)
+            for k, operand in enumerate(operands)
         )
-        inputs = tuple(_cut_term(term, index) for term in einsum.inputs)
-        changed = BatchedEinsum(einsum.output, inputs, rows)
-        return cls(index, part, inside, extent // n_parts, changed)
+        for row, operands in enumerate(einsum.rows)
+    )
+    return BatchedEinsum(einsum.output, inputs, rows)
 
 
-def _names(index: str) -> tuple[str, str]:
-    return f"{index}_part", f"{index}_inside"
+def _part(index: str) -> str:
+    return f"{index}_part"
+
+
+def _inside(index: str) -> str:
+    return f"{index}_inside"
 
 
 def _cut_term(term: IndexList, index: str) -> IndexList:
@@ -173,7 +154,7 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
     >>> _cut_term(("i", "j"), "i")
     ('i_part', 'i_inside', 'j')
     """
-    pairs = (_names(i) if i == index else (i,) for i in term)
+    pairs = ((_part(i), _inside(i)) if i == index else (i,) for i in term)
     return tuple(i for pair in pairs for i in pair)
 
 
@@ -252,8 +233,9 @@ def _nests(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[BatchedEinsum, BatchedEinsum]:
     """Return the sums of all parts, and the sum of these."""
-    cut = _Cut.of(einsum, text(parameters, "index"), number(parameters, "parts"))
-    first = replace(cut.einsum, output=(cut.part, *einsum.output))
+    index, n_parts = text(parameters, "index"), number(parameters, "parts")
+    cut = _cut_einsum(einsum, index, n_parts)
+    first = replace(cut, output=(_part(index), *einsum.output))
     partial = tuple(first.extents[i] for i in first.output)
     rows = tuple(
         (Operand(f"partial{k}", partial, dtype),)

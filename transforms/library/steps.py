@@ -141,14 +141,6 @@ def split_nest(
     Products are arrays in global memory, and all of one nest is done before the next
     one begins. Rows that share both factors share the product.
 
-    Rewrite, for ``ij,jk,kl->il`` and the step that multiplies B and C::
-
-        for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
-
-        for j', l':  product[j',l'] = sum(k', B[j',k']*C[k',l'])
-        (wait for all work-groups)
-        for i, l:  out[i,l] = sum(j, A[i,j]*product[j,l])
-
     Args:
         steps: each after those whose products it reads; not the last one.
 
