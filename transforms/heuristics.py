@@ -6,7 +6,8 @@ Cycles are those of one core. ``make trials`` records times of many recipes, and
 ``make bench-everyday`` shows what predictions are worth: run both before a change of a
 number and after it.
 
-Limits of what a family offers are not here, but beside its space.
+Limits of what spaces offer come last; they bound the number of configurations, and the
+benchmark of a section shows whether one that was left out would have been faster.
 """
 
 from __future__ import annotations
@@ -163,3 +164,181 @@ PRODUCT_S = 1e-7
 
 MOST_BYTES = np.iinfo(np.intp).max
 """Of an array; numpy makes none that is larger, not even to look at it."""
+
+# Spaces of generic, unroll_and_jam and rowwise: ``make bench-fallback``.
+
+MIN_LENGTH = 16
+"""Shorter loops cost more for each of their iterations."""
+
+STRIDED_WEIGHT = 4
+"""What an entry costs if its neighbours are not used with it."""
+
+GROUP_POINTS = 1 << 15
+"""Iterations of a work-group that make its start negligible."""
+
+SUMS_BYTES = 1 << 16
+"""Of the sums of all rows; more would leave the first levels of a cache."""
+
+FUNCTION_TILE_BYTES = 1 << 14
+"""Of an operand at one value of the index; more would leave the first cache."""
+
+# Elements in the lanes: element_blocked. ``make bench-dgfem``.
+
+MAX_ELEMENT_LANES = 8
+"""Of double precision that are searched; so long are the vectors of AVX-512."""
+
+ELEMENT_TILE_BYTES = 1 << 18
+"""Private memory of a work-group; larger tiles leave the second cache level."""
+
+MAX_BATCH_ROWS = 4
+"""Of a batch that is searched: for more, Loopy takes too long for the tiles."""
+
+# Long sums: split_sum. ``make bench-bandwidth``.
+
+MAX_RESULTS = 4096
+"""Of a row; more are work enough for all threads."""
+
+MIN_TERMS = 1 << 15
+"""Of all results; fewer are added sooner than a thread is woken."""
+
+MIN_SUM_LENGTH = 256
+"""Terms of each result; fewer are no long sum."""
+
+MIN_PARTS, MAX_PARTS = 4, 512
+"""Fewer leave threads idle; the parts are added up by one nest, of so many terms."""
+
+N_PARTS_OFFERED = 4
+"""Numbers of parts that are searched for one index."""
+
+# Spaces of packed tiles: packed_contraction. ``make bench-tccg``, ``make bench-dgfem``.
+
+MIN_LANES = 4
+"""Least extent of a vectorized index: with less, most lanes are idle."""
+
+HEIGHTS, WIDTHS = (192, 384, 96, 48, 512), (1536, 768, 384, 192, 96, 48)
+"""Of a tile. Most are multiples of 48, since most register tiles are parts of 48: only
+the last tile of an index is cut.
+"""
+
+DEPTHS = (160, 256, 128, 96, 384, 64)
+"""Terms that are packed at once. The first fills 245 KB with the first height in double
+precision; deeper tiles load and store the sums less often, but leave the caches.
+"""
+
+VECTORS, ROWS = (1, 2, 3, 4, 5), (2, 3, 4, 6, 8, 12)
+"""Of a register tile, which loads ``vectors + rows`` values for ``vectors * rows``
+products; 2 x 6 and 3 x 4 are the largest for which 16 registers suffice.
+"""
+
+N_PAIRS = 4
+"""Of a vector index and a register index, among which a prediction chooses."""
+
+PACK_BYTES = 400_000
+"""Of all packs on the left together; larger ones leave the second cache level."""
+
+LARGE_TILE = 12
+"""Sums of register tiles that are proposed with several widths and heights: the extents
+decide which of them share the work among cores evenly.
+"""
+
+PRIVATE_BYTES = 6_000_000
+"""Of all private arrays of a work-item: a thread's stack has to hold them."""
+
+MIN_TILES = 4
+"""Which run in parallel; fewer do only if the output is small."""
+
+STREAMED_ENTRIES = 1_000_000
+"""Outputs of more are best stored past the caches."""
+
+N_REGISTERS = 16
+"""Vector registers of a core that has the fewest."""
+
+PANEL_BYTES = 1 << 15
+"""Of what a register tile reads on the right, from the first level."""
+
+LINE_ENTRIES = 8
+"""Entries of a line of a cache, in double precision."""
+
+MIN_PACKED_REUSE = 16
+"""Of einsums for which families without packing are not worth a trial."""
+
+MAX_UNROLLED = 16
+"""Terms of a sum that is written out, of folded and postponed indices together."""
+
+# Orders of contraction: contraction_path, library_path. ``make bench-everyday``.
+
+MAX_PATH_OPERANDS = 16
+"""Of an einsum contracted along a path: each step is a kernel to compile."""
+
+MAX_PATHS = 4
+"""Each path multiplies the configurations of a search."""
+
+NEAR_LEAST = 4
+"""How many times the fewest operations a path may take to be worth a trial."""
+
+FEWER_OPERATIONS = 8
+"""Least ratio of the operations of one nest to those of a path."""
+
+FEWER_THAN_PACKED = 2
+"""The same ratio for packed tiles, for einsums that are searched."""
+
+FUSED_BYTES = 1 << 17
+"""Of all arrays for one value of the outer index: they stay in the second cache."""
+
+STAGED_BYTES = 1 << 24
+"""Of products and results that leave all caches: fused steps are tried first."""
+
+MIN_OUTER = 64
+"""Values of an outer index that keep all cores at work."""
+
+MAX_ITERATION_TERMS = 12
+"""That an iteration adds to an entry of a product."""
+
+# Operands that numpy evaluates: library_contraction. ``make bench-everyday``.
+
+LIBRARY_BLOCKS = (16, 4, 64, 1, 256)
+"""Values of the index at a time: operands that are functions are evaluated into memory
+that stays in the caches until the product reads it, in few calls of the library.
+"""
+
+MIN_LIBRARY_REUSE = 4
+"""Below it the arrays take longer to read than the matrix products to compute."""
+
+PIECE_ENTRIES = 1 << 19
+"""Of what is evaluated or moved at once: all of it stays in the last cache level."""
+
+FEW_ENTRIES = 1 << 15
+"""They are evaluated sooner than a thread is started."""
+
+# Sparse operands: sparse_nest. ``make bench-sparse``.
+
+SPARSE_LANES, SPARSE_TILES = (1, 2, 4, 8, 16), (0, 16, 32, 64, 128)
+"""Entries of a vector, and of the lanes' index at a time; 0 for all of it."""
+
+MAX_SPARSE_ROWS = 16
+"""Of a batch: each row adds its own statements to the kernel, and needs registers."""
+
+N_SPARSE_PATHS = 4
+"""Paths whose best nest is offered, besides the best of all."""
+
+POOR_NEST = 10
+"""A path is left out if its nest is estimated so many times slower than the best."""
+
+USUAL_EXTENT, USUAL_FIBER = 4096, 8
+"""Default extent of an index and default length of a fiber of a tree."""
+
+VECTOR_BYTES = 32
+"""Of the registers of most processors."""
+
+N_CHUNKS = 128
+"""Equal parts of the root's nodes, more than threads, which take them dynamically."""
+
+N_COPIES = 8
+"""Of the result, and of large buffers, each for one of as many chunks: so many threads
+can take part.
+"""
+
+TILE_VECTORS = 4
+"""Of lanes whose extent is known only in a call: so few stay in registers, and the tree
+is read once for each tile.
+"""

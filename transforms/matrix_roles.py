@@ -34,10 +34,8 @@ from itertools import combinations
 
 from feinsum.contraction import classify_indices
 from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.roles import carriers, has_blas_dtype, volume
-
-MAX_UNROLLED = 16
-"""Terms of a sum that is written out, of folded and postponed indices together."""
 
 
 @dataclass(frozen=True)
@@ -199,5 +197,5 @@ def _packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
             is_shared = on_left.intersection(roles.postponed, einsum.inputs[right])
             if not roles.summed or roles.unmatched or is_shared:
                 continue
-            if volume(einsum, (*roles.folded, *roles.postponed)) <= MAX_UNROLLED:
+            if volume(einsum, (*roles.folded, *roles.postponed)) <= cpu.MAX_UNROLLED:
                 yield roles

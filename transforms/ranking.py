@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, with_extents
+from feinsum.machine import Machine
 from feinsum.records import TransformSpec
-from feinsum.transforms.cost import Machine, SizedEinsum
+from feinsum.transforms.cost import SizedEinsum
 from feinsum.transforms.registry import Transform, proposed
 from feinsum.transforms.roles import RUN_TIME_EXTENT
 

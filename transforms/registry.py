@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from itertools import islice, product
-from typing import TypeAlias, get_args
+from itertools import chain, islice, product
+from typing import NamedTuple, TypeAlias, get_args
 
 import loopy as lp
 
@@ -41,10 +41,11 @@ from feinsum.errors import (
     UnknownTransformError,
 )
 from feinsum.ir import BatchedEinsum, Workload, WorkloadLike, workload_of
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.records.environment import DeviceKind
-from feinsum.transforms.cost import Machine
+from feinsum.transforms.cost import points
 
 ALL_DEVICES: frozenset[DeviceKind] = frozenset(get_args(DeviceKind))
 Parameters: TypeAlias = Mapping[str, ParameterValue]
@@ -59,21 +60,16 @@ Cost: TypeAlias = Callable[[BatchedEinsum, Parameters, Machine], float]
 class Space(Mapping[str, tuple[ParameterValue, ...]]):
     """The configurations of a family for one workload.
 
-    Functions are called only when they are needed: a space is made for every recipe
-    that is checked, and its starting points may take a search.
-
     Attributes:
-        table: the values of each parameter, the recommended one first. Values that are
-            offered only at some sizes must be admitted at others.
+        table: the values of each parameter, the recommended one first.
         constraint: returns why a configuration is pointless, or None; at unknown sizes
             it must reject no more than at some known ones.
-        starts: configurations, besides the recommended one, with which a search begins,
-            for example for processors with longer vectors.
-        proposals: configurations among which predictions choose by their costs; by
-            default the recommended one and the starts. Some may be pointless.
-        proposes_all: whether predictions choose among all configurations instead.
-        admits: whether a recorded recipe may have a value that is not offered; may
-            raise InvalidParameterError itself.
+        candidates: configurations among which predictions choose by their costs, best
+            first; some may be pointless. By default all. A function, because a space is
+            made for every recipe that is checked, and candidates may take a search.
+        open: parameters of which a recorded recipe may have values that are not
+            offered, or at other sizes only, such as orders of contraction; the
+            constraint judges these.
         is_searched: whether searches try the family. Recorded recipes are used anyway.
 
     >>> space = Space({"lanes": (4, 8), "rows": (2, 3)},
@@ -84,11 +80,9 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
     table: Table
     constraint: Callable[[Parameters], str | None] = lambda _parameters: None
-    starts: Callable[[], Iterable[Parameters]] = lambda: ()
-    proposals: Callable[[], Iterable[Parameters]] | None = None
-    proposes_all: bool = False
-    admits: Callable[[str, ParameterValue], bool] = lambda _name, _value: False
-    is_searched: Callable[[], bool] = lambda: True
+    candidates: Callable[[], Iterable[Parameters]] | None = None
+    open: frozenset[str] = frozenset()
+    is_searched: bool = True
 
     def __getitem__(self, name: str) -> tuple[ParameterValue, ...]:
         return self.table[name]
@@ -103,22 +97,14 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
         """Yield every configuration that the constraint allows."""
         return self._allowed(choices(self))
 
-    def recommended(self) -> Parameters | None:
-        """Return the first of these, if there is one."""
-        return next(self.points(), None)
-
     def proposed(self) -> Iterator[Parameters]:
         """Yield the configurations from which predictions choose."""
-        if self.proposals is not None:
-            yield from self._allowed(self.proposals())
-        elif self.proposes_all:
-            yield from self.points()
-        else:
-            yield from islice(self.points(), 1)
-            yield from self.starts()
+        if self.candidates is None:
+            return self.points()
+        return self._allowed(self.candidates())
 
-    def _allowed(self, candidates: Iterable[Parameters]) -> Iterator[Parameters]:
-        return (point for point in candidates if self.constraint(point) is None)
+    def _allowed(self, points: Iterable[Parameters]) -> Iterator[Parameters]:
+        return (point for point in points if self.constraint(point) is None)
 
 
 def choices(space: Table) -> Iterator[Parameters]:
@@ -135,25 +121,51 @@ def space_of_parts(
     proposals: Callable[[Workload], Iterable[Parameters]] | None = None,
     proposes_all: bool = False,
 ) -> Callable[[Workload], Space | None]:
-    """Return the ``space`` of a family whose parts are functions of the workload."""
+    """Return the ``space`` of a family whose parts are functions of the workload.
+
+    Candidates are the recommended configuration, the starts, and then the proposals,
+    or all points.
+    """
 
     def space(workload: Workload) -> Space | None:
         values = table(workload)
         if values is None:
             return None
-        return Space(
-            values,
-            partial(constraint, workload) if constraint else _find_no_problem,
-            starts=partial(starts, workload),
-            proposals=partial(proposals, workload) if proposals else None,
-            proposes_all=proposes_all,
-        )
+        points = Space(values, partial(constraint, workload) if constraint else _pass)
+
+        def candidates() -> Iterator[Parameters]:
+            more = points.points() if proposes_all else ()
+            proposed = proposals(workload) if proposals else more
+            yield from chain(islice(points.points(), 1), starts(workload), proposed)
+
+        return replace(points, candidates=candidates)
 
     return space
 
 
-def _find_no_problem(_parameters: Parameters) -> None:
-    """Return the constraint of spaces without one."""
+def _pass(_parameters: Parameters) -> None:
+    """The constraint of spaces without one."""
+
+
+class Steps(NamedTuple):
+    """The nests of a family that makes several out of one.
+
+    Attributes:
+        einsums: what each nest computes.
+        stored: those of them whose results are intermediates in global memory.
+        recipes: returns the recipe of each nest.
+    """
+
+    einsums: Sequence[BatchedEinsum]
+    stored: Sequence[BatchedEinsum]
+    recipes: Callable[[], Sequence[TransformSpec]]
+
+
+N_STARTS = 8
+"""Candidates of a family whose kernels are worth a look by themselves."""
+
+STEPS = "steps"
+"""The parameter of such families that names the recipes, or a way to choose them."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +182,8 @@ class Transform:
         devices: the kinds of devices for its recipes.
         is_sparse: whether the family is for einsums with a sparse operand; others are
             for those without.
-        intermediate_bytes: size of the arrays that hold products of operands, for an
-            einsum with known extents; for families of several nests.
-        in_full: the same configuration with parameters that mean the same in every
-            version of this package, as stored in facts; for families that leave choices
-            to costs.
+        steps: the nests into which it divides an einsum with known extents, for
+            families of several nests.
     """
 
     name: str
@@ -185,10 +194,7 @@ class Transform:
     cost: Cost | None = None
     devices: frozenset[DeviceKind] = ALL_DEVICES
     is_sparse: bool = False
-    intermediate_bytes: Callable[[BatchedEinsum, Parameters], int] | None = None
-    in_full: Callable[[BatchedEinsum, Parameters], Parameters] = (
-        lambda _einsum, parameters: parameters
-    )
+    steps: Callable[[BatchedEinsum, Parameters], Steps] | None = None
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -209,9 +215,29 @@ class Transform:
         return values if isinstance(values, Space) else Space(values)
 
     def starts(self, subject: WorkloadLike) -> tuple[Parameters, ...]:
-        """Return the configurations with which a search begins, besides the first."""
+        """Return the first few candidates besides the recommended configuration."""
         space = self.offered(subject)
-        return () if space is None else tuple(space.starts())
+        if space is None or space.candidates is None:
+            return ()
+        first: list[Parameters] = [*islice(space.points(), 1)]
+        for point in space.proposed():
+            if point not in first:
+                first.append(point)
+            if len(first) > N_STARTS:
+                break
+        return tuple(first[1:])
+
+    def intermediate_bytes(self, einsum: BatchedEinsum, parameters: Parameters) -> int:
+        """Return the size of the arrays that hold products of operands.
+
+        Args:
+            einsum: with known extents.
+        """
+        stored = self.steps(einsum, parameters).stored if self.steps else ()
+        return sum(
+            points(step, step.output) * sum(x.itemsize for x in step.output_dtypes)
+            for step in stored
+        )
 
 
 REGISTRY: dict[tuple[str, int], Transform] = {}
@@ -299,13 +325,20 @@ def applicable_transforms(
     newest = [REGISTRY[key] for key in dict(suited).items()]
     workload = workload_of(subject)
     spaces = ((transform, transform.offered(workload)) for transform in newest)
-    return tuple(t for t, space in spaces if space is not None and space.is_searched())
+    return tuple(t for t, space in spaces if space is not None and space.is_searched)
 
 
 def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
-    """Return the recipe as stored in a fact, which leaves nothing to costs."""
-    transform = find_transform(spec.name, spec.version)
-    return transform.spec(transform.in_full(einsum, spec.parameters))
+    """Return the recipe as stored in a fact, which names the recipes of all steps.
+
+    Costs choose among them otherwise, and later versions of this package may correct
+    these.
+    """
+    steps = find_transform(spec.name, spec.version).steps
+    if steps is None:
+        return spec
+    named = tuple(map(str, steps(einsum, spec.parameters).recipes()))
+    return replace(spec, parameters={**spec.parameters, STEPS: named})
 
 
 def renewed(spec: TransformSpec) -> TransformSpec:
@@ -367,7 +400,7 @@ def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
         )
     for name, value in spec.parameters.items():
         is_offered = repr(value) in map(repr, space[name])  # True is not 1
-        if not (is_offered or space.admits(name, value)):
+        if not (is_offered or name in space.open):
             raise InvalidParameterError(
                 f"{spec}: {name}={value!r} is outside its space {list(space[name])}"
             )

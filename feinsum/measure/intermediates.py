@@ -70,7 +70,7 @@ def has_room(
         limit: bytes; by default :func:`intermediate_limit_bytes`.
     """
     transform = REGISTRY.get((spec.name, spec.version))
-    if transform is None or transform.intermediate_bytes is None:
+    if transform is None or transform.steps is None:
         return True
     if any(x.name not in sizes for x in einsum.size_params):
         return True
@@ -91,7 +91,7 @@ def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     return all(
         has_room(transform.spec(parameters), einsum, sizes, limit)
         for transform in REGISTRY.values()
-        if transform.intermediate_bytes is not None
+        if transform.steps is not None
         for parameters in proposed(transform, Workload(einsum, sizes))
     )
 

@@ -8,7 +8,7 @@ from feinsum.nests.cost import (
     TermGroup,
     evaluate,
 )
-from feinsum.nests.estimate import CoreModel, EstimatedTime
+from feinsum.nests.estimate import EstimatedTime
 from feinsum.nests.form import (
     Multiply,
     NestForm,
@@ -58,7 +58,6 @@ from feinsum.nests.search import (
 __all__ = [
     "BestNest",
     "Buffer",
-    "CoreModel",
     "Cost",
     "EstimatedTime",
     "Factor",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf, prod
 
+from feinsum.machine import TYPICAL, Machine
 from feinsum.nests.cost import (
     TermGroup,
     crossing_buffers,
@@ -21,39 +22,16 @@ from feinsum.nests.cost import (
 from feinsum.nests.form import COPIES_BYTES, is_apart
 from feinsum.nests.networks import Factor, FactorProduct, Network, Path, Sizes
 
+VECTOR_NS, CHAIN_NS = 0.25, 1.0
+"""Of a vector product, or of a scalar one; of one of several added to one number."""
 
-@dataclass(frozen=True)
-class CoreModel:
-    """A model of a core; the numbers are typical values, not measurements.
+LOOP_NS, ENTER_NS = 0.5, 3.0
+"""Of an iteration that is not unrolled; to enter a loop of varying length. These are
+typical values, set by ``make bench-sparse``.
+"""
 
-    Attributes:
-        vector_bytes: size of a vector register.
-        register_bytes: maximum size of a buffer in registers.
-        vector_ns: time of a vector product, or of a scalar one.
-        chain_ns: time of one of several products added to one number.
-        loop_ns: time of an iteration that is not unrolled.
-        enter_ns: time to enter a loop of varying length.
-        line_bytes: size of a cache line.
-        levels: capacity in bytes, and ns per byte from there; the last is memory.
-    """
-
-    vector_bytes: int = 32
-    register_bytes: int = 512
-    vector_ns: float = 0.25
-    chain_ns: float = 1.0
-    loop_ns: float = 0.5
-    enter_ns: float = 3.0
-    line_bytes: int = 64
-    levels: tuple[tuple[float, float], ...] = (
-        (32 * 2**10, 0.01),
-        (1 * 2**20, 0.02),
-        (16 * 2**20, 0.05),
-        (float("inf"), 0.12),
-    )
-
-    def byte_ns(self, held_bytes: float) -> float:
-        """Nanoseconds per byte out of data of that size."""
-        return next(ns for capacity, ns in self.levels if held_bytes <= capacity)
+LINE_BYTES = 64
+"""Of a cache line."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +44,7 @@ class EstimatedTime:
     Attributes:
         network: the network to compute.
         sizes: extents, and the profile of the tree.
-        machine: the model of a core.
+        machine: the processor.
         item_bytes: size of an entry.
         index_bytes: size of an index of the tree.
         n_threads: number of threads that share a loop over the root.
@@ -86,7 +64,7 @@ class EstimatedTime:
 
     network: Network
     sizes: Sizes
-    machine: CoreModel = CoreModel()
+    machine: Machine = TYPICAL
     item_bytes: int = 8
     index_bytes: int = 4
     n_threads: int = 1
@@ -111,7 +89,7 @@ class EstimatedTime:
         n_bytes = copies * self._bytes(frozenset(self.network.output))
         if n_bytes > COPIES_BYTES:
             return inf
-        return 2 * n_bytes * self.machine.byte_ns(n_bytes)
+        return 2 * n_bytes * self.machine.fetched_byte_ns(n_bytes)
 
     def _loop_ns(self, part: TermGroup, index: str, body: float) -> float:
         times = repetitions(self.network, self.sizes, part, index)
@@ -123,9 +101,9 @@ class EstimatedTime:
         fetched = n_rows * self._fetched_ns(part, index, innermost=is_innermost)
         if is_innermost and not over_nodes:
             return times * fetched + n_rows * self._vectors_ns(leaves, index, times)
-        chains = n_rows * len(leaves) * self.machine.chain_ns
-        iteration_ns = self.machine.loop_ns + chains + fetched
-        entered = self.machine.enter_ns if over_nodes else 0.0
+        chains = n_rows * len(leaves) * CHAIN_NS
+        iteration_ns = LOOP_NS + chains + fetched
+        entered = ENTER_NS if over_nodes else 0.0
         stream = self._tree_ns(index) if over_nodes else 0.0
         return entered + times * (iteration_ns + stream + body)
 
@@ -148,13 +126,13 @@ class EstimatedTime:
                 accesses = times * self._products(producer, part.ancestors)
                 accesses += self._products(consumer, part.ancestors)
                 moved = buffer_bytes + accesses * self.network.n_rows * self.item_bytes
-                total += moved * self.machine.byte_ns(buffer_bytes)
+                total += moved * self.machine.fetched_byte_ns(buffer_bytes)
         return total
 
     def least(self, path: Path) -> float:
         lanes = self.machine.vector_bytes / self.item_bytes
         products = (least_products(self.network, self.sizes, term) for term in path)
-        rate = lanes * self.n_threads / self.machine.vector_ns
+        rate = lanes * self.n_threads / VECTOR_NS
         return self.network.n_rows * sum(products) / rate
 
     def _vectors_ns(
@@ -167,7 +145,7 @@ class EstimatedTime:
             side_by_side = all(self._is_last(t, index) for t in term.tensors)
             count = ceil(times / lanes) if side_by_side else times
             is_sum = index not in term.result.indices and not side_by_side
-            each = self.machine.chain_ns if is_sum else self.machine.vector_ns
+            each = CHAIN_NS if is_sum else VECTOR_NS
             total += count * each
         return total
 
@@ -202,8 +180,8 @@ class EstimatedTime:
         among = self._bytes(tensor.indices - ancestors)
         moved = self._bytes(tensor.indices - ancestors - {index})
         if not (innermost and self._is_last(tensor, index)):
-            moved = max(moved, self.machine.line_bytes)
-        return moved * self.machine.byte_ns(among)
+            moved = max(moved, LINE_BYTES)
+        return moved * self.machine.fetched_byte_ns(among)
 
     def _in_memory(self, part: TermGroup) -> Iterator[tuple[Factor, int]]:
         """Operands except the tree, and the result, which is read and written."""
@@ -222,7 +200,7 @@ class EstimatedTime:
         is_entry = self.network.level_of[index] == len(nodes) - 1
         each = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
         leaf_bytes = nodes[-1] * (self.index_bytes + self.item_bytes)
-        return each * self.machine.byte_ns(leaf_bytes)
+        return each * self.machine.fetched_byte_ns(leaf_bytes)
 
     def _products(self, term: FactorProduct, ancestors: frozenset[str]) -> float:
         """The approximate number of products of a term within these loops."""

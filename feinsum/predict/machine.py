@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from constantdict import constantdict
 
+from feinsum.machine import LEVELS, Gpu, Machine
 from feinsum.records import Device, DevicePeaks, Processor
 from feinsum.records.environment import CUDA_PLATFORM
-from feinsum.transforms.cost import LEVELS, Gpu, Machine
 
 WIDE_UNITS = {"zen5", "skylake_avx512", "cascadelake", "icelake", "sapphirerapids"}
 """Microarchitectures that begin two multiply-adds of 64 bytes in a cycle."""

@@ -12,8 +12,9 @@ from math import inf
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
+from feinsum.machine import Machine
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
-from feinsum.nests import CoreModel, EstimatedTime, choose_form, network_of, sizes_at
+from feinsum.nests import EstimatedTime, choose_form, network_of, sizes_at
 from feinsum.nests.cost import evaluate
 from feinsum.predict.machine import machine_of
 from feinsum.records import Device, DevicePeaks, ParameterValue, TransformSpec
@@ -171,7 +172,7 @@ def sparse_predictions(
     cost = EstimatedTime(
         network,
         typical_sizes,
-        CoreModel(vector_bytes=machine.vector_bytes),
+        Machine(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )

@@ -75,7 +75,7 @@ MIN_RATE = 1e6
 """No device moves fewer bytes, or does fewer operations, a second."""
 
 SHIPPED = {
-    ("contraction_path", 2), ("element_blocked", 1),
+    ("contraction_path", 3), ("element_blocked", 1),
     ("generic", 1), ("generic", 2), ("gpu_columns", 1), ("gpu_elements", 1),
     ("gpu_matrices", 1), ("gpu_mma", 2), ("gpu_operator", 1),
     ("gpu_operator_mma", 1), ("gpu_operator_mma", 2), ("gpu_points", 1),

@@ -92,8 +92,7 @@ def make_search(
             random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
             return _Listed(rest)
         case "tpe":
-            starts = [t.spec(p) for t in transforms for p in t.starts(workload)]
-            return _Tpe(spaces, starts, seed)
+            return _Tpe(spaces, seed)
 
 
 def check_strategy(strategy: str) -> None:
@@ -164,9 +163,9 @@ class _Listed:
 class _Tpe:
     """Optuna's tree-structured Parzen estimator, after promising configurations.
 
-    First comes what is preferred, then the recommended configuration of each family and
-    what else families start with, then the best of these with one parameter changed at
-    a time, and with all of the changes that made it faster. From then on every other
+    First comes what is preferred, then the recommended configuration of each family,
+    then the best of these with one parameter changed at a time, and with all of the
+    changes that made it faster. From then on every other
     proposal is the best so far with one parameter changed, so that searches with other
     seeds end at like ones. What is proposed and not answered yet counts as bad until it
     is, so that nothing close to it is proposed beside it.
@@ -178,7 +177,6 @@ class _Tpe:
     def __init__(
         self,
         spaces: dict[Transform, list[TransformSpec]],
-        starts: Sequence[TransformSpec],
         seed: int,
     ) -> None:
         with requiring("optuna", "tune", "a tuning that learns"):
@@ -194,8 +192,7 @@ class _Tpe:
         }
         self.left: dict[TransformSpec, None] = dict.fromkeys(_interleave(spaces))
         self.n_configurations = len(self.left)
-        heads = [next(iter(specs.values())) for specs in self._specs.values()]
-        self._first = [*heads, *starts]
+        self._first = [next(iter(specs.values())) for specs in self._specs.values()]
         self._trials: dict[TransformSpec, Any] = {}
         self._costs: dict[TransformSpec, float] = {}
         self._guesses = self._generate_guesses()

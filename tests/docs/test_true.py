@@ -63,17 +63,16 @@ def test_the_example_of_the_readme_runs(tmp_path, environment):
 
 
 def test_the_example_of_a_transform_works(tmp_path, environment):
-    """The module of the guide registers a transform; its own test passes."""
+    """Its script tunes, records and serves a schedule; its test passes."""
     blocks = fenced(page("docs/how-to/add-a-transform.md"), "python")
     for block in blocks:
         (tmp_path / block.split()[1]).write_text(block)
-    assert sorted(p.name for p in tmp_path.glob("*.py")) == [
-        "one_item.py",
-        "test_one_item.py",
-    ]
-    named = environment | {"FEINSUM_TRANSFORMS": "one_item"}
+    script = run(["by_hand.py"], tmp_path, environment)
+    assert script.returncode == 0, script.stderr
+    assert "by_hand@1(block=64)" in script.stdout
+    named = environment | {"FEINSUM_TRANSFORMS": "by_hand"}
     pytest_here = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
-    result = run([*pytest_here, "test_one_item.py"], tmp_path, named)
+    result = run([*pytest_here, "test_by_hand.py"], tmp_path, named)
     assert result.returncode == 0, result.stdout
     assert "1 passed" in result.stdout
 

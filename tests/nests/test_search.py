@@ -7,8 +7,8 @@ from math import inf
 import numpy as np
 import pytest
 
+from feinsum.machine import Machine
 from feinsum.nests import (
-    CoreModel,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
@@ -38,7 +38,7 @@ from tests.nests.paper import BufferDimension, BufferSize, CacheMisses, all_orde
 
 def costs_of(net, sizes):
     loops, operations = IndependentLoops(net, 1), Operations(net, sizes)
-    small = CoreModel(register_bytes=8, levels=((64, 0.1), (256, 1.0), (inf, 5.0)))
+    small = Machine(register_bytes=8, cache_bytes={"L2": 64, "L3": 256})
     return [
         BufferDimension(),
         BufferSize(sizes.extents),

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
+from feinsum.machine import Machine
 from feinsum.predict import has_vectors, hopeless, machine_of, predictions
 from feinsum.records import Device, DevicePeaks, Processor, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.transforms import REGISTRY, check_spec, configurations, find_transform
-from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import at_sizes
 from tests.strategies import einsums
 

@@ -29,7 +29,7 @@ from feinsum.transforms import (
     configurations,
 )
 from feinsum.transforms.library import CONTRACTION_PATH
-from feinsum.transforms.library.paths.pairwise import (
+from feinsum.transforms.library.pairwise import (
     PairwisePath,
     good_paths,
     nest_operations,
@@ -50,7 +50,7 @@ pytestmark = LOOPY_WARNINGS
 
 CHAIN = CHAINS["chain of three"]
 FUSED = CHAINS["chains over one index"]
-PARAMETERS = {"fused": "", "steps": "packed", "lanes": 4, "side": 1536, "depth": 384}
+PARAMETERS = {"fused": "", "steps": "best", "lanes": 4}
 
 
 def recipe(path: object, **others: object) -> TransformSpec:
@@ -147,7 +147,7 @@ def test_a_path_that_is_not_offered_is_valid():
     assert "0,2 0,1" not in CONTRACTION_PATH.offered(CHAIN)["path"]
     assert check_spec(recipe("0,2 0,1"), CHAIN) is CONTRACTION_PATH
     with pytest.raises(InvalidParameterError, match="outside its space"):
-        check_spec(recipe("0,2 0,1", depth=5), CHAIN)
+        check_spec(recipe("0,2 0,1", lanes=5), CHAIN)
 
 
 @given(e=products(), data=st.data())
@@ -176,7 +176,7 @@ def test_good_paths_are_the_same_in_every_process():
     """Names of indices are hashed in another way in each of them."""
     program = (
         "from tests.transforms.support import CHAINS\n"
-        "from feinsum.transforms.library.paths.pairwise import good_paths\n"
+        "from feinsum.transforms.library.pairwise import good_paths\n"
         "print([list(map(str, good_paths(e))) for e in CHAINS.values()])"
     )
     found = {
@@ -290,12 +290,9 @@ def test_literal_extents_are_right(name, size):
 def test_any_path_is_right_for_any_einsum(e, data):
     """Also with scalars, diagonals, outer products and repeated operands."""
     path = data.draw(paths(e.n_operands))
-    others = {
-        "fused": data.draw(st.sampled_from(["", *e.output])),
-        "steps": data.draw(st.sampled_from(["packed", "streamed"])),
-    }
+    fused = data.draw(st.sampled_from(["", *e.output]))
     case = generated(e)
-    parameters = recipe(str(path), **others).parameters
+    parameters = recipe(str(path), fused=fused).parameters
     t_unit = CONTRACTION_PATH.apply(case.t_unit, case.nest, parameters)
     case.assert_right(t_unit, [{x.name: SIZES[x.name] for x in e.size_params}])
 
@@ -357,7 +354,7 @@ def test_products_in_global_memory_are_not_those_of_fused_steps(
     shapes = [tuple(extents[i] for i in term) for term in terms]
     e = einsum(subscripts, *map(array, names, shapes))
     case = generated(e)
-    spec = recipe(path, fused=outer, steps="streamed")
+    spec = recipe(path, fused=outer)
     unit = CONTRACTION_PATH.apply(case.t_unit, case.nest, spec.parameters)
     case.assert_right(unit, [{}])
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.errors import TransformError
-from feinsum.ir import SizeParam, Workload
+from feinsum.ir import SizeParam
+from feinsum.machine import Machine
 from feinsum.records import TransformSpec
 from feinsum.transforms import (
     Transform,
@@ -20,6 +21,7 @@ from feinsum.transforms import (
     find_transform,
 )
 from feinsum.transforms.library import ELEMENT_BLOCKED, PACKED_CONTRACTION
+from feinsum.transforms.ranking import ranked
 from tests.cpus import CPUS
 from tests.portions import spread
 from tests.strategies import SIZES, counts, sketches
@@ -95,14 +97,13 @@ def test_a_random_configuration_is_right(name, spec):
     assert_right(name, spec)
 
 
-def test_what_a_search_starts_with_is_right():
-    """So is the first of what else a family recommends: vectors of 64 bytes."""
-    name = "matrix product"
-    spec = PACKED_CONTRACTION.spec(
-        PACKED_CONTRACTION.starts(Workload(EINSUMS[name]))[0]
-    )
-    assert spec.parameters["lanes"] * EINSUMS[name].operands[0].dtype.itemsize == 64
-    assert_right(name, spec)
+def test_the_best_candidate_is_right():
+    """So is what predictions choose for vectors of 64 bytes."""
+    e = EINSUMS["matrix product"]
+    machine = Machine(vector_bytes=64, fma_bytes=128)
+    spec = ranked(e, {}, [PACKED_CONTRACTION], machine)[0].spec
+    assert spec.parameters["lanes"] * e.operands[0].dtype.itemsize == 64
+    assert_right("matrix product", spec)
 
 
 @pytest.mark.long

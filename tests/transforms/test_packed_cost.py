@@ -6,8 +6,8 @@ import pytest
 
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms.cost import Machine
-from feinsum.transforms.library.packed.packed_contraction import packed_cost
+from feinsum.machine import Machine
+from feinsum.transforms.library.packed.cost import packed_cost
 from feinsum.transforms.ranking import at_sizes
 
 MACHINE = Machine(n_cores=2, vector_bytes=64, fma_bytes=128)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms import configurations
+from feinsum.transforms.heuristics import LINE_ENTRIES
 from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.transforms.library.packed.plan import (
-    LINE,
     PackedTiles,
     PackingPlan,
     make_plan,
@@ -48,7 +48,7 @@ def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
         (plan.rows, width),
         (plan.summed, depth),
     ):
-        largest = max(LINE * units.get(side[-1].index, 1), limit)
+        largest = max(LINE_ENTRIES * units.get(side[-1].index, 1), limit)
         assert prod(cut.size for cut in side) <= largest
     assert set(plan.cuts) == set(sketch.indices)
 

@@ -9,7 +9,8 @@ import pytest
 from constantdict import constantdict
 
 from feinsum.ir import array, einsum
-from feinsum.transforms.cost import Machine, distinct_bytes
+from feinsum.machine import Machine
+from feinsum.transforms.cost import distinct_bytes
 from feinsum.transforms.heuristics import LINE_BYTES
 from feinsum.transforms.library.streaming_cost import read_bytes
 

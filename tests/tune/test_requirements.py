@@ -55,7 +55,7 @@ def nothing_starts(monkeypatch):
 def test_what_does_not_fit_is_refused_before_anything_is_started(extent):
     """With what it takes, and what to do."""
     store = InMemoryStore()
-    problem, path = make_problem(chain(extent)), find_transform("contraction_path", 2)
+    problem, path = make_problem(chain(extent)), find_transform("contraction_path", 3)
     spec = next(iter(configurations(path, problem.einsum)))
     with pytest.raises(MeasurementError, match=r"tuning a c.* takes at least .* GB"):
         tune_einsum(chain(extent), database=store)

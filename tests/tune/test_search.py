@@ -8,7 +8,6 @@ import pytest
 
 from feinsum import array, canonicalize, einsum
 from feinsum.errors import FeinsumError
-from feinsum.ir import Workload
 from feinsum.transforms import applicable_transforms, configurations
 from feinsum.tuning import Strategy, make_search
 
@@ -99,20 +98,6 @@ def test_tpe_begins_with_the_first_of_each_family(einsum):
     assert len(families) >= 2
     found = proposals("tpe", einsum, limit=len(families))
     assert found == [specs[0] for specs in families.values()]
-
-
-def test_tpe_begins_with_what_families_start_with():
-    """Right after the recommended configurations, each once."""
-    transforms = applicable_transforms(GEMM)
-    starts = [
-        t.spec(parameters)
-        for t in transforms
-        for parameters in t.starts(Workload(GEMM))
-    ]
-    assert starts
-    n_first = len(space(GEMM))
-    found = proposals("tpe", GEMM, limit=n_first + len(starts))
-    assert found[n_first:] == starts
 
 
 def test_tpe_goes_on_with_one_change_of_the_best_at_a_time():

@@ -15,9 +15,9 @@ transpose; loops over matrix products).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import loopy as lp
 import numpy as np
@@ -26,20 +26,27 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam, Workload
+from feinsum.ir import BatchedEinsum, IndexList, SizeParam, Workload
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.host.array_function import ArrayFunction, read_function
+from feinsum.transforms.cost import distinct_bytes, points
+from feinsum.transforms.host.array_function import (
+    ArrayFunction,
+    ArrayRead,
+    read_function,
+)
 from feinsum.transforms.host.matrix_product import (
     SUM,
     LibraryProgram,
     ProductRow,
+    Side,
     merged,
     suits_blas,
 )
 from feinsum.transforms.matrix_roles import MatrixRoles, find_roles
+from feinsum.transforms.primitives.schedule import scaled_sum
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     number,
@@ -50,15 +57,6 @@ from feinsum.transforms.roles import (
 
 WHOLE = ""
 """The index of blocks where there is only one."""
-
-BLOCKS = (16, 4, 64, 1, 256)
-"""Values of the index at a time: operands that are functions are evaluated into memory
-that stays in the caches until the product reads it, in few calls of the library.
-"""
-
-
-MIN_REUSE = 4
-"""Below it the arrays take longer to read than the matrix products to compute."""
 
 
 def library_contraction(
@@ -119,24 +117,32 @@ def _space(workload: Workload) -> Space | None:
     if roles is None:
         return None
     if not roles.summed:  # a step of ``library_path``
-        table: Table = {"stacked": ("",), "index": (WHOLE,), "block": BLOCKS[:1]}
-        return Space(table, is_searched=lambda: False)
+        table: Table = {
+            "stacked": ("",),
+            "index": (WHOLE,),
+            "block": cpu.LIBRARY_BLOCKS[:1],
+        }
+        return Space(table, is_searched=False)
+    table = {
+        "stacked": _stacks(einsum, roles),
+        "index": (WHOLE, *einsum.output),
+        "block": cpu.LIBRARY_BLOCKS,
+    }
+    first = {name: values[0] for name, values in table.items()}
     return Space(
-        {
-            "stacked": _stacks(einsum, roles),
-            "index": (WHOLE, *einsum.output),
-            "block": BLOCKS,
-        },
+        table,
         partial(_find_problem, einsum),
-        is_searched=lambda: reuse(einsum) >= MIN_REUSE or not roles.are_matrices,
+        # one block is the fastest, unless an operand is a function
+        lambda: (first,),
+        is_searched=reuse(einsum) >= cpu.MIN_LIBRARY_REUSE or not roles.are_matrices,
     )
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     index, block = text(parameters, "index"), number(parameters, "block")
     if index == WHOLE:
-        return None if block == BLOCKS[0] else "there is only one block"
-    if block != BLOCKS[0] and block >= typical(einsum.extents[index]):
+        return None if block == cpu.LIBRARY_BLOCKS[0] else "there is only one block"
+    if block != cpu.LIBRARY_BLOCKS[0] and block >= typical(einsum.extents[index]):
         return f"all of {index!r} is in one block"
     return None
 
@@ -268,76 +274,53 @@ def products_of(
     Raises:
         TransformError: if numpy cannot evaluate a function of the nest.
     """
-    roles = find_roles(nest.einsum)
+    einsum, roles = nest.einsum, find_roles(nest.einsum)
     assert roles is not None
-    make = _Maker(kernel, nest, roles, parameters)
-    return tuple(map(make.product, range(nest.einsum.batch_size)))
+    expand = SubstitutionRuleExpander(kernel.substitutions)
+    extents = {i: nest.extent(i) for i in einsum.indices}
+    output = {nest.inames[index]: index for index in einsum.output}
+    index = text(parameters, "index")
+    stack = tuple(text(parameters, "stacked").split())
+    rows, columns = (
+        tuple(i for i in side if i not in stack) for side in (roles.rows, roles.columns)
+    )
 
+    def read(expression: Any, indices: Mapping[str, str] = output) -> ArrayFunction:
+        expanded = expand(expression)
+        return read_function(kernel, expanded, indices, extents, extra=(SUM,))
 
-@dataclass(frozen=True)
-class _Maker:
-    """Reads the functions of a nest."""
+    def side_of(k: int, position: int, rows: IndexList, columns: IndexList) -> Side:
+        rule = kernel.substitutions[nest.rules[einsum.rows[k][position].name]]
+        term = einsum.inputs[position]
+        indices = dict(zip(rule.arguments, term, strict=True))
+        return Side(read(rule.expression, indices), term, rows, columns)
 
-    kernel: lp.LoopKernel
-    nest: LoopNest
-    roles: MatrixRoles
-    parameters: Parameters
-
-    def product(self, k: int) -> ProductRow:
-        """Describe row ``k`` as matrix products."""
-        einsum, roles = self.nest.einsum, self.roles
-        row, right = einsum.rows[k], roles.right
-        index = text(self.parameters, "index")
-        stack = tuple(text(self.parameters, "stacked").split())
+    def product_of(k: int) -> ProductRow:
         return ProductRow(
-            left=self._operand(row[1 - right], einsum.inputs[1 - right]),
-            right=self._operand(row[right], einsum.inputs[right]),
-            result=self._result(k),
-            finish=self._finish(k),
+            left=side_of(k, 1 - roles.right, rows, roles.summed),
+            right=side_of(k, roles.right, roles.summed, columns),
+            result=_result(read, nest.assignees[k]),
+            finish=read(_finished(nest.scales[k], nest.shifts[k])),
             stack=(*roles.batch, *stack),
-            rows=tuple(i for i in roles.rows if i not in stack),
-            columns=tuple(i for i in roles.columns if i not in stack),
-            summed=roles.summed,
-            left_term=einsum.inputs[1 - right],
-            right_term=einsum.inputs[right],
             index=None if index == WHOLE else index,
-            block=number(self.parameters, "block"),
-            dtype=row[0].dtype,
+            block=number(parameters, "block"),
+            dtype=einsum.rows[k][0].dtype,
         )
 
-    def _operand(self, operand: Operand, term: IndexList) -> ArrayFunction:
-        rule = self.kernel.substitutions[self.nest.rules[operand.name]]
-        indices = dict(zip(rule.arguments, term, strict=True))
-        return self._read(rule.expression, indices)
-
-    def _result(self, k: int) -> ArrayFunction:
-        assignee = self.nest.assignees[k]
-        if isinstance(assignee, p.Variable):  # an array of rank 0
-            assignee = p.Subscript(assignee, ())
-        if not isinstance(assignee, p.Subscript):
-            raise TransformError(f"the result {assignee} is not an array")
-        return self._read(assignee, self._output_inames())
-
-    def _finish(self, k: int) -> ArrayFunction:
-        """Return ``shift + scale*sum``, without trivial parts."""
-        scale, shift = self.nest.scales[k], self.nest.shifts[k]
-        value = var(SUM)
-        if not _is_number(scale, 1):
-            value = p.Product(
-                (self._read(scale, self._output_inames()).expression, value)
-            )
-        if not _is_number(shift, 0):
-            value = p.Sum((self._read(shift, self._output_inames()).expression, value))
-        return ArrayFunction(value, self._output_inames())
-
-    def _output_inames(self) -> dict[str, str]:
-        return {self.nest.inames[index]: index for index in self.nest.einsum.output}
-
-    def _read(self, expression: object, indices: Mapping[str, str]) -> ArrayFunction:
-        expand = SubstitutionRuleExpander(self.kernel.substitutions)
-        extents = {i: self.nest.extent(i) for i in self.nest.einsum.indices}
-        return read_function(self.kernel, expand(expression), indices, extents)
+    return tuple(map(product_of, range(einsum.batch_size)))
 
 
-def _is_number(value: object, number: int) -> bool:
-    return isinstance(value, int) and value == number
+def _result(read: Callable[[Any], ArrayFunction], assignee: Any) -> ArrayRead:
+    # an array of rank 0 is assigned without a subscript
+    is_whole = isinstance(assignee, p.Variable)
+    result = read(p.Subscript(assignee, ()) if is_whole else assignee).read
+    if result is None:
+        raise TransformError(f"the result {assignee} is not an array")
+    return result
+
+
+def _finished(scale: Any, shift: Any) -> Any:
+    """Return ``shift + scale*sum``, without trivial parts."""
+    value = scaled_sum(scale, (), var(SUM))
+    is_shifted = not (isinstance(shift, int) and shift == 0)
+    return p.Sum((shift, value)) if is_shifted else value

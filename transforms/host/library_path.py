@@ -2,48 +2,45 @@
 
 For ``ij,jk,kl->il`` and the path ``1,2 0,1``, the host computes ``A @ (B @ C)``. Each
 step is a ``library_contraction``, which may need axes in another order than that in
-which the step before left them; see :mod:`feinsum.transforms.library.paths.pairwise`.
+which the step before left them; see :mod:`feinsum.transforms.library.pairwise`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import loopy as lp
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
+from feinsum.machine import TYPICAL, Machine
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.targets.units import LibraryUnit
-from feinsum.transforms.cost import Machine
 from feinsum.transforms.host.library_contraction import (
     LIBRARY_CONTRACTION,
     check_extents,
     products_of,
 )
 from feinsum.transforms.host.matrix_product import Intermediate, LibraryProgram
-from feinsum.transforms.library.paths.nests import split_nest
-from feinsum.transforms.library.paths.pairwise import (
+from feinsum.transforms.library.pairwise import (
     PairwisePath,
     PathStep,
-    are_named,
-    cheapest,
-    cost_of,
     good_paths,
-    misfit,
-    named,
     nest_operations,
-    specs_of,
     step_einsum,
 )
+from feinsum.transforms.library.steps import (
+    BEST,
+    cost_of,
+    find_misfit,
+    recipes_of,
+    split_nest,
+)
 from feinsum.transforms.matrix_roles import find_roles
-from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.roles import volume
+from feinsum.transforms.registry import Parameters, Space, Steps, Transform, register
 
-CHEAPEST = "cheapest"
-"""Each product by the recipe of ``library_contraction`` that costs the least."""
 FAMILIES = (LIBRARY_CONTRACTION,)
 
 
@@ -64,7 +61,7 @@ def library_path(
 
     Parameters:
         path: the pair of positions of each step; the product is appended.
-        steps: ``cheapest``, or the recipe of each step, as in facts.
+        steps: the recipe of each step, as in facts, or ``best`` for the cheapest ones.
     """
     kernel, einsum = t_unit[nest.kernel_name], nest.einsum
     if len(t_unit.entrypoints) != 1:
@@ -119,16 +116,8 @@ def _step_einsums(
 
 def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
     """Return the recipes of all steps; the cheapest are the same on all machines."""
-    way = parameters["steps"]
-    if are_named(way):
-        return specs_of(way)
     steps = _step_einsums(einsum, parameters["path"])
-    return [cheapest(step, FAMILIES, Machine()) for step in steps]
-
-
-def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """Name the recipes of all steps, so that other costs change nothing."""
-    return {**parameters, "steps": named(_recipes(einsum, parameters))}
+    return recipes_of(parameters["steps"], steps, FAMILIES, TYPICAL)
 
 
 def _space(workload: Workload) -> Space | None:
@@ -136,56 +125,34 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     if einsum.n_operands < 3:
         return None
-    paths = [path for path in good_paths(einsum) if _suits_library(einsum, path)]
+
+    def find_problem(parameters: Parameters) -> str | None:
+        steps = _step_einsums(einsum, parameters["path"])
+        if any(find_roles(step) is None for step in steps):
+            return "a step is no product of matrices"
+        return find_misfit(parameters["steps"], steps, FAMILIES)
+
+    paths = [
+        path
+        for path in good_paths(einsum)
+        if find_problem({"path": str(path), "steps": BEST}) is None
+    ]
     if not paths or nest_operations(einsum) <= paths[0].n_operations(einsum):
         return None
-    return Space(
-        {"path": tuple(map(str, paths)), "steps": (CHEAPEST,)},
-        partial(_find_problem, einsum),
-        proposes_all=True,
-        admits=partial(_admits, einsum),
-    )
-
-
-def _suits_library(einsum: BatchedEinsum, path: PairwisePath) -> bool:
-    return all(
-        find_roles(step) is not None for step in _step_einsums(einsum, str(path))
-    )
-
-
-def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    way = parameters["steps"]
-    steps = _step_einsums(einsum, parameters["path"])
-    if are_named(way):
-        return misfit(way, steps, FAMILIES)
-    if any(find_roles(step) is None for step in steps):
-        return "a step is no product of matrices"
-    return None
-
-
-def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Admit any path, and any recipes of its steps: the constraint checks them."""
-    if name == "steps":
-        return are_named(value)
-    return bool(PairwisePath.parse(value, einsum.n_operands))
+    table = {"path": tuple(map(str, paths)), "steps": (BEST,)}
+    return Space(table, find_problem, open=frozenset(table))
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Estimate the seconds of all steps in sequence."""
     steps = _step_einsums(einsum, parameters["path"])
-    specs = _recipes(einsum, parameters)
-    return sum(
-        cost_of(spec, step, machine) for spec, step in zip(specs, steps, strict=True)
-    )
+    return cost_of(_recipes(einsum, parameters), steps, machine)
 
 
-def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Return the bytes of all products but the results."""
-    n_entries = sum(
-        step.n_products * volume(einsum, step.output)
-        for step in _steps(einsum, parameters["path"])[:-1]
-    )
-    return n_entries * einsum.operands[0].dtype.itemsize
+def _steps_of(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
+    """All products but the results are in memory of the program."""
+    steps = _step_einsums(einsum, parameters["path"])
+    return Steps(steps, steps[:-1], lambda: _recipes(einsum, parameters))
 
 
 LIBRARY_PATH = register(
@@ -197,7 +164,6 @@ LIBRARY_PATH = register(
         library_path,
         _cost,
         devices=frozenset({"cpu"}),
-        intermediate_bytes=_intermediate_bytes,
-        in_full=_with_named_steps,
+        steps=_steps_of,
     )
 )

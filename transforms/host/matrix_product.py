@@ -21,24 +21,41 @@ import numpy as np
 
 from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.threads import n_cores
-from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
+from feinsum.transforms import heuristics as cpu
+from feinsum.transforms.host.array_function import (
+    Array,
+    ArrayFunction,
+    ArrayRead,
+    Box,
+)
 
-PIECE_ENTRIES = 1 << 19
-"""Of what is evaluated or moved at once: all of it stays in the last cache level."""
-FEW_ENTRIES = 1 << 15
-"""They are evaluated sooner than a thread is started."""
 SUM = "feinsum sum"
 """What expressions call the sum of a row; no argument can have that name."""
 
 
 @dataclass(frozen=True)
-class ProductRow:
-    """A row: the result at ``stack``, ``rows`` and ``columns`` is a sum of products.
+class Side:
+    """An operand as a stack of matrices.
 
     Attributes:
-        left: the operand over ``stack``, ``rows`` and ``summed``.
-        right: the operand over ``stack``, ``summed`` and ``columns``.
-        result: the array that is written, as a function of the output indices.
+        term: its indices.
+        rows, columns: those of a matrix.
+    """
+
+    function: ArrayFunction
+    term: IndexList
+    rows: IndexList
+    columns: IndexList
+
+
+@dataclass(frozen=True)
+class ProductRow:
+    """A row: the result is a stack of products of matrices.
+
+    Attributes:
+        left, right: the operands; the columns of the left one and the rows of the right
+            one are the summed indices.
+        result: the array that is written, along the output indices.
         finish: from the sum, named :data:`SUM`, to the result.
         stack: output indices with one product per value.
         index: the index along which blocks are made; None for one block.
@@ -46,16 +63,11 @@ class ProductRow:
         dtype: of the operands.
     """
 
-    left: ArrayFunction
-    right: ArrayFunction
-    result: ArrayFunction
+    left: Side
+    right: Side
+    result: ArrayRead
     finish: ArrayFunction
     stack: IndexList
-    rows: IndexList
-    columns: IndexList
-    summed: IndexList
-    left_term: IndexList
-    right_term: IndexList
     index: str | None
     block: int
     dtype: np.dtype[Any]
@@ -117,13 +129,12 @@ class _Run:
             n_cores: for what comes before the first product; threads of the library
                 go on spinning after it.
         """
-        product = self.product
+        p = self.product
         evaluated: dict[str, Array] = {}
         for box in self._blocks():
-            if "left" not in evaluated or product.index in product.left_term:
-                evaluated["left"] = self._matrices("left", box, n_cores)
-            if "right" not in evaluated or product.index in product.right_term:
-                evaluated["right"] = self._matrices("right", box, n_cores)
+            for name, side in (("left", p.left), ("right", p.right)):
+                if name not in evaluated or p.index in side.term:
+                    evaluated[name] = self._matrices(name, side, box, n_cores)
             self._multiply(evaluated["left"], evaluated["right"], box)
             n_cores = 1
 
@@ -135,35 +146,26 @@ class _Run:
         for start in range(0, self.sizes[index], block):
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
-    def _matrices(self, side: str, box: Box, n_cores: int) -> Array:
+    def _matrices(self, name: str, side: Side, box: Box, n_cores: int) -> Array:
         """Return an operand as matrices, as a view of the array if possible."""
-        p = self.product
-        function = p.left if side == "left" else p.right
-        term = p.left_term if side == "left" else p.right_term
-        axes = (p.rows, p.summed) if side == "left" else (p.summed, p.columns)
-        order = (*p.stack, *axes[0], *axes[1])
-        lengths = (*[1] * len(p.stack), len(axes[0]), len(axes[1]))
-        if function.is_read:
-            array = function.view(self.values, order, box)
+        p, function = self.product, side.function
+        order = (*p.stack, *side.rows, *side.columns)
+        lengths = (*[1] * len(p.stack), len(side.rows), len(side.columns))
+        if function.read is not None:
+            array = function.read.view(self.values, order, box)
             whole = merged(array, lengths)
             if array.dtype == p.dtype and whole is not None and suits_blas(whole):
                 return whole
-        axes_of_operand = tuple(index for index in order if index in term)
-        memory = self._memory(side, self._shape(axes_of_operand, box))
+        axes = tuple(index for index in order if index in side.term)
+        memory = self._memory(name, self._shape(axes, box))
 
         def evaluate(piece: Box) -> None:
-            part = _part(memory, axes_of_operand, box, piece)
-            function.into(part, self.values, axes_of_operand, piece, is_scratch=True)
+            part = _part(memory, axes, box, piece)
+            function.into(part, self.values, axes, piece)
 
-        each_box(
-            evaluate,
-            self._ranges(axes_of_operand, box),
-            axes_of_operand[-1:] + term[-1:],
-            n_cores,
-        )
-        full = memory[
-            tuple(slice(None) if i in axes_of_operand else None for i in order)
-        ]
+        near = axes[-1:] + side.term[-1:]
+        each_box(evaluate, self._ranges(axes, box), near, n_cores)
+        full = memory[tuple(slice(None) if i in axes else None for i in order)]
         matrices = merged(full, lengths)
         assert matrices is not None
         return matrices
@@ -172,10 +174,10 @@ class _Run:
         """Multiply the matrices of a block, into the result if it has their form."""
         p = self.product
         # without a sum, BLAS would be called for columns of one entry
-        multiply = np.matmul if p.summed else np.multiply
-        order = (*p.stack, *p.rows, *p.columns)
+        multiply = np.matmul if p.left.columns else np.multiply
+        order = (*p.stack, *p.left.rows, *p.right.columns)
         result = p.result.view(self.values, order, box)
-        lengths = (*[1] * len(p.stack), len(p.rows), len(p.columns))
+        lengths = (*[1] * len(p.stack), len(p.left.rows), len(p.right.columns))
         # the sum is the result: BLAS writes it where it belongs
         if p.finish.is_variable and result.dtype == p.dtype:
             matrices = merged(result, lengths)
@@ -189,16 +191,11 @@ class _Run:
 
         def finish(piece: Box) -> None:
             part = _part(result, order, box, piece)
-            extra = {SUM: _part(sums, order, box, piece)}
-            p.finish.into(part, self.values, order, piece, extra)
+            values = {**self.values, SUM: _part(sums, order, box, piece)}
+            p.finish.into(part, values, order, piece)
 
-        near = order[-1:] + self._last_of_result()
+        near = *order[-1:], *map(str, p.result.positions[-1:])
         each_box(finish, self._ranges(order, box), near, n_cores=1)
-
-    def _last_of_result(self) -> IndexList:
-        last = self.product.result.expression.index_tuple[-1:]
-        indices = self.product.result.indices
-        return tuple(indices.get(getattr(x, "name", ""), "") for x in last)
 
     def _ranges(self, indices: Iterable[str], box: Box) -> dict[str, slice]:
         return {i: box.get(i, slice(0, self.sizes[i])) for i in indices}
@@ -272,8 +269,8 @@ def each_box(
         near: indices along which boxes are longer.
     """
     n_entries = prod(r.stop - r.start for r in ranges.values())
-    share = max(-(-n_entries // n_cores), FEW_ENTRIES)
-    pieces = list(boxes(ranges, near, min(share, PIECE_ENTRIES)))
+    share = max(-(-n_entries // n_cores), cpu.FEW_ENTRIES)
+    pieces = list(boxes(ranges, near, min(share, cpu.PIECE_ENTRIES)))
     is_shared = n_cores > 1 and len(pieces) > 1
     # by process, as a forked one inherits the pool without its threads
     spread = _threads(n_cores, os.getpid()).map if is_shared else map
@@ -292,7 +289,7 @@ def _threads(n: int, process: int) -> ThreadPoolExecutor:
 
 
 def boxes(
-    ranges: Mapping[str, slice], near: IndexList, limit: int = PIECE_ENTRIES
+    ranges: Mapping[str, slice], near: IndexList, limit: int = cpu.PIECE_ENTRIES
 ) -> Iterator[Box]:
     """Cut ranges in boxes of few entries, which are longer along ``near`` indices.
 

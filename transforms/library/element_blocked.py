@@ -25,6 +25,7 @@ from feinsum.contraction.paths import pairwise_path
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.primitives import (
     Schedule,
     SplitLoops,
@@ -49,13 +50,6 @@ from feinsum.transforms.roles import (
     typical,
     volume,
 )
-
-MAX_LANES = 8
-"""Of double precision that are searched; so long are the vectors of AVX-512."""
-MAX_TILE_BYTES = 1 << 18
-"""Private memory of a work-group; larger tiles leave the second cache level."""
-MAX_ROWS = 4
-"""Of a batch that is searched: for more, Loopy takes too long for the tiles."""
 
 
 def element_blocked(
@@ -209,14 +203,14 @@ def _space(workload: Workload) -> Space | None:
         "rows": (4, 10, 5),
         "stage_matrices": (False, True),
     }
-    return Space(table, is_searched=lambda: einsum.batch_size <= MAX_ROWS)
+    return Space(table, is_searched=einsum.batch_size <= cpu.MAX_BATCH_ROWS)
 
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
     tiles = [tuple(i for i in term if i != element) for term in einsum.inputs]
     tiles.append(tuple(i for i in einsum.output if i != element))
     n_entries = sum(volume(einsum, tile) for tile in set(tiles))
-    return n_entries * MAX_LANES * 8 <= MAX_TILE_BYTES
+    return n_entries * cpu.MAX_ELEMENT_LANES * 8 <= cpu.ELEMENT_TILE_BYTES
 
 
 ELEMENT_BLOCKED = register(

@@ -20,22 +20,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import loopy as lp
-from constantdict import constantdict
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, IndexList, Workload
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, points
+from feinsum.transforms import heuristics as cpu
+from feinsum.transforms.cost import points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
     restart_s,
     streaming_s,
     vector_cycles,
 )
-from feinsum.transforms.primitives import NestWriter, Schedule, begin, with_hints
+from feinsum.transforms.primitives import NestWriter, Part, Schedule, begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
@@ -43,15 +45,6 @@ from feinsum.transforms.roles import number, text, typical, volume
 
 NO_INDEX = ""
 """Value of a parameter where no index fits."""
-
-MIN_LENGTH = 16
-"""Shorter loops cost more for each of their iterations."""
-STRIDED = 4
-"""What an entry costs if its neighbours are not used with it."""
-GROUP_POINTS = 1 << 15
-"""Iterations of a work-group that make its start negligible."""
-TILE_BYTES = 1 << 16
-"""Of the sums of all rows; more would leave the first levels of a cache."""
 
 
 def generic(
@@ -140,59 +133,17 @@ class Streams:
     cuts: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class _Loops:
-    """Inames, outermost first, and the value that they give to each index."""
-
-    inames: Names
-    points: Mapping[str, Expression]
-
-    def inside(self, iname: str, **points: Expression) -> _Loops:
-        """Return these loops with one more inside."""
-        return _Loops((*self.inames, iname), {**self.points, **points})
-
-
-@dataclass(frozen=True)
-class _Step:
-    """An iteration over the last summed index.
-
-    Attributes:
-        first: the first value of the index.
-        size: how many values it adds.
-    """
-
-    loops: _Loops
-    first: Expression
-    size: int
+Parts: TypeAlias = Mapping[str, Part]
+"""The part of each index in the loops of a statement, outermost first."""
 
 
 class StreamedNest:
     """Writes the loops of each row: zero, sum and store, one after the other.
 
-    Along a vector index of the output each entry has a sum of its own, to which each
-    iteration adds several terms. Rewrite, for ``ij,i->j`` with the vector index j::
+    What full steps leave of a sum is added in loops of its own. Partial sums along a
+    summed vector index are added up in pairs at the end::
 
-        for j:  out[j] = sum(i, A[i,j]*x[i])
-
-        for j_tile in parallel:
-            for j' < width:  tile[j'] = 0
-            for i_step < floor(N/step):
-                for j' < width:
-                    tile[j'] += A[step*i_step, width*j_tile + j']*x[step*i_step] + ...
-            for i after these, j' < width:  tile[j'] += ...
-            for j' < width:  out[width*j_tile + j'] = tile[j']
-
-    Along a vector index that is summed there are several partial sums, so that no
-    addition waits for the one before. Rewrite, for ``ij->i`` and the vector index j::
-
-        for i:  out[i] = sum(j, A[i,j])
-
-        for i in parallel:
-            tile[0], ..., tile[step - 1], total = 0
-            for j_step < floor(N/step):
-                for lane < step unrolled:  tile[lane] += A[i, step*j_step + lane]
-            for j after these:  total += A[i,j]
-            out[i] = total + ((tile[0] + tile[1]) + ...)
+        out[i] = total + ((tile[0] + tile[1]) + (tile[2] + tile[3]))
     """
 
     def __init__(self, schedule: Schedule, streams: Streams) -> None:
@@ -200,15 +151,14 @@ class StreamedNest:
         self.writer = NestWriter(schedule)
         self.sizes = {i: self._fitting(i, size) for i, size in streams.cuts.items()}
         cut = [i for i, size in self.sizes.items() if size != schedule.extents[i]]
-        self.tiles = {index: self._tile_loop(index) for index in cut}
+        self.tiles = {i: self.writer.blocks(i, self.sizes[i]) for i in cut}
         # an index that is not cut has one tile, and needs no axis of the grid
-        for axis, iname in enumerate(self.tiles.values()):
-            self.writer.tag(iname, f"g.{axis}")
+        for axis, tile in enumerate(self.tiles.values()):
+            self.writer.tag(tile.loop, f"g.{axis}")
         is_free = streams.vector in schedule.output
         self.private: Names = (streams.vector,) if streams.vector and is_free else ()
         outer = [index for index in schedule.output if index not in self.private]
-        grid = _Loops(tuple(self.tiles.values()), constantdict())
-        self.around = self._within(grid, outer)
+        self.around = self._inside({}, outer)
 
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
@@ -220,8 +170,8 @@ class StreamedNest:
             elif self.streams.summed:
                 self._sum_beside(row)
             else:
-                loops = self._within(self.around, self.private)
-                self._store(row, self._product(row, loops.points), loops)
+                parts = self._inside(self.around, self.private)
+                self._store(row, self._product(row, _points(parts)), parts)
         return self.writer.finished()
 
     def _sum_beside(self, row: int) -> None:
@@ -229,16 +179,16 @@ class StreamedNest:
         dtype = self.schedule.dtype_of_row(row)
         shape = [self.sizes[index] for index in self.private] or [1]
         tile = self.writer.array(f"row_{row}_tile", shape, dtype)
-        zero = self._within(self.around, self.private)
-        entry = self._entry(tile, zero.inames)
+        zero = self._inside(self.around, self.private)
+        entry = self._entry(tile, zero)
         after = [self._assign(f"{tile}_zero", entry, dtype.type(0), zero)]
         for step in self._steps():
-            loops = self._within(step.loops, self.private)
-            entry = self._entry(tile, loops.inames)
-            value = p.Sum((entry, self._terms(row, step, loops)))
-            after.append(self._assign(f"{tile}_add", entry, value, loops, after))
-        last = self._within(self.around, self.private)
-        self._store(row, self._entry(tile, last.inames), last, after)
+            parts = self._inside(step, self.private)
+            entry = self._entry(tile, parts)
+            value = p.Sum((entry, self._terms(row, parts)))
+            after.append(self._assign(f"{tile}_add", entry, value, parts, after))
+        last = self._inside(self.around, self.private)
+        self._store(row, self._entry(tile, last), last, after)
 
     def _sum_along(self, row: int) -> None:
         """Write partial sums along the vector index, added up at the end."""
@@ -247,102 +197,94 @@ class StreamedNest:
         width = self._fitting(vector, self.streams.step)
         tile = var(self.writer.array(f"row_{row}_tile", (width,), dtype))
         total = var(self.writer.array(f"row_{row}_total", (1,), dtype))[(0,)]
-        stem = f"row_{row}"
-        lane = self.writer.loop("lane", size=width, tag="unr")
-        entry, zero = tile[(var(lane),)], dtype.type(0)
+        stem, zero = f"row_{row}", dtype.type(0)
+        lane = self._lane(width)
         start = [
-            self._assign(f"{stem}_zero", entry, zero, self.around.inside(lane)),
+            self._assign(
+                f"{stem}_zero", tile[lane.point], zero, {**self.around, vector: lane}
+            ),
             self._assign(f"{stem}_zero", total, zero, self.around),
         ]
         updates = []
-        for step in self._steps():
-            loops, at, entry = step.loops, step.first, total
+        for parts in self._steps():
+            step, entry = parts[vector], total
             if step.size > 1:
-                lane = self.writer.loop("lane", size=step.size, tag="unr")
-                loops, at = loops.inside(lane), at + var(lane)
-                entry = tile[(var(lane),)]
-            value = p.Sum((entry, self._product(row, {**loops.points, vector: at})))
-            updates.append(self._assign(f"{stem}_add", entry, value, loops, start))
+                lane = self._lane(step.size)
+                step = Part((*step.loops, *lane.loops), step.point + lane.point)
+                entry = tile[lane.point]
+            parts = {**parts, vector: step}
+            value = p.Sum((entry, self._product(row, _points(parts))))
+            updates.append(self._assign(f"{stem}_add", entry, value, parts, start))
         value = p.Sum((total, _in_pairs([tile[(k,)] for k in range(width)])))
         after = [*start, *updates]
         after.append(self._assign(f"{stem}_end", total, value, self.around, after))
         self._store(row, total, self.around, after)
 
-    def _steps(self) -> Iterator[_Step]:
+    def _lane(self, size: int) -> Part:
+        iname = self.writer.loop("lane", size=size, tag="unr")
+        return Part((iname,), var(iname))
+
+    def _steps(self) -> Iterator[Parts]:
         """Yield the loops over all summed indices: full steps, then the remainder."""
         *others, last = self.streams.summed
-        extent, outer = self.schedule.extents[last], self._within(self.around, others)
+        outer = self._inside(self.around, others)
         size = self._fitting(last, self.streams.step)
-        if size == 1:
-            loop = self.writer.loop(last, size=extent)
-            yield _Step(outer.inside(loop), var(loop), 1)
-            return
-        full = self.writer.loop(f"{last}_step", f"{size}*{{0}} + {size} <= {extent}")
-        yield _Step(outer.inside(full), size * var(full), size)
-        if isinstance(extent, int) and extent % size == 0:
-            return
-        # in loops of its own: a condition in the full steps would keep compilers from
-        # making vectors of them
-        left = [f"{extent} < {size}*{{0}} + {size}", f"{size}*{{0}} < {extent}"]
-        tile = self.writer.loop(f"{last}_left", *left)
-        rest = self.writer.loop(last, f"{size}*{tile} + {{}} < {extent}", size=size)
-        yield _Step(outer.inside(tile).inside(rest), size * var(tile) + var(rest), 1)
+        parts: tuple[Part | None, ...] = (self.writer.entries(last),)
+        if size > 1:
+            parts = self.writer.cut(last, size)
+        yield from ({**outer, last: part} for part in parts if part is not None)
 
-    def _terms(self, row: int, step: _Step, loops: _Loops) -> Expression:
+    def _terms(self, row: int, parts: Parts) -> Expression:
         """Return the products that an iteration adds."""
-        last = self.streams.summed[-1]
-        points = [{**loops.points, last: step.first + k} for k in range(step.size)]
-        return _in_pairs([self._product(row, at) for at in points])
+        last, points = self.streams.summed[-1], _points(parts)
+        first = points[last]
+        return _in_pairs(
+            [
+                self._product(row, {**points, last: first + k})
+                for k in range(parts[last].size)
+            ]
+        )
 
     def _fitting(self, index: str, size: int) -> int:
         """Return ``size``, or the extent if that is known and smaller."""
         extent = self.schedule.extents[index]
         return max(1, min(size, extent)) if isinstance(extent, int) else size
 
-    def _tile_loop(self, index: str) -> str:
-        extent, size = self.schedule.extents[index], self.sizes[index]
-        return self.writer.loop(f"{index}_tile", f"{size}*{{}} < {extent}")
-
-    def _within(self, outer: _Loops, indices: Sequence[str]) -> _Loops:
+    def _inside(self, outer: Parts, indices: Sequence[str]) -> Parts:
         """Add loops inside others, over the entries of a tile or a whole index."""
-        loops = outer
-        for index in indices:
-            extent, tile = self.schedule.extents[index], self.tiles.get(index)
-            if tile is None:
-                iname = self.writer.loop(index, size=extent)
-                loops = loops.inside(iname, **{index: var(iname)})
-                continue
-            size = self.sizes[index]
-            # without a bound the compiler knows the trip count
-            is_exact = isinstance(extent, int) and extent % size == 0
-            bound = [] if is_exact else [f"{size}*{tile} + {{}} < {extent}"]
-            iname = self.writer.loop(index, *bound, size=size)
-            loops = loops.inside(iname, **{index: size * var(tile) + var(iname)})
-        return loops
+        entries = {i: self.writer.entries(i, self.tiles.get(i)) for i in indices}
+        return {**outer, **entries}
 
-    def _entry(self, tile: str, inames: Names) -> Expression:
-        """Subscript a tile by the innermost of these loops."""
-        n_axes = len(self.private)
-        inner = inames[len(inames) - n_axes :]
-        return var(tile)[tuple(map(var, inner)) if inner else (0,)]
+    def _entry(self, tile: str, parts: Parts) -> Expression:
+        """Subscript a tile by the loops over its entries."""
+        inner = tuple(var(parts[index].loop) for index in self.private)
+        return var(tile)[inner or (0,)]
 
     def _product(self, row: int, points: Mapping[str, Expression]) -> Expression:
         return calls_product(self.schedule, self.schedule.rows[row], points)
+
+    def _loops(self, parts: Parts) -> Names:
+        grid = tuple(tile.loop for tile in self.tiles.values())
+        return (*grid, *(iname for part in parts.values() for iname in part.loops))
 
     def _assign(
         self,
         stem: str,
         assignee: Expression,
         value: Expression,
-        loops: _Loops,
+        parts: Parts,
         after: Sequence[str] = (),
     ) -> str:
-        return self.writer.assign(stem, assignee, value, loops.inames, after)
+        return self.writer.assign(stem, assignee, value, self._loops(parts), after)
 
     def _store(
-        self, row: int, value: Expression, loops: _Loops, after: Sequence[str] = ()
+        self, row: int, value: Expression, parts: Parts, after: Sequence[str] = ()
     ) -> None:
-        self.writer.store(row, value, loops.points, loops.inames, after)
+        self.writer.store(row, value, _points(parts), self._loops(parts), after)
+
+
+def _points(parts: Parts) -> dict[str, Expression]:
+    return {index: part.point for index, part in parts.items()}
 
 
 def _in_pairs(terms: Sequence[Expression]) -> Expression:
@@ -370,12 +312,8 @@ def _space(workload: Workload) -> Space:
         "block": _blocks(einsum),
         "step": (8, 1, 32) if einsum.summation_indices else (1,),
     }
-    return Space(
-        table,
-        partial(_find_problem, einsum),
-        proposes_all=True,
-        is_searched=lambda: not suits_packing(einsum),
-    )
+    find_problem = partial(_find_problem, einsum)
+    return Space(table, find_problem, is_searched=not suits_packing(einsum))
 
 
 def _space_with_hint(workload: Workload) -> Space:
@@ -386,9 +324,9 @@ def _space_with_hint(workload: Workload) -> Space:
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
     """Count the entries of all arrays, strided ones and short loops as more."""
     n_entries = sum(volume(einsum, term) for term in _terms(einsum))
-    n_counted = n_entries + (STRIDED - 1) * _strided_volume(einsum, index)
+    n_counted = n_entries + (cpu.STRIDED_WEIGHT - 1) * _strided_volume(einsum, index)
     # a short innermost loop is mostly overhead
-    shortness = max(1.0, MIN_LENGTH / max(typical(einsum.extents[index]), 1))
+    shortness = max(1.0, cpu.MIN_LENGTH / max(typical(einsum.extents[index]), 1))
     return shortness * n_counted, index not in einsum.output
 
 
@@ -397,7 +335,7 @@ def _widths(einsum: BatchedEinsum) -> tuple[int, ...]:
     if not einsum.summation_indices:
         return (4096, 512, 32768)
     sizes = [dtype.itemsize for dtype in einsum.output_dtypes]
-    fitting = [n for n in (1024, 256, 2048) if n * sum(sizes) <= TILE_BYTES]
+    fitting = [n for n in (1024, 256, 2048) if n * sum(sizes) <= cpu.SUMS_BYTES]
     return tuple(fitting) or (64,)
 
 
@@ -405,7 +343,7 @@ def _blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
     """Return numbers of rows: enough work for a group, then some more and less."""
     others = volume(einsum, einsum.indices)
     longest = max((typical(einsum.extents[i]) for i in einsum.output), default=1)
-    block = max(1, GROUP_POINTS * longest // max(others, 1))
+    block = max(1, cpu.GROUP_POINTS * longest // max(others, 1))
     block = min(1 << (block.bit_length() - 1), 4096)
     return tuple(dict.fromkeys((block, 4 * block, max(1, block // 4))))
 

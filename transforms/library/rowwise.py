@@ -10,6 +10,7 @@ plain loops of which the compiler makes vectors::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -17,9 +18,10 @@ import loopy as lp
 from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum, Workload
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import Machine, points
+from feinsum.transforms.cost import points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
     out_of_order_s,
@@ -29,7 +31,6 @@ from feinsum.transforms.library.streaming_cost import (
 )
 from feinsum.transforms.primitives import (
     Schedule,
-    SplitLoops,
     begin,
     split,
     stage_operand,
@@ -39,9 +40,6 @@ from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, sums_of
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import is_long, number, text, typical
-
-MAX_TILE_BYTES = 1 << 14
-"""Of an operand at one value of the index; more would leave the first cache."""
 
 
 def rowwise(
@@ -63,7 +61,10 @@ def rowwise(
         index: the output index.
         block: its values per work-group.
     """
-    return _split(begin(t_unit, nest), parameters)[0].t_unit
+    schedule = begin(t_unit, nest)
+    iname = schedule.inames[text(parameters, "index")]
+    size = number(parameters, "block")
+    return split(schedule, iname, size, outer_tag="g.0")[0].t_unit
 
 
 def rowwise_on_cpus(
@@ -86,16 +87,13 @@ def rowwise_on_cpus(
         sums: ``in_order`` of the loops, or in ``any_order``.
         vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
     """
-    schedule, block = _split(begin(t_unit, nest), parameters)
-    for name in _evaluated_ahead(schedule, text(parameters, "index")):
+    schedule, index = begin(t_unit, nest), text(parameters, "index")
+    size = number(parameters, "block")
+    schedule, block = split(schedule, schedule.inames[index], size, outer_tag="g.0")
+    for name in _evaluated_ahead(schedule, index):
         schedule, _ = stage_operand(schedule, name, (block.outer, block.inner))
     sums, vectors = text(parameters, "sums"), text(parameters, "vectors")
     return with_hints(schedule, sums=sums, vectors=vectors).t_unit
-
-
-def _split(schedule: Schedule, parameters: Parameters) -> tuple[Schedule, SplitLoops]:
-    iname = schedule.inames[text(parameters, "index")]
-    return split(schedule, iname, number(parameters, "block"), outer_tag="g.0")
 
 
 def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
@@ -120,7 +118,7 @@ def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
     if len({*span}) < len(span):
         return False
     inside = prod(typical(schedule.extents[i]) for i in span if i != index)
-    is_small = inside * schedule.dtypes[name].itemsize <= MAX_TILE_BYTES
+    is_small = inside * schedule.dtypes[name].itemsize <= cpu.FUNCTION_TILE_BYTES
     return is_small and index in span and not {*schedule.output} <= {*span}
 
 
@@ -129,30 +127,23 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     long = [i for i in einsum.output if is_long(einsum.extents[i])]
     long.sort(key=lambda i: -typical(einsum.extents[i]))
-    if not long:
-        return None
     table: Table = {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
-    return Space(table, is_searched=lambda: not suits_packing(einsum))
+    return Space(table, is_searched=not suits_packing(einsum)) if long else None
 
 
 def _space_with_hints(workload: Workload) -> Space | None:
-    einsum = workload.einsum
     space = _space(workload)
     if space is None:
         return None
-    space = replace(space, table={**space, "sums": sums_of(einsum), "vectors": VECTORS})
-    first = {name: values[0] for name, values in space.items()}
-    # the vectorizer can cut the sums of this one into lanes
-    in_any_order = {**first, "sums": SUMS[1]}
-    *outer, last = einsum.output
-    return replace(
-        space,
-        starts=lambda: (in_any_order,) if len(space["sums"]) > 1 else (),
+    *outer, last = workload.einsum.output
+    hints = {"sums": sums_of(workload.einsum), "vectors": VECTORS}
+    hinted = replace(space, table={**space, **hints})
+
+    def candidates() -> Iterator[Parameters]:
         # blocks of the last index are short pieces of lines
-        proposals=lambda: (
-            p for p in space.points() if not outer or p["index"] != last
-        ),
-    )
+        return (p for p in hinted.points() if not outer or p["index"] != last)
+
+    return replace(hinted, candidates=candidates)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

@@ -11,55 +11,35 @@ threads. With 16 parts, each thread sums 2,500 rows at a time::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 
 import loopy as lp
 from constantdict import constantdict
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
+from feinsum.machine import TYPICAL, Machine
 from feinsum.raising import LoopNest, points_of
 from feinsum.records import TransformSpec
-from feinsum.transforms.cost import Machine
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.library.generic import GENERIC_ON_CPUS
-from feinsum.transforms.library.paths.nests import split_nest
-from feinsum.transforms.library.paths.pairwise import (
-    PathStep,
-    are_named,
-    cheapest,
+from feinsum.transforms.library.pairwise import PathStep
+from feinsum.transforms.library.steps import (
+    BEST,
+    apply_recipes,
     cost_of,
-    misfit,
-    named,
-    specs_of,
+    find_misfit,
+    recipes_of,
+    split_nest,
 )
 from feinsum.transforms.library.streaming_cost import out_of_order_s
 from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
-from feinsum.transforms.registry import (
-    Parameters,
-    Space,
-    Transform,
-    find_transform,
-    register,
-)
+from feinsum.transforms.registry import Parameters, Space, Steps, Transform, register
 from feinsum.transforms.roles import number, text, volume
 
 FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
 """Of both nests: families that write their loops anew."""
-BEST = "best"
-"""The steps that cost the least."""
-
-MOST_RESULTS = 4096
-"""Of a row; more are work enough for all threads."""
-LEAST_TERMS = 1 << 15
-"""Of all results; fewer are added sooner than a thread is woken."""
-LEAST_LENGTH = 256
-"""Terms of each result; fewer are no long sum."""
-LEAST_PARTS, MOST_PARTS = 4, 512
-"""Fewer leave threads idle; the parts are added up by one nest, of so many terms."""
-N_CHOICES = 4
-"""Numbers of parts that are searched for one index."""
 
 
 def split_sum(
@@ -84,7 +64,7 @@ def split_sum(
             ones.
     """
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
-    t_unit, cut, part = _cut(t_unit, nest, index, n_parts)
+    t_unit, cut = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
     # The parts are one step of a path: a product of all operands that keeps the new
     # index.
@@ -93,101 +73,79 @@ def split_sum(
         einsum.n_operands,
         einsum.batch_size,
         einsum.inputs,
-        (part, *einsum.output),
+        (_part(index), *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    recipes = _recipes(_nests(nest.einsum, parameters), parameters)
-    for part_nest, spec in zip(nests, recipes, strict=True):
-        family = find_transform(spec.name, spec.version)
-        t_unit = family.apply(t_unit, part_nest, spec.parameters)
+    t_unit = apply_recipes(t_unit, nests, _recipes(nest.einsum, parameters))
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
 def _cut(
     t_unit: lp.TranslationUnit, nest: LoopNest, index: str, n_parts: int
-) -> tuple[lp.TranslationUnit, LoopNest, str]:
-    """Return the nest with two indices for one, and the name of the outer one.
+) -> tuple[lp.TranslationUnit, LoopNest]:
+    """Return the nest with two indices for one.
 
     Each use of an array reads through a rule of its own, in which ``i`` is
     ``n*part + i'``.
     """
-    kernel = t_unit[nest.kernel_name]
-    einsum = nest.einsum
-    cut = _Cut.of(einsum, index, n_parts)
+    kernel, old = t_unit[nest.kernel_name], nest.einsum
+    einsum = _cut_einsum(old, index, n_parts)
+    size = einsum.extents[_inside(index)]
     unused = kernel.get_var_name_generator()
     rules, rule_of = dict(kernel.substitutions), {}
-    for row, new_row in zip(einsum.rows, cut.einsum.rows, strict=True):
-        pairs = zip(row, new_row, einsum.inputs, strict=True)
-        for old, new, term in pairs:
-            rule = str(unused(f"{old.name}_cut"))
+    for row, new_row in zip(old.rows, einsum.rows, strict=True):
+        for read, new, term in zip(row, new_row, old.inputs, strict=True):
+            rule = str(unused(f"{read.name}_cut"))
             arguments = [str(unused(f"_{i}")) for i in _cut_term(term, index)]
-            left = iter(arguments)
+            left = map(var, arguments)
             points = [
-                cut.size * var(next(left)) + var(next(left))
-                if i == index
-                else var(next(left))
+                size * next(left) + next(left) if i == index else next(left)
                 for i in term
             ]
-            body = var(nest.rules[old.name])(*points)
+            body = var(nest.rules[read.name])(*points)
             rules[rule] = lp.SubstitutionRule(rule, tuple(arguments), body)
             rule_of[new.name] = rule
     points_of_all = {i: point for i, point in nest.points.items() if i != index}
-    points_of_all |= points_of({i: str(unused(i)) for i in (cut.part, cut.inside)})
+    points_of_all |= points_of(
+        {i: str(unused(i)) for i in (_part(index), _inside(index))}
+    )
     changed = replace(
         nest,
-        einsum=cut.einsum,
+        einsum=einsum,
         points=constantdict(points_of_all),
         rules=constantdict(rule_of),
     )
-    unit = t_unit.with_kernel(kernel.copy(substitutions=constantdict(rules)))
-    return unit, changed, cut.part
+    kernel = kernel.copy(substitutions=constantdict(rules))
+    return t_unit.with_kernel(kernel), changed
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """An einsum in which an index has become two.
-
-    Attributes:
-        size: entries of a part.
-    """
-
-    index: str
-    part: str
-    inside: str
-    size: int
-    einsum: BatchedEinsum
-
-    @classmethod
-    def of(cls, einsum: BatchedEinsum, index: str, n_parts: int) -> _Cut:
-        part, inside = _names(index)
-        extent = einsum.extents[index]
-        assert isinstance(extent, int)
-        extents: Mapping[str, Extent] = {
-            **einsum.extents,
-            part: n_parts,
-            inside: extent // n_parts,
-        }
-
-        rows = tuple(
-            tuple(
-                replace(
-                    operand,
-                    name=f"{operand.name}_{row}_{k}",
-                    shape=tuple(extents[i] for i in _cut_term(term, index)),
-                )
-                for k, (operand, term) in enumerate(
-                    zip(operands, einsum.inputs, strict=True)
-                )
+def _cut_einsum(einsum: BatchedEinsum, index: str, n_parts: int) -> BatchedEinsum:
+    """An einsum in which an index has become two; each use of an array has a name."""
+    extent = einsum.extents[index]
+    assert isinstance(extent, int)
+    extents: dict[str, Extent] = {**einsum.extents}
+    extents |= {_part(index): n_parts, _inside(index): extent // n_parts}
+    inputs = tuple(_cut_term(term, index) for term in einsum.inputs)
+    rows = tuple(
+        tuple(
+            replace(
+                operand,
+                name=f"{operand.name}_{row}_{k}",
+                shape=tuple(extents[i] for i in inputs[k]),
             )
-            for row, operands in enumerate(einsum.rows)
+            for k, operand in enumerate(operands)
         )
-        inputs = tuple(_cut_term(term, index) for term in einsum.inputs)
-        changed = BatchedEinsum(einsum.output, inputs, rows)
-        return cls(index, part, inside, extent // n_parts, changed)
+        for row, operands in enumerate(einsum.rows)
+    )
+    return BatchedEinsum(einsum.output, inputs, rows)
 
 
-def _names(index: str) -> tuple[str, str]:
-    return f"{index}_part", f"{index}_inside"
+def _part(index: str) -> str:
+    return f"{index}_part"
+
+
+def _inside(index: str) -> str:
+    return f"{index}_inside"
 
 
 def _cut_term(term: IndexList, index: str) -> IndexList:
@@ -196,7 +154,7 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
     >>> _cut_term(("i", "j"), "i")
     ('i_part', 'i_inside', 'j')
     """
-    pairs = (_names(i) if i == index else (i,) for i in term)
+    pairs = ((_part(i), _inside(i)) if i == index else (i,) for i in term)
     return tuple(i for pair in pairs for i in pair)
 
 
@@ -205,9 +163,9 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     n_results = volume(einsum, einsum.output)
     length = volume(einsum, einsum.summation_indices)
-    if n_results > MOST_RESULTS or length < LEAST_LENGTH:
+    if n_results > cpu.MAX_RESULTS or length < cpu.MIN_SUM_LENGTH:
         return None
-    if n_results * length < LEAST_TERMS:
+    if n_results * length < cpu.MIN_TERMS:
         return None
     choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, parts in choices.items() if parts]
@@ -217,17 +175,23 @@ def _space(workload: Workload) -> Space | None:
     if not indices:
         return None
 
-    def proposals() -> Iterator[Parameters]:
+    def candidates() -> Iterator[Parameters]:
         for index in indices:
             for n_parts in choices[index]:
                 yield {"index": index, "parts": n_parts, "steps": BEST}
 
+    def find_problem(parameters: Parameters) -> str | None:
+        index, n_parts = text(parameters, "index"), number(parameters, "parts")
+        if n_parts not in choices[index]:
+            return f"{index!r} has no {n_parts} equal parts"
+        nests = _nests(einsum, parameters)
+        return find_misfit(parameters["steps"], nests, FAMILIES)
+
     return Space(
         {"index": tuple(indices), "parts": tuple(parts), "steps": (BEST,)},
-        partial(_find_problem, einsum),
-        proposals=proposals,
-        # any recipes of the nests, which only the constraint knows
-        admits=lambda name, value: name == "steps" and are_named(value),
+        find_problem,
+        candidates,
+        open=frozenset({"steps"}),
     )
 
 
@@ -237,10 +201,14 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
     if not isinstance(extent, int):
         return
     divisors = [
-        n for n in range(LEAST_PARTS, min(extent, MOST_PARTS) + 1) if extent % n == 0
+        n
+        for n in range(cpu.MIN_PARTS, min(extent, cpu.MAX_PARTS) + 1)
+        if extent % n == 0
     ]
     # sixteen parts are enough for most processors, and few to add up
-    yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
+    yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[
+        : cpu.N_PARTS_OFFERED
+    ]
 
 
 def _depth(einsum: BatchedEinsum, index: str) -> int:
@@ -248,33 +216,26 @@ def _depth(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    index, n_parts = text(parameters, "index"), number(parameters, "parts")
-    if n_parts not in _divisors(einsum, index):
-        return f"{index!r} has no {n_parts} equal parts"
-    steps = parameters["steps"]
-    if are_named(steps):
-        return misfit(steps, _nests(einsum, parameters), FAMILIES)
-    return None
-
-
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Estimate the seconds of both nests."""
-    both = _nests(einsum, parameters)
-    recipes = _recipes(both, parameters)
-    each = (
-        cost_of(recipe, part, machine)
-        for recipe, part in zip(recipes, both, strict=True)
-    )
-    return out_of_order_s(einsum, text(parameters, "index"), machine) + sum(each)
+    recipes, nests = _recipes(einsum, parameters), _nests(einsum, parameters)
+    jumps_s = out_of_order_s(einsum, text(parameters, "index"), machine)
+    return jumps_s + cost_of(recipes, nests, machine)
+
+
+def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
+    """The sums of all parts are in global memory."""
+    nests = _nests(einsum, parameters)
+    return Steps(nests, nests[:1], lambda: _recipes(einsum, parameters))
 
 
 def _nests(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[BatchedEinsum, BatchedEinsum]:
     """Return the sums of all parts, and the sum of these."""
-    cut = _Cut.of(einsum, text(parameters, "index"), number(parameters, "parts"))
-    first = replace(cut.einsum, output=(cut.part, *einsum.output))
+    index, n_parts = text(parameters, "index"), number(parameters, "parts")
+    cut = _cut_einsum(einsum, index, n_parts)
+    first = replace(cut, output=(_part(index), *einsum.output))
     partial = tuple(first.extents[i] for i in first.output)
     rows = tuple(
         (Operand(f"partial{k}", partial, dtype),)
@@ -283,26 +244,10 @@ def _nests(
     return first, BatchedEinsum(einsum.output, (first.output,), rows)
 
 
-def _recipes(
-    einsums: Sequence[BatchedEinsum], parameters: Parameters
-) -> list[TransformSpec]:
+def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
     """Return the recipes of both nests; the cheapest are the same everywhere."""
-    steps = parameters["steps"]
-    if are_named(steps):
-        return specs_of(steps)
-    return [cheapest(part, FAMILIES, Machine()) for part in einsums]
-
-
-def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
-    """Name the recipes of all steps, so that other costs change nothing."""
-    recipes = _recipes(_nests(einsum, parameters), parameters)
-    return {**parameters, "steps": named(recipes)}
-
-
-def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Return the bytes of the sums of all parts."""
-    n_entries = number(parameters, "parts") * volume(einsum, einsum.output)
-    return n_entries * sum(dtype.itemsize for dtype in einsum.output_dtypes)
+    nests = _nests(einsum, parameters)
+    return recipes_of(parameters["steps"], nests, FAMILIES, TYPICAL)
 
 
 SPLIT_SUM = register(
@@ -314,7 +259,6 @@ SPLIT_SUM = register(
         split_sum,
         _cost,
         devices=frozenset({"cpu"}),
-        intermediate_bytes=_intermediate_bytes,
-        in_full=_with_named_steps,
+        steps=_steps,
     )
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.machine import Machine
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
+from feinsum.transforms.cost import distinct_bytes, points, region_s
 
 
 def vector_cycles(

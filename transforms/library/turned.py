@@ -24,12 +24,14 @@ from math import log2
 import loopy as lp
 from pymbolic import var
 
+from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import Machine, distinct_bytes, region_s
-from feinsum.transforms.primitives import NestWriter, Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.cost import distinct_bytes, region_s
+from feinsum.transforms.primitives import NestWriter, Part, Schedule, begin
+from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.primitives.vector_store import stands_together
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
@@ -95,19 +97,6 @@ class TurnedTiles:
     is_streamed: bool
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The whole squares of a tile along an index, or the entries after them.
-
-    Attributes:
-        loops: outermost first.
-        first: the value of the index there; of a square, that of its first entry.
-    """
-
-    loops: Names
-    first: Expression
-
-
 class TurnedNest:
     """Writes the loops of :func:`turned`."""
 
@@ -115,20 +104,16 @@ class TurnedNest:
         self.schedule, self.tiles = schedule, tiles
         self.writer = NestWriter(schedule)
         sizes = {tiles.across: tiles.height, tiles.vector: tiles.width}
-        extents = schedule.extents
-        self.grid = {
-            i: self.writer.loop(f"{i}_tile", f"{size}*{{}} < {extents[i]}")
-            for i, size in sizes.items()
-        }
-        self.sizes = sizes
+        self.grid = {i: self.writer.blocks(i, size) for i, size in sizes.items()}
         others = [index for index in schedule.output if index not in sizes]
-        self.others = {i: self.writer.loop(i, size=extents[i]) for i in others}
+        self.others = {i: self.writer.entries(i) for i in others}
         # a grid has three axes: those of the tiles, and the longest other loop
-        longest = sorted(others, key=lambda index: -typical(extents[index]))
-        grid = [*self.grid.values(), *(self.others[index] for index in longest)]
-        for axis, iname in enumerate(grid[:N_GRID_AXES]):
-            self.writer.tag(iname, f"g.{axis}")
-        self.around = (*self.others.values(), *self.grid.values())
+        longest = sorted(others, key=lambda index: -typical(schedule.extents[index]))
+        parts = [*self.grid.values(), *(self.others[index] for index in longest)]
+        for axis, part in enumerate(parts[:N_GRID_AXES]):
+            self.writer.tag(part.loop, f"g.{axis}")
+        around = (*self.others.values(), *self.grid.values())
+        self.around = tuple(part.loop for part in around)
 
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
@@ -136,57 +121,36 @@ class TurnedNest:
         for row in range(len(self.schedule.rows)):
             # The strips beside the squares come before them, since the last statement
             # of a row keeps its id.
-            if not self._is_whole(across):
-                self._copy(row, self._rest(across), self._all(vector))
-            if not self._is_whole(vector):
-                squares = self._squares(across, is_open=True)
-                self._copy(row, squares, self._rest(vector))
-            self._turn(row, self._squares(across), self._squares(vector))
+            rows, strip = self._cut(across)
+            if strip is not None:
+                whole = self.writer.entries(vector, self.grid[vector])
+                self._copy(row, strip, whole)
+            columns, strip = self._cut(vector)
+            if strip is not None:
+                # not the loops of the squares below, which have others around them
+                squares, _ = self._cut(across)
+                entry = self.writer.loop(across, size=self.tiles.lanes)
+                point = squares.point + var(entry)
+                self._copy(row, Part((*squares.loops, entry), point), strip)
+            self._turn(row, rows, columns)
         return self.writer.finished()
 
-    def _is_whole(self, index: str) -> bool:
-        """Tell whether nothing is left beside the squares."""
-        extent = self.schedule.extents[index]
-        return isinstance(extent, int) and extent % self.tiles.lanes == 0
+    def _cut(self, index: str) -> tuple[Part, Part | None]:
+        """The whole squares of a tile along an index, and the entries after them."""
+        block, lanes = self.grid[index], self.tiles.lanes
+        squares, strip = self.writer.cut(index, lanes, block, stem="square")
+        if squares is None:
+            raise TransformError(f"index {index!r} is too short for vectors")
+        return squares, strip
 
-    def _squares(self, index: str, *, is_open: bool = False) -> _Part:
-        """The whole squares; open ones have a loop over their entries as well."""
-        lanes, tile = self.tiles.lanes, self.grid[index]
-        size, extent = self.sizes[index], self.schedule.extents[index]
-        whole = f"{size}*{tile} + {lanes}*{{0}} + {lanes} <= {extent}"
-        square = self.writer.loop(f"{index}_square", whole, size=size // lanes)
-        first = size * var(tile) + lanes * var(square)
-        if not is_open:
-            return _Part((square,), first)
-        entry = self.writer.loop(index, size=lanes)
-        return _Part((square, entry), first + var(entry))
-
-    def _rest(self, index: str) -> _Part:
-        """Return the entries after the last whole square."""
-        lanes, tile = self.tiles.lanes, self.grid[index]
-        size, extent = self.sizes[index], self.schedule.extents[index]
-        position = f"{size}*{tile} + {lanes}*{{0}}"
-        left = [f"{extent} < {position} + {lanes}", f"{position} < {extent}"]
-        square = self.writer.loop(f"{index}_left", *left, size=size // lanes)
-        inside = f"{position.format(square)} + {{}} < {extent}"
-        entry = self.writer.loop(index, inside, size=lanes)
-        first = size * var(tile) + lanes * var(square)
-        return _Part((square, entry), first + var(entry))
-
-    def _all(self, index: str) -> _Part:
-        size, tile = self.sizes[index], self.grid[index]
-        inside = f"{size}*{tile} + {{}} < {self.schedule.extents[index]}"
-        entry = self.writer.loop(index, inside, size=size)
-        return _Part((entry,), size * var(tile) + var(entry))
-
-    def _turn(self, row: int, across: _Part, along: _Part) -> None:
+    def _turn(self, row: int, across: Part, along: Part) -> None:
         """Return the squares: read, turned, and stored."""
         writer, lanes = self.writer, self.tiles.lanes
         dtype, stem = self.schedule.dtype_of_row(row), f"row_{row}"
         square = writer.array(f"{stem}_square", (lanes, lanes), dtype, has_lanes=True)
         order = [*self.around, *along.loops, *across.loops]
         k, lane = (writer.loop(i, size=lanes, tag="unr") for i in ("k", "lane"))
-        points = self._points(across.first + var(k), along.first + var(lane))
+        points = self._points(across.point + var(k), along.point + var(lane))
         read = writer.assign(
             square,
             var(square)[(var(k), var(lane))],
@@ -196,7 +160,7 @@ class TurnedNest:
         # The square is read by rows and stored by columns: the compiler makes shuffles
         # of the unrolled assignments.
         moved, entry = (writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k"))
-        points = self._points(across.first + var(entry), along.first + var(moved))
+        points = self._points(across.point + var(entry), along.point + var(moved))
         value = var(square)[(var(entry), var(moved))]
         # Strided results cannot be stored as vectors.
         if not stands_together(self.schedule, row, self.tiles.across):
@@ -214,16 +178,16 @@ class TurnedNest:
         writer.store_vector(
             row,
             var(vector),
-            self._points(across.first, along.first + var(moved)),
+            self._points(across.point, along.point + var(moved)),
             [*order, moved],
             [turn],
             lanes=lanes,
             is_streamed=self.tiles.is_streamed,
         )
 
-    def _copy(self, row: int, across: _Part, along: _Part) -> None:
+    def _copy(self, row: int, across: Part, along: Part) -> None:
         """Entries beside the squares, one by one."""
-        points = self._points(across.first, along.first)
+        points = self._points(across.point, along.point)
         value = calls_product(self.schedule, self.schedule.rows[row], points)
         order = [*self.around, *along.loops, *across.loops]
         self.writer.store(row, value, points, order, is_last=False)
@@ -231,7 +195,7 @@ class TurnedNest:
     def _points(
         self, across: Expression, along: Expression
     ) -> Mapping[str, Expression]:
-        others = {index: var(iname) for index, iname in self.others.items()}
+        others = {index: part.point for index, part in self.others.items()}
         return {**others, self.tiles.across: across, self.tiles.vector: along}
 
 
@@ -275,7 +239,7 @@ def _space(workload: Workload) -> Space | None:
         table,
         partial(_find_problem, einsum),
         # the recommended tiles, stored in both ways
-        proposals=lambda: ({**first, "stores": way} for way in table["stores"]),
+        lambda: ({**first, "stores": way} for way in table["stores"]),
     )
 
 

@@ -14,7 +14,7 @@ A single sum would wait for the latency of each addition; three wait at the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,8 +23,10 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
+from feinsum.machine import Machine
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, points
+from feinsum.transforms import heuristics as cpu
+from feinsum.transforms.cost import points
 from feinsum.transforms.library.generic import streaming_order
 from feinsum.transforms.library.streaming_cost import (
     jammed_cycles,
@@ -32,7 +34,7 @@ from feinsum.transforms.library.streaming_cost import (
     restart_s,
     streaming_s,
 )
-from feinsum.transforms.primitives import NestWriter, Schedule, begin, with_hints
+from feinsum.transforms.primitives import NestWriter, Part, Schedule, begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import (
     SUMS,
     VECTORS,
@@ -41,9 +43,6 @@ from feinsum.transforms.primitives.compiler_hints import (
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import number, text, typical, volume
-
-GROUP_POINTS = 1 << 15
-"""Iterations of a work-group that make its start negligible."""
 
 
 def unroll_and_jam(
@@ -99,121 +98,61 @@ class _Plan:
     block: int
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """Rows that are summed at a time.
-
-    Attributes:
-        loops: around the sums, outermost first.
-        points: the values of all output indices but the jammed one.
-        first: the jammed index of the first row.
-        size: how many rows there are.
-    """
-
-    loops: Names
-    points: dict[str, Expression]
-    first: Expression
-    size: int
-
-
 class _JammedNest:
     """Writes the nests of each row of the einsum: full tiles, then what is left."""
 
     def __init__(self, schedule: Schedule, plan: _Plan) -> None:
         self.schedule, self.plan = schedule, plan
         self.writer = NestWriter(schedule)
-        extent = schedule.extents[plan.parallel]
-        self.grid = self.writer.loop(
-            f"{plan.parallel}_block", f"{plan.block}*{{}} < {extent}", tag="g.0"
-        )
+        self.block = self.writer.blocks(plan.parallel, plan.block, stem="block")
+        self.writer.tag(self.block.loop, "g.0")
 
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
+        plan, writer = self.plan, self.writer
+        others = {
+            index: writer.entries(index, self.block if index == plan.parallel else None)
+            for index in self.schedule.output
+            if index != plan.index
+        }
+        # tiles do not cross the blocks of the grid, if these are of the same index
+        block = self.block if plan.parallel == plan.index else None
+        parts = writer.cut(plan.index, plan.rows, block, stem="rows")
+        tiles = [part for part in parts if part is not None]
         # rows of a batch share the tiles, but have loops of their own inside
-        tiles = [*self._tiles()]
         for row in range(len(self.schedule.rows)):
             for tile in tiles:
-                self._sum(row, tile, is_last=tile is tiles[-1])
-        return self.writer.finished()
+                self._sum(row, {**others, plan.index: tile}, is_last=tile is tiles[-1])
+        return writer.finished()
 
-    def _tiles(self) -> Iterator[_Tile]:
-        """Full tiles, and the rows that are left over, each alone."""
-        plan, writer = self.plan, self.writer
-        # Tiles do not cross the blocks of the grid, if these are of the same index.
-        loops, points = self._outside()
-        extent, size = self.schedule.extents[plan.index], plan.rows
-        is_cut = plan.parallel == plan.index
-        start = f"{plan.block}*{self.grid} + " if is_cut else ""
-        n_tiles = plan.block // size if is_cut else None
-        base = plan.block * var(self.grid) if is_cut else 0
-        # Loopy refuses a loop whose literal domain is empty.
-        if not isinstance(extent, int) or extent >= size:
-            full = writer.loop(
-                "tile", f"{start}{size}*{{}} + {size} <= {extent}", size=n_tiles
-            )
-            yield _Tile((*loops, full), points, base + size * var(full), size)
-        if isinstance(extent, int) and extent % size == 0:
-            return
-        last = writer.loop(
-            "last",
-            f"{extent} < {start}{size}*{{}} + {size}",
-            f"{start}{size}*{{}} < {extent}",
-            size=n_tiles,
-        )
-        left = writer.loop("left", f"{start}{size}*{last} + {{}} < {extent}", size=size)
-        first = base + size * var(last) + var(left)
-        yield _Tile((*loops, last, left), points, first, 1)
-
-    def _outside(self) -> tuple[Names, dict[str, Expression]]:
-        """Loops over the blocks and over the other output indices."""
-        plan, writer = self.plan, self.writer
-        loops, points = [self.grid], {}
-        for index in self.schedule.output:
-            if index == plan.index:
-                continue
-            extent = self.schedule.extents[index]
-            if index == plan.parallel:
-                start = f"{plan.block}*{self.grid}"
-                bound = f"{start} + {{}} < {extent}"
-                iname = writer.loop(index, bound, size=plan.block)
-                points[index] = plan.block * var(self.grid) + var(iname)
-            else:
-                iname = writer.loop(index, size=extent)
-                points[index] = var(iname)
-            loops.append(iname)
-        return tuple(loops), points
-
-    def _sum(self, row: int, tile: _Tile, *, is_last: bool) -> None:
+    def _sum(self, row: int, parts: dict[str, Part], *, is_last: bool) -> None:
         """Zero, add and store the sums of a tile."""
         dtype, writer = self.schedule.dtype_of_row(row), self.writer
-        name = writer.array(f"row_{row}_tile", (tile.size,), dtype)
-        entry, loops, _ = self._sum_of_row(name, tile)
+        size = parts[self.plan.index].size
+        name = writer.array(f"row_{row}_tile", (size,), dtype)
+        entry, loops, _ = self._sum_of_row(name, parts)
         start = writer.assign(f"{name}_zero", entry, dtype.type(0), loops)
-        entry, loops, at = self._sum_of_row(name, tile, self._sums())
+        sums = {index: writer.entries(index) for index in self.plan.summed}
+        entry, loops, at = self._sum_of_row(name, parts, sums)
         product = calls_product(self.schedule, self.schedule.rows[row], at)
         added = p.Sum((entry, product))
         add = writer.assign(f"{name}_add", entry, added, loops, [start])
-        entry, loops, at = self._sum_of_row(name, tile)
+        entry, loops, at = self._sum_of_row(name, parts)
         writer.store(row, entry, at, loops, [start, add], is_last=is_last)
 
-    def _sums(self) -> dict[str, str]:
-        """Return a loop over each summed index, outermost first."""
-        extents = self.schedule.extents
-        return {i: self.writer.loop(i, size=extents[i]) for i in self.plan.summed}
-
     def _sum_of_row(
-        self, name: str, tile: _Tile, sums: dict[str, str] | None = None
+        self, name: str, parts: dict[str, Part], sums: Mapping[str, Part] | None = None
     ) -> tuple[Expression, Names, dict[str, Expression]]:
         """The sum of one row, the loops around it, and the values of all indices."""
-        sums = sums or {}
-        inside: Sequence[str] = [*sums.values()]
-        at = {**tile.points, **{i: var(loop) for i, loop in sums.items()}}
+        tile = parts[self.plan.index]
+        inside = {**parts, **(sums or {})}
+        loops = [self.block.loop, *(i for part in inside.values() for i in part.loops)]
+        at = {index: part.point for index, part in inside.items()}
         if tile.size == 1:
-            at[self.plan.index] = tile.first
-            return var(name)[(0,)], (*tile.loops, *inside), at
+            return var(name)[(0,)], tuple(loops), at
         row = self.writer.loop("row", size=tile.size, tag="unr")
-        at[self.plan.index] = tile.first + var(row)
-        return var(name)[(var(row),)], (*tile.loops, *inside, row), at
+        at[self.plan.index] = tile.point + var(row)
+        return var(name)[(var(row),)], (*loops, row), at
 
 
 def _space(workload: Workload) -> Space | None:
@@ -232,7 +171,7 @@ def _space(workload: Workload) -> Space | None:
         "block": _blocks(einsum, by_length[0]),
         "vectors": VECTORS,
     }
-    return Space(table, partial(_find_problem, einsum), proposes_all=True)
+    return Space(table, partial(_find_problem, einsum))
 
 
 def _inner(einsum: BatchedEinsum) -> tuple[str, ...]:
@@ -259,7 +198,7 @@ def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
     """Multiples of all numbers of rows, with enough work for a group; and a few."""
     # iterations for one value of the longest index
     each = max(1, volume(einsum, einsum.indices) // typical(einsum.extents[longest]))
-    block = max(16, GROUP_POINTS // each // 16 * 16)
+    block = max(16, cpu.GROUP_POINTS // each // 16 * 16)
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 

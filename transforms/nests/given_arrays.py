@@ -37,17 +37,8 @@ from feinsum.errors import TransformError
 from feinsum.nests import Buffer, Nest, NestForm
 from feinsum.nests.form import COPIES_BYTES, is_private
 from feinsum.raising import PARENT, POSITION, LoopNest
+from feinsum.transforms import heuristics as cpu
 
-N_CHUNKS = 128
-"""Of the nodes of the root, as many in each: threads that are done take from others."""
-N_COPIES = 8
-"""Of the result, and of large buffers, each for one of as many chunks: so many threads
-can take part.
-"""
-TILE_VECTORS = 4
-"""Of lanes whose extent is known only in a call: so few stay in registers, and the tree
-is read once for each tile.
-"""
 SCALE, START = "feinsum_scale", "feinsum_start"
 
 
@@ -115,7 +106,7 @@ def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
     """With tiles, where the extent of the lanes is known only in a call."""
     if not form.lane or form.tile or isinstance(nest.extent(form.lane), int):
         return form
-    return replace(form, tile=TILE_VECTORS * form.lanes)
+    return replace(form, tile=cpu.TILE_VECTORS * form.lanes)
 
 
 def _check(
@@ -128,7 +119,7 @@ def _check(
     shared_axes += [new_nest.network.output] if form.has_copies else []
     n_bytes = n_rows * sum(
         nest.einsum.output_dtypes[0].itemsize
-        * (N_COPIES if form.is_chunked else 1)
+        * (cpu.N_COPIES if form.is_chunked else 1)
         * prod(n for i in axes if isinstance(n := nest.extent(i), int))
         for axes in shared_axes
     )
@@ -202,7 +193,7 @@ class _GivenArrays(NestArrays):
         return self._bounds(0, "0")
 
     def n_chunks(self) -> str:
-        return str(N_COPIES if self.has_own else N_CHUNKS)
+        return str(cpu.N_COPIES if self.has_own else cpu.N_CHUNKS)
 
     def chunk(self, chunk: str) -> tuple[str, str]:
         # The first n % n_chunks chunks have one node more than the others.

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import loopy as lp
 from constantdict import constantdict
 
-from feinsum.errors import InvalidEinsumError, InvalidParameterError, TransformError
+from feinsum.errors import InvalidEinsumError, TransformError
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, nodes_of, profile_names
 from feinsum.nests import (
-    CoreModel,
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
@@ -44,26 +43,15 @@ from feinsum.nests import (
     sizes_at,
     unfactorized,
 )
-from feinsum.nests.form import is_apart, is_divisible
+from feinsum.nests.form import is_apart
 from feinsum.nests.networks import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.nests.given_arrays import over_given_arrays
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 
-LANES = (1, 2, 4, 8, 16)
-TILES = (0, 16, 32, 64, 128)
 NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"
-MOST_ROWS = 16
-"""Of a batch: each row adds its own statements to the kernel, and needs registers."""
-N_PATHS = 4
-"""Paths whose best nest is offered, besides the best of all."""
-POOR = 10
-"""A path is left out if its nest is estimated so many times slower than the best."""
-USUAL_EXTENT, USUAL_FIBER = 4096, 8
-"""Default extent of an index and default length of a fiber of a tree."""
-VECTOR_BYTES = (32, 64)
-"""Registers of most processors, and of the large ones."""
 
 
 class NestRecipe(NamedTuple):
@@ -163,9 +151,8 @@ def _nests_at(
 
 
 def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
-    machine = CoreModel()
     costs = [
-        EstimatedTime(network, sizes, machine, item_bytes=item_bytes, n_threads=n)
+        EstimatedTime(network, sizes, item_bytes=item_bytes, n_threads=n)
         # a nest without a loop around everything can be best for one thread only
         for n in (2, 1)
     ]
@@ -174,11 +161,15 @@ def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nes
             yield best.nest
     each = [
         best
-        for path in next(by_depth(network))[: 8 * N_PATHS]
+        for path in next(by_depth(network))[: 8 * cpu.N_SPARSE_PATHS]
         if (best := best_orders(network, path, costs[0]))
     ]
     each.sort(key=attrgetter("cost"))
-    yield from (x.nest for x in each[:N_PATHS] if x.cost <= POOR * each[0].cost)
+    yield from (
+        x.nest
+        for x in each[: cpu.N_SPARSE_PATHS]
+        if x.cost <= cpu.POOR_NEST * each[0].cost
+    )
     papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
     if best := best_nest(network, papers):
         yield best.nest
@@ -187,7 +178,7 @@ def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nes
 
 def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     """Sizes, with typical values for unknown ones."""
-    values = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
+    values = {x.name: sizes.get(x.name, cpu.USUAL_EXTENT) for x in einsum.size_params}
     names = profile_names(einsum)
     nodes = nodes_of(einsum, sizes)
     if not nodes:
@@ -201,7 +192,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
             # a level has at most all places, and a typical fiber for each node above
             above = level_nodes[-1] if level_nodes else n
             level_nodes.append(
-                max(1, min(max_nodes, above * (USUAL_FIBER if level_nodes else 1)))
+                max(1, min(max_nodes, above * (cpu.USUAL_FIBER if level_nodes else 1)))
             )
         nodes = tuple(level_nodes)
     return {**values, **dict(zip(names, nodes, strict=True))}
@@ -210,7 +201,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
 def _is_for(einsum: BatchedEinsum) -> bool:
     return (
         einsum.sparse_position is not None
-        and einsum.batch_size <= MOST_ROWS
+        and einsum.batch_size <= cpu.MAX_SPARSE_ROWS
         and einsum.n_operands <= MAX_OPERANDS
         and einsum.output_dtypes[0].kind in "fc"
     )
@@ -231,31 +222,33 @@ def _space(workload: Workload) -> Space | None:
     lanes = {lane for nest in nests for lane in lane_indices(nest)}
     ordered = sorted(lanes, key=lambda i: (-typical_sizes.extents[i], i))
     is_real = einsum.output_dtypes[0].kind == "f"
-    usual = VECTOR_BYTES[0] // itemsize
+    usual = cpu.VECTOR_BYTES // itemsize
     table: Table = {
         "nest": tuple(map(nest_to_text, nests)),
         "lane": (*ordered, "") if is_real else ("",),
-        "lanes": tuple(sorted(LANES, key=lambda n: n != usual)) if is_real else (1,),
+        "lanes": tuple(sorted(cpu.SPARSE_LANES, key=lambda n: n != usual))
+        if is_real
+        else (1,),
         "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
-        "tile": TILES if is_real else (0,),
+        "tile": cpu.SPARSE_TILES if is_real else (0,),
     }
-    find_problem = partial(_find_problem, einsum)
+    # A nest found at other sizes may be another one, as may the index of its lanes; the
+    # constraint refuses what does not go together.
     return Space(
-        table,
-        find_problem,
-        starts=lambda: (p for p in _starts(einsum, table) if find_problem(p) is None),
-        admits=partial(_admits, einsum),
+        table, partial(_find_problem, einsum), open=frozenset({"nest", "lane"})
     )
 
 
 def _extent(einsum: BatchedEinsum, index: str) -> int:
     extent = einsum.extents[index]
-    return USUAL_EXTENT if isinstance(extent, SizeParam) else extent
+    return cpu.USUAL_EXTENT if isinstance(extent, SizeParam) else extent
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     lane, lanes = str(parameters["lane"]), _int(parameters["lanes"])
     tile = _int(parameters["tile"])
+    if lane and lane not in einsum.indices:
+        return f"{lane!r} is no index of the einsum"
     if (lane == "") != (lanes == 1):
         return "lanes and their index go together"
     if tile and (not lane or tile % lanes or tile >= _extent(einsum, lane)):
@@ -267,42 +260,6 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     except TransformError as error:
         return str(error)
     return None
-
-
-def _starts(
-    einsum: BatchedEinsum, table: Mapping[str, tuple[Any, ...]]
-) -> Iterator[Parameters]:
-    """Return the first nests, each with the longest lanes that processors have."""
-    itemsize = einsum.output_dtypes[0].itemsize
-    for text in table["nest"]:
-        nest = nest_from_text(network_of(einsum), text)
-        lane = next((i for i in table["lane"] if i in lane_indices(nest)), "")
-        # without an index for its lanes, a nest has no vectors
-        widths = [n // itemsize for n in VECTOR_BYTES] if lane else [1]
-        threads = table["threads"][0] if is_divisible(nest) else NO_THREADS
-        for n in widths:
-            yield {
-                "nest": text,
-                "lane": lane,
-                "lanes": n,
-                "threads": threads,
-                "tile": 0,
-            }
-
-
-def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any nest of the einsum, and any index for lanes: found at other sizes, it may be
-    another one; the constraint refuses what does not go together.
-    """
-    if name == "lane":
-        return value in einsum.indices
-    if name != "nest" or not isinstance(value, str):
-        return False
-    try:
-        nest_from_text(network_of(einsum), value)
-    except InvalidEinsumError as error:
-        raise InvalidParameterError(f"sparse_nest: {error}") from error
-    return True
 
 
 def parameters_of(nest: Nest, form: NestForm) -> dict[str, Any]:

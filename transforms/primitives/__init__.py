@@ -21,10 +21,11 @@ from feinsum.transforms.primitives.stage_operand import (
     stage_operand,
     vectorize_last_axis,
 )
-from feinsum.transforms.primitives.write_nest import NestWriter
+from feinsum.transforms.primitives.write_nest import NestWriter, Part
 
 __all__ = [
     "NestWriter",
+    "Part",
     "Schedule",
     "SplitLoops",
     "StagedTile",

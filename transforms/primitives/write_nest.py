@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -39,6 +40,26 @@ from feinsum.transforms.primitives.vector_store import (
 
 GRID = ("g.", "l.")
 """How tags of loops begin that are no loops of the code."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Loops over a part of an index, and the first value that it has inside them.
+
+    Attributes:
+        loops: outermost first.
+        point: the value of the index.
+        size: the values from that one on which belong to an iteration.
+    """
+
+    loops: Names
+    point: Expression
+    size: int = 1
+
+    @property
+    def loop(self) -> str:
+        """The innermost loop."""
+        return self.loops[-1]
 
 
 class NestWriter:
@@ -91,6 +112,61 @@ class NestWriter:
         if tag.startswith("l.") and size == 1:
             self._single.add(iname)
         return iname
+
+    def blocks(self, index: str, size: int, *, stem: str = "tile") -> Part:
+        """Loop over blocks of an index, the last of which the extent may cut."""
+        extent = self.schedule.extents[index]
+        iname = self.loop(f"{index}_{stem}", f"{size}*{{}} < {extent}")
+        return Part((iname,), size * var(iname), size)
+
+    def entries(self, index: str, block: Part | None = None) -> Part:
+        """Loop over the entries of an index, or over those of a block in the array."""
+        extent = self.schedule.extents[index]
+        if block is None:
+            iname = self.loop(index, size=extent)
+            return Part((iname,), var(iname))
+        # without a bound the compiler knows the trip count
+        is_exact = isinstance(extent, int) and extent % block.size == 0
+        bounds = [] if is_exact else [f"{block.point} + {{}} < {extent}"]
+        iname = self.loop(index, *bounds, size=block.size)
+        return Part((iname,), block.point + var(iname))
+
+    def cut(
+        self, index: str, size: int, block: Part | None = None, *, stem: str = "step"
+    ) -> tuple[Part | None, Part | None]:
+        """Loop over the whole tiles of an index, or of a block, and over the rest.
+
+        Rewrite, for an index i of the extent N::
+
+            for i < N:  f(i)
+
+            for i_step while size*i_step + size <= N:  f(size*i_step), ...
+            for i_left while size*i_left < N < size*i_left + size:
+                for i' while size*i_left + i' < N:  f(size*i_left + i')
+
+        The rest has loops of its own: a condition in the whole tiles would keep
+        compilers from making vectors of them.
+
+        Returns:
+            Both parts; None for one that is known to be empty, whose literal domain
+            Loopy refuses.
+        """
+        extent = self.schedule.extents[index]
+        start, base = (f"{block.point} + ", block.point) if block else ("", 0)
+        count = block.size // size if block else None
+        position = f"{start}{size}*{{0}}"
+        whole = rest = None
+        if not isinstance(extent, int) or extent >= size:
+            full = f"{position} + {size} <= {extent}"
+            tile = self.loop(f"{index}_{stem}", full, size=count)
+            whole = Part((tile,), base + size * var(tile), size)
+        if not isinstance(extent, int) or extent % size:
+            is_left = f"{extent} < {position} + {size}", f"{position} < {extent}"
+            tile = self.loop(f"{index}_left", *is_left, size=count)
+            inside = f"{position.format(tile)} + {{}} < {extent}"
+            entry = self.loop(index, inside, size=size)
+            rest = Part((tile, entry), base + size * var(tile) + var(entry))
+        return whole, rest
 
     def tag(self, iname: str, tag: str) -> None:
         """Change how a loop runs, by Loopy's tags."""

@@ -33,9 +33,9 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.ir import IndexList, parse_subscripts
+from feinsum.machine import Machine
 from feinsum.memory import remembered
 from feinsum.nests import (
-    CoreModel,
     EstimatedTime,
     Nest,
     NestForm,
@@ -329,7 +329,7 @@ def _estimated(
     cost = EstimatedTime(
         network,
         sizes,
-        CoreModel(vector_bytes=machine.vector_bytes),
+        Machine(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )

@@ -245,8 +245,8 @@ def _estimate(
     nodes: tuple[int, ...],
     arrays: Sequence[Any],
 ) -> float:
+    from feinsum.machine import Machine
     from feinsum.measure import open_device
-    from feinsum.nests import CoreModel
     from feinsum.predict.machine import machine_of
 
     position = network.sparse or 0
@@ -258,7 +258,7 @@ def _estimate(
     cost = EstimatedTime(
         network,
         Sizes(extents, nodes),
-        CoreModel(vector_bytes=machine.vector_bytes),
+        Machine(vector_bytes=machine.vector_bytes),
         n_threads=machine.n_cores,
     )
     best = best_nest(network, cost)

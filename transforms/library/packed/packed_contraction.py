@@ -24,6 +24,14 @@ A panel of B_pack stays in the first level of the caches while all blocks of A_p
 pass, which stay in the second. In a pack, what a register tile reads in one step of the
 sum is contiguous: B_pack[panel,c,:,:] and A_pack[block,c,:].
 
+The smallest supported processor has 16 vector registers and 256 KB of second-level
+cache. Recommended tiles suit it; which candidate is the best for another processor is
+decided by costs. For a product of matrices of 720 rows in double precision::
+
+    lanes 4, vectors 2, rows 6     12 sums, 2 vectors of a column, 1 entry of a row: 15
+    height 192, depth 160          a pack on the left of 245 KB, in the second level
+    width 768                      one on the right of 983 KB, nearly
+
 Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015 for the loops around
 a register tile; Springer and Bientinesi 2018 (GETT) for tiles that span several
 indices; paper, section 8.
@@ -31,307 +39,40 @@ indices; paper, section 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from heapq import heapreplace
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from itertools import product
-from math import prod
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
+from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import (
-    Machine,
-    SizedEinsum,
-    distinct_bytes,
-    padding,
-    points,
-    region_s,
-)
+from feinsum.transforms.library.packed.cost import packed_cost
 from feinsum.transforms.library.packed.nest import PackedNest
-from feinsum.transforms.library.packed.plan import (
-    Cut,
-    PackedTiles,
-    PackingPlan,
-    make_plan,
-)
-from feinsum.transforms.library.packed.space import space
+from feinsum.transforms.library.packed.plan import PackedTiles, distance, make_plan
 from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters, Transform, register
-from feinsum.transforms.roles import reuse
-
-
-def packed_cost(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
-) -> float:
-    """Estimate :func:`packed_contraction` in seconds, with tiles padded to size."""
-    work = _Work.of(einsum, parameters, machine)
-    n_rows = einsum.batch_size
-    n_areas = work.n_wide * work.n_high * work.batch
-    cycles = n_rows * (work.multiply_cycles + work.pack_cycles + work.store_cycles)
-    read, written = distinct_bytes(einsum)
-    is_streamed = parameters.get("stores") == "streamed"
-    moved = _moved(is_streamed, written, machine)
-    # Cores take whole areas, so their number decides how many cores have work; see
-    # ``_Work.idle``.
-    return region_s(
-        machine,
-        cycles + cpu.CALL_CYCLES * n_areas * work.n_deep,
-        read + n_rows * work.again_bytes + moved * written,
-        n_groups=n_areas,
-        idle=work.idle,
-        footprint=read + written,
-    )
-
-
-def _moved(is_streamed: bool, written: int, machine: Machine) -> float:
-    """Return the bytes moved for a byte of the result."""
-    if not is_streamed:
-        return cpu.CACHED_STORE
-    is_large = written > cpu.STREAMED_SHARE * machine.cache_bytes["L3"]
-    return cpu.STREAMED_STORE if is_large else cpu.NEEDLESS_STREAM
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What one row of an einsum takes in packed tiles.
-
-    Attributes:
-        columns, rows, summed: entries of each kind of index; ``batch`` those around.
-    """
-
-    einsum: BatchedEinsum
-    plan: PackingPlan
-    tiles: PackedTiles
-    is_row_inside: bool
-    machine: Machine
-    columns: int
-    rows: int
-    summed: int
-    batch: int
-
-    @classmethod
-    def of(
-        cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
-    ) -> _Work:
-        """Count the work on a machine, which may have fewer lanes."""
-        wanted = PackedTiles.of(parameters)
-        # a vector that is too long for the processor is split into several by the
-        # compiler
-        lanes = min(wanted.lanes, machine.lanes(einsum.operands[0].dtype))
-        tiles = replace(
-            wanted, lanes=lanes, vectors=wanted.vectors * wanted.lanes // lanes
-        )
-        roles = find_packed_roles(einsum, tiles.vector, tiles.register)
-        assert roles is not None
-        batch = (*roles.batch, *roles.outer)
-        return cls(
-            einsum,
-            make_plan(einsum, _at_build_time(einsum), roles, tiles),
-            tiles,
-            parameters["inside"] == "rows",
-            machine,
-            columns=points(einsum, roles.columns),
-            rows=points(einsum, roles.rows),
-            summed=points(einsum, roles.summed),
-            batch=points(einsum, batch),
-        )
-
-    @property
-    def itemsize(self) -> int:
-        return self.einsum.operands[0].dtype.itemsize
-
-    @cached_property
-    def n_wide(self) -> int:
-        """Tiles over the columns, which are about equally wide."""
-        return self._n_tiles(self.plan.columns)
-
-    @cached_property
-    def n_high(self) -> int:
-        """Tiles over the rows."""
-        return self._n_tiles(self.plan.rows)
-
-    @cached_property
-    def n_deep(self) -> int:
-        """Tiles over the sum."""
-        return self._n_tiles(self.plan.summed)
-
-    def _n_tiles(self, cuts: Iterable[Cut]) -> int:
-        return prod(-(-self._points((cut.index,)) // cut.size) for cut in cuts)
-
-    @property
-    def idle(self) -> float:
-        """The work of the busiest core over that of all on average.
-
-        Cores take areas, some of which are at the end of an index and smaller, one
-        after the other.
-        """
-        n_cores = self.machine.n_cores
-        sides = (*self.plan.columns, *self.plan.rows)
-        n_areas = self.batch * self._n_tiles(sides)
-        # on average half an area is missing for the last core
-        if n_areas > cpu.MANY_AREAS * n_cores:
-            return 1 + n_cores / n_areas / 2
-        lengths = [_lengths(self._points((cut.index,)), cut.size) for cut in sides]
-        busy = [0.0] * n_cores
-        # a core that is done takes the next area, as in OpenMP's dynamic schedule
-        for area in [*map(prod, product(*lengths))] * self.batch:
-            heapreplace(busy, busy[0] + area)
-        return max(busy) * n_cores / sum(busy)
-
-    @property
-    def multiply_cycles(self) -> float:
-        """Multiply-adds in registers, with the loads and stores of their sums."""
-        tiles = self.tiles
-        n_vectors, n_rows, unit = tiles.vectors, tiles.rows, tiles.vectors * tiles.lanes
-        # tiles at the edge compute what is beyond it, too
-        wide = self.columns * padding(self._points((tiles.vector,)), unit)
-        high = self.rows * padding(self._points((tiles.register,)), n_rows)
-        each = self.machine.fma_cycles(tiles.lanes * self.itemsize)
-        # Whatever is slowest: the multiply-adds, the loads of a column and of the rows
-        # (two a cycle), or each sum waiting for its previous addition.
-        step = max(
-            n_rows * n_vectors * each, n_vectors * each + n_rows / 2, cpu.LATENCY_CYCLES
-        )
-        if n_vectors > cpu.MANY_VECTORS:
-            step *= cpu.MANY_VECTORS_FACTOR
-        # A register for each sum, one for each vector of the column, one for a row's
-        # entry; each of the rest is stored and loaded in every step.
-        n_registers = 32 if self.machine.vector_bytes >= 64 else 16
-        spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
-        # Rows come from the second level, which multiply-adds hide only in part.
-        step += n_rows * self.itemsize / cpu.ROW_BYTES
-        if self._packed_bytes > self.machine.cache_bytes["L2"] * cpu.L2_SHARE:
-            step *= cpu.OVERFLOW_FACTOR
-        per_tile = self.summed * (step + 2 * spilled)
-        per_tile += self.n_deep * (cpu.TILE_CYCLES + 3 * n_rows * n_vectors)
-        # a product of packs for each value of a postponed index
-        postponed = self._points(self.plan.roles.postponed)
-        return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
-
-    @property
-    def _packed_bytes(self) -> int:
-        """Bytes of both packs of an area."""
-        plan = self.plan
-        width, height, depth = (
-            prod(min(cut.size, self._points((cut.index,))) for cut in cuts)
-            for cuts in (plan.columns, plan.rows, plan.summed)
-        )
-        return self.itemsize * depth * (width + height)
-
-    @property
-    def pack_cycles(self) -> float:
-        """Cycles to pack each side once for each tile of the other."""
-        roles, tiles = self.plan.roles, self.tiles
-        right = self._pack_cycles(roles.right, tiles.vector)
-        left = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
-        entries = right * self._right * self.n_high + left * self._left * self._n_left
-        return self.batch * entries
-
-    @property
-    def again_bytes(self) -> float:
-        """Bytes that are read after the first time."""
-        again = self._right * (self.n_high - 1) + self._left * (self._n_left - 1)
-        return self.batch * again * self.itemsize
-
-    @property
-    def _n_left(self) -> int:
-        """How often the left side is packed."""
-        return self.n_wide if self.is_row_inside else 1
-
-    @property
-    def _right(self) -> int:
-        """Entries of the right side, for one value of the batch."""
-        return self.columns * self.summed * self._points(self.plan.roles.postponed)
-
-    @property
-    def _left(self) -> int:
-        return self.rows * self.summed * self._points(self.plan.roles.folded)
-
-    def _points(self, indices: Names) -> int:
-        return points(self.einsum, indices)
-
-    def _pack_cycles(self, position: int, index: str) -> float:
-        """Return the cycles to pack an entry of an operand along ``index``."""
-        term = self.einsum.inputs[position]
-        is_along = term[-1:] == (index,)  # a scalar has no last index
-        tiles = self.tiles
-        # an entry is loaded and stored: two accesses for a vector of entries
-        width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
-        cycles = cpu.PACK_CYCLES * 2 / width if is_along else cpu.TURN_CYCLES
-        if is_along and index == tiles.register:
-            height = min(self.plan.cuts[index].size, self._points((index,)))
-            # Entries of one line go to as many panels in turns. With many panels the
-            # lines of all panels do not stay in the first level until their next entry
-            # comes.
-            n_panels = height / tiles.rows
-            is_split = tiles.rows * self.itemsize % cpu.LINE_BYTES > 0
-            if n_panels > cpu.MANY_PANELS:
-                cycles += cpu.SPLIT_LINE_CYCLES if is_split else cpu.LINE_CYCLES
-        return cycles + cpu.READ_RUN_CYCLES * self._runs(term)
-
-    @property
-    def store_cycles(self) -> float:
-        """Cycles to store results, in vectors if these lie along their last axis."""
-        output, tiles = self.einsum.output, self.tiles
-        is_along = tiles.vector == output[-1]
-        cycles = 2.0 / tiles.lanes if is_along else cpu.SCATTERED_CYCLES
-        after = output[output.index(tiles.register) + 1 :]
-        is_far = self._points(after) * self.itemsize > cpu.PAGE_BYTES
-        cycles += (cpu.FAR_RUN_CYCLES if is_far else cpu.STORE_RUN_CYCLES) * self._runs(
-            output
-        )
-        return self._points(output) * cycles
-
-    def _runs(self, term: IndexList) -> float:
-        """Return the short runs per entry of an array that a tile reads in part.
-
-        None for an array that stays in the second-level cache.
-        """
-        # Along the last axes until the first one that the tile cuts, entries are
-        # neighbours.
-        run = 1
-        for index in reversed(term):
-            extent = self._points((index,))
-            cut = self.plan.cuts.get(index)
-            size = min(cut.size, extent) if cut and cut.levels else 1
-            run *= size
-            if size < extent:
-                break
-        is_near = self._points(term) * self.itemsize <= self.machine.cache_bytes["L2"]
-        return 0.0 if is_near or run * self.itemsize >= cpu.RUN_BYTES else 1 / run
-
-
-def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
-    """Return the extents with which the kernel is built."""
-    unknown = einsum.at_run_time if isinstance(einsum, SizedEinsum) else frozenset()
-    return {
-        index: SizeParam(f"n_{index}") if index in unknown else n
-        for index, n in einsum.extents.items()
-    }
-
-
-def _lengths(extent: int, size: int) -> list[int]:
-    """Return the lengths of the tiles of an index.
-
-    >>> _lengths(1000, 384)
-    [384, 384, 232]
-    """
-    whole, rest = divmod(extent, size)
-    return [size] * whole + [rest] * (rest > 0)
-
-
-MIN_REUSE = 16
-"""Of einsums for which families without packing are not worth a trial."""
+from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
+from feinsum.transforms.roles import (
+    carriers,
+    has_real_dtype,
+    is_long,
+    number,
+    reuse,
+    text,
+    typical,
+    volume,
+)
 
 
 def packed_contraction(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+    t_unit: lp.TranslationUnit,
+    nest: LoopNest,
+    parameters: Parameters,
+    *,
+    is_explicit: bool = True,
 ) -> lp.TranslationUnit:
     """Pack tiles of both operands and multiply them by register tiles.
 
@@ -357,6 +98,10 @@ def packed_contraction(
     With more than two operands, some are multiplied while packing, others into the
     sums, whichever takes the fewest operations; see :class:`PackedNest`.
 
+    Args:
+        is_explicit: whether vectors are held in registers and transposed there; recipes
+            of version 2 leave both to compilers.
+
     Parameters:
         vector: output index of one operand alone, which is packed on the right; its
             entries are lanes.
@@ -370,16 +115,6 @@ def packed_contraction(
         depth: entries of a tile over the summed indices.
         stores: ``cached``, or ``streamed`` past the caches.
     """
-    return _packed(t_unit, nest, parameters, is_explicit=True)
-
-
-def _packed(
-    t_unit: lp.TranslationUnit,
-    nest: LoopNest,
-    parameters: Parameters,
-    *,
-    is_explicit: bool,
-) -> lp.TranslationUnit:
     schedule = begin(t_unit, nest)
     tiles = PackedTiles.of(parameters)
     roles = find_packed_roles(nest.einsum, tiles.vector, tiles.register)
@@ -395,11 +130,248 @@ def _packed(
     return nest_writer.written().t_unit
 
 
-def packed_contraction_2(
-    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
-) -> lp.TranslationUnit:
-    """Apply recipes of version 2: compilers choose what to hold in registers."""
-    return _packed(t_unit, nest, parameters, is_explicit=False)
+def _space(workload: Workload) -> Space | None:
+    """Fit einsums with two output indices on different operands and a common sum."""
+    einsum = workload.einsum
+    if einsum.n_operands < 2 or not has_real_dtype(einsum):
+        return None
+    # vectors of a last axis are loaded and stored whole
+    nearest_first = tuple(reversed(einsum.output))
+    pairs = [
+        (vector, register_index)
+        for vector in sorted(nearest_first, key=lambda i: _vector_cost(einsum, i))
+        for register_index in reversed(einsum.output)
+        if _fits(einsum, vector, register_index)
+    ]
+    if not pairs:
+        return None
+    vectors = list(dict.fromkeys(vector for vector, _ in pairs))
+    registers = list(dict.fromkeys(register_index for _, register_index in pairs))
+    registers.sort(key=lambda index: _register_cost(einsum, index))
+    # rows of short indices would be idle for the most part of a tile
+    registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
+    # AVX2 first, which all supported processors have, then AVX-512
+    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
+    n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
+    best = next(pair for pair in product(vectors, registers) if pair in pairs)
+    widths, heights = _areas(einsum, *best)
+    table: Table = {
+        "vector": tuple(vectors),
+        "register": tuple(registers),
+        "lanes": lanes,
+        "vectors": n_vectors,
+        "rows": _rows(einsum.extents[best[1]], n_vectors[0]),
+        "inside": ("rows", "columns"),
+        "width": widths,
+        "height": heights,
+        "depth": cpu.DEPTHS,
+        "stores": _stores(einsum, tuple(vectors), lanes[0]),
+    }
+    return Space(
+        table, partial(_find_problem, workload), partial(_candidates, workload, table)
+    )
+
+
+def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
+    """Yield every register tile for the best pairs of indices, in suitable tiles."""
+    einsum, sized = workload.einsum, workload.sized
+    pairs = [
+        (str(vector), str(row))
+        for vector, row in product(offered["vector"], offered["register"])
+        if _fits(einsum, str(vector), str(row))
+    ]
+    for vector, row in pairs[: cpu.N_PAIRS]:
+        roles = find_packed_roles(einsum, vector, row)
+        assert roles is not None
+        n_summed = volume(sized, roles.summed)
+        pair = {"vector": vector, "register": row, "inside": "rows"}
+        choices = product(offered["lanes"], cpu.VECTORS, cpu.ROWS, offered["stores"])
+        for lanes, n_vectors, n_rows, stores in choices:
+            assert isinstance(lanes, int)
+            assert isinstance(stores, str)
+            tile = {"lanes": lanes, "vectors": n_vectors, "rows": n_rows}
+            # a panel is ``depth`` such lines, which every register tile of a row reads
+            # again
+            line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
+            depth = _fitting_depth(n_summed, line_bytes)
+            widths, heights = _areas(sized, vector, row, depth=depth)
+            # other areas only where they can decide: for the best pair of indices and
+            # large tiles
+            others = (vector, row) == pairs[0] and n_vectors * n_rows >= cpu.LARGE_TILE
+            areas = [(widths[0], h) for h in heights[: None if others else 1]]
+            areas += [(w, heights[0]) for w in widths[1:3] if others]
+            for width, height in areas:
+                area = {"width": width, "height": height, "depth": depth}
+                yield {**pair, **tile, **area, "stores": stores}
+
+
+def _fitting_depth(n_summed: int, line_bytes: int) -> int:
+    """Return the depth for all of a short sum, or with panels in the first level.
+
+    >>> _fitting_depth(90, 128), _fitting_depth(5000, 128)
+    (96, 256)
+    """
+    enough = [n for n in cpu.DEPTHS if n >= n_summed]
+    fitting = [n for n in cpu.DEPTHS if n * line_bytes <= cpu.PANEL_BYTES]
+    deepest = max(fitting, default=min(cpu.DEPTHS))
+    return min([deepest, *enough])
+
+
+def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
+    """Count entries of arrays with the index that have lines along another one.
+
+    The output counts twice: vectors of it can pass the caches, where single entries are
+    read before they are written. Of equal ones, the index of the largest operands is
+    the best.
+    """
+    carried = [einsum.inputs[k] for k in carriers(einsum, index)]
+    turned = [
+        term
+        for term in (*carried, einsum.output, einsum.output)
+        if term[-1] != index and term[-1] in einsum.output
+    ]
+    n_turned, n_carried = (
+        sum(volume(einsum, term) for term in terms) for terms in (turned, carried)
+    )
+    return n_turned, -n_carried
+
+
+def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
+    """Rank an index for the rows: long ones nearest to the last axes are best.
+
+    Where the output is the largest array, the one nearest to its last axis.
+    """
+    extent, output = einsum.extents[index], einsum.output
+    inputs = sum(volume(einsum, term) for term in einsum.inputs)
+    is_stored = volume(einsum, output) > inputs
+    near = -output.index(index) if is_stored else distance(einsum, index)
+    return not is_long(extent) and not is_stored, near, -typical(extent)
+
+
+def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
+    """Return the ways of storing: vectors of the last axis can pass the caches.
+
+    They best do where the output is large, as it is if its size is not known.
+    """
+    last = einsum.output[-1]
+    extents = [einsum.extents[index] for index in einsum.output]
+    if last not in vectors or (isinstance(extents[-1], int) and extents[-1] % lanes):
+        return ("cached",)
+    is_known = all(isinstance(extent, int) for extent in extents)
+    is_large = not is_known or volume(einsum, einsum.output) > cpu.STREAMED_ENTRIES
+    is_best = is_large and last == vectors[0]
+    return ("streamed", "cached") if is_best else ("cached", "streamed")
+
+
+def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
+    if typical(einsum.extents[vector]) < cpu.MIN_LANES or vector == register_index:
+        return False
+    return find_packed_roles(einsum, vector, register_index) is not None
+
+
+@lru_cache(maxsize=256)
+def _areas(
+    einsum: BatchedEinsum,
+    vector: str,
+    register_index: str,
+    depth: int = cpu.DEPTHS[0],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the widths and heights of tiles, the best pair first.
+
+    The best tiles are large, and all packs on the left, one for each row of the batch,
+    find room in the second level of a cache, and those on the right nearly; but there
+    is something to do for several cores.
+    """
+    roles = find_packed_roles(einsum, vector, register_index)
+    assert roles is not None
+    depth = min(volume(einsum, roles.summed), depth)
+    line_bytes = depth * einsum.operands[0].dtype.itemsize
+    column_bytes = einsum.batch_size * line_bytes
+    # the largest that fits comes first, then smaller ones, then those that do not fit
+    heights = sorted(cpu.HEIGHTS, key=lambda n: (n * column_bytes > cpu.PACK_BYTES, -n))
+    widths = sorted(
+        cpu.WIDTHS, key=lambda n: (n * line_bytes > 2.5 * cpu.PACK_BYTES, -n)
+    )
+    n_columns, n_rows, n_batch = (
+        volume(einsum, indices) for indices in (roles.columns, roles.rows, roles.batch)
+    )
+
+    def is_parallel(tile: tuple[int, int]) -> bool:
+        height, width = tile
+        return n_batch * -(-n_columns // width) * -(-n_rows // height) >= cpu.MIN_TILES
+
+    tiles = sorted(product(heights, widths), key=lambda tile: not is_parallel(tile))
+    height, width = tiles[0]
+    return (
+        tuple(sorted(widths, key=lambda n: n != width)),
+        tuple(sorted(heights, key=lambda n: n != height)),
+    )
+
+
+def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
+    """Order numbers of vectors by the lanes that they leave idle.
+
+    >>> _vectors(20, 4), _vectors(72, 4)
+    ((5, 1, 3, 2, 4), (2, 3, 1, 4, 5))
+    """
+    length = typical(extent)
+    preferred = (2, 3, 1, 4, 5) if length > 5 * lanes else (5, 4, 3, 2, 1)
+    return tuple(sorted(preferred, key=lambda n: -(-length // (n * lanes)) * n))
+
+
+def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
+    """Order numbers of rows: the largest tile that fits the registers first.
+
+    They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
+    of the rows would be beyond the end of the index, smaller ones come first.
+
+    >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
+    ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
+    """
+    # sums, vectors of a column and an entry of a row: (rows + 1) * vectors + 1
+    # registers
+    few = [rows for rows in cpu.ROWS if (rows + 1) * vectors < cpu.N_REGISTERS]
+    length = typical(extent)
+
+    def is_wasteful(rows: int) -> bool:
+        return -length % rows > length / 10
+
+    few.sort(key=lambda rows: (is_wasteful(rows), -rows))
+    return (*few, *(rows for rows in cpu.ROWS if rows not in few))
+
+
+def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
+    vector, register_index = text(parameters, "vector"), text(parameters, "register")
+    if not _fits(einsum, vector, register_index):
+        return f"the indices {vector!r} and {register_index!r} split no operands"
+    n_sums = number(parameters, "rows") * number(parameters, "vectors")
+    # Fewer sums than six wait for each other; with fewer than 32 entries, or more than
+    # 32 vectors, loads take longer than multiply-adds.
+    if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
+        return f"{n_sums} vectors of sums are too few or too many"
+    if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
+        return "only vectors of the last axis can be streamed"
+    n_bytes = _private_bytes(einsum, parameters)
+    if n_bytes > cpu.PRIVATE_BYTES:
+        return f"private arrays would take up to {n_bytes} bytes of a thread's stack"
+    return None
+
+
+def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """Estimate the bytes of packs and of kept sums, for all rows of a batch."""
+    roles = find_packed_roles(
+        einsum, *(text(parameters, n) for n in ("vector", "register"))
+    )
+    assert roles is not None
+    whole = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
+    limits = [number(parameters, name) for name in ("width", "height", "depth")]
+    width, height, depth = map(min, whole, limits)
+    n_all_sums = width * height * volume(einsum, roles.postponed)
+    # sums are kept between the tiles of a sum that takes several of them
+    n_sums = n_all_sums if depth < whole[2] else 0
+    itemsize = einsum.operands[0].dtype.itemsize
+    return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
 
 
 register(
@@ -407,8 +379,8 @@ register(
         "packed_contraction",
         2,
         "operands packed in tiles, as before vectors were held in registers",
-        space,
-        packed_contraction_2,
+        _space,
+        partial(packed_contraction, is_explicit=False),
     )
 )
 
@@ -417,13 +389,14 @@ PACKED_CONTRACTION = register(
         "packed_contraction",
         3,
         "operands packed in tiles over several indices, multiplied in registers",
-        space,
+        _space,
         packed_contraction,
         packed_cost,
     )
 )
 
 
+@lru_cache(maxsize=1024)
 def suits_packing(einsum: BatchedEinsum) -> bool:
     """Tell whether only this family is worth a trial."""
-    return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= MIN_REUSE
+    return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= cpu.MIN_PACKED_REUSE

@@ -18,6 +18,7 @@ from functools import cached_property
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.matrix_roles import MatrixRoles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
@@ -25,9 +26,6 @@ from feinsum.transforms.roles import number, text, typical
 
 Axis = tuple[str, int]
 """An index and a level of its cut."""
-
-LINE = 8
-"""Entries of a line of a cache, in double precision."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ def make_plan(
         roles,
         _side(extents, columns, unit, tiles.width, _line(columns, right, output)),
         _side(extents, rows, (tiles.rows,), tiles.height, _line(rows, left, output)),
-        _side(extents, summed, (), tiles.depth, LINE if is_crossed else 1),
+        _side(extents, summed, (), tiles.depth, cpu.LINE_ENTRIES if is_crossed else 1),
         tuple(Cut(index, extents[index], ()) for index in roles.batch),
         tuple(Cut(i, extents[i], (typical(extents[i]),)) for i in roles.postponed),
     )
@@ -222,7 +220,7 @@ def _in_lines(
 def _line(order: Names, term: IndexList, output: IndexList) -> int:
     """Return the least entries of the second index: a line, if it is along lines."""
     is_along = order[1:2] == (_last(order[0], term, output),)
-    return LINE if is_along else 1
+    return cpu.LINE_ENTRIES if is_along else 1
 
 
 def _last(main: str, term: IndexList, output: IndexList) -> str:

@@ -30,7 +30,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.ir import Extent, IndexList
+from feinsum.ir import IndexList
 from feinsum.raising import value_of
 from feinsum.transforms.library.packed.plan import Axis, Cut, PackingPlan
 from feinsum.transforms.primitives import NestWriter, Schedule
@@ -129,7 +129,7 @@ class Packer:
             value = written_out(schedule, names, loops.points, folded)
             # zeros beyond the end add nothing to the sums
             if not main.is_exact and part != "whole":
-                end = _as_expression(main.extent)
+                end = value_of(main.extent)
                 inside = p.Comparison(loops.points[main.index], "<", end)
                 value = p.If(inside, value, dtype.type(0))
             fill = self._fill if turned is None else self._turn
@@ -302,10 +302,6 @@ def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
     seen = {*head, last, *folded}
     others = dict.fromkeys(i for term in terms for i in term if i not in seen)
     return (*head, *others, last)
-
-
-def _as_expression(extent: Extent) -> Expression:
-    return value_of(extent)
 
 
 @dataclass(frozen=True)

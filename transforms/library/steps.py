@@ -1,19 +1,24 @@
-"""A nest of many operands as nests of few, with products of operands between them.
+"""A nest of many operands as several nests, and the recipe of each of them.
 
-There are two ways to hand a product to the step that reads it. :func:`split_nest` gives
-each step a device kernel, with products in global memory; :class:`FusedNest` runs all
-steps for one value of an outer index after the other, with products in private memory::
+For ``ij,jk,kl->il`` and a step that multiplies B and C, :func:`split_nest` gives the
+step a device kernel of its own, and its product is in global memory::
 
-    split_nest                          FusedNest, for the outer index b
-    for b, j, l:  product[b,j,l] = ...  for b:
-    (wait)                                for j, l:  product[j,l] = ...
-    for b, i, l:  out[b,i,l] = ...        for i, l:  out[b,i,l] = ...
+    for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
+
+    for j, l:  product[j,l] = sum(k, B[j,k]*C[k,l])       a recipe of its own
+    (wait for all work-groups)
+    for i, l:  out[i,l] = sum(j, A[i,j]*product[j,l])     and so has this one
+
+A step has the cheapest recipe, or a named one. Which is cheapest depends on the costs,
+which later versions of this package may correct. So a fact names the measured recipes,
+which stay the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 import islpy as isl
@@ -23,12 +28,109 @@ from constantdict import constantdict
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.errors import TransformError
+from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
+from feinsum.machine import TYPICAL, Machine
 from feinsum.raising import LoopNest, names_of, points_of, value_of
-from feinsum.transforms.library.paths.pairwise import PathStep
-from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.records import ParameterValue, TransformSpec
+from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.ranking import ranked
+from feinsum.transforms.registry import REGISTRY, Transform, check_spec, find_transform
+
+Families: TypeAlias = tuple[Transform, ...]
+
+BEST = "best"
+"""The recipes that cost the least."""
+
+
+def are_named(steps: ParameterValue) -> bool:
+    """Tell whether the value names recipes rather than leaving them to costs."""
+    return isinstance(steps, tuple)
+
+
+def recipes_of(
+    steps: ParameterValue,
+    einsums: Sequence[BatchedEinsum],
+    families: Families,
+    machine: Machine,
+) -> list[TransformSpec]:
+    """Return the recipes of all steps.
+
+    Args:
+        steps: their names, or :data:`BEST` for the cheapest ones.
+        families: those that write their loops anew.
+        machine: always the same for the same parameters, so that a recipe has one
+            meaning.
+
+    Raises:
+        InvalidRecordError: if a name is none of a recipe.
+    """
+    if isinstance(steps, tuple):
+        return [TransformSpec.parse(str(step)) for step in steps]
+    return [cheapest(einsum, families, machine) for einsum in einsums]
+
+
+@lru_cache(maxsize=1024)
+def cheapest(
+    einsum: BatchedEinsum, families: Families, machine: Machine
+) -> TransformSpec:
+    """Return the cheapest recipe of a step."""
+    return ranked(einsum, {}, families, machine)[0].spec
+
+
+def apply_recipes(
+    t_unit: lp.TranslationUnit,
+    nests: Sequence[LoopNest],
+    recipes: Sequence[TransformSpec],
+) -> lp.TranslationUnit:
+    """Apply a recipe to each nest."""
+    for nest, spec in zip(nests, recipes, strict=True):
+        family = find_transform(spec.name, spec.version)
+        t_unit = family.apply(t_unit, nest, spec.parameters)
+    return t_unit
+
+
+def cost_of(
+    recipes: Sequence[TransformSpec],
+    einsums: Sequence[BatchedEinsum],
+    machine: Machine,
+) -> float:
+    """Add up the seconds; a version without a cost uses that of the newest."""
+    total = 0.0
+    for spec, einsum in zip(recipes, einsums, strict=True):
+        cost = find_transform(spec.name, spec.version).cost
+        if cost is None:
+            family = (t for (n, _), t in sorted(REGISTRY.items()) if n == spec.name)
+            cost = [t.cost for t in family if t.cost is not None][-1]
+        total += cost(einsum, spec.parameters, machine)
+    return total
+
+
+def find_misfit(
+    steps: ParameterValue, einsums: Sequence[BatchedEinsum], families: Families
+) -> str | None:
+    """Explain why named recipes do not fit the steps; None if they do.
+
+    Args:
+        families: allowed families of their recipes, in any version.
+    """
+    if not are_named(steps):
+        return (
+            None if steps == BEST else f"steps={steps!r} is neither {BEST!r} nor names"
+        )
+    try:
+        specs = recipes_of(steps, einsums, families, TYPICAL)
+        if len(specs) != len(einsums):
+            return f"there are {len(einsums)} steps, and recipes of {len(specs)}"
+        names = {family.name for family in families}
+        for spec, einsum in zip(specs, einsums, strict=True):
+            if spec.name not in names:
+                return f"{spec.name} is no family of steps; those are {sorted(names)}"
+            check_spec(spec, einsum)
+    except FeinsumError as error:
+        return f"a step is by no recipe: {error}"
+    return None
 
 
 def split_nest(
@@ -38,14 +140,6 @@ def split_nest(
 
     Products are arrays in global memory, and all of one nest is done before the next
     one begins. Rows that share both factors share the product.
-
-    Rewrite, for ``ij,jk,kl->il`` and the step that multiplies B and C::
-
-        for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
-
-        for j', l':  product[j',l'] = sum(k', B[j',k']*C[k',l'])
-        (wait for all work-groups)
-        for i, l:  out[i,l] = sum(j, A[i,j]*product[j,l])
 
     Args:
         steps: each after those whose products it reads; not the last one.
@@ -236,195 +330,3 @@ def _rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:
 def _entry(name: str, inames: Names) -> p.Subscript:
     """Subscript a product; a scalar is an array of one entry."""
     return p.Subscript(var(name), tuple(map(var, inames)) or (0,))
-
-
-MAX_TERMS = 12
-"""That an iteration adds to an entry of a product."""
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A private array with the product of two arrays.
-
-    Attributes:
-        done: the last statement that writes it.
-    """
-
-    array: str
-    axes: IndexList
-    written_by: str
-
-    def at(self, points: Mapping[str, Expression]) -> Expression:
-        return _entry_at(self.array, self.axes, points)
-
-
-Factor: TypeAlias = str | _Product
-"""The name of an operand, or a product. An operand that is itself a product, in global
-memory, may have the name of a private array."""
-
-Factors: TypeAlias = tuple[Factor, ...]
-
-
-class FusedNest:
-    """Writes the steps of a path for one value of an output index after the other.
-
-    Rewrite, for ``bij,bjk,bkl->bil``, the outer index b and the path ``1,2 0,1``::
-
-        for b, i, l:  out[b,i,l] = sum((j,k), A[b,i,j]*B[b,j,k]*C[b,k,l])
-
-        for b_tile in parallel:
-            for b' < block:
-                for j, l:  product[j,l] = 0
-                for j, k, l:  product[j,l] += B[b,j,k]*C[b,k,l]
-                for i, l:  result[i,l] = 0
-                for i, j, l:  result[i,l] += A[b,i,j]*product[j,l]
-                for i, l:  out[b,i,l] = result[i,l]
-
-    The innermost loop of a sum is along the last axis of a factor where there is one
-    that stays. Rows that share both factors share the product.
-
-    Args:
-        outer: the index of the loop around all steps. The extents of all other indices
-            of products are known.
-        block: its values per work-group.
-        steps: those whose products have ``outer``; the operands that they read are in
-            the order of their numbers.
-    """
-
-    def __init__(
-        self, schedule: Schedule, outer: str, block: int, steps: Sequence[PathStep]
-    ) -> None:
-        self.schedule, self.outer, self.steps = schedule, outer, steps
-        self.writer = NestWriter(schedule)
-        extent = schedule.extents[outer]
-        tile = self.writer.loop(f"{outer}_tile", f"{block}*{{}} < {extent}", tag="g.0")
-        inner = self.writer.loop(outer, f"{block}*{tile} + {{}} < {extent}", size=block)
-        self.around = (tile, inner)
-        self.point = block * var(tile) + var(inner)
-        read = {factor for step in steps for factor in step.factors}
-        numbers = sorted(read - {step.product for step in steps})
-        self.rows: list[dict[int, Factor]] = [
-            dict(zip(numbers, row, strict=True)) for row in schedule.rows
-        ]
-
-    def written(self) -> Schedule:
-        """Write all rows, and return the schedule with the nest replaced."""
-        for step in self.steps:
-            products: dict[Factors, _Product] = {}
-            for row in self.rows:
-                factors = tuple(row.pop(number) for number in step.factors)
-                if factors not in products:
-                    products[factors] = self._multiply(step, factors)
-                row[step.product] = products[factors]
-        for k, row in enumerate(self.rows):
-            (product,) = row.values()
-            assert isinstance(product, _Product)
-            self._store(k, product)
-        return self.writer.finished()
-
-    def _multiply(self, step: PathStep, factors: Factors) -> _Product:
-        """Write the statements of a step; return the array of the product."""
-        axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
-        shape = [self._size(index) for index in axes] or [1]
-        name = self.writer.array("product", shape, dtype)
-        after = [
-            factor.written_by for factor in factors if isinstance(factor, _Product)
-        ]
-        if step.summed:
-            loops, points = self._loops(axes)
-            entry = _entry_at(name, axes, points)
-            zero = self.writer.assign(
-                f"{name}_zero", entry, dtype.type(0), loops, after
-            )
-            after.append(zero)
-        loops, terms = self._terms(step, axes)
-        entry = _entry_at(name, axes, terms[0])
-        values = [self._product(factors, points) for points in terms]
-        value = p.Sum((entry, *values)) if step.summed else values[0]
-        written_by = self.writer.assign(name, entry, value, loops, after)
-        return _Product(name, axes, written_by)
-
-    def _size(self, index: str) -> int:
-        extent = self.schedule.extents[index]
-        assert isinstance(extent, int)
-        return extent
-
-    def _terms(
-        self, step: PathStep, axes: IndexList
-    ) -> tuple[Names, list[dict[str, Expression]]]:
-        """Make the loops of a step; return the points of the terms of an iteration."""
-        order = (*axes[:-1], *step.summed, *axes[-1:])
-        if not step.summed:
-            loops, points = self._loops(order)
-            return loops, [points]
-        last = step.summed[-1]
-        extent = self.schedule.extents[last]
-        # several terms for each load and store of an entry of the product
-        n_terms = _divisor(extent) if isinstance(extent, int) else 1
-        loops, points = self._loops(order, {last: n_terms})
-        first = n_terms * points[last]
-        return loops, [{**points, last: first + k} for k in range(n_terms)]
-
-    def _axes(self, step: PathStep, factors: Factors) -> IndexList:
-        """Return the indices of a product inside the outer loop, that of lines last."""
-        inner = [index for index in step.output if index != self.outer]
-        # along an axis in which a factor has lines, the innermost loop reads vectors
-        ends = {term[-1] for term in map(self._term, factors) if term}
-        return tuple(sorted(inner, key=lambda index: index in ends))
-
-    def _term(self, factor: Factor) -> IndexList:
-        if isinstance(factor, _Product):
-            return factor.axes
-        return self.schedule.spans[factor]
-
-    def _product(
-        self, factors: Factors, points: Mapping[str, Expression]
-    ) -> Expression:
-        values = tuple(self._read(factor, points) for factor in factors)
-        return values[0] if len(values) == 1 else p.Product(values)
-
-    def _read(self, factor: Factor, points: Mapping[str, Expression]) -> Expression:
-        if isinstance(factor, _Product):
-            return factor.at(points)
-        rule, term = self.schedule.rules[factor], self.schedule.spans[factor]
-        return var(rule)(*(points[index] for index in term))
-
-    def _store(self, row: int, product: _Product) -> None:
-        loops, points = self._loops(
-            [index for index in self.schedule.output if index != self.outer]
-        )
-        self.writer.store(row, product.at(points), points, loops, [product.written_by])
-
-    def _loops(
-        self, indices: Sequence[str], parts: Mapping[str, int] | None = None
-    ) -> tuple[Names, dict[str, Expression]]:
-        """Make loops over indices, inside the outer one.
-
-        Args:
-            parts: what divides the extents of some indices; their loops are shorter.
-        """
-        points: dict[str, Expression] = {self.outer: self.point}
-        inames = []
-        for index in indices:
-            size = self.schedule.extents[index]
-            if isinstance(size, int):
-                size //= (parts or {}).get(index, 1)
-            inames.append(self.writer.loop(index, size=size))
-            points[index] = var(inames[-1])
-        return (*self.around, *inames), points
-
-
-def _entry_at(
-    array: str, axes: IndexList, points: Mapping[str, Expression]
-) -> Expression:
-    """Subscript a product; a scalar is an array of one entry."""
-    return var(array)[tuple(points[index] for index in axes) or (0,)]
-
-
-def _divisor(extent: int) -> int:
-    """Return the largest divisor up to :data:`MAX_TERMS`.
-
-    >>> _divisor(24), _divisor(20), _divisor(37)
-    (12, 10, 1)
-    """
-    return max(n for n in range(1, MAX_TERMS + 1) if extent % n == 0)

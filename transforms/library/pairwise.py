@@ -1,11 +1,16 @@
 """Orders of pairwise contractions: as text, what they cost, and which are good.
 
+For ``ij,jk,kl->il`` the path ``1,2 0,1`` multiplies B and C first, of the positions 0,
+1 and 2, then A by the product, which has gone to the end::
+
+    A[i,j]   B[j,k]   C[k,l]
+       |        +--------+
+       |       product[j,l]            "1,2"
+       +-----------+
+                out[i,l]               "0,1"
+
 Source: Pfeifer, Haegeman and Verstraete 2014 for orders of fewest operations; Smith and
 Gray 2018 (opt_einsum), which searches them.
-
-A step has the cheapest recipe, or a named one. Which is cheapest depends on the costs,
-which later versions of this package may correct. So a fact names the measured recipes,
-which stay the same.
 """
 
 from __future__ import annotations
@@ -15,8 +20,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from operator import itemgetter
-from typing import TypeAlias
 
 from feinsum.contraction.paths import (
     EXACT_UP_TO,
@@ -25,37 +28,12 @@ from feinsum.contraction.paths import (
     find_path,
     order_of,
 )
-from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidParameterError
+from feinsum.errors import InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
-from feinsum.nests import (
-    EstimatedTime,
-    Loop,
-    Nest,
-    Network,
-    Sizes,
-    best_orders,
-    path_from_pairs,
-)
-from feinsum.nests.networks import MAX_OPERANDS as MAX_NEST_OPERANDS
-from feinsum.records import ParameterValue, TransformSpec
-from feinsum.transforms.cost import Machine
-from feinsum.transforms.ranking import ranked
-from feinsum.transforms.registry import REGISTRY, Transform, check_spec, find_transform
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.roles import typical, volume
 
-MAX_OPERANDS = 16
-"""Of an einsum contracted along a path: each step is a kernel to compile."""
-
-MAX_PATHS = 4
-"""Each path multiplies the configurations of a search."""
-
-NEAR = 4
-"""How many times the fewest operations a path may take to be worth a trial."""
-
 GREEDY: PathMethod = "greedy"
-
-Pairs: TypeAlias = Sequence[tuple[int, int]]
-"""The two positions of each step."""
 
 _NUMBER = "(?:0|[1-9][0-9]?)"
 
@@ -147,17 +125,13 @@ class PairwisePath:
     def __str__(self) -> str:
         return " ".join(f"{first},{second}" for first, second in self.pairs)
 
-    def steps(
-        self, einsum: BatchedEinsum, *, takes_diagonals: bool = False
-    ) -> tuple[PathStep, ...]:
+    def steps(self, einsum: BatchedEinsum) -> tuple[PathStep, ...]:
         """Return the products, each with its indices; the last one is the result.
 
-        Ahead of them each operand is summed over the indices that it alone has.
-
-        Args:
-            takes_diagonals: ahead of them diagonals are taken out of operands, too.
+        Ahead of them each operand is summed over the indices that it alone has, and
+        diagonals are taken out.
         """
-        collected = _Steps(einsum, takes_diagonals)
+        collected = _Steps(einsum)
         left = [collected.with_own_sums(number) for number in range(einsum.n_operands)]
         for first, second in self.pairs:
             pair = left[first], left[second]
@@ -186,9 +160,8 @@ class PairwisePath:
 class _Steps:
     """Collects steps, and knows the arrays that are left."""
 
-    def __init__(self, einsum: BatchedEinsum, takes_diagonals: bool) -> None:
+    def __init__(self, einsum: BatchedEinsum) -> None:
         self.steps: list[PathStep] = []
-        self._takes_diagonals = takes_diagonals
         self._einsum = einsum
         self._left = dict(enumerate(einsum.inputs))
         self._rows: list[dict[int, tuple[str, ...]]] = [
@@ -200,9 +173,8 @@ class _Steps:
         others = [term for k, term in self._left.items() if k != number]
         needed = set(self._einsum.output).union(*others)
         term = self._left[number]
-        is_diagonal = self._takes_diagonals and len(set(term)) < len(term)
         # a sum over an index of one operand shrinks it before it is multiplied
-        is_whole = needed.issuperset(term) and not is_diagonal
+        is_whole = needed.issuperset(term) and len(set(term)) == len(term)
         return number if is_whole else self.add((number,))
 
     def add(self, factors: tuple[int, ...]) -> int:
@@ -237,7 +209,7 @@ def nest_operations(einsum: BatchedEinsum) -> int:
 def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     """Return a few different paths of few operations, best first.
 
-    There are none for one operand and for more than :data:`MAX_OPERANDS`.
+    There are none for one operand and for more than :data:`cpu.MAX_PATH_OPERANDS`.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
@@ -245,7 +217,10 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     >>> print(*good_paths(chain))
     1,2 0,1
     """
-    if not 2 <= einsum.n_operands <= MAX_OPERANDS or 0 in einsum.extents.values():
+    if (
+        not 2 <= einsum.n_operands <= cpu.MAX_PATH_OPERANDS
+        or 0 in einsum.extents.values()
+    ):
         return ()
     # Paths of one tree differ in the order of independent steps, which costs nothing.
     trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
@@ -256,7 +231,9 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
         costs, key=lambda path: (costs[path], path.n_written(einsum), str(path))
     )
     least = costs[best_first[0]]
-    return tuple(p for p in best_first if costs[p] <= NEAR * least)[:MAX_PATHS]
+    return tuple(p for p in best_first if costs[p] <= cpu.NEAR_LEAST * least)[
+        : cpu.MAX_PATHS
+    ]
 
 
 @lru_cache(maxsize=256)
@@ -332,60 +309,6 @@ def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
     return frozenset(left | right for left, right in order)
 
 
-def cheapest_path(
-    einsum: BatchedEinsum, paths: Sequence[Pairs], extents: Mapping[str, int]
-) -> tuple[int, str] | None:
-    """Return the number of the path with the fastest nest, and its outer loop.
-
-    The search over nests of sparse operands weighs the same for dense ones: vector
-    products, fetched rows, buffers that fit into registers or not. If the cheapest nest
-    has one loop around all products, that loop is the one to fuse.
-
-    Args:
-        einsum: an einsum of dense operands; for a batch, only the subscripts matter.
-        paths: pairs of positions; the product is appended.
-        extents: extents of all indices.
-
-    Returns:
-        The number, and the index of the loop around all products, empty if there is
-        none. None if the search does not apply to such einsums.
-
-    >>> from feinsum.ir import array, einsum
-    >>> chains = einsum("bij,bjk,bkl->bil", *[array(n, (900, 9, 9)) for n in "ABC"])
-    >>> extents = {"b": 900, "i": 9, "j": 9, "k": 9, "l": 9}
-    >>> cheapest_path(chains, [[(0, 1), (0, 1)]], extents)
-    (0, 'b')
-    """
-    try:
-        network = Network(einsum.inputs, einsum.output)
-    except InvalidEinsumError:
-        return None
-    itemsize = einsum.output_dtypes[0].itemsize
-    cost = EstimatedTime(network, Sizes(extents), item_bytes=itemsize)
-    nests: list[tuple[float, int, Nest]] = []
-    for k, pairs in enumerate(paths):
-        if len(pairs) == len(network.inputs) - 1 < MAX_NEST_OPERANDS:
-            path = path_from_pairs(network, _numbered(pairs, len(network.inputs)))
-            if best := best_orders(network, path, cost):
-                nests.append((best.cost, k, best.nest))
-    if not nests:
-        return None
-    _, k, nest = min(nests, key=itemgetter(0, 1))
-    forest, root = nest.forest, nest.forest[0]
-    return k, root.index if len(forest) == 1 and isinstance(root, Loop) else ""
-
-
-def _numbered(pairs: Pairs, n: int) -> list[tuple[int, int]]:
-    """Turn positions among the remaining arrays into numbers of arrays."""
-    left, numbered = list(range(n)), []
-    for first, second in pairs:
-        numbered.append((left[first], left[second]))
-        for position in sorted((first, second), reverse=True):
-            del left[position]
-        left.append(n + len(numbered) - 1)
-    return numbered
-
-
 def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
     """Return a step as an einsum; its operands have made-up names."""
     dtype = einsum.operands[0].dtype
@@ -397,69 +320,3 @@ def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
         for row in range(step.n_products)
     )
     return BatchedEinsum(step.output, step.inputs, rows)
-
-
-Families: TypeAlias = tuple[Transform, ...]
-
-
-@lru_cache(maxsize=1024)
-def cheapest(
-    einsum: BatchedEinsum, families: Families, machine: Machine
-) -> TransformSpec:
-    """Return the cheapest recipe of a step, among families that write new loops."""
-    return ranked(einsum, {}, families, machine)[0].spec
-
-
-def cost_of(spec: TransformSpec, einsum: BatchedEinsum, machine: Machine) -> float:
-    """Estimate a step; a version without a cost uses that of the newest."""
-    cost_of_version = find_transform(spec.name, spec.version).cost
-    others = (t.cost for (name, _), t in sorted(REGISTRY.items()) if name == spec.name)
-    cost = cost_of_version or [cost for cost in others if cost][-1]
-    return cost(einsum, spec.parameters, machine)
-
-
-def named(specs: Sequence[TransformSpec]) -> tuple[str, ...]:
-    """Return the value of a parameter that names the recipes of all steps.
-
-    >>> named([TransformSpec("generic", 2, {"block": 8})])
-    ('generic@2(block=8)',)
-    """
-    return tuple(map(str, specs))
-
-
-def are_named(steps: ParameterValue) -> bool:
-    """Tell whether the value names recipes rather than a way to choose them."""
-    return isinstance(steps, tuple)
-
-
-def specs_of(steps: ParameterValue) -> list[TransformSpec]:
-    """Parse the recipes named by a value.
-
-    Raises:
-        InvalidRecordError: if it names no recipes.
-    """
-    assert isinstance(steps, tuple)
-    return [TransformSpec.parse(str(step)) for step in steps]
-
-
-def misfit(
-    steps: ParameterValue, einsums: Sequence[BatchedEinsum], families: Families
-) -> str | None:
-    """Explain why named recipes do not fit the steps; None if they do.
-
-    Args:
-        einsums: einsums of the steps.
-        families: allowed families of their recipes, in any version.
-    """
-    try:
-        specs = specs_of(steps)
-        if len(specs) != len(einsums):
-            return f"there are {len(einsums)} steps, and recipes of {len(specs)}"
-        names = {family.name for family in families}
-        for spec, einsum in zip(specs, einsums, strict=True):
-            if spec.name not in names:
-                return f"{spec.name} is no family of steps; those are {sorted(names)}"
-            check_spec(spec, einsum)
-    except FeinsumError as error:
-        return f"a step is by no recipe: {error}"
-    return None

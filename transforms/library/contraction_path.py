@@ -1,0 +1,493 @@
+"""Three operands and more, multiplied two at a time along a contraction path.
+
+For ``ij,jk,kl->il`` with 1,000 values of each index, one nest takes 2 * 10**12
+multiplications, two products one after the other 2 * 10**9. Which two arrays are
+multiplied when is in :mod:`feinsum.transforms.library.pairwise`.
+
+There are two ways to hand a product to the step that reads it. A staged one is in
+global memory, written by a device kernel of its own; fused steps run for one value of
+an outer index after the other, with products in private memory::
+
+    staged                              fused, for the outer index b
+    for b, j, l:  product[b,j,l] = ...  for b:
+    (wait)                                for j, l:  product[j,l] = ...
+    for b, i, l:  out[b,i,l] = ...        for i, l:  out[b,i,l] = ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import TypeAlias
+
+import loopy as lp
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
+from feinsum.machine import Machine
+from feinsum.raising import LoopNest
+from feinsum.records import TransformSpec
+from feinsum.transforms import heuristics as cpu
+from feinsum.transforms.cost import region_s
+from feinsum.transforms.library.generic import GENERIC_ON_CPUS
+from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
+from feinsum.transforms.library.pairwise import (
+    PairwisePath,
+    PathStep,
+    good_paths,
+    nest_operations,
+    smallest_path,
+    step_einsum,
+)
+from feinsum.transforms.library.steps import (
+    BEST,
+    apply_recipes,
+    cost_of,
+    find_misfit,
+    recipes_of,
+    split_nest,
+)
+from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
+from feinsum.transforms.matrix_roles import find_packed_roles
+from feinsum.transforms.primitives import NestWriter, Schedule, begin
+from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Steps,
+    Table,
+    Transform,
+    register,
+)
+from feinsum.transforms.roles import has_real_dtype, number, text, typical, volume
+
+NO_INDEX = ""
+"""The outer index where all products are in global memory."""
+FAMILIES = (PACKED_CONTRACTION, GENERIC_ON_CPUS, UNROLL_AND_JAM)
+"""Of steps: those that write their loops anew."""
+
+
+def contraction_path(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Multiply two arrays at a time, each product by its own recipe.
+
+    Rewrite, for ``ij,jk,kl->il`` and the path ``1,2 0,1``::
+
+        for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
+
+        for j, l in parallel:  product[j,l] = sum(k, B[j,k]*C[k,l])
+        (wait for all work-groups)
+        for i, l in parallel:  out[i,l] = sum(j, A[i,j]*product[j,l])
+
+    Products are in global memory, and each step is a device kernel. Steps whose product
+    has the outer index run inside its loop, after all others, with products in private
+    memory, or in global memory if an extent is known only at run time; see
+    :class:`FusedNest`. Operand functions are evaluated in the step that reads them.
+
+    Raises:
+        InvalidParameterError: if the path is not one of the einsum.
+        TransformError: if the kernel does more than this einsum.
+
+    Parameters:
+        path: the pair of positions of each step; the product is appended.
+        fused: the outer index of fused steps; empty for none.
+        steps: the recipe of each step, fused ones included, as in facts; or ``best``
+            for the recipes of ``packed_contraction``, ``generic`` or ``unroll_and_jam``
+            that cost the least on a machine with vectors of ``lanes`` entries.
+        lanes: entries of a vector.
+    """
+    path = _Path.of(nest.einsum, parameters)
+    extents = {index: nest.extent(index) for index in nest.einsum.indices}
+    # Private arrays need sizes that are known when the kernel is built.
+    fused = path.fused if _has_known_products(path.fused, path.outer, extents) else ()
+    staged = [step for step in path.steps[:-1] if step not in fused]
+    t_unit, nests = split_nest(t_unit, nest, staged)
+    recipes = dict(zip(path.steps, path.recipes, strict=True))
+    alone = [recipes[step] for step in path.steps if step not in fused]
+    t_unit = apply_recipes(t_unit, nests[:-1] if fused else nests, alone)
+    if fused:
+        schedule = begin(t_unit, nests[-1])
+        block = _block(nest.einsum, fused, path.outer)
+        t_unit = FusedNest(schedule, path.outer, block, fused).written().t_unit
+    return lp.remove_unused_inames(t_unit, nest.loops)
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The steps that parameters describe.
+
+    Attributes:
+        fused: the steps inside the loop over the outer index; none, or at least two.
+    """
+
+    einsum: BatchedEinsum
+    parameters: Parameters
+    steps: tuple[PathStep, ...]
+    fused: tuple[PathStep, ...]
+
+    @classmethod
+    def of(cls, einsum: BatchedEinsum, parameters: Parameters) -> _Path:
+        path = PairwisePath.parse(parameters["path"], einsum.n_operands)
+        steps = path.steps(einsum)
+        return cls(einsum, parameters, steps, _fused_steps(steps, parameters["fused"]))
+
+    @property
+    def outer(self) -> str:
+        return text(self.parameters, "fused")
+
+    @cached_property
+    def einsums(self) -> list[BatchedEinsum]:
+        return [step_einsum(self.einsum, step) for step in self.steps]
+
+    @cached_property
+    def recipes(self) -> list[TransformSpec]:
+        """The recipes of all steps, chosen for the same machine everywhere."""
+        lanes = number(self.parameters, "lanes")
+        itemsize = self.einsum.operands[0].dtype.itemsize
+        machine = Machine(vector_bytes=lanes * itemsize)
+        return recipes_of(self.parameters["steps"], self.einsums, FAMILIES, machine)
+
+
+def _fused_steps(steps: Sequence[PathStep], outer: object) -> tuple[PathStep, ...]:
+    """Return the steps whose products have the outer index, if two or more."""
+    fused = tuple(step for step in steps if outer in step.output)
+    return fused if len(fused) > 1 else ()
+
+
+def _has_known_products(
+    fused: Sequence[PathStep], outer: str, extents: Mapping[str, Extent]
+) -> bool:
+    inner = {i for step in fused for i in step.output} - {outer}
+    return all(isinstance(extents[index], int) for index in inner)
+
+
+def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
+    """Return the bytes that all steps access for one value of the outer index."""
+    terms = [term for step in fused for term in (*step.inputs, step.output)]
+    inner = [tuple(i for i in term if i != outer) for term in terms]
+    n_entries = sum(volume(einsum, term) for term in inner)
+    return n_entries * einsum.batch_size * einsum.operands[0].dtype.itemsize
+
+
+def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
+    """Return how many values of the outer index are enough work for a group."""
+    n_points = sum(
+        volume(einsum, tuple(i for i in step.joint if i != outer)) for step in fused
+    )
+    most = typical(einsum.extents[outer]) // cpu.MIN_OUTER
+    return max(1, min(cpu.GROUP_POINTS // max(n_points, 1), most))
+
+
+def _space(workload: Workload) -> Space | None:
+    """Fit einsums for which a path takes far fewer operations than one nest.
+
+    With diagonals it may take as many: they are best taken out before they are
+    multiplied.
+    """
+    einsum = workload.einsum
+    paths = good_paths(einsum) if has_real_dtype(einsum) else ()
+    if not paths:
+        return None
+    has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
+    fewer = 0 if has_diagonal else cpu.FEWER_OPERATIONS
+    if nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
+        return None
+    is_double = einsum.operands[0].dtype.itemsize == 8
+    table: Table = {
+        "path": tuple(map(str, paths)),
+        "fused": _outer_indices(einsum, paths),
+        "steps": (BEST,),
+        "lanes": (4, 8) if is_double else (8, 4, 16),
+    }
+
+    def candidates() -> Iterator[Parameters]:
+        # The path of the smallest products may take far more operations: memory may
+        # have room for no other one.
+        paths = dict.fromkeys((*table["path"], str(smallest_path(einsum))))
+        for path, fused, lanes in product(paths, table["fused"], table["lanes"]):
+            yield {"path": path, "fused": fused, "steps": BEST, "lanes": lanes}
+
+    def find_problem(parameters: Parameters) -> str | None:
+        path = _Path.of(einsum, parameters)
+        if path.outer != NO_INDEX and not _can_fuse(einsum, path.steps, path.outer):
+            return f"the path has no small products for a value of {path.outer!r}"
+        # A parameter that changes nothing has its first value only: otherwise a search
+        # would try one recipe several times.
+        has_lanes = len(path.fused) < len(path.steps) or parameters["steps"] != BEST
+        if not has_lanes and parameters["lanes"] != table["lanes"][0]:
+            return "all steps are fused"
+        return find_misfit(parameters["steps"], path.einsums, FAMILIES)
+
+    # which paths are offered depends on extents and on opt_einsum
+    return Space(
+        table,
+        find_problem,
+        candidates,
+        open=frozenset({"path", "steps"}),
+        is_searched=_is_searched(einsum),
+    )
+
+
+def _outer_indices(
+    einsum: BatchedEinsum, paths: Sequence[PairwisePath]
+) -> tuple[str, ...]:
+    """Return the outer indices of small products; first those that save memory."""
+    indices = [
+        index
+        for index in einsum.output
+        if any(_can_fuse(einsum, path.steps(einsum), index) for path in paths)
+    ]
+    itemsize = einsum.operands[0].dtype.itemsize
+    # products that leave the caches are written and read from memory
+    is_large = paths[0].n_written(einsum) * itemsize > cpu.STAGED_BYTES
+    return (*indices, NO_INDEX) if is_large else (NO_INDEX, *indices)
+
+
+def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> bool:
+    fused = _fused_steps(steps, outer)
+    # a diagonal or sum of one operand is cheap to read again from global memory
+    return (
+        sum(len(step.factors) for step in fused) > len(fused) + 1
+        and typical(einsum.extents[outer]) >= cpu.MIN_OUTER
+        and _has_known_products(fused, outer, einsum.extents)
+        and _fused_bytes(einsum, fused, outer) <= cpu.FUSED_BYTES
+    )
+
+
+@lru_cache(maxsize=256)
+def _is_searched(einsum: BatchedEinsum) -> bool:
+    """Tell whether packed tiles take far more operations, too."""
+    space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
+    pairs = product(space["vector"], space["register"])
+    roles = [find_packed_roles(einsum, str(v), str(r)) for v, r in pairs]
+    packed = [einsum.batch_size * x.n_operations(einsum) for x in roles if x]
+    least = good_paths(einsum)[0].n_operations(einsum)
+    return all(n >= cpu.FEWER_THAN_PACKED * least for n in packed)
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Estimate the seconds of all steps; fused products stay in the second cache."""
+    path = _Path.of(einsum, parameters)
+    fused_s = 0.0
+    if path.fused:
+        n_points = sum(volume(einsum, step.joint) for step in path.fused)
+        lanes = min(number(parameters, "lanes"), 4)
+        cycles = 2 * einsum.batch_size * n_points / lanes
+        n_values = volume(einsum, (path.outer,))
+        n_bytes = _fused_bytes(einsum, path.fused, path.outer) * n_values
+        fused_s = region_s(machine, cycles, n_bytes)
+    alone = [k for k, step in enumerate(path.steps) if step not in path.fused]
+    recipes = [path.recipes[k] for k in alone]
+    return fused_s + cost_of(recipes, [path.einsums[k] for k in alone], machine)
+
+
+def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
+    """All products are in global memory, but for those of fused steps."""
+    path = _Path.of(einsum, parameters)
+    staged = [step for step in path.steps[:-1] if step not in path.fused]
+    stored = [step_einsum(einsum, step) for step in staged]
+    return Steps(path.einsums, stored, lambda: path.recipes)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A private array with the product of two arrays.
+
+    Attributes:
+        done: the last statement that writes it.
+    """
+
+    array: str
+    axes: IndexList
+    written_by: str
+
+    def at(self, points: Mapping[str, Expression]) -> Expression:
+        return _entry_at(self.array, self.axes, points)
+
+
+Factor: TypeAlias = str | _Product
+"""The name of an operand, or a product. An operand that is itself a product, in global
+memory, may have the name of a private array."""
+
+Factors: TypeAlias = tuple[Factor, ...]
+
+
+class FusedNest:
+    """Writes the steps of a path for one value of an output index after the other.
+
+    Rewrite, for ``bij,bjk,bkl->bil``, the outer index b and the path ``1,2 0,1``::
+
+        for b, i, l:  out[b,i,l] = sum((j,k), A[b,i,j]*B[b,j,k]*C[b,k,l])
+
+        for b_tile in parallel:
+            for b' < block:
+                for j, l:  product[j,l] = 0
+                for j, k, l:  product[j,l] += B[b,j,k]*C[b,k,l]
+                for i, l:  result[i,l] = 0
+                for i, j, l:  result[i,l] += A[b,i,j]*product[j,l]
+                for i, l:  out[b,i,l] = result[i,l]
+
+    The innermost loop of a sum is along the last axis of a factor where there is one
+    that stays. Rows that share both factors share the product.
+
+    Args:
+        outer: the index of the loop around all steps. The extents of all other indices
+            of products are known.
+        block: its values per work-group.
+        steps: those whose products have ``outer``; the operands that they read are in
+            the order of their numbers.
+    """
+
+    def __init__(
+        self, schedule: Schedule, outer: str, block: int, steps: Sequence[PathStep]
+    ) -> None:
+        self.schedule, self.outer, self.steps = schedule, outer, steps
+        self.writer = NestWriter(schedule)
+        tile = self.writer.blocks(outer, block)
+        self.writer.tag(tile.loop, "g.0")
+        inner = self.writer.entries(outer, tile)
+        self.around, self.point = (tile.loop, inner.loop), inner.point
+        read = {factor for step in steps for factor in step.factors}
+        numbers = sorted(read - {step.product for step in steps})
+        self.rows: list[dict[int, Factor]] = [
+            dict(zip(numbers, row, strict=True)) for row in schedule.rows
+        ]
+
+    def written(self) -> Schedule:
+        """Write all rows, and return the schedule with the nest replaced."""
+        for step in self.steps:
+            products: dict[Factors, _Product] = {}
+            for row in self.rows:
+                factors = tuple(row.pop(number) for number in step.factors)
+                if factors not in products:
+                    products[factors] = self._multiply(step, factors)
+                row[step.product] = products[factors]
+        for k, row in enumerate(self.rows):
+            (product,) = row.values()
+            assert isinstance(product, _Product)
+            self._store(k, product)
+        return self.writer.finished()
+
+    def _multiply(self, step: PathStep, factors: Factors) -> _Product:
+        """Write the statements of a step; return the array of the product."""
+        axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
+        shape = [self._size(index) for index in axes] or [1]
+        name = self.writer.array("product", shape, dtype)
+        after = [
+            factor.written_by for factor in factors if isinstance(factor, _Product)
+        ]
+        if step.summed:
+            loops, points = self._loops(axes)
+            entry = _entry_at(name, axes, points)
+            zero = self.writer.assign(
+                f"{name}_zero", entry, dtype.type(0), loops, after
+            )
+            after.append(zero)
+        loops, terms = self._terms(step, axes)
+        entry = _entry_at(name, axes, terms[0])
+        values = [self._product(factors, points) for points in terms]
+        value = p.Sum((entry, *values)) if step.summed else values[0]
+        written_by = self.writer.assign(name, entry, value, loops, after)
+        return _Product(name, axes, written_by)
+
+    def _size(self, index: str) -> int:
+        extent = self.schedule.extents[index]
+        assert isinstance(extent, int)
+        return extent
+
+    def _terms(
+        self, step: PathStep, axes: IndexList
+    ) -> tuple[Names, list[dict[str, Expression]]]:
+        """Make the loops of a step; return the points of the terms of an iteration."""
+        order = (*axes[:-1], *step.summed, *axes[-1:])
+        if not step.summed:
+            loops, points = self._loops(order)
+            return loops, [points]
+        last = step.summed[-1]
+        extent = self.schedule.extents[last]
+        # several terms for each load and store of an entry of the product
+        n_terms = _divisor(extent) if isinstance(extent, int) else 1
+        loops, points = self._loops(order, {last: n_terms})
+        first = n_terms * points[last]
+        return loops, [{**points, last: first + k} for k in range(n_terms)]
+
+    def _axes(self, step: PathStep, factors: Factors) -> IndexList:
+        """Return the indices of a product inside the outer loop, that of lines last."""
+        inner = [index for index in step.output if index != self.outer]
+        # along an axis in which a factor has lines, the innermost loop reads vectors
+        ends = {term[-1] for term in map(self._term, factors) if term}
+        return tuple(sorted(inner, key=lambda index: index in ends))
+
+    def _term(self, factor: Factor) -> IndexList:
+        if isinstance(factor, _Product):
+            return factor.axes
+        return self.schedule.spans[factor]
+
+    def _product(
+        self, factors: Factors, points: Mapping[str, Expression]
+    ) -> Expression:
+        values = tuple(self._read(factor, points) for factor in factors)
+        return values[0] if len(values) == 1 else p.Product(values)
+
+    def _read(self, factor: Factor, points: Mapping[str, Expression]) -> Expression:
+        if isinstance(factor, _Product):
+            return factor.at(points)
+        rule, term = self.schedule.rules[factor], self.schedule.spans[factor]
+        return var(rule)(*(points[index] for index in term))
+
+    def _store(self, row: int, product: _Product) -> None:
+        loops, points = self._loops(
+            [index for index in self.schedule.output if index != self.outer]
+        )
+        self.writer.store(row, product.at(points), points, loops, [product.written_by])
+
+    def _loops(
+        self, indices: Sequence[str], parts: Mapping[str, int] | None = None
+    ) -> tuple[Names, dict[str, Expression]]:
+        """Make loops over indices, inside the outer one.
+
+        Args:
+            parts: what divides the extents of some indices; their loops are shorter.
+        """
+        points: dict[str, Expression] = {self.outer: self.point}
+        inames = []
+        for index in indices:
+            size = self.schedule.extents[index]
+            if isinstance(size, int):
+                size //= (parts or {}).get(index, 1)
+            inames.append(self.writer.loop(index, size=size))
+            points[index] = var(inames[-1])
+        return (*self.around, *inames), points
+
+
+def _entry_at(
+    array: str, axes: IndexList, points: Mapping[str, Expression]
+) -> Expression:
+    """Subscript a product; a scalar is an array of one entry."""
+    return var(array)[tuple(points[index] for index in axes) or (0,)]
+
+
+def _divisor(extent: int) -> int:
+    """Return the largest divisor up to :data:`cpu.MAX_ITERATION_TERMS`.
+
+    >>> _divisor(24), _divisor(20), _divisor(37)
+    (12, 10, 1)
+    """
+    return max(n for n in range(1, cpu.MAX_ITERATION_TERMS + 1) if extent % n == 0)
+
+
+CONTRACTION_PATH = register(
+    Transform(
+        "contraction_path",
+        3,
+        "two operands at a time, each step by the recipe that costs the least",
+        _space,
+        contraction_path,
+        _cost,
+        steps=_steps,
+    )
+)

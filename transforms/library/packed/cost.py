@@ -1,0 +1,292 @@
+"""The cost of packed tiles: cycles and bytes of packing, multiplying and storing.
+
+For a product of matrices whose tiles make 3 areas of columns and 4 of rows::
+
+    multiply   every register tile, those at the edges in full
+    pack       the right side 4 times, the left side 3 times if rows are inside
+    store      each result once
+    idle       12 areas for 8 cores: the busiest has 2 of them, 1.5 on average
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapreplace
+from itertools import product
+from math import prod
+
+from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
+from feinsum.machine import Machine, region_s
+from feinsum.transforms import heuristics as cpu
+from feinsum.transforms.cost import SizedEinsum, distinct_bytes, padding, points
+from feinsum.transforms.library.packed.plan import (
+    Cut,
+    PackedTiles,
+    PackingPlan,
+    make_plan,
+)
+from feinsum.transforms.matrix_roles import find_packed_roles
+from feinsum.transforms.primitives.schedule import Names
+from feinsum.transforms.registry import Parameters
+
+
+def packed_cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+) -> float:
+    """Estimate :func:`packed_contraction` in seconds, with tiles padded to size."""
+    work = _Work.of(einsum, parameters, machine)
+    n_rows = einsum.batch_size
+    n_areas = work.n_wide * work.n_high * work.batch
+    cycles = n_rows * (work.multiply_cycles + work.pack_cycles + work.store_cycles)
+    read, written = distinct_bytes(einsum)
+    is_streamed = parameters.get("stores") == "streamed"
+    moved = _moved(is_streamed, written, machine)
+    # Cores take whole areas, so their number decides how many cores have work; see
+    # ``_Work.idle``.
+    return region_s(
+        machine,
+        cycles + cpu.CALL_CYCLES * n_areas * work.n_deep,
+        read + n_rows * work.again_bytes + moved * written,
+        n_groups=n_areas,
+        idle=work.idle,
+        footprint=read + written,
+    )
+
+
+def _moved(is_streamed: bool, written: int, machine: Machine) -> float:
+    """Return the bytes moved for a byte of the result."""
+    if not is_streamed:
+        return cpu.CACHED_STORE
+    is_large = written > cpu.STREAMED_SHARE * machine.cache_bytes["L3"]
+    return cpu.STREAMED_STORE if is_large else cpu.NEEDLESS_STREAM
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What one row of an einsum takes in packed tiles.
+
+    Attributes:
+        columns, rows, summed: entries of each kind of index; ``batch`` those around.
+    """
+
+    einsum: BatchedEinsum
+    plan: PackingPlan
+    tiles: PackedTiles
+    is_row_inside: bool
+    machine: Machine
+    columns: int
+    rows: int
+    summed: int
+    batch: int
+
+    @classmethod
+    def of(
+        cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+    ) -> _Work:
+        """Count the work on a machine, which may have fewer lanes."""
+        wanted = PackedTiles.of(parameters)
+        # a vector that is too long for the processor is split into several by the
+        # compiler
+        lanes = min(wanted.lanes, machine.lanes(einsum.operands[0].dtype))
+        tiles = replace(
+            wanted, lanes=lanes, vectors=wanted.vectors * wanted.lanes // lanes
+        )
+        roles = find_packed_roles(einsum, tiles.vector, tiles.register)
+        assert roles is not None
+        batch = (*roles.batch, *roles.outer)
+        return cls(
+            einsum,
+            make_plan(einsum, _at_build_time(einsum), roles, tiles),
+            tiles,
+            parameters["inside"] == "rows",
+            machine,
+            columns=points(einsum, roles.columns),
+            rows=points(einsum, roles.rows),
+            summed=points(einsum, roles.summed),
+            batch=points(einsum, batch),
+        )
+
+    @property
+    def itemsize(self) -> int:
+        return self.einsum.operands[0].dtype.itemsize
+
+    @cached_property
+    def n_wide(self) -> int:
+        """Tiles over the columns, which are about equally wide."""
+        return self._n_tiles(self.plan.columns)
+
+    @cached_property
+    def n_high(self) -> int:
+        """Tiles over the rows."""
+        return self._n_tiles(self.plan.rows)
+
+    @cached_property
+    def n_deep(self) -> int:
+        """Tiles over the sum."""
+        return self._n_tiles(self.plan.summed)
+
+    def _n_tiles(self, cuts: Iterable[Cut]) -> int:
+        return prod(-(-self._points((cut.index,)) // cut.size) for cut in cuts)
+
+    @property
+    def idle(self) -> float:
+        """The work of the busiest core over that of all on average.
+
+        Cores take areas, some of which are at the end of an index and smaller, one
+        after the other.
+        """
+        n_cores = self.machine.n_cores
+        sides = (*self.plan.columns, *self.plan.rows)
+        n_areas = self.batch * self._n_tiles(sides)
+        # on average half an area is missing for the last core
+        if n_areas > cpu.MANY_AREAS * n_cores:
+            return 1 + n_cores / n_areas / 2
+        lengths = [_lengths(self._points((cut.index,)), cut.size) for cut in sides]
+        busy = [0.0] * n_cores
+        # a core that is done takes the next area, as in OpenMP's dynamic schedule
+        for area in [*map(prod, product(*lengths))] * self.batch:
+            heapreplace(busy, busy[0] + area)
+        return max(busy) * n_cores / sum(busy)
+
+    @property
+    def multiply_cycles(self) -> float:
+        """Multiply-adds in registers, with the loads and stores of their sums."""
+        tiles = self.tiles
+        n_vectors, n_rows, unit = tiles.vectors, tiles.rows, tiles.vectors * tiles.lanes
+        # tiles at the edge compute what is beyond it, too
+        wide = self.columns * padding(self._points((tiles.vector,)), unit)
+        high = self.rows * padding(self._points((tiles.register,)), n_rows)
+        each = self.machine.fma_cycles(tiles.lanes * self.itemsize)
+        # Whatever is slowest: the multiply-adds, the loads of a column and of the rows
+        # (two a cycle), or each sum waiting for its previous addition.
+        step = max(
+            n_rows * n_vectors * each, n_vectors * each + n_rows / 2, cpu.LATENCY_CYCLES
+        )
+        if n_vectors > cpu.MANY_VECTORS:
+            step *= cpu.MANY_VECTORS_FACTOR
+        # A register for each sum, one for each vector of the column, one for a row's
+        # entry; each of the rest is stored and loaded in every step.
+        n_registers = 32 if self.machine.vector_bytes >= 64 else 16
+        spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
+        # Rows come from the second level, which multiply-adds hide only in part.
+        step += n_rows * self.itemsize / cpu.ROW_BYTES
+        if self._packed_bytes > self.machine.cache_bytes["L2"] * cpu.L2_SHARE:
+            step *= cpu.OVERFLOW_FACTOR
+        per_tile = self.summed * (step + 2 * spilled)
+        per_tile += self.n_deep * (cpu.TILE_CYCLES + 3 * n_rows * n_vectors)
+        # a product of packs for each value of a postponed index
+        postponed = self._points(self.plan.roles.postponed)
+        return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
+
+    @property
+    def _packed_bytes(self) -> int:
+        """Bytes of both packs of an area."""
+        plan = self.plan
+        width, height, depth = (
+            prod(min(cut.size, self._points((cut.index,))) for cut in cuts)
+            for cuts in (plan.columns, plan.rows, plan.summed)
+        )
+        return self.itemsize * depth * (width + height)
+
+    @property
+    def pack_cycles(self) -> float:
+        """Cycles to pack each side once for each tile of the other."""
+        roles, tiles = self.plan.roles, self.tiles
+        right = self._pack_cycles(roles.right, tiles.vector)
+        left = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
+        entries = right * self._right * self.n_high + left * self._left * self._n_left
+        return self.batch * entries
+
+    @property
+    def again_bytes(self) -> float:
+        """Bytes that are read after the first time."""
+        again = self._right * (self.n_high - 1) + self._left * (self._n_left - 1)
+        return self.batch * again * self.itemsize
+
+    @property
+    def _n_left(self) -> int:
+        """How often the left side is packed."""
+        return self.n_wide if self.is_row_inside else 1
+
+    @property
+    def _right(self) -> int:
+        """Entries of the right side, for one value of the batch."""
+        return self.columns * self.summed * self._points(self.plan.roles.postponed)
+
+    @property
+    def _left(self) -> int:
+        return self.rows * self.summed * self._points(self.plan.roles.folded)
+
+    def _points(self, indices: Names) -> int:
+        return points(self.einsum, indices)
+
+    def _pack_cycles(self, position: int, index: str) -> float:
+        """Return the cycles to pack an entry of an operand along ``index``."""
+        term = self.einsum.inputs[position]
+        is_along = term[-1:] == (index,)  # a scalar has no last index
+        tiles = self.tiles
+        # an entry is loaded and stored: two accesses for a vector of entries
+        width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
+        cycles = cpu.PACK_CYCLES * 2 / width if is_along else cpu.TURN_CYCLES
+        if is_along and index == tiles.register:
+            height = min(self.plan.cuts[index].size, self._points((index,)))
+            # Entries of one line go to as many panels in turns. With many panels the
+            # lines of all panels do not stay in the first level until their next entry
+            # comes.
+            n_panels = height / tiles.rows
+            is_split = tiles.rows * self.itemsize % cpu.LINE_BYTES > 0
+            if n_panels > cpu.MANY_PANELS:
+                cycles += cpu.SPLIT_LINE_CYCLES if is_split else cpu.LINE_CYCLES
+        return cycles + cpu.READ_RUN_CYCLES * self._runs(term)
+
+    @property
+    def store_cycles(self) -> float:
+        """Cycles to store results, in vectors if these lie along their last axis."""
+        output, tiles = self.einsum.output, self.tiles
+        is_along = tiles.vector == output[-1]
+        cycles = 2.0 / tiles.lanes if is_along else cpu.SCATTERED_CYCLES
+        after = output[output.index(tiles.register) + 1 :]
+        is_far = self._points(after) * self.itemsize > cpu.PAGE_BYTES
+        cycles += (cpu.FAR_RUN_CYCLES if is_far else cpu.STORE_RUN_CYCLES) * self._runs(
+            output
+        )
+        return self._points(output) * cycles
+
+    def _runs(self, term: IndexList) -> float:
+        """Return the short runs per entry of an array that a tile reads in part.
+
+        None for an array that stays in the second-level cache.
+        """
+        # Along the last axes until the first one that the tile cuts, entries are
+        # neighbours.
+        run = 1
+        for index in reversed(term):
+            extent = self._points((index,))
+            cut = self.plan.cuts.get(index)
+            size = min(cut.size, extent) if cut and cut.levels else 1
+            run *= size
+            if size < extent:
+                break
+        is_near = self._points(term) * self.itemsize <= self.machine.cache_bytes["L2"]
+        return 0.0 if is_near or run * self.itemsize >= cpu.RUN_BYTES else 1 / run
+
+
+def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
+    """Return the extents with which the kernel is built."""
+    unknown = einsum.at_run_time if isinstance(einsum, SizedEinsum) else frozenset()
+    return {
+        index: SizeParam(f"n_{index}") if index in unknown else n
+        for index, n in einsum.extents.items()
+    }
+
+
+def _lengths(extent: int, size: int) -> list[int]:
+    """Return the lengths of the tiles of an index.
+
+    >>> _lengths(1000, 384)
+    [384, 384, 232]
+    """
+    whole, rest = divmod(extent, size)
+    return [size] * whole + [rest] * (rest > 0)

@@ -1,1 +1,0 @@
-"""Einsums as several nests, two operands at a time along a contraction path."""
