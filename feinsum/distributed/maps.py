@@ -25,6 +25,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from constantdict import constantdict
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import block_part
@@ -39,6 +40,10 @@ MAX_PAIRS = 2**17
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""
+
+
+NOTHING_SPARSE: Mapping[str, float] = constantdict()
+"""The share of stored entries of every sparse tensor, where there is none."""
 
 
 class Tier(Enum):
@@ -76,6 +81,7 @@ def group_maps(
     tier: Tier,
     max_excess: float,
     of_axes: NDArray[np.float64],
+    stored: Mapping[str, float] = NOTHING_SPARSE,
 ) -> GroupMaps | None:
     """Return the maps of a tier; None if there are none.
 
@@ -84,10 +90,14 @@ def group_maps(
         max_elements: limit on the elements that a process holds.
         max_excess: limit on the work of a process over the average, for the first tier.
         of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
+        stored: see :func:`feinsum.distributed.search.best_schedules`.
     """
     indices = group.indices
+    # entries of a sparse tensor never move, and are never copied
+    fixed = [a.indices for a in group.inputs if a.tensor in stored]
+    numbers = [k for k, i in enumerate(indices) if all(i in term for term in fixed)]
     # -1 is None in GroupMaps.axes: a scalar has nothing to partition
-    numbers = range(len(indices)) if indices else [-1]
+    numbers = numbers or [-1]
     maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
     maps = maps.reshape(len(maps), machine.n_axes)
     # the extra column takes what -1 writes
@@ -106,7 +116,7 @@ def group_maps(
     elif tier is Tier.ANY:
         is_viable = work == work.min()
     # with a loop this is a lower bound of what the final plan holds
-    is_viable &= _min_resident(group, blocks) <= max_elements
+    is_viable &= _min_resident(group, blocks, stored) <= max_elements
     if not is_viable.any():
         return None
     maps, excess = maps[is_viable], excess[is_viable]
@@ -124,7 +134,9 @@ def group_maps(
     return GroupMaps(group, maps, costs)
 
 
-def _min_resident(group: Group, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
+def _min_resident(
+    group: Group, blocks: NDArray[np.float64], stored: Mapping[str, float]
+) -> NDArray[np.float64]:
     """Return elements of the blocks of a group, with the best sequential loop.
 
     A loop over single values of an index leaves blocks of one value of it.
@@ -138,7 +150,8 @@ def _min_resident(group: Group, blocks: NDArray[np.float64]) -> NDArray[np.float
         total = np.zeros(len(blocks))
         for access in group.accesses:
             used = [indices.index(i) for i in access.indices if i != looped]
-            total += blocks[:, used].prod(axis=1)
+            share = stored.get(access.tensor, 1.0)
+            total += share * blocks[:, used].prod(axis=1)
         return total
 
     totals = [resident(index) for index in (None, *group.summed)]

@@ -5,14 +5,14 @@ sent; it produces a parcel for each distinct content to send, which Dask moves t
 worker that needs it. Tasks have no side effects, so Dask recomputes what a lost worker
 held, on the worker that replaces it::
 
-    worker 0   begin-0 -> phase-0-0 -----------> phase-0-1 -> result-0
-                              '--> parcel-0 --.
-    worker 1   begin-1 -> phase-1-0 -----------'-> phase-1-1 -> result-1
+    worker 0   begin-0 ----------> phase-0-1 -> phase-0-2 -> result-0
+                    '-- parcel-0 --.
+    worker 1   begin-1 -----------'-> phase-1-1 -----------> result-1
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, perf_counter
@@ -35,7 +35,7 @@ from feinsum.distributed.local import (
     checked_operands,
     slices,
 )
-from feinsum.distributed.messages import Origin, Parcel, Phase, phases_of
+from feinsum.distributed.messages import Origin, Phase, phases_of
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
 from feinsum.errors import PlanError
@@ -75,12 +75,14 @@ class _Run:
 class _ProgressListener:
     """Reports the progress of a run, in whatever order the workers' events arrive."""
 
-    def __init__(self, phases: Sequence[Sequence[Phase]], progress: Progress) -> None:
+    def __init__(
+        self, phases: Sequence[Mapping[int, Phase]], progress: Progress
+    ) -> None:
         self._progress, self._lock = progress, Lock()
         self._left = {
             (rank, number): sum(type(step) is Leaf for step, _ in phase.steps)
-            for rank, row in enumerate(phases)
-            for number, phase in enumerate(row)
+            for number, of_ranks in enumerate(phases)
+            for rank, phase in of_ranks.items()
         }
         self._total = sum(self._left.values())
 
@@ -127,7 +129,7 @@ class DaskEngine:
             )
         self.plan, self.client = plan, client
         self.semantics = meaning or Products(plan, leaf or _call_tuned)
-        self.phases = phases_of(plan.steps)
+        self.phases = phases_of(plan.events())
         # idempotent: a second plan finds the plugin of the first
         client.register_plugin(worker_watch())
         self._workers()
@@ -151,8 +153,8 @@ class DaskEngine:
         with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
                 sender.begin(rank, self.semantics, self._blocks(operands, rank))
-        for rank, number in _dependency_order(self.phases):
-            sender.advance(rank, number, self.phases[rank][number])
+        for number, phases in enumerate(self.phases):
+            sender.advance(number, phases)
         results = sender.results(self.plan.outputs)
         return _Run(results, names, n_lost_before, start, topic, listener)
 
@@ -281,17 +283,6 @@ def _call_tuned(subscripts: str, *blocks: NDArray[Any]) -> Any:
     return call_einsum(subscripts, *blocks)
 
 
-def _dependency_order(phases: Sequence[Sequence[Phase]]) -> Iterator[tuple[int, int]]:
-    """Yield rank and number of every phase, each after those that it waits for.
-
-    A phase receives from phases with lower numbers alone.
-    """
-    for number in range(max(map(len, phases))):
-        for rank, row in enumerate(phases):
-            if number < len(row):
-                yield rank, number
-
-
 class TaskSender:
     """Creates the tasks of one run.
 
@@ -303,25 +294,38 @@ class TaskSender:
     ) -> None:
         self.client, self.token, self.topic = client, token, topic
         self.addresses = addresses
-        self.states: dict[tuple[int, int], Any] = {}
-        self.parcels: dict[Parcel, Any] = {}
-        self.last: dict[int, int] = {}
+        self.states: dict[int, Any] = {}
 
     def begin(self, rank: int, semantics: Semantics, blocks: Any) -> None:
         """Send the initial buffers of a rank."""
         key = f"{self.token}-begin-{rank}"
-        self.states[rank, -1] = self._submit(key, rank, _begin_rank, semantics, blocks)
+        self.states[rank] = self._submit(key, rank, _begin_rank, semantics, blocks)
 
-    def advance(self, rank: int, number: int, phase: Phase) -> None:
-        """Create the task of a phase, and the parcels that it receives."""
-        parcels = [self._parcel(parcel) for parcel in phase.arriving]
-        key = f"{self.token}-phase-{rank}-{number}"
-        event = (self.topic, rank, number)
-        before = self.states[rank, number - 1]
-        self.states[rank, number] = self._submit(
-            key, rank, _run_phase, before, phase.steps, event, *parcels
-        )
-        self.last[rank] = number
+    def advance(self, number: int, phases: Mapping[int, Phase]) -> None:
+        """Create the tasks of a phase, and the parcels that they receive."""
+        # all of them, before any of the states that they are cut from advances
+        parcels = {
+            parcel: self._submit(
+                f"{self.token}-parcel-{number}-{k}",
+                parcel.rank,
+                _pack_parcel,
+                self.states[parcel.rank],
+                parcel.pieces,
+            )
+            for k, parcel in enumerate(
+                dict.fromkeys(p for phase in phases.values() for p in phase.arriving)
+            )
+        }
+        for rank, phase in phases.items():
+            self.states[rank] = self._submit(
+                f"{self.token}-phase-{rank}-{number}",
+                rank,
+                _run_phase,
+                self.states[rank],
+                phase.steps,
+                (self.topic, rank, number),
+                *(parcels[parcel] for parcel in phase.arriving),
+            )
 
     def results(self, outputs: Sequence[str]) -> list[Any]:
         """Return futures of each rank's part of the outputs."""
@@ -330,20 +334,11 @@ class TaskSender:
                 f"{self.token}-result-{rank}",
                 rank,
                 _finish_rank,
-                self.states[rank, number],
+                state,
                 tuple(outputs),
             )
-            for rank, number in sorted(self.last.items())
+            for rank, state in sorted(self.states.items())
         ]
-
-    def _parcel(self, parcel: Parcel) -> Any:
-        if parcel not in self.parcels:
-            state = self.states[parcel.rank, parcel.phase]
-            key = f"{self.token}-parcel-{len(self.parcels)}"
-            self.parcels[parcel] = self._submit(
-                key, parcel.rank, _pack_parcel, state, parcel.pieces
-            )
-        return self.parcels[parcel]
 
     def _submit(self, key: str, rank: int, function: Any, *arguments: Any) -> Any:
         return self.client.submit(

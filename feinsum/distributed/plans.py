@@ -17,7 +17,7 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey, canonicalize
-from feinsum.distributed.counts import USUAL, Counts, Estimate, Rates, Tally
+from feinsum.distributed.counts import USUAL, Counts, Estimate, Rates, tally
 from feinsum.distributed.distribution import (
     MAX_PROCESSES,
     Distribution,
@@ -37,7 +37,7 @@ from feinsum.distributed.schedule import (
     leaves_of,
     schedule_violations,
 )
-from feinsum.distributed.steps import Sink, StepLists, Steps, lower
+from feinsum.distributed.steps import Events, Steps, lower, rank_steps
 from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.ir.operand import Violation
@@ -192,22 +192,9 @@ class Plan:
         boxes = self.schedules[at].result.boxes(self.shape(name), self.processes)
         return boxes.box(rank)
 
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps of every rank."""
-        lists = StepLists(self.processes)
-        self.lower(lists)
-        return lists.steps
-
-    @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
-        """The messages that form collectives."""
-        return collectives_of(self.steps)
-
-    def lower(self, sink: Sink) -> None:
-        """Emit what every rank does to a sink."""
-        lower(
-            sink,
+    def events(self) -> Events:
+        """Yield what all ranks do, in order."""
+        return lower(
             self.groups,
             self.schedules,
             self.starts,
@@ -215,6 +202,16 @@ class Plan:
             self.processes,
             self.outputs,
         )
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps of every rank."""
+        return rank_steps(self.events(), self.processes)
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The messages that form collectives."""
+        return collectives_of(self.events())
 
     @property
     def resident_elements(self) -> list[int]:
@@ -229,20 +226,17 @@ class Plan:
     @cached_property
     def counts(self) -> Counts:
         """Sums over the steps; not part of the document."""
-        tally = Tally(self.resident_elements)
-        self.lower(tally)
-        return tally.counts()
+        return tally(self.events(), self.resident_elements).counts()
+
+    def estimate(self, rates: Rates = USUAL) -> Estimate:
+        """Return what the planner compares plans by."""
+        of_ranks = tally(self.events(), self.resident_elements, has_requests=False)
+        counts = of_ranks.counts()
+        return Estimate(of_ranks.slowest_s(rates), counts.moved, counts)
 
     def outline(self) -> Counts:
         """Return the counts without requests, which are 0: to compare many plans."""
         return self.estimate().counts
-
-    def estimate(self, rates: Rates = USUAL) -> Estimate:
-        """Return what the planner compares plans by."""
-        tally = Tally(self.resident_elements, has_requests=False)
-        self.lower(tally)
-        counts = tally.counts()
-        return Estimate(tally.slowest_s(rates), counts.moved, counts)
 
     @property
     def units(self) -> tuple[int, ...]:

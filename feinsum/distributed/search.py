@@ -16,9 +16,13 @@ follows from how much of a result is already where it is needed. An operand with
 uses has a variable ``A:k`` for each, what use k needs; later uses cost only what
 earlier ones did not fetch.
 
-There are thousands of maps of a group on a machine of four axes. Quick searches with
-the cheapest maps alone (:data:`BEAMS`) bound the last one, which leaves out every map
-that cannot be below the bound.
+There are thousands of maps of a group on a machine of four axes. Searches with the
+cheapest maps alone (:data:`BEAMS`) bound later ones, which leave out every map that
+cannot be below the bound. Programs join uses of tensors in cycles, and their tables
+grow with every use. So work is bounded, by numbers of table entries, which are the same
+on every machine: a wider search that would exceed :data:`MAX_WORK` is left out, and
+:func:`feinsum.distributed.elimination.bounded_least_sum` joins no larger tables than
+:data:`MAX_JOINED`. Then the result has a gap to a bound of all that was left out.
 """
 
 from __future__ import annotations
@@ -35,10 +39,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
-from feinsum.distributed.elimination import Table, least_sum
+from feinsum.distributed.elimination import Table, bounded_least_sum
 from feinsum.distributed.groups import Access, Group, shape_of
 from feinsum.distributed.levels import CopyCosts, Levels, copy_costs
-from feinsum.distributed.maps import MAX_EXCESS, GroupMaps, Overlaps, Tier, group_maps
+from feinsum.distributed.maps import (
+    MAX_EXCESS,
+    NOTHING_SPARSE,
+    GroupMaps,
+    Overlaps,
+    Tier,
+    group_maps,
+)
 from feinsum.distributed.schedule import (
     GroupSchedule,
     needed_by,
@@ -46,11 +57,17 @@ from feinsum.distributed.schedule import (
     spread_result,
 )
 
-BEAMS = (24, 150)
-"""States of a group in the first searches, which only bound the last one."""
+BEAMS = (24, 150, 1500)
+"""States of a group in searches one after another: the cheapest by themselves.
 
-MAX_STATES = 1500
-"""States of a group in a search; of more, only the cheapest by themselves remain."""
+Each is bounded by the one before.
+"""
+
+MAX_WORK = 2**27
+"""Entries of tables times ranks, in all searches but the narrowest: a second or two."""
+
+MAX_JOINED = 2**21
+"""Entries of a table that elimination makes of others."""
 
 MAX_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
@@ -68,12 +85,17 @@ class SearchResult:
 
     Attributes:
         cost: number of elements that the search counts.
-        is_exact: whether every choice that could have been better was considered.
+        bound: no schedules of the search space cost less.
     """
 
     cost: float
     schedules: tuple[GroupSchedule, ...]
-    is_exact: bool
+    bound: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every choice that could have been better was considered."""
+        return self.bound >= self.cost
 
 
 def best_schedules(
@@ -83,6 +105,7 @@ def best_schedules(
     max_elements: float = inf,
     max_excess: float = MAX_EXCESS,
     limit: float = inf,
+    stored: Mapping[str, float] = NOTHING_SPARSE,
 ) -> SearchResult | None:
     """Return the schedules that move the fewest elements, over all machines.
 
@@ -92,6 +115,8 @@ def best_schedules(
         max_excess: work of a process in a group over the average that still counts as
             even.
         limit: only costs below this are of interest.
+        stored: the share of the entries that a sparse tensor stores; machine axes
+            partition nothing but its indices in the groups that use it.
 
     Returns:
         None if no group fits into that memory, or nothing is below the limit.
@@ -107,6 +132,7 @@ def best_schedules(
                 tier,
                 max_excess,
                 copy_costs(machine),
+                stored,
             )
             for machine in machines
         ]
@@ -165,24 +191,30 @@ def _machines_with_costs(
 
 def _best_of_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | None:
     """Search all machines, quickly at first: the costs bound the later searches."""
-    best, is_exact, left = None, True, list(spaces)
-    for n_states in (*BEAMS, MAX_STATES):
+    best, bound, left, spent = None, limit, list(spaces), 0.0
+    for n_states, wider in zip(BEAMS, (*BEAMS[1:], None), strict=True):
         again: list[tuple[float, _Space]] = []
         for space in left:
             # nothing on this machine can be better
             if space.lower_bound >= limit:
                 continue
+            # tables have an axis or two of states
+            growth = (n_states / BEAMS[max(0, BEAMS.index(n_states) - 1)]) ** 2
+            if n_states > BEAMS[0] and spent + growth * space.work > MAX_WORK:
+                bound = min(bound, space.lower_bound)
+                continue
             solution = space.solve(limit, n_states)
+            spent += space.work * (n_states > BEAMS[0])
             result = solution.result
             if result is not None and result.cost < limit:
                 best, limit = result, result.cost
-            if solution.n_left_out and n_states < MAX_STATES:
+            if solution.n_left_out and wider:
                 again.append((inf if result is None else result.cost, space))
-            else:
-                is_exact = is_exact and solution.is_exact
+            elif not solution.is_exact:
+                bound = min(bound, space.lower_bound)
         # the best machine first: it lowers the limit for the others
         left = [space for _, space in sorted(again, key=itemgetter(0))]
-    return None if best is None else replace(best, is_exact=is_exact)
+    return None if best is None else replace(best, bound=min(bound, best.cost))
 
 
 class _Solution(NamedTuple):
@@ -213,6 +245,7 @@ class _Space:
         self.of_another = of_another
         self.maps, self.uses = maps, uses_of(groups)
         self.overlap = Overlaps(machine)
+        self.work = 0.0
         self._choices: dict[tuple[int, int], list[Distribution]] = {}
         self._needs: dict[tuple[object, Access], Distribution] = {}
 
@@ -226,9 +259,10 @@ class _Space:
         tier: Tier,
         max_excess: float,
         costs: CopyCosts,
+        stored: Mapping[str, float] = NOTHING_SPARSE,
     ) -> _Space | None:
         """Return None if a group has nothing of this tier that fits the memory."""
-        limits = max_elements, tier, max_excess, costs.of_axes
+        limits = max_elements, tier, max_excess, costs.of_axes, stored
         repeated = _repeated_uses(groups)
         maps = []
         for at, group in enumerate(groups):
@@ -244,24 +278,32 @@ class _Space:
         return float(sum(maps.costs.min() for maps in self.maps))
 
     def solve(self, limit: float, n_states: int) -> _Solution:
-        """Return the best of all that can be below a limit."""
+        """Return the best of all that can be below a limit.
+
+        Sets ``work`` to the entries of all tables, times the ranks that each counts.
+        """
         tables = _Tables(self, limit, n_states)
-        cost = inf
-        if all(map(tables.add_group, range(len(self.groups)))):
-            cost, choice = least_sum(tables.tables)
-        if cost == inf:
+        is_below = all(map(tables.add_group, range(len(self.groups))))
+        sizes = [table.costs.size for table in tables.tables]
+        self.work = float(sum(sizes)) * self.machine.n_processes
+        if not is_below:
             return _Solution(None, tables.n_left_out, tables.is_exact)
+        least = bounded_least_sum(tables.tables, tables.blocks(), MAX_JOINED)
+        is_exact = tables.is_exact and least.is_exact
+        if least.total == inf:
+            return _Solution(None, tables.n_left_out, is_exact)
         schedules = []
         for at, group in enumerate(self.groups):
-            axes = self.maps[at].axes(tables.rows[at][choice[f"m{at}"]])
+            axes = self.maps[at].axes(tables.rows[at][least.choices[f"m{at}"]])
             tensor = group.output.tensor
             if tensor in tables.results:
-                result = tables.results[tensor][choice[f"d{at}"]]
+                result = tables.results[tensor][least.choices[f"d{at}"]]
             else:  # nobody reads it
                 result = spread_result(group, axes, self.machine, self.extents)
             schedules.append(GroupSchedule(self.machine, axes, result))
-        best = SearchResult(cost, tuple(schedules), tables.is_exact)
-        return _Solution(best, tables.n_left_out, tables.is_exact)
+        bound = least.total if is_exact else self.lower_bound
+        best = SearchResult(least.total, tuple(schedules), bound)
+        return _Solution(best, tables.n_left_out, is_exact)
 
     def result_choices(self, at: int, row: int) -> list[Distribution]:
         """Return where the result of a map can be; cached for wider searches."""
@@ -321,6 +363,15 @@ class _Tables:
         self.needs: dict[tuple[str, int], _Needs] = {}
         self.below: dict[str, tuple[NDArray[np.float64], float]] = {}
         self.producer = {g.output.tensor: at for at, g in enumerate(space.groups)}
+
+    def blocks(self) -> list[list[str]]:
+        """Return the variables of each group: its map, its result, what it needs."""
+        blocks = [[f"m{at}"] for at in range(len(self.space.groups))]
+        for tensor in self.results:
+            blocks[self.producer[tensor]].append(f"d{self.producer[tensor]}")
+        for tensor, k in self.needs:
+            blocks[self.space.uses[tensor][k][0]].append(f"{tensor}:{k}")
+        return blocks
 
     def add_group(self, at: int) -> bool:
         """Return False if nothing with this group is below the limit."""

@@ -23,7 +23,7 @@ from feinsum.distributed import (
     plan,
 )
 from feinsum.distributed.assembly import assemble, starts_of, with_schedules
-from feinsum.distributed.counts import Tally
+from feinsum.distributed.counts import tally
 from feinsum.distributed.elimination import sum_tables, variables_of
 from feinsum.distributed.grids import grid_plans
 from feinsum.distributed.groups import default_path
@@ -135,9 +135,8 @@ def test_the_choice_is_brute_force(name, sizes):
 
 
 def moved(groups, extents, starts, schedules) -> int:
-    tally = Tally([0] * 4)
-    lower(tally, groups, schedules, starts, extents, 4)
-    return tally.counts().moved
+    events = lower(groups, schedules, starts, extents, 4)
+    return tally(events, [0] * 4).counts().moved
 
 
 @pytest.mark.parametrize("processes", [2, 4, 6, 8, 16, 64])
