@@ -14,17 +14,31 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from constantdict import constantdict
 from numpy.typing import NDArray
 
-from feinsum.distributed.steps import Allocation, Computation, Event, Move, Release
+from feinsum.distributed.boxes import Boxes
+from feinsum.distributed.steps import (
+    Allocation,
+    Computation,
+    Event,
+    Move,
+    Release,
+    tensor_of,
+)
 from feinsum.records import Links
 from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
+
+NOTHING_SPARSE: Mapping[str, Fraction] = constantdict()
+"""The share of stored entries of every sparse tensor, where there is none."""
 
 MAX_ROW_NUMBER = 2**62
 """Numbers of rows that fit a 64-bit integer, with a factor of two to spare."""
@@ -130,7 +144,7 @@ class Tally:
 
     received: NDArray[Any]
     reduced: NDArray[Any]
-    messages: NDArray[np.int64]
+    messages: NDArray[np.float64]
     points: NDArray[Any]
     peak: NDArray[Any]
     most_requests: int
@@ -158,30 +172,52 @@ class Tally:
         )
 
 
+def stored_elements(boxes: Boxes, density: Fraction | None) -> list[int]:
+    """Return the elements that every rank stores of its box.
+
+    An entry of a sparse tensor is its value and its indices. Entries are counted as if
+    they were spread evenly.
+
+    Args:
+        density: the share of entries that are stored; None if all are.
+    """
+    sizes = boxes.sizes()
+    if density is None:
+        return sizes
+    per_entry = 1 + boxes.first.shape[1]
+    return [per_entry * ceil(density * size) for size in sizes]
+
+
 def tally(
-    events: Iterable[Event], resident: Sequence[int], *, has_requests: bool = True
+    events: Iterable[Event],
+    resident: Sequence[int],
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
+    *,
+    has_requests: bool = True,
 ) -> Tally:
     """Count what the events of a plan do, without making the steps.
 
     Args:
         resident: elements of operands that each rank holds all the time.
+        density: the share of entries that sparse tensors store.
         has_requests: also count requests, which takes the longest.
     """
     now = np.array(resident, object)
     peak, sizes, most_requests = now.copy(), dict[str, NDArray[Any]](), 0
     received, reduced, points = np.zeros((3, len(now)), object)
-    messages = np.zeros(len(now), np.int64)
+    messages = np.zeros(len(now))
     for event in events:
         match event:
             case Allocation(buffer, boxes):
-                sizes[buffer] = np.array(boxes.sizes(), object)
+                share = density.get(tensor_of(buffer))
+                sizes[buffer] = np.array(stored_elements(boxes, share), object)
                 now = now + sizes[buffer]
                 # only an allocation can raise the peak
                 peak = np.maximum(peak, now)
             case Release(buffer, ranks):
                 now = now - sizes[buffer] * ranks
             case Computation():
-                points = points + _points_of(event)
+                points = points + _points_of(event, density) * _exact(event.weight)
             case Move(overlap=overlap):
                 is_sent = event.is_sent
                 to, n_elements = overlap.target[is_sent], overlap.sizes()[is_sent]
@@ -189,15 +225,20 @@ def tally(
                 by_rank = np.zeros(len(now), np.int64)
                 np.add.at(by_rank, to, n_elements)
                 total = reduced if event.is_added else received
-                total += by_rank.astype(object)
-                np.add.at(messages, to, 1)
+                total += by_rank.astype(object) * _exact(event.weight)
+                np.add.at(messages, to, event.weight)
                 if has_requests and len(to):
                     most_requests = max(most_requests, _count_requests(event))
     return Tally(received, reduced, messages, points, peak, most_requests)
 
 
-def _points_of(event: Computation) -> NDArray[Any]:
-    """Return the multiply-adds of every rank."""
+def _exact(weight: float) -> float:
+    """Return a weight that leaves integers as they are if it is one."""
+    return 1 if weight == 1 else weight
+
+
+def _points_of(event: Computation, density: Mapping[str, Fraction]) -> NDArray[Any]:
+    """Return the multiply-adds of every rank, at the entries that are stored."""
     # an index of several inputs has one length, as all have the same block
     lengths = {
         index: each.boxes.lengths[:, axis]
@@ -207,6 +248,11 @@ def _points_of(event: Computation) -> NDArray[Any]:
     points: NDArray[Any] = np.array(event.boxes.is_there, object) * 1
     for length in lengths.values():
         points = points * length.astype(object)
+    for each in event.inputs:
+        # the first buffer of an input is where its tensor is
+        share = density.get(each.buffers[0][0])
+        if share is not None:
+            points = np.array([ceil(share * n) for n in points], object)
     return points
 
 
@@ -339,6 +385,19 @@ class RunReport:
 
     def __str__(self) -> str:
         return "\n".join(_report_lines(self))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run.
+
+    Attributes:
+        results: every output by name; empty on all MPI ranks except the first.
+        report: what moved, and how long it took.
+    """
+
+    results: Mapping[str, Any]
+    report: RunReport
 
 
 def _report_lines(report: RunReport) -> Iterator[str]:

@@ -147,47 +147,51 @@ def _eliminate_all(
     Args:
         fixable: variables that get a value where elimination needs larger tables.
     """
-    left, fixed = list(tables), dict[str, int]()
-    work = {name: _elimination_work(name, left) for name in variables_of(left)}
-    eliminated: list[tuple[str, list[Table]]] = []
+    containing = {
+        name: [table for table in tables if name in table.variables]
+        for name in variables_of(tables)
+    }
+    total: Any = sum(float(table.costs) for table in tables if not table.variables)
+    work = {name: _elimination_work(name, of) for name, of in containing.items()}
+    fixed, eliminated = dict[str, int](), list[tuple[str, list[Table]]]()
     while work:
         # greedy: of a tree, a leaf comes first, which leaves no larger table
         chosen = min(work, key=work.__getitem__)
-        if work[chosen] > max_entries:
+        new_tables: list[Table]
+        if work[chosen] <= max_entries:
+            parts = containing.pop(chosen)
+            new_tables = [_eliminate(parts, chosen)]
+            eliminated.append((chosen, parts))
+        else:
             wide = [name for name in fixable if name in work]
             if not wide:
                 return LeastSum(inf, {}, is_exact=False)
             # where the most tables meet, so that few variables are fixed
             chosen = max(wide, key=work.__getitem__)
-            neighbors = {*variables_of([t for t in left if chosen in t.variables])}
-            fixed[chosen] = _best_value(chosen, left)
-            left = [_restrict(table, {chosen: fixed[chosen]}) for table in left]
-        else:
-            parts = [t for t in left if chosen in t.variables]
-            rest = _eliminate(parts, chosen)
-            eliminated.append((chosen, parts))
-            left = [*(t for t in left if chosen not in t.variables), rest]
-            neighbors = {*rest.variables}
+            parts = containing.pop(chosen)
+            fixed[chosen] = _best_value(chosen, parts)
+            new_tables = [_restrict(table, fixed) for table in parts]
         del work[chosen]
+        total += sum(float(t.costs) for t in new_tables if not t.variables)
         # only these have other neighbors now
-        work |= {v: _elimination_work(v, left) for v in neighbors - {chosen}}
+        for name in variables_of(new_tables):
+            others = [table for table in containing[name] if table not in parts]
+            containing[name] = others + [t for t in new_tables if name in t.variables]
+            work[name] = _elimination_work(name, containing[name])
     is_exact, choices = not fixed, fixed
-    total = float(sum(t.costs for t in left))
     # the last variable eliminated depends on none; each one before, on later ones
     for name, parts in reversed(eliminated):
         costs: Any = sum(_costs_along(table, name, choices) for table in parts)
         choices[name] = int(costs.argmin())
-    return LeastSum(total, choices, is_exact)
+    return LeastSum(float(total), choices, is_exact)
 
 
 def _best_value(name: str, tables: Sequence[Table]) -> int:
     """Return the value with the least sum of what each table costs at least."""
     total: Any = 0.0
     for table in tables:
-        if name in table.variables:
-            axis = table.variables.index(name)
-            costs = np.moveaxis(table.costs, axis, 0)
-            total = total + costs.reshape(len(costs), -1).min(axis=1)
+        costs = np.moveaxis(table.costs, table.variables.index(name), 0)
+        total = total + costs.reshape(len(costs), -1).min(axis=1)
     return int(total.argmin())
 
 
@@ -214,9 +218,12 @@ def variables_of(tables: Sequence[Table]) -> dict[str, None]:
     return dict.fromkeys(v for table in tables for v in table.variables)
 
 
-def _elimination_work(name: str, tables: Sequence[Table]) -> int:
-    """Return the number of sums that it takes to eliminate a variable."""
-    parts = [table for table in tables if name in table.variables]
+def _elimination_work(name: str, parts: Sequence[Table]) -> int:
+    """Return the number of sums that it takes to eliminate a variable.
+
+    Args:
+        parts: the tables that contain it.
+    """
     sizes: dict[str, int] = {}
     for table in parts:
         sizes.update(zip(table.variables, table.costs.shape, strict=True))

@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.groups import Access, Group
-from feinsum.distributed.local import free_bytes, numpy_leaf, slices, within
+from feinsum.distributed.local import free_bytes, numpy_leaf
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan
+from feinsum.distributed.storage import slices, within
 from feinsum.errors import FeinsumError, PlanError, WrongResultError
 from feinsum.ir import from_text
 from feinsum.ir.evaluation import evaluate_statement

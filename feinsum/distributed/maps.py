@@ -19,16 +19,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from functools import partial, reduce
 from itertools import combinations, product
 from math import prod
 from typing import Any
 
 import numpy as np
-from constantdict import constantdict
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import block_part
+from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group
 
@@ -40,10 +41,6 @@ MAX_PAIRS = 2**17
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""
-
-
-NOTHING_SPARSE: Mapping[str, float] = constantdict()
-"""The share of stored entries of every sparse tensor, where there is none."""
 
 
 class Tier(Enum):
@@ -61,11 +58,13 @@ class GroupMaps:
     Attributes:
         maps: number of an index for each axis, shape (n_maps, n_axes); -1 for none.
         costs: elements beyond one copy of each tensor, shape (n_maps,).
+        resident: elements that a process holds at least, likewise.
     """
 
     group: Group
     maps: NDArray[np.int64]
     costs: NDArray[np.float64]
+    resident: NDArray[np.float64]
 
     def axes(self, row: int) -> tuple[str | None, ...]:
         indices = (*self.group.indices, None)
@@ -81,7 +80,7 @@ def group_maps(
     tier: Tier,
     max_excess: float,
     of_axes: NDArray[np.float64],
-    stored: Mapping[str, float] = NOTHING_SPARSE,
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
 ) -> GroupMaps | None:
     """Return the maps of a tier; None if there are none.
 
@@ -90,11 +89,11 @@ def group_maps(
         max_elements: limit on the elements that a process holds.
         max_excess: limit on the work of a process over the average, for the first tier.
         of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
-        stored: see :func:`feinsum.distributed.search.best_schedules`.
+        density: see :func:`feinsum.distributed.search.best_schedules`.
     """
     indices = group.indices
     # entries of a sparse tensor never move, and are never copied
-    fixed = [a.indices for a in group.inputs if a.tensor in stored]
+    fixed = [a.indices for a in group.inputs if a.tensor in density]
     numbers = [k for k, i in enumerate(indices) if all(i in term for term in fixed)]
     # -1 is None in GroupMaps.axes: a scalar has nothing to partition
     numbers = numbers or [-1]
@@ -116,7 +115,8 @@ def group_maps(
     elif tier is Tier.ANY:
         is_viable = work == work.min()
     # with a loop this is a lower bound of what the final plan holds
-    is_viable &= _min_resident(group, blocks, stored) <= max_elements
+    resident = _min_resident(group, blocks, density)
+    is_viable &= resident <= max_elements
     if not is_viable.any():
         return None
     maps, excess = maps[is_viable], excess[is_viable]
@@ -131,11 +131,11 @@ def group_maps(
         is_copied = ~np.isin(maps, used)
         costs += size * of_axes[is_copied @ 2 ** np.arange(machine.n_axes)]
     costs += 0.01 * np.clip(excess - 1, 0, 1)  # between equals, the even one
-    return GroupMaps(group, maps, costs)
+    return GroupMaps(group, maps, costs, resident[is_viable])
 
 
 def _min_resident(
-    group: Group, blocks: NDArray[np.float64], stored: Mapping[str, float]
+    group: Group, blocks: NDArray[np.float64], density: Mapping[str, Fraction]
 ) -> NDArray[np.float64]:
     """Return elements of the blocks of a group, with the best sequential loop.
 
@@ -150,7 +150,7 @@ def _min_resident(
         total = np.zeros(len(blocks))
         for access in group.accesses:
             used = [indices.index(i) for i in access.indices if i != looped]
-            share = stored.get(access.tensor, 1.0)
+            share = float(density.get(access.tensor, 1))
             total += share * blocks[:, used].prod(axis=1)
         return total
 

@@ -29,6 +29,7 @@ from feinsum.distributed.boxes import Box
 from feinsum.distributed.steps import (
     Event,
     Free,
+    Make,
     Move,
     Receive,
     Reduce,
@@ -78,7 +79,7 @@ def collectives_of(events: Iterable[Event]) -> tuple[Collective, ...]:
     """Return the collectives of all ranks, in execution order.
 
     >>> import feinsum
-    >>> A, x = feinsum.array("A", (9, 4)), feinsum.array("x", 4)
+    >>> A, x = feinsum.array("A", (9, 6)), feinsum.array("x", 6)
     >>> plan = feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=3)
     >>> [(c.kind, c.ranks) for c in collectives_of(plan.events())]
     [('allgather', (0, 1, 2))]
@@ -168,12 +169,12 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
     >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
     >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
     >>> phases = phases_of(plan.events())  # fetch and compute; reduce
-    >>> [sorted({type(step).__name__ for step, _ in p[0].steps}) for p in phases if p]
-    [['Leaf', 'Make', 'Receive', 'Take'], ['Free', 'Make', 'Reduce', 'Take']]
+    >>> [sorted({type(s).__name__ for s, _ in of[0].steps}) for of in phases if of]
+    [['Free', 'Leaf', 'Make', 'Receive', 'Take'], ['Free', 'Reduce', 'Take']]
     """
     now, written = 0, defaultdict[str, int](int)
     rounds: list[dict[int, _PhaseBuilder]] = [{}]
-    frees: dict[int, list[Free]] = defaultdict(list)
+    waiting: dict[int, list[Make | Free]] = defaultdict(list)
     for event in events:
         if isinstance(event, Move):
             now = max(now, written[event.source] + 1)
@@ -187,16 +188,20 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
             if isinstance(step, Send):
                 sources[rank, step.rank, step.box] = step.source
                 continue
-            if isinstance(step, Free) and rank not in rounds[now]:
+            if isinstance(step, Make | Free) and rank not in rounds[now]:
                 # not worth a task of its own: before the next steps of this rank
-                frees[rank].append(step)
+                waiting[rank].append(step)
                 continue
             if rank not in rounds[now]:
-                rounds[now][rank] = _PhaseBuilder(frees.pop(rank, ()))
+                rounds[now][rank] = _PhaseBuilder(waiting.pop(rank, ()))
             source = ""
             if isinstance(step, Receive | Reduce):
                 source = sources[step.rank, rank, step.box]
             rounds[now][rank].add(step, source)
+    for rank, steps in waiting.items():
+        # an output may be a buffer that nobody writes to
+        if any(isinstance(step, Make) for step in steps):
+            rounds[now][rank] = _PhaseBuilder(steps)
     return tuple(
         {rank: builder.build() for rank, builder in sorted(of_ranks.items())}
         for of_ranks in rounds
@@ -206,9 +211,9 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
 class _PhaseBuilder:
     """The steps of a phase, and what arrives in it: one parcel from each sender."""
 
-    def __init__(self, frees: Iterable[Free]) -> None:
+    def __init__(self, waiting: Iterable[Make | Free]) -> None:
         self.steps: list[tuple[Step, tuple[int, tuple[str, Box]] | None]] = [
-            (free, None) for free in frees
+            (step, None) for step in waiting
         ]
         self.pieces: dict[int, dict[tuple[str, Box], int]] = defaultdict(dict)
 

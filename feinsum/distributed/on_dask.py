@@ -12,18 +12,19 @@ held, on the worker that replaces it::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import Traffic, report_of
-from feinsum.distributed.engines import Outcome, fleet_of, locate_rank
+from feinsum.distributed.counts import Outcome, Traffic, report_of
+from feinsum.distributed.fleets import fleet_of, locate_rank
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -33,11 +34,11 @@ from feinsum.distributed.local import (
     assemble_result,
     check_memory,
     checked_operands,
-    slices,
 )
 from feinsum.distributed.messages import Origin, Phase, phases_of
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
+from feinsum.distributed.storage import Stored, take
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 from feinsum.words import counted
@@ -108,11 +109,15 @@ class DaskEngine:
         client: a Dask client; each of its first workers, by their names, is a rank.
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`.
         meaning: computes statements that are not einsums.
+        read: from the arrays of a run to the operands of the plan.
 
     Raises:
         PlanError: with the rule ``workers``, if there is no client, or it has fewer
             workers than the plan has processes.
     """
+
+    # one run ahead hides the latency of the scheduler, at twice the memory
+    n_ahead = 1
 
     def __init__(
         self,
@@ -120,6 +125,7 @@ class DaskEngine:
         client: Any,
         leaf: LeafFunction | None = None,
         meaning: Semantics | None = None,
+        read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> None:
         if not hasattr(client, "scheduler_info"):
             raise PlanError(
@@ -127,18 +133,20 @@ class DaskEngine:
                 "client, such as distributed.Client('tcp://host:8786')",
                 rules=("workers",),
             )
-        self.plan, self.client = plan, client
+        self.plan, self.client, self.read = plan, client, read
         self.semantics = meaning or Products(plan, leaf or _call_tuned)
         self.phases = phases_of(plan.events())
         # idempotent: a second plan finds the plugin of the first
         client.register_plugin(worker_watch())
         self._workers()
 
-    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> _Run:
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> _Run:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        operands = checked_operands(self.plan, arrays)
+        operands = checked_operands(self.plan, self.read(arrays or {}))
         start, workers = perf_counter(), self._workers()
         names, addresses = zip(*workers, strict=True)
         token = f"feinsum-{uuid4().hex}"
@@ -176,7 +184,7 @@ class DaskEngine:
         if run.listener is not None:
             run.listener.end()
 
-        def collect(output: str) -> NDArray[Any]:
+        def collect(output: str) -> Any:
             return assemble_result(
                 self.plan,
                 output,
@@ -225,12 +233,12 @@ class DaskEngine:
         return [(name, address) for _, name, address in workers[:n]]
 
     def _blocks(
-        self, arrays: Mapping[str, NDArray[Any]], rank: int
-    ) -> dict[str, tuple[NDArray[Any], Box]]:
+        self, arrays: Mapping[str, Stored], rank: int
+    ) -> dict[str, tuple[Stored, Box]]:
         """Return copies, for the arrays belong to the caller while the run goes on."""
         boxes = {name: self.plan.start_box(name, rank) for name in arrays}
         return {
-            name: (arrays[name][slices(box)].copy(), box)
+            name: (_copied(take(arrays[name], box)), box)
             for name, box in boxes.items()
             if box is not None
         }
@@ -353,8 +361,13 @@ class TaskSender:
         )
 
 
+def _copied(block: Stored) -> Stored:
+    """Return a block that shares no memory; those of sparse arrays are immutable."""
+    return block.copy() if isinstance(block, np.ndarray) else block
+
+
 def _begin_rank(
-    semantics: Semantics, blocks: Mapping[str, tuple[NDArray[Any], Box]]
+    semantics: Semantics, blocks: Mapping[str, tuple[Stored, Box]]
 ) -> Buffers:
     buffers = Buffers(semantics)
     for name, (array, box) in blocks.items():
@@ -394,7 +407,7 @@ def _pack_parcel(
 
 def _finish_rank(
     buffers: Buffers, outputs: Sequence[str]
-) -> tuple[dict[str, NDArray[Any]], Traffic]:
+) -> tuple[dict[str, Stored], Traffic]:
     parts = {
         name: buffers.arrays[name][0] for name in outputs if name in buffers.arrays
     }

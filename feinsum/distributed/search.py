@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import permutations
 from math import inf, prod
@@ -38,13 +39,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, bounded_least_sum
 from feinsum.distributed.groups import Access, Group, shape_of
 from feinsum.distributed.levels import CopyCosts, Levels, copy_costs
 from feinsum.distributed.maps import (
     MAX_EXCESS,
-    NOTHING_SPARSE,
     GroupMaps,
     Overlaps,
     Tier,
@@ -105,7 +106,7 @@ def best_schedules(
     max_elements: float = inf,
     max_excess: float = MAX_EXCESS,
     limit: float = inf,
-    stored: Mapping[str, float] = NOTHING_SPARSE,
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
 ) -> SearchResult | None:
     """Return the schedules that move the fewest elements, over all machines.
 
@@ -115,8 +116,8 @@ def best_schedules(
         max_excess: work of a process in a group over the average that still counts as
             even.
         limit: only costs below this are of interest.
-        stored: the share of the entries that a sparse tensor stores; machine axes
-            partition nothing but its indices in the groups that use it.
+        density: the share of entries that sparse tensors store; machine axes
+            partition nothing but their indices in groups that use them.
 
     Returns:
         None if no group fits into that memory, or nothing is below the limit.
@@ -132,7 +133,7 @@ def best_schedules(
                 tier,
                 max_excess,
                 copy_costs(machine),
-                stored,
+                density,
             )
             for machine in machines
         ]
@@ -143,6 +144,54 @@ def best_schedules(
             by_bound = sorted(fitting, key=lambda space: space.lower_bound)
             return _best_of_spaces(by_bound, limit)
     return None
+
+
+def least_resident(
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    n_processes: int,
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
+) -> float:
+    """Return the least limit on elements that every group fits into, on some machine.
+
+    With loops over single values of an index, and without tensors of other groups.
+    """
+    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
+    for tier in (Tier.FULL, Tier.ANY):
+        least = inf
+        for machine in machines:
+            of_axes = copy_costs(machine).of_axes
+            limits = inf, tier, inf, of_axes, density
+            maps = [group_maps(g, extents, machine, (), *limits) for g in groups]
+            if None not in maps:
+                least = min(least, max(m.resident.min() for m in maps if m))
+        if least < inf:
+            return float(least)
+    return inf
+
+
+def least_moved(
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    n_processes: int,
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
+) -> float:
+    """Return a bound of the elements that schedules of the search space move.
+
+    Of all machines the least sum over groups, each with the map that moves the least
+    within it.
+    """
+    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
+    for tier in Tier:
+        limits = inf, tier, MAX_EXCESS
+        spaces = [
+            _Space.of(groups, extents, m, *limits, copy_costs(m), density)
+            for m in machines
+        ]
+        bounds = [space.lower_bound for space in spaces if space is not None]
+        if bounds:
+            return min(bounds)
+    return 0.0
 
 
 def best_of_machines(
@@ -259,10 +308,10 @@ class _Space:
         tier: Tier,
         max_excess: float,
         costs: CopyCosts,
-        stored: Mapping[str, float] = NOTHING_SPARSE,
+        density: Mapping[str, Fraction] = NOTHING_SPARSE,
     ) -> _Space | None:
         """Return None if a group has nothing of this tier that fits the memory."""
-        limits = max_elements, tier, max_excess, costs.of_axes, stored
+        limits = max_elements, tier, max_excess, costs.of_axes, density
         repeated = _repeated_uses(groups)
         maps = []
         for at, group in enumerate(groups):

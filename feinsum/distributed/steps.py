@@ -162,6 +162,7 @@ class Move:
 
     Attributes:
         tag: the number of the move: messages of one tag may form a collective.
+        weight: how many moves it stands for, if loops are cut short.
     """
 
     source: str
@@ -169,6 +170,7 @@ class Move:
     overlap: Overlap
     tag: int
     is_added: bool
+    weight: float = 1
 
     @property
     def is_sent(self) -> NDArray[np.bool_]:
@@ -182,6 +184,7 @@ class Computation:
 
     Attributes:
         is_first: for each rank, whether nothing was written there before.
+        weight: as of a move.
     """
 
     group: int
@@ -189,6 +192,7 @@ class Computation:
     target: str
     boxes: Boxes
     is_first: NDArray[np.bool_]
+    weight: float = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +224,7 @@ def lower(
     extents: Mapping[str, int],
     n_ranks: int,
     outputs: Collection[str] = (),
+    max_steps: int | None = None,
 ) -> Events:
     """Yield what all ranks do, in order.
 
@@ -228,8 +233,10 @@ def lower(
     Args:
         starts: initial distribution of each operand.
         outputs: results to keep although groups read them.
+        max_steps: of longer sequential loops, so many steps stand for all, in pairs of
+            neighbors all over the loop.
     """
-    lowering = _Lowering(groups, schedules, extents, n_ranks)
+    lowering = _Lowering(groups, schedules, extents, n_ranks, max_steps)
     lowering.permanent = {*starts, *outputs}
     for group in groups:
         for access in group.inputs:
@@ -248,8 +255,9 @@ class _Lowering:
         schedules: Sequence[GroupSchedule],
         extents: Mapping[str, int],
         n_ranks: int,
+        max_steps: int | None = None,
     ) -> None:
-        self.groups, self.schedules = groups, schedules
+        self.groups, self.schedules, self.max_steps = groups, schedules, max_steps
         self.extents, self.n_ranks, self.tag = extents, n_ranks, 0
         self.last_use = {
             access.tensor: number
@@ -257,6 +265,7 @@ class _Lowering:
             for access in group.inputs
         }
         self.permanent: set[str] = set()
+        self.weight = 1.0
         self.residences: dict[str, _Residence] = {}
 
     def settle(self, access: Access, distribution: Distribution) -> Boxes:
@@ -268,7 +277,9 @@ class _Lowering:
     def lower_group(self, number: int) -> Events:
         group, schedule = self.groups[number], self.schedules[number]
         n_inputs, loop = len(group.inputs), schedule.loop
-        needs = [self._needs(group, schedule, t) for t in range(schedule.n_steps)]
+        steps = _sampled_steps(schedule.n_steps, self.max_steps)
+        n_steps, weight = len(steps), schedule.n_steps / len(steps)
+        needs = [self._needs(group, schedule, t) for t in steps]
         # a rank works at a step if no part that it needs is empty
         works = [np.logical_and.reduce([b.is_there for b in row]) for row in needs]
         works_ever = np.logical_or.reduce(works)
@@ -284,10 +295,11 @@ class _Lowering:
                 whole[k] = yield from self._fetch(number, k, boxes)
         prefetched: dict[int, Input] = {}
         begun = np.zeros(self.n_ranks, bool)
-        for t in range(schedule.n_steps + 1):
+        for t in range(n_steps + 1):
             parts, prefetched = prefetched, {}
+            self.weight = weight
             # the next part is under way while the leaf computes with this one
-            for k in looped if t < schedule.n_steps else ():
+            for k in looped if t < n_steps else ():
                 boxes = needs[t][k].select(works[t])
                 prefetched[k] = yield from self._fetch(number, k, boxes, t)
             if t == 0:
@@ -295,9 +307,11 @@ class _Lowering:
             inputs = whole | parts
             ordered = [inputs[k] for k in range(n_inputs)]
             boxes = target.select(works[t - 1])
-            yield Computation(number, ordered, name, boxes, boxes.is_there & ~begun)
+            is_first = boxes.is_there & ~begun
+            yield Computation(number, ordered, name, boxes, is_first, weight)
             begun |= boxes.is_there
             yield from self._free_fetched(number, parts)
+        self.weight = 1.0
         yield from self._free_fetched(number, whole)
         # before the result is allocated, which lowers the peak
         yield from self._free_dead_tensors(number)
@@ -370,7 +384,7 @@ class _Lowering:
         self, source: str, target: str, overlap: Overlap, is_added: bool = False
     ) -> Move:
         self.tag += 1
-        return Move(source, target, overlap, self.tag, is_added)
+        return Move(source, target, overlap, self.tag, is_added, self.weight)
 
     def _free_fetched(self, number: int, inputs: Mapping[int, Input]) -> Events:
         for k, fetched in inputs.items():
@@ -407,6 +421,18 @@ class _Lowering:
         labels = _labels(schedule.machine, copied, self.n_ranks)
         yield self._move(name, tensor, overlaps(partial, result, labels), is_added)
         yield Release(name, partial.is_there)
+
+
+def _sampled_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
+    """Return all steps of a loop or, of a longer one, pairs of neighbors.
+
+    >>> list(_sampled_steps(3, 4)), list(_sampled_steps(100, 4))
+    ([0, 1, 2], [0, 1, 98, 99])
+    """
+    if max_steps is None or n_steps <= max_steps:
+        return range(n_steps)
+    firsts = np.linspace(0, n_steps - 2, max_steps // 2).astype(int)
+    return sorted({int(t) + k for t in firsts for k in (0, 1)})
 
 
 def _labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:

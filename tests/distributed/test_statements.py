@@ -25,10 +25,10 @@ from feinsum.distributed import (
 from feinsum.distributed.assembly import starts_of
 from feinsum.distributed.boxes import Boxes, overlaps
 from feinsum.distributed.counts import tally
-from feinsum.distributed.local import slices
 from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.search import best_schedules
 from feinsum.distributed.steps import lower
+from feinsum.distributed.storage import slices
 from feinsum.errors import PlanError
 from tests.distributed.cases import count_steps, einsum_of
 
