@@ -36,8 +36,8 @@ from feinsum.distributed.groups import Access, Group
 MAX_EXCESS = 1.25
 """Work of the process that has the most, over the average, that counts as even."""
 
-MAX_PAIRS = 2**17
-"""Pairs of distributions and ranks whose overlap is computed at a time: a megabyte."""
+MAX_AT_ONCE = 2**20
+"""Combinations of distributions and ranks that are counted at a time: megabytes."""
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""
@@ -175,39 +175,14 @@ class Overlaps:
         self._shared: dict[Hashable, NDArray[np.float64]] = {}
         self._lengths: dict[Hashable, NDArray[np.float64]] = {}
 
-    def table(
+    def shared(
         self,
         shape: Sequence[int],
         sources: Sequence[Distribution],
         needs: Sequence[Distribution],
-        min_shared: float | NDArray[np.float64] = 0.0,
     ) -> NDArray[np.float64]:
-        """Count the shared elements for every pair.
-
-        Args:
-            min_shared: write 0 where the count is known to be less than this.
-
-        Returns:
-            Shape (n_sources, n_needs).
-        """
-        counts = np.zeros((len(sources), len(needs)))
-        is_there = np.array([self.is_at(d.fixed) for d in sources])
-        tables = [
-            self._axis_table(n, axis, sources, needs) for axis, n in enumerate(shape)
-        ]
-        # an upper bound: the rank that shares the most, along each axis by itself
-        bound = np.repeat(is_there.sum(axis=1)[:, None], len(needs), axis=1)
-        for lengths, first, second in tables:
-            bound *= lengths.max(axis=2)[first[:, None], second[None, :]]
-        of, to = np.nonzero((bound >= min_shared) & (bound > 0))
-        n_rows = max(1, MAX_PAIRS // self.machine.n_processes)
-        for begin in range(0, len(of), n_rows):
-            a, b = of[begin : begin + n_rows], to[begin : begin + n_rows]
-            total = is_there[a]
-            for lengths, first, second in tables:
-                total *= lengths[first[a], second[b]]
-            counts[a, b] = total.sum(axis=1)
-        return counts
+        """Count the shared elements for every pair, shape (n_sources, n_needs)."""
+        return self._shared_by(shape, [sources, needs], (0, 1))
 
     def missing(
         self,
@@ -266,6 +241,13 @@ class Overlaps:
         self, shape: Sequence[int], sides: Sequence[Sequence[Distribution]]
     ) -> NDArray[np.float64]:
         """Count elements that are in a box of each side, summed over ranks."""
+        n_entries = prod(map(len, sides)) * self.machine.n_processes
+        if n_entries > MAX_AT_ONCE and (half := len(sides[0]) // 2):
+            first, *rest = sides
+            parts = (first[:half], first[half:])
+            return np.concatenate(
+                [self._count_shared(shape, [part, *rest]) for part in parts]
+            )
         total = _expand_choices(
             [[d.fixed for d in side] for side in sides],
             lambda choices: reduce(np.multiply, _broadcast(choices, self.is_at)),
@@ -292,26 +274,6 @@ class Overlaps:
         if lengths.size <= MAX_CACHED:
             self._lengths[key] = lengths
         return lengths
-
-    def _axis_table(
-        self,
-        extent: int,
-        axis: int,
-        sources: Sequence[Distribution],
-        needs: Sequence[Distribution],
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return shared lengths of every pair of cuts of one axis.
-
-        Returns:
-            The lengths, shape (n_cuts, n_cuts, n_ranks), and the number of the cuts of
-            each source and of each need.
-        """
-        first = list(dict.fromkeys(d.cuts[axis] for d in sources))
-        second = list(dict.fromkeys(d.cuts[axis] for d in needs))
-        lengths = self._shared_lengths(extent, [first, second])
-        of = np.array([first.index(d.cuts[axis]) for d in sources])
-        to = np.array([second.index(d.cuts[axis]) for d in needs])
-        return lengths, of, to
 
     def _range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
         """Return start and end of the block of each rank, shape (2, n_ranks)."""

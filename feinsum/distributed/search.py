@@ -73,9 +73,6 @@ MAX_JOINED = 2**21
 MAX_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
 
-MIN_PRICE = 1e-9
-"""Of an element from another rank, relative to one on the slowest link."""
-
 MAX_ENTRIES = 2**21
 """Ranks times combinations of uses whose shared elements are counted together."""
 
@@ -443,7 +440,7 @@ class _Tables:
         for access, need in zip(inputs, needs, strict=True):
             before = self.below[access.tensor][0]
             before = before - before.min()
-            extra = self._moved_elements(access, need, before, max_cost - bound)
+            extra = self._moved_elements(access, need)
             edges.append(extra)
             bound = bound + (extra + before[:, None]).min(axis=0)[need.of_map]
         is_below = bound < max_cost
@@ -469,35 +466,15 @@ class _Tables:
         number = {need: k for k, need in enumerate(dict.fromkeys(needs))}
         return _Needs(list(number), np.array([number[need] for need in needs]))
 
-    def _moved_elements(
-        self,
-        access: Access,
-        need: _Needs,
-        before: NDArray[np.float64],
-        slack: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Count elements of one copy that are not where they are needed.
-
-        Counting is expensive; where the result cannot be below the limit, all elements
-        are as good.
-
-        Args:
-            before: bound of each distribution of the tensor.
-            slack: for each map, the cost that is left below the limit.
+    def _moved_elements(self, access: Access, need: _Needs) -> NDArray[np.float64]:
+        """Return the cost of elements of one copy that are not where they are needed.
 
         Returns:
             A row for each distribution of the tensor, a column for each need.
         """
-        size = prod(self.space.shape(access))
-        max_slack = np.full(len(need.choices), -inf)
-        np.maximum.at(max_slack, need.of_map, slack)
-        # links may cost nothing, and this divides
-        price = max(self.space.of_another, MIN_PRICE)
-        max_moved = (max_slack[None, :] - before[:, None]) / price
-        min_shared = np.maximum(0.0, size - max_moved)
         shape, sources = self.space.shape(access), self.results[access.tensor]
-        shared = self.space.overlap.table(shape, sources, need.choices, min_shared)
-        return self.space.of_another * (size - shared)
+        shared = self.space.overlap.shared(shape, sources, need.choices)
+        return self.space.of_another * (prod(shape) - shared)
 
     def _add_results(
         self, at: int, rows: NDArray[np.int64], bound: NDArray[np.float64], under: float
