@@ -179,7 +179,7 @@ def plan(
     else:
         from feinsum.distributed import plan as plan_einsum
 
-        nonzeros = None
+        nonzeros: int | None = None
         if sparse is None:
             einsum = read_einsum(subscripts, sizes, operands, None, dtype)
         else:

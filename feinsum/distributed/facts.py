@@ -362,7 +362,8 @@ def _compute_block(
         blocks.append(arrays[access.tensor][slices(within(box, boxes[access.tensor]))])
     if not isinstance(plan, ProgramPlan):
         exact = [block.astype(np.result_type(block, np.float64)) for block in blocks]
-        return numpy_leaf(group.subscripts, *exact)
+        product: Array = numpy_leaf(group.subscripts, *exact)
+        return product
     statement = plan.program.statements[k]
     # bodies may use the values of indices, so they get where blocks begin
     own_sides = {

@@ -27,6 +27,7 @@ from typing import Literal, TypeAlias
 
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.steps import (
+    Allocation,
     Event,
     Free,
     Make,
@@ -181,7 +182,7 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
             rounds += [{} for _ in range(now + 1 - len(rounds))]
             written[event.target] = now
         elif not isinstance(event, Release):
-            name = event.target if hasattr(event, "target") else event.buffer
+            name = event.buffer if isinstance(event, Allocation) else event.target
             written[name] = now
         sources: dict[tuple[int, int, Box], str] = {}
         for rank, step in steps_of(event):

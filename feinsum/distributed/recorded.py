@@ -291,7 +291,7 @@ def _needed_boxes(
 
 
 def _cut_pieces(
-    plan: Plan, blocks: Mapping[str, Array], rank: int, wanted: Sequence[OperandBox]
+    plan: Plan, blocks: Mapping[str, Any], rank: int, wanted: Sequence[OperandBox]
 ) -> list[tuple[OperandBox, Box, Array]]:
     """Return a rank's parts of some boxes, with their positions in them.
 

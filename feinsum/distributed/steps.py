@@ -175,7 +175,8 @@ class Move:
     @property
     def is_sent(self) -> NDArray[np.bool_]:
         """Whether each box passes between two ranks."""
-        return self.overlap.source != self.overlap.target
+        is_sent: NDArray[np.bool_] = self.overlap.source != self.overlap.target
+        return is_sent
 
 
 @dataclass(frozen=True, eq=False)
@@ -473,7 +474,8 @@ def steps_of(event: Event) -> Iterator[tuple[int, Step]]:
         case Computation(group, inputs, target, boxes, is_first):
             names = [each.names() for each in inputs]
             for rank, box in boxes.items():
-                sources, sides = [], {}
+                sources: list[tuple[str, Box]] = []
+                sides: dict[str, range] = {}
                 for each, buffers in zip(inputs, names, strict=True):
                     part = each.boxes.box(rank) or ()
                     sources.append((buffers[rank], part))
