@@ -30,7 +30,7 @@ PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals bench-users \
-	gpu-wheels facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
+	paper-deinsum paper-distal paper-eindecomp paper-spttn gpu-wheels facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
 help:            ## list the targets
@@ -143,6 +143,18 @@ bench-sparse: $(BENCHED) ## sparse tensors times dense ones, against scipy, numb
 
 bench-plans: $(INSTALLED) ## count what plans move, beside the papers' schedules; ARGS=...
 	@$(RUN) -m benchmarks.papers $(ARGS)
+
+paper-deinsum: $(INSTALLED) ## print the figures of Deinsum, ours, and why they differ
+	@$(RUN) -m benchmarks.papers.figures deinsum
+
+paper-distal: $(INSTALLED) ## print the figures of DISTAL, ours, and why they differ
+	@$(RUN) -m benchmarks.papers.figures distal
+
+paper-eindecomp: $(INSTALLED) ## print the figures of EinDecomp, ours, and why they differ
+	@$(RUN) -m benchmarks.papers.figures eindecomp
+
+paper-spttn: $(INSTALLED) ## print the figures of SpTTN-Cyclops, ours, and why they differ
+	@$(RUN) -m benchmarks.papers.figures spttn
 
 bench-plans-seconds: $(INSTALLED) ## time plans of two ranks against two threads; ARGS=...
 	@$(RUN) -m benchmarks.plans_seconds $(ARGS)

@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from feinsum.distributed import Box, Plan, ProgramPlan
-from feinsum.distributed.facts import AnyPlan, plan_in, read_plan
+from feinsum.distributed import Plan, ProgramPlan
+from feinsum.distributed.facts import plan_in, read_plan
 from feinsum.distributed.files import create_arrays, is_shared, read_block, write_block
 from feinsum.distributed.local import named_outputs
 from feinsum.distributed.mpi import on_every_rank, run_on_ranks, world
-from feinsum.distributed.recorded import RUNS, opened_on_rank_0, record_on_ranks
+from feinsum.distributed.plans import require_dense
+from feinsum.distributed.recorded import RUNS, record_on_ranks
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.threads import THREADS_VARIABLE
 
@@ -83,12 +84,17 @@ def _run(comm: Any, options: argparse.Namespace) -> None:
     output = options.output
     document = _on_all(comm, lambda: read_plan(options.plan.read_bytes()))
     plan, rank = plan_in(document), comm.Get_rank()
+    require_dense(plan, "run on arrays from files")
     semantics = document.meaning if isinstance(document, ProgramPlan) else None
     blocks = _on_all(comm, lambda: _read_blocks(plan, rank, options.inputs))
     if options.record is None:
         parts = run_on_ranks(plan, blocks, comm, meaning=semantics)
     else:
-        parts = _run_recorded(comm, document, blocks, options)
+        parts, fact = record_on_ranks(
+            document, blocks, comm, record=options.record, runs=options.runs
+        )
+        if rank == 0:
+            sys.stdout.write(f"recorded {fact.id[:12]}: {fact}\n")
     named = named_outputs(plan, parts)
     shapes = {name: plan.shape(name) for name in plan.outputs}
     dtypes = {
@@ -104,25 +110,6 @@ def _run(comm: Any, options: argparse.Namespace) -> None:
     # HDF5 and Zarr have one writer at a time
     for turn in range(comm.Get_size()):
         _on_all(comm, write if turn == rank else _do_nothing)
-
-
-def _run_recorded(
-    comm: Any, document: AnyPlan, blocks: Mapping[str, Any], options: argparse.Namespace
-) -> Any:
-    """Return the parts of the result; rank 0 prints what was recorded."""
-    plan, rank = plan_in(document), comm.Get_rank()
-
-    def read(name: str, box: Box) -> Any:
-        dtype = plan.operands[name]
-        return read_block(options.inputs, name, plan.shape(name), dtype, box)
-
-    with opened_on_rank_0(comm, options.record) as store:
-        parts, fact = record_on_ranks(
-            document, blocks, read, comm, store=store, runs=options.runs
-        )
-    if rank == 0:
-        sys.stdout.write(f"recorded {fact.id[:12]}: {fact}\n")
-    return parts
 
 
 def _do_nothing() -> None:

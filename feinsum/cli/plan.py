@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from feinsum.cli.shared.help import HelpAll
-from feinsum.cli.shared.notation import read_einsum, read_program, read_values
+from feinsum.cli.shared.notation import (
+    read_einsum,
+    read_program,
+    read_sparse_einsum,
+    read_values,
+)
 from feinsum.cli.shared.options import (
     DEFAULT_DTYPE,
     AsJson,
@@ -19,6 +24,7 @@ from feinsum.cli.shared.options import (
     Operands,
     ProgramFile,
     Sizes,
+    Sparse,
     expand_groups,
 )
 from feinsum.cli.shared.output import check_output_file, print_document, writing
@@ -32,6 +38,7 @@ EXAMPLES = """\b
 Examples:
   feinsum plan "ij,jk->ik" --sizes i=4096,j=4096,k=4096 --processes 64
   feinsum plan "ij,jk->ik" --sizes i=n,j=n,k=n --size n=512 --processes 8
+  feinsum plan "ijk,ja,ka->ia" --sparse T.tns --sizes a=16 --processes 8
   feinsum plan --program attention.txt --processes 8 --save plan.json
 """
 
@@ -136,6 +143,7 @@ def plan(
     operands: Operands = None,
     dtype: Dtype = DEFAULT_DTYPE,
     size: Values = None,
+    sparse: Sparse = None,
     *,
     machine: MachineOptions,
     save: Save = None,
@@ -158,10 +166,10 @@ def plan(
         check_output_file(picture, PICTURES, "--picture")
     planned: Plan | ProgramPlan
     if program is not None:
-        options = sizes, operands, subscripts, database
+        options = sizes, operands, subscripts, database, sparse
         if any(option is not None for option in options):
             raise typer.BadParameter(
-                "an einsum, its --sizes and --operands and --database "
+                "an einsum, its --sizes, --operands and --sparse, and --database "
                 "cannot be combined with a program",
                 param_hint="--program",
             )
@@ -171,13 +179,23 @@ def plan(
     else:
         from feinsum.distributed import plan as plan_einsum
 
+        nonzeros: int | None = None
+        if sparse is None:
+            einsum = read_einsum(subscripts, sizes, operands, None, dtype)
+        else:
+            einsum, profile = read_sparse_einsum(
+                subscripts, sparse, sizes, operands, None, dtype
+            )
+            # the last level of the tree has a node for each entry
+            *_, nonzeros = profile.values()
         planned = plan_einsum(
-            read_einsum(subscripts, sizes, operands, None, dtype),
+            einsum,
             values,
             processes=processes,
             memory=machine.memory,
             database=database,
             ranks_per_host=machine.levels(),
+            nonzeros=nonzeros,
         )
     if save is not None:
         with writing(save, "--save"):
@@ -261,10 +279,12 @@ def _document(planned: Plan | ProgramPlan) -> dict[str, Any]:
     from feinsum.distributed import Plan
     from feinsum.programs import program_key
 
+    einsums = planned if isinstance(planned, Plan) else planned.plan
     document = {
         "plan": json.loads(planned.to_json()),
         "id": planned.id,
         "counts": planned.counts.document(),
+        "least_moved": einsums.least_moved,
     }
     if isinstance(planned, Plan):
         leaves = [{"key": leaf.key, "text": leaf.text} for leaf in planned.leaves]

@@ -14,22 +14,22 @@ steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
 planner, search, maps, grids,     the best plan; plans made from others; prices and
 elimination, assembly, choosing   measured times
-local, mpi, on_dask, engines      running plans
-files, facts, recorded            arrays in files; runs that become facts
+storage                           dense and sparse arrays, and their parts
+local, mpi, on_dask, engines      running plans, on fleets
+files, fleets, facts, recorded    arrays in files; runs that become facts
 display, standalone               plans as text, pictures and programs
-program_plan, cyclic              plans of programs, and of sparse tensors
+program_plan                      plans of programs
 ================================= ==================================================
 """
 
 from feinsum.distributed.assembly import assemble, assemble_statements, with_cyclic
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.choosing import cheapest, price
-from feinsum.distributed.counts import Counts, Edge, Rates, RunReport
-from feinsum.distributed.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
+from feinsum.distributed.counts import Counts, Edge, Outcome, Rates, RunReport
 from feinsum.distributed.display import draw_program, rows_of
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, least_sum
-from feinsum.distributed.engines import ENGINES, Outcome, Prepared, prepare
+from feinsum.distributed.engines import ENGINES, Engine, Prepared, prepare
 from feinsum.distributed.groups import (
     Access,
     Group,
@@ -42,7 +42,7 @@ from feinsum.distributed.local import run_here
 from feinsum.distributed.mpi import gather, scatter
 from feinsum.distributed.planner import best_plans, plan, plan_statements
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.program_plan import PreparedProgram, ProgramPlan, plan_program
+from feinsum.distributed.program_plan import ProgramPlan, plan_program
 from feinsum.distributed.schedule import GroupSchedule, LeafWork, Loop
 
 __all__ = [
@@ -50,10 +50,9 @@ __all__ = [
     "Access",
     "Box",
     "Counts",
-    "CyclicCounts",
-    "CyclicPlan",
     "Distribution",
     "Edge",
+    "Engine",
     "Group",
     "GroupSchedule",
     "LeafWork",
@@ -63,7 +62,6 @@ __all__ = [
     "Outcome",
     "Plan",
     "Prepared",
-    "PreparedProgram",
     "ProgramPlan",
     "Rates",
     "RunReport",
@@ -81,7 +79,6 @@ __all__ = [
     "least_sum",
     "moved_by_level",
     "plan",
-    "plan_cyclic",
     "plan_program",
     "plan_statements",
     "prepare",

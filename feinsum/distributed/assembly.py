@@ -52,18 +52,21 @@ def assemble(
     *,
     starts: Starts | None = None,
     name: str = "planned",
+    nonzeros: int | None = None,
 ) -> Plan:
     """Build a checked plan; operands start where they are first needed.
 
     Args:
         starts: other initial distributions, by operand.
+        nonzeros: entries of a sparse operand.
 
     Raises:
         PlanError: naming every rule that is broken.
     """
     # refuse a wrong path before a plan exists whose errors would be less clear
     groups_of(einsum, path, extents_of(einsum, sizes))
-    bare = Plan(to_text(einsum), sizes, processes, path, (), {}, (), name)
+    text = to_text(einsum)
+    bare = Plan(text, sizes, processes, path, (), {}, (), name, nonzeros=nonzeros)
     return with_schedules(bare, schedules, starts=starts)
 
 

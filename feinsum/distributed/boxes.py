@@ -212,6 +212,22 @@ def box_size(box: Box) -> int:
     return prod(map(len, box))
 
 
+def common_box(left: Box, right: Box) -> Box | None:
+    """Return the entries that two boxes share; None if there are none.
+
+    >>> common_box((range(0, 9, 2),), (range(3, 9, 3),))
+    (range(6, 9, 6),)
+    """
+    sides = []
+    for a, b in zip(left, right, strict=True):
+        start, step = max(a.start, b.start), lcm(a.step, b.step)
+        first = next((x for x in range(start, start + step) if x in a and x in b), None)
+        if first is None:
+            return None
+        sides.append(range(first, min(a.stop, b.stop), step))
+    return tuple(sides)
+
+
 @dataclass(frozen=True, eq=False)
 class Overlap:
     """The boxes shared by sources and targets, by target and then by source.

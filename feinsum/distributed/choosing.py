@@ -18,7 +18,7 @@ from statistics import median
 from feinsum.canonical import canonicalize
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.engines import fleet_here
+from feinsum.distributed.fleets import fleet_here
 from feinsum.distributed.grids import grid_plans
 from feinsum.distributed.levels import Levels, seconds_on
 from feinsum.distributed.plans import Plan
@@ -36,8 +36,11 @@ MAX_PRICED = 24
 def alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]:
     """Return other plans with the same path that move few elements, best first.
 
-    Plans that differ only in their names are the same.
+    Plans that differ only in their names are the same. With a sparse operand there are
+    none: its entries fix where the others are needed.
     """
+    if plan.density:
+        return ()
     others = [
         with_schedules(plan, result.schedules, name="planned")
         for result in best_of_machines(plan.groups, plan.extents, plan.processes)
@@ -73,6 +76,8 @@ def priced(plan: Plan, levels: Levels, max_elements: float = inf) -> tuple[Plan,
     Args:
         max_elements: limit on the elements that a process holds.
     """
+    if plan.density:
+        return ()
     results = best_of_machines(plan.groups, plan.extents, plan.processes, levels)
     others = [with_schedules(plan, result.schedules) for result in results[:MAX_PRICED]]
     return _select_as_even(plan, others, max_elements)

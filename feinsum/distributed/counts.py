@@ -4,28 +4,41 @@
 once more than it is resident, 2 x 360,000 elements received; the result has two partial
 sums of every element, one of which moves, 360,000 reduced; 1,080,000 moved in all.
 
-The prediction (:class:`Tally`) sums the events of the lowering without making steps,
-so that a planner can compare thousands of plans. Engines count with :class:`Traffic`
+The prediction (:func:`tally`) sums the events of the lowering without making steps, so
+that a planner can compare thousands of plans. Engines count with :class:`Traffic`
 what really arrives, and :class:`RunReport` compares both by tensor and reader.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from constantdict import constantdict
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import Boxes, Overlap
-from feinsum.distributed.steps import Input, Sink
+from feinsum.distributed.boxes import Boxes
+from feinsum.distributed.steps import (
+    Allocation,
+    Computation,
+    Event,
+    Move,
+    Release,
+    tensor_of,
+)
 from feinsum.records import Links
 from feinsum.words import counted
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
+
+NOTHING_SPARSE: Mapping[str, Fraction] = constantdict()
+"""The share of stored entries of every sparse tensor, where there is none."""
 
 MAX_ROW_NUMBER = 2**62
 """Numbers of rows that fit a 64-bit integer, with a factor of two to spare."""
@@ -119,66 +132,22 @@ class Counts:
         return {"moved": self.moved, **asdict(self)}
 
 
-class Tally(Sink):
-    """The sink that only counts, without making the steps.
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What each rank receives, computes and holds, by the events of a plan.
 
-    Uses Python integers, which do not overflow.
+    Numbers are Python's integers, which do not overflow.
 
-    Args:
-        resident: elements of operands that each rank holds all the time.
-        has_requests: also count requests, which takes the longest.
+    Attributes:
+        received, reduced, messages, points, peak: see :class:`Counts`; one per rank.
     """
 
-    def __init__(self, resident: Sequence[int], *, has_requests: bool = True) -> None:
-        self.has_requests = has_requests
-        n_ranks = len(resident)
-        self.now = np.array(resident, object)
-        self.peak = self.now.copy()
-        self.received, self.reduced, self.points = np.zeros((3, n_ranks), object)
-        self.messages = np.zeros(n_ranks, np.int64)
-        self.sizes: dict[str, NDArray[Any]] = {}
-        self.most_requests = 0
-
-    def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
-        self.sizes[name] = np.array(boxes.sizes(), object)
-        self.now = self.now + self.sizes[name]
-        # only an allocation can raise the peak
-        self.peak = np.maximum(self.peak, self.now)
-
-    def move(
-        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
-    ) -> None:
-        is_sent = overlap.source != overlap.target
-        to, sizes = overlap.target[is_sent], overlap.sizes()[is_sent]
-        total = self.reduced if is_added else self.received
-        # one move fits 64 bits, which are added faster than Python's integers
-        by_rank = np.zeros(len(total), np.int64)
-        np.add.at(by_rank, to, sizes)
-        total += by_rank.astype(object)
-        np.add.at(self.messages, to, 1)
-        # requests for one block at a time contend for its sender's link
-        if len(to) and self.has_requests:
-            blocks = [overlap.source[:, None], overlap.first, overlap.end]
-            sent = np.concatenate(blocks, axis=1)[is_sent]
-            _, n_requests = np.unique(_number_rows(sent), return_counts=True)
-            self.most_requests = max(self.most_requests, int(n_requests.max()))
-
-    def compute(
-        self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
-    ) -> None:
-        # an index of several inputs has one length, as all have the same block
-        lengths = {
-            index: each.boxes.lengths[:, axis]
-            for each in inputs
-            for axis, index in enumerate(each.indices)
-        }
-        points = np.array(boxes.is_there, object) * 1
-        for length in lengths.values():
-            points = points * length.astype(object)
-        self.points = self.points + points
-
-    def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
-        self.now = self.now - self.sizes[name] * ranks
+    received: NDArray[Any]
+    reduced: NDArray[Any]
+    messages: NDArray[np.float64]
+    points: NDArray[Any]
+    peak: NDArray[Any]
+    most_requests: int
 
     def slowest_s(self, rates: Rates) -> float:
         """Return the seconds of the rank that takes longest, by a model."""
@@ -188,7 +157,7 @@ class Tally(Sink):
         return float((seconds + self.messages * rates.links.message_s).max())
 
     def counts(self) -> Counts:
-        """Return the sums."""
+        """Return sums and maxima over the ranks."""
         return Counts(
             received=int(self.received.sum()),
             reduced=int(self.reduced.sum()),
@@ -201,6 +170,102 @@ class Tally(Sink):
             most_points=int(self.points.max()),
             busy=int((self.points > 0).sum()),
         )
+
+
+def stored_elements(boxes: Boxes, density: Fraction | None) -> list[int]:
+    """Return the elements that every rank stores of its box.
+
+    An entry of a sparse tensor is its value and its indices. Entries are counted as if
+    they were spread evenly.
+
+    Args:
+        density: the share of entries that are stored; None if all are.
+    """
+    sizes = boxes.sizes()
+    if density is None:
+        return sizes
+    per_entry = 1 + boxes.first.shape[1]
+    return [per_entry * ceil(density * size) for size in sizes]
+
+
+def tally(
+    events: Iterable[Event],
+    resident: Sequence[int],
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
+    *,
+    has_requests: bool = True,
+) -> Tally:
+    """Count what the events of a plan do, without making the steps.
+
+    Args:
+        resident: elements of operands that each rank holds all the time.
+        density: the share of entries that sparse tensors store.
+        has_requests: also count requests, which takes the longest.
+    """
+    now = np.array(resident, object)
+    peak, sizes, most_requests = now.copy(), dict[str, NDArray[Any]](), 0
+    received, reduced, points = np.zeros((3, len(now)), object)
+    messages = np.zeros(len(now))
+    for event in events:
+        match event:
+            case Allocation(buffer, boxes):
+                share = density.get(tensor_of(buffer))
+                sizes[buffer] = np.array(stored_elements(boxes, share), object)
+                now = now + sizes[buffer]
+                # only an allocation can raise the peak
+                peak = np.maximum(peak, now)
+            case Release(buffer, ranks):
+                now = now - sizes[buffer] * ranks
+            case Computation():
+                points = points + _points_of(event, density) * _exact(event.weight)
+            case Move(overlap=overlap):
+                is_sent = event.is_sent
+                to, n_elements = overlap.target[is_sent], overlap.sizes()[is_sent]
+                # one move fits 64 bits, which are added faster than Python's integers
+                by_rank = np.zeros(len(now), np.int64)
+                np.add.at(by_rank, to, n_elements)
+                total = reduced if event.is_added else received
+                total += by_rank.astype(object) * _exact(event.weight)
+                np.add.at(messages, to, event.weight)
+                if has_requests and len(to):
+                    most_requests = max(most_requests, _count_requests(event))
+    return Tally(received, reduced, messages, points, peak, most_requests)
+
+
+def _exact(weight: float) -> float:
+    """Return a weight that leaves integers as they are if it is one."""
+    return 1 if weight == 1 else weight
+
+
+def _points_of(event: Computation, density: Mapping[str, Fraction]) -> NDArray[Any]:
+    """Return the multiply-adds of every rank, at the entries that are stored."""
+    # an index of several inputs has one length, as all have the same block
+    lengths = {
+        index: each.boxes.lengths[:, axis]
+        for each in event.inputs
+        for axis, index in enumerate(each.indices)
+    }
+    points: NDArray[Any] = np.array(event.boxes.is_there, object) * 1
+    for length in lengths.values():
+        points = points * length.astype(object)
+    for each in event.inputs:
+        # the first buffer of an input is where its tensor is
+        share = density.get(each.buffers[0][0])
+        if share is not None:
+            points = np.array([ceil(share * n) for n in points], object)
+    return points
+
+
+def _count_requests(move: Move) -> int:
+    """Return to how many ranks one rank sends the same block, at most.
+
+    Requests for one block at a time contend for its sender's link.
+    """
+    overlap = move.overlap
+    blocks = [overlap.source[:, None], overlap.first, overlap.end]
+    sent = np.concatenate(blocks, axis=1)[move.is_sent]
+    _, n_requests = np.unique(_number_rows(sent), return_counts=True)
+    return int(n_requests.max())
 
 
 def _number_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -322,6 +387,19 @@ class RunReport:
         return "\n".join(_report_lines(self))
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run.
+
+    Attributes:
+        results: every output by name; empty on all MPI ranks except the first.
+        report: what moved, and how long it took.
+    """
+
+    results: Mapping[str, Any]
+    report: RunReport
+
+
 def _report_lines(report: RunReport) -> Iterator[str]:
     n = len(report.peak_bytes)
     yield f"{counted(n, 'process')} ({report.engine}) in {report.wall_s:.3g} s"
@@ -374,24 +452,13 @@ def report_of(
     return RunReport(engine, edges, leaf_s, peaks, wall_s, lost_workers)
 
 
-class _ReceivedByBuffer(Sink):
-    """The sink that counts the elements received by each buffer."""
-
-    def __init__(self) -> None:
-        self.received: Counter[str] = Counter()
-
-    def move(
-        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
-    ) -> None:
-        sizes: NDArray[Any] = overlap.sizes()[overlap.source != overlap.target]
-        self.received[target] += int(np.sum(sizes))
-
-
 def predicted_by_edge(plan: Plan) -> Counter[tuple[str, str]]:
     """Return elements by tensor and reader, as in :class:`Edge`."""
-    sink = _ReceivedByBuffer()
-    plan.lower(sink)
-    return _sum_by_edge(sink.received, [group.output.tensor for group in plan.groups])
+    received: Counter[str] = Counter()
+    for event in plan.events():
+        if isinstance(event, Move):
+            received[event.target] += int(event.overlap.sizes()[event.is_sent].sum())
+    return _sum_by_edge(received, [group.output.tensor for group in plan.groups])
 
 
 def _sum_by_edge(

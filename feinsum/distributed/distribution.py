@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Annotated
@@ -299,6 +299,14 @@ class Distribution:
         object.__setattr__(self, "cuts", tuple(map(tuple, self.cuts)))
         object.__setattr__(self, "fixed", tuple(sorted(map(tuple, self.fixed))))
         object.__setattr__(self, "cyclic", tuple(sorted(self.cyclic)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # a planner looks up the same distributions many times
+        return hash((self.machine.sizes, self.cuts, self.fixed, self.cyclic))
 
     @property
     def copied_axes(self) -> tuple[int, ...]:

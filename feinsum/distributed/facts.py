@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.groups import Access, Group
-from feinsum.distributed.local import free_bytes, numpy_leaf, slices, within
+from feinsum.distributed.local import free_bytes, numpy_leaf
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan
+from feinsum.distributed.storage import slices, within
 from feinsum.errors import FeinsumError, PlanError, WrongResultError
 from feinsum.ir import from_text
 from feinsum.ir.evaluation import evaluate_statement
@@ -361,7 +362,8 @@ def _compute_block(
         blocks.append(arrays[access.tensor][slices(within(box, boxes[access.tensor]))])
     if not isinstance(plan, ProgramPlan):
         exact = [block.astype(np.result_type(block, np.float64)) for block in blocks]
-        return numpy_leaf(group.subscripts, *exact)
+        product: Array = numpy_leaf(group.subscripts, *exact)
+        return product
     statement = plan.program.statements[k]
     # bodies may use the values of indices, so they get where blocks begin
     own_sides = {

@@ -7,18 +7,18 @@ only one rank at a time may write to HDF5 or Zarr.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.local import slices
+from feinsum.distributed.storage import slices
 from feinsum.errors import PlanError
 from feinsum.extras import requiring
 
@@ -90,65 +90,52 @@ def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:
         _find_array(arrays, path, name)[slices(box)] = part
 
 
-def _find_array(arrays: Any, path: Path, name: str) -> Any:
+def _find_array(arrays: _Arrays, path: Path, name: str) -> Any:
     try:
-        return arrays[name]
+        return arrays.find(name)
     except KeyError:
         raise PlanError(f"{path} has no array {name}", rules=("files",)) from None
 
 
+class _Arrays(NamedTuple):
+    """The arrays of a folder, a file or a store: to find one by name, and to create."""
+
+    find: Callable[[str], Any]
+    create: Callable[[str, tuple[int, ...], Any], Any]
+
+
 @contextmanager
-def _opened(path: Path, mode: Mode) -> Iterator[Any]:
+def _opened(path: Path, mode: Mode) -> Iterator[_Arrays]:
     package = PACKAGES.get(path.suffix)
     if package is None:
-        yield _Folder(path, mode)
+        yield _files_of_numpy(path, "r" if mode == "r" else "r+")
     elif package == "h5py":
         with _import_package(package).File(path, mode) as file:
-            yield _Hdf5(file)
+            yield _Arrays(file.__getitem__, file.create_dataset)
     else:
-        yield _Zarr(_import_package(package).open_group(str(path), mode=mode))
+        group = _import_package(package).open_group(str(path), mode=mode)
+        yield _Arrays(
+            group.__getitem__,
+            lambda name, shape, dtype: group.create_array(
+                name, shape=shape, dtype=dtype
+            ),
+        )
+
+
+def _files_of_numpy(path: Path, mode: Literal["r", "r+"]) -> _Arrays:
+    """Return the files of a folder, or a single one, mapped into memory."""
+
+    def file(name: str) -> Path:
+        return path if path.suffix == ".npy" else path / f"{name}.npy"
+
+    def create(name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        np.lib.format.open_memmap(file(name), "w+", dtype, shape).flush()
+
+    return _Arrays(
+        lambda name: np.load(file(name), mmap_mode=mode, allow_pickle=False), create
+    )
 
 
 def _import_package(name: str) -> Any:
     with requiring(name, "files", "this file", partial(PlanError, rules=("files",))):
         return import_module(name)
-
-
-class _Folder:
-    """Files of numpy, mapped into memory."""
-
-    def __init__(self, path: Path, mode: Mode) -> None:
-        self.path, self.mode = path, mode
-
-    def _file(self, name: str) -> Path:
-        return self.path if self.path.suffix == ".npy" else self.path / f"{name}.npy"
-
-    def __getitem__(self, name: str) -> Any:
-        # a new file is created by create(), and then opened for its blocks
-        mode: Literal["r", "r+"] = "r" if self.mode == "r" else "r+"
-        return np.load(self._file(name), mmap_mode=mode, allow_pickle=False)
-
-    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        np.lib.format.open_memmap(self._file(name), "w+", dtype, shape).flush()
-
-
-class _Hdf5:
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def __getitem__(self, name: str) -> Any:
-        return self.file[name]
-
-    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        self.file.create_dataset(name, shape, dtype)
-
-
-class _Zarr:
-    def __init__(self, group: Any) -> None:
-        self.group = group
-
-    def __getitem__(self, name: str) -> Any:
-        return self.group[name]
-
-    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        self.group.create_array(name, shape=shape, dtype=dtype)

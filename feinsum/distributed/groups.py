@@ -111,7 +111,13 @@ def shape_of(access: Access, extents: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def default_path(einsum: BatchedEinsum, extents: Mapping[str, int]) -> Path:
-    """Find a path: with the fewest operations for up to seven operands, else greedy."""
+    """Find a path: with the fewest operations for up to seven operands, else greedy.
+
+    A sparse operand meets all others at once, entry by entry: its leaf has a nest for
+    that, and no product of it is stored.
+    """
+    if einsum.sparse_position is not None:
+        return (tuple(range(len(einsum.inputs))),)
     return find_path(einsum.inputs, einsum.output, extents, method="flops")
 
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import Ints, Overlap
+from feinsum.distributed.boxes import Ints
 from feinsum.distributed.distribution import Machine, notation_error
-from feinsum.distributed.steps import Sink
+from feinsum.distributed.steps import Move
 from feinsum.errors import PlanError
 from feinsum.records import Links
 from feinsum.words import counted
@@ -156,8 +156,8 @@ def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
     >>> moved_by_level(plan, (4, 2))
     (64, 64, 64)
     """
-    received = _receive_by_level(plan, Levels(tuple(units))).elements
-    return tuple(received.sum(axis=1).tolist())
+    elements, _ = _receive_by_level(plan, Levels(tuple(units)))
+    return tuple(elements.sum(axis=1).tolist())
 
 
 def seconds_on(plan: Plan, levels: Levels) -> float:
@@ -171,41 +171,34 @@ def seconds_on(plan: Plan, levels: Levels) -> float:
             "levels without links have no seconds; pass links= to Levels",
             rules=("price",),
         )
-    received = _receive_by_level(plan, levels)
+    elements, messages = _receive_by_level(plan, levels)
     message_s = np.array([link.message_s for link in levels.links])
     element_s = np.array([link.element_s for link in levels.links])
     # each rank receives one message after another
-    seconds = message_s @ received.messages + element_s @ received.elements
+    seconds = message_s @ messages + element_s @ elements
     return float(seconds.max())
 
 
-def _receive_by_level(plan: Plan, levels: Levels) -> _ReceivedByLevel:
-    sink = _ReceivedByLevel(levels.units, plan.processes)
-    plan.lower(sink)
-    return sink
+def _receive_by_level(plan: Plan, levels: Levels) -> tuple[Ints, Ints]:
+    """Count what every rank receives from other units of each level.
 
-
-class _ReceivedByLevel(Sink):
-    """The sink that counts what every rank receives from other units of each level.
-
-    Attributes:
-        elements, messages: shape (n_levels, n_ranks).
+    Returns:
+        Elements and messages, shape (n_levels, n_ranks) each.
     """
-
-    def __init__(self, units: Sequence[int], n_ranks: int) -> None:
-        self.units = units
-        self.elements, self.messages = np.zeros((2, len(units) + 1, n_ranks), np.int64)
-
-    def move(
-        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
-    ) -> None:
-        sizes, left = overlap.sizes(), overlap.source != overlap.target
-        for level, unit in enumerate((*self.units, 1)):
+    units = (*levels.units, 1)
+    elements, messages = np.zeros((2, len(units), plan.processes), np.int64)
+    for event in plan.events():
+        if not isinstance(event, Move):
+            continue
+        overlap, left = event.overlap, event.is_sent
+        sizes = overlap.sizes()
+        for level, unit in enumerate(units):
             passes = left & (overlap.source // unit != overlap.target // unit)
-            np.add.at(self.elements[level], overlap.target[passes], sizes[passes])
-            np.add.at(self.messages[level], overlap.target[passes], 1)
+            np.add.at(elements[level], overlap.target[passes], sizes[passes])
+            np.add.at(messages[level], overlap.target[passes], 1)
             # an element counts once, at the outermost level
-            left &= ~passes
+            left = left & ~passes
+    return elements, messages
 
 
 class CopyCosts(NamedTuple):

@@ -7,7 +7,7 @@ sums of products for einsums, bodies and reductions for statements of programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from string import ascii_letters
 from time import perf_counter
@@ -16,10 +16,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import Box, box_shape
-from feinsum.distributed.counts import Traffic
+from feinsum.distributed.boxes import Box
+from feinsum.distributed.counts import Outcome, Traffic, report_of
+from feinsum.distributed.fleets import fleet_here
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import (
+    Computation,
     Free,
     Leaf,
     Make,
@@ -28,10 +30,25 @@ from feinsum.distributed.steps import (
     Send,
     Step,
     Take,
+    steps_of,
     tensor_of,
+)
+from feinsum.distributed.storage import (
+    Stored,
+    as_entries,
+    as_stored,
+    dtype_of,
+    join_parts,
+    n_bytes,
+    new_array,
+    sparse_leaf,
+    take,
+    within,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import parse_subscripts, write_subscripts
+from feinsum.records import Fleet
+from feinsum.sparse import COO
 
 LeafFunction: TypeAlias = Callable[..., Any]
 """From subscripts and arrays to their einsum, as :func:`feinsum.call_einsum`."""
@@ -67,12 +84,12 @@ def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
         )
 
 
-def numpy_leaf(subscripts: str, *blocks: NDArray[Any]) -> NDArray[Any]:
+def numpy_leaf(subscripts: str, *blocks: Any) -> Any:
     """Compute the reference: numpy, with long names of indices replaced by letters."""
-    result: NDArray[Any] = np.einsum(
-        _replace_names(subscripts), *blocks, optimize=len(blocks) > 2
-    )
-    return result
+    text = replace_names(subscripts)
+    if any(isinstance(block, COO) for block in blocks):
+        return sparse_leaf(text, *blocks)
+    return np.einsum(text, *blocks, optimize=len(blocks) > 2)
 
 
 def tuned_leaf() -> LeafFunction:
@@ -82,7 +99,8 @@ def tuned_leaf() -> LeafFunction:
     return call_einsum
 
 
-def _replace_names(subscripts: str) -> str:
+def replace_names(subscripts: str) -> str:
+    """Return subscripts with letters instead of long names."""
     # the usual case needs no parsing
     if set(subscripts) <= {*ascii_letters, *",->"}:
         return subscripts
@@ -119,7 +137,10 @@ class Semantics(Protocol):
     def dtype(self, tensor: str) -> Any:
         """Return the dtype of an operand or a result."""
 
-    def leaf(self, step: Leaf, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def is_sparse(self, tensor: str) -> bool:
+        """Whether only some entries of a tensor are stored."""
+
+    def leaf(self, step: Leaf, blocks: Sequence[Any]) -> Any:
         """Compute the result of a statement for blocks of its operands."""
 
     def combine(self, tensor: str, left: NDArray[Any], right: NDArray[Any]) -> Any:
@@ -138,13 +159,16 @@ class Products:
         # not the plan itself: its steps would travel with it to Dask's workers
         self._groups, self._leaf = plan.groups, leaf
         self._operands, self._dtype = plan.operands, plan.dtype
+        self._sparse = frozenset(plan.density)
 
     def dtype(self, tensor: str) -> Any:
         return self._operands.get(tensor, self._dtype)
 
-    def leaf(self, step: Leaf, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        result: NDArray[Any] = self._leaf(self._groups[step.group].subscripts, *blocks)
-        return result
+    def is_sparse(self, tensor: str) -> bool:
+        return tensor in self._sparse
+
+    def leaf(self, step: Leaf, blocks: Sequence[Any]) -> Any:
+        return self._leaf(self._groups[step.group].subscripts, *blocks)
 
     def combine(self, tensor: str, left: NDArray[Any], right: NDArray[Any]) -> Any:
         return np.add(left, right, out=left)
@@ -163,7 +187,7 @@ class Buffers:
     def __init__(self, semantics: Semantics, traffic: Traffic | None = None) -> None:
         self.semantics = semantics
         self.traffic = Traffic() if traffic is None else traffic
-        self.arrays: dict[str, tuple[NDArray[Any], Box]] = {}
+        self.arrays: dict[str, tuple[Stored, Box]] = {}
         self._shared: set[str] = set()
 
     def fork(self) -> Buffers:
@@ -178,29 +202,27 @@ class Buffers:
 
     def __sizeof__(self) -> int:
         # Dask decides by this where to compute, and when to spill
-        return sum(array.nbytes for array, _ in self.arrays.values())
+        return sum(n_bytes(array) for array, _ in self.arrays.values())
 
-    def put(self, name: str, box: Box, array: NDArray[Any]) -> None:
+    def put(self, name: str, box: Box, array: Stored) -> None:
         """Add an array, such as an initial block."""
         self.arrays[name] = (array, box)
-        self.traffic.count_bytes(array.nbytes)
+        self.traffic.count_bytes(n_bytes(array))
 
-    def view(self, name: str, box: Box) -> NDArray[Any]:
-        """Return a part of a buffer, without a copy."""
+    def view(self, name: str, box: Box) -> Any:
+        """Return a part of a buffer, without a copy if it is dense."""
         array, whole = self.arrays[name]
-        part: NDArray[Any] = array[slices(within(box, whole))]
-        return part
+        return take(array, within(box, whole))
 
     def do(self, step: Step) -> None:
         """Execute a step that involves no other rank."""
         match step:
             case Make(buffer, box, is_zero):
                 tensor = tensor_of(buffer)
-                # not zeros: what is fetched or computed overwrites all of it
-                array = np.empty(box_shape(box), self.semantics.dtype(tensor))
-                if is_zero:
-                    array[...] = self.semantics.neutral(tensor)
-                self.put(buffer, box, array)
+                # what is fetched or computed overwrites all of it
+                fill = self.semantics.neutral(tensor) if is_zero else None
+                dtype, is_sparse = self._kind(tensor)
+                self.put(buffer, box, new_array(box, dtype, fill, is_sparse=is_sparse))
             case Take(source, target, box, is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
@@ -208,18 +230,30 @@ class Buffers:
                 start = perf_counter()
                 result = self.semantics.leaf(step, blocks)
                 self.traffic.seconds[step.group] += perf_counter() - start
-                self.store(step.target, step.box, result, not step.is_first)
+                _, is_sparse = self._kind(tensor_of(step.target))
+                value = as_entries(result, is_sparse=is_sparse)
+                self.store(step.target, step.box, value, not step.is_first)
             case Free(buffer):
-                self.traffic.count_bytes(-self.arrays.pop(buffer)[0].nbytes)
+                self.traffic.count_bytes(-n_bytes(self.arrays.pop(buffer)[0]))
                 self._shared.discard(buffer)
             case _:
                 raise AssertionError(step)
 
+    def _kind(self, tensor: str) -> tuple[Any, bool]:
+        return self.semantics.dtype(tensor), self.semantics.is_sparse(tensor)
+
     def store(self, name: str, box: Box, value: Any, is_added: bool) -> None:
         """Store values in a buffer, or reduce them into it."""
+        array, whole = self.arrays[name]
+        if isinstance(array, COO):
+            # leaves write all entries, in the order of the operand with their pattern
+            assert box == whole
+            total = array.values + value.values if is_added else value.values
+            self.traffic.count_bytes(-n_bytes(array))
+            self.put(name, box, COO(value.shape, value.indices, total))
+            return
         # copy on write: another state of this rank may still read it
         if name in self._shared:
-            array, whole = self.arrays[name]
             self.arrays[name] = (array.copy(), whole)
             self._shared.remove(name)
         target = self.view(name, box)
@@ -275,10 +309,11 @@ def run_here(
         for rank, buffers in enumerate(ranks):
             box = plan.start_box(name, rank)
             if box is not None:
-                buffers.put(name, box, array[slices(box)].copy())
-    _run_in_turns(plan, ranks, progress)
+                block = take(array, box)
+                buffers.put(name, box, block if plan.is_sparse(name) else block.copy())
+    _run_events(plan, ranks, progress)
 
-    def collect(output: str) -> NDArray[Any]:
+    def collect(output: str) -> Any:
         return assemble_result(
             plan,
             output,
@@ -303,23 +338,20 @@ def named_outputs(plan: Plan, values: Any) -> Any:
 
 def assemble_result(
     plan: Plan, output: str, part_of: Callable[[int, Box], Any], dtype: Any
-) -> NDArray[Any]:
+) -> Any:
     """Return the whole of an output.
 
     Args:
         part_of: returns what a rank has, its box of the output.
     """
-    whole = np.zeros(plan.shape(output), dtype)
-    for rank in range(plan.processes):
-        box = plan.result_box(rank, output)
-        if box is not None:
-            whole[slices(box)] = part_of(rank, box)
-    return whole
+    boxes = ((rank, plan.result_box(rank, output)) for rank in range(plan.processes))
+    parts = ((box, part_of(rank, box)) for rank, box in boxes if box is not None)
+    return join_parts(
+        plan.shape(output), dtype, parts, is_sparse=plan.is_sparse(output)
+    )
 
 
-def checked_operands(
-    plan: Plan, operands: Mapping[str, Any]
-) -> dict[str, NDArray[Any]]:
+def checked_operands(plan: Plan, operands: Mapping[str, Any]) -> dict[str, Stored]:
     """Return whole operands as arrays with the plan's shapes and dtypes.
 
     Raises:
@@ -332,98 +364,98 @@ def checked_operands(
             f"{', '.join(sorted(expected))}",
             rules=("blocks",),
         )
-    arrays = {name: np.asarray(array) for name, array in operands.items()}
+    arrays = {
+        name: as_stored(array, is_sparse=plan.is_sparse(name))
+        for name, array in operands.items()
+    }
     for name, array in arrays.items():
         shape, dtype = plan.shape(name), expected[name]
-        if (array.shape, array.dtype) != (shape, dtype):
+        if (array.shape, dtype_of(array)) != (shape, dtype):
             raise PlanError(
-                f"operand {name} has shape {array.shape} and dtype {array.dtype}; "
+                f"operand {name} has shape {array.shape} and dtype {dtype_of(array)}; "
                 f"expected {shape} and {dtype}",
                 rules=("blocks",),
             )
     return arrays
 
 
-def slices(box: Box) -> tuple[Any, ...]:
-    """Return the index expression for a box of an array.
-
-    The ellipsis makes the result an array even for a scalar.
-
-    >>> np.arange(6)[slices((range(1, 6, 2),))].tolist()
-    [1, 3, 5]
-    """
-    return (*(slice(side.start, side.stop, side.step) for side in box), ...)
-
-
-def within(box: Box, around: Box) -> Box:
-    """Return a box in coordinates of one that contains it.
-
-    >>> within((range(5, 11, 4),), (range(1, 11, 2),))
-    (range(2, 5, 2),)
-    """
-    pairs = zip(box, around, strict=True)
-    return tuple(
-        range(whole.index(side[0]), whole.index(side[-1]) + 1, side.step // whole.step)
-        for side, whole in pairs
-    )
-
-
-def count_leaves(
-    steps: Sequence[Step], progress: Progress | None
-) -> Callable[[Step], None]:
+def count_leaves(n_leaves: int, progress: Progress | None) -> Callable[[Step], None]:
     """Return a callback for finished steps that reports finished leaves."""
-    if progress is None:
-        return lambda _: None
-    n_leaves, numbers = sum(type(step) is Leaf for step in steps), count(1)
+    numbers = count(1)
 
     def report(step: Step) -> None:
-        if type(step) is Leaf:
+        if progress is not None and isinstance(step, Leaf):
             progress(next(numbers), n_leaves)
 
     return report
 
 
-def _run_in_turns(
+def _run_events(
     plan: Plan, ranks: Sequence[Buffers], progress: Progress | None = None
 ) -> None:
-    """Run ranks in turns; a rank that waits for a message yields to the next one."""
-    mail: dict[Any, NDArray[Any]] = {}
-    report = count_leaves([step for row in plan.steps for step in row], progress)
-    running = [
-        _run_rank(rank, plan.steps[rank], buffers, mail, report)
-        for rank, buffers in enumerate(ranks)
-    ]
-    while running:
-        n_steps = [next(steps, None) for steps in running]
-        # every rank waits for another one: the steps are wrong
-        if not any(n != 0 for n in n_steps):
-            raise AssertionError("no rank can go on")
-        pairs = zip(running, n_steps, strict=True)
-        running = [steps for steps, n in pairs if n is not None]
-    assert not mail, "messages that nobody received"
+    """Run all ranks, one event after another: whatever a rank receives is there."""
+    n_leaves = 0
+    if progress is not None:
+        computations = (e for e in plan.events() if isinstance(e, Computation))
+        n_leaves = sum(len(event.boxes.ranks()) for event in computations)
+    report = count_leaves(n_leaves, progress)
+    for event in plan.events():
+        mail: dict[Any, NDArray[Any]] = {}
+        for rank, step in steps_of(event):
+            match step:
+                case Send(to, source, box):
+                    # a copy: ranks must not share memory
+                    mail[rank, to, box] = ranks[rank].view(source, box).copy()
+                case Receive(of, target, box) | Reduce(of, target, box):
+                    value = mail.pop((of, rank, box))
+                    is_added = isinstance(step, Reduce)
+                    ranks[rank].receive(target, box, value, is_added)
+                case _:
+                    ranks[rank].do(step)
+                    report(step)
 
 
-def _run_rank(
-    rank: int,
-    steps: Sequence[Step],
-    buffers: Buffers,
-    mail: dict[Any, NDArray[Any]],
-    report: Callable[[Step], None],
-) -> Generator[int]:
-    """Run up to a message that is not there yet; yields the number of steps."""
-    n_steps = 0
-    for step in steps:
-        match step:
-            case Send(to, source, box, tag):
-                # a copy: the sender may write to its buffer before this is read
-                mail[rank, to, tag, box] = buffers.view(source, box).copy()
-            case Receive(of, target, box, tag) | Reduce(of, target, box, tag):
-                while (of, rank, tag, box) not in mail:
-                    yield n_steps
-                    n_steps = 0
-                value = mail.pop((of, rank, tag, box))
-                buffers.receive(target, box, value, type(step) is Reduce)
-            case _:
-                buffers.do(step)
-                report(step)
-        n_steps += 1
+class LocalEngine:
+    """All ranks in this process."""
+
+    n_ahead = 0
+
+    def __init__(
+        self,
+        plan: Plan,
+        on: Any,
+        leaf: LeafFunction | None,
+        meaning: Semantics | None,
+        read: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ) -> None:
+        if on is not None:
+            raise PlanError(
+                f"the engine local runs in this process, not on {on!r:.80}; use the "
+                "engine mpi or dask",
+                rules=("engine",),
+            )
+        self.plan, self.leaf, self.meaning, self.read = plan, leaf, meaning, read
+
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Outcome:
+        start, plan, operands = perf_counter(), self.plan, self.read(arrays or {})
+        # all ranks share the memory of this process
+        check_memory(plan, free_bytes(), n_ranks=plan.processes)
+        traffic = [Traffic() for _ in range(plan.processes)]
+        results = run_here(
+            plan,
+            operands,
+            leaf=self.leaf,
+            meaning=self.meaning,
+            traffic=traffic,
+            progress=progress,
+        )
+        report = report_of(plan, "local", traffic, perf_counter() - start)
+        return Outcome(named_outputs(plan, results), report)
+
+    def outcome(self, run: Outcome) -> Outcome:
+        return run
+
+    def fleet(self) -> Fleet:
+        return fleet_here(self.plan.processes, "local")

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from functools import partial, reduce
 from itertools import combinations, product
 from math import prod
@@ -28,14 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import block_part
+from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group
 
 MAX_EXCESS = 1.25
 """Work of the process that has the most, over the average, that counts as even."""
 
-MAX_PAIRS = 2**17
-"""Pairs of distributions and ranks whose overlap is computed at a time: a megabyte."""
+MAX_AT_ONCE = 2**20
+"""Combinations of distributions and ranks that are counted at a time: megabytes."""
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""
@@ -56,11 +58,13 @@ class GroupMaps:
     Attributes:
         maps: number of an index for each axis, shape (n_maps, n_axes); -1 for none.
         costs: elements beyond one copy of each tensor, shape (n_maps,).
+        resident: elements that a process holds at least, likewise.
     """
 
     group: Group
     maps: NDArray[np.int64]
     costs: NDArray[np.float64]
+    resident: NDArray[np.float64]
 
     def axes(self, row: int) -> tuple[str | None, ...]:
         indices = (*self.group.indices, None)
@@ -76,6 +80,7 @@ def group_maps(
     tier: Tier,
     max_excess: float,
     of_axes: NDArray[np.float64],
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
 ) -> GroupMaps | None:
     """Return the maps of a tier; None if there are none.
 
@@ -84,10 +89,14 @@ def group_maps(
         max_elements: limit on the elements that a process holds.
         max_excess: limit on the work of a process over the average, for the first tier.
         of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
+        density: see :func:`feinsum.distributed.search.best_schedules`.
     """
     indices = group.indices
+    # entries of a sparse tensor never move, and are never copied
+    fixed = [a.indices for a in group.inputs if a.tensor in density]
+    numbers = [k for k, i in enumerate(indices) if all(i in term for term in fixed)]
     # -1 is None in GroupMaps.axes: a scalar has nothing to partition
-    numbers = range(len(indices)) if indices else [-1]
+    numbers = numbers or [-1]
     maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
     maps = maps.reshape(len(maps), machine.n_axes)
     # the extra column takes what -1 writes
@@ -106,7 +115,8 @@ def group_maps(
     elif tier is Tier.ANY:
         is_viable = work == work.min()
     # with a loop this is a lower bound of what the final plan holds
-    is_viable &= _min_resident(group, blocks) <= max_elements
+    resident = _min_resident(group, blocks, density)
+    is_viable &= resident <= max_elements
     if not is_viable.any():
         return None
     maps, excess = maps[is_viable], excess[is_viable]
@@ -121,10 +131,12 @@ def group_maps(
         is_copied = ~np.isin(maps, used)
         costs += size * of_axes[is_copied @ 2 ** np.arange(machine.n_axes)]
     costs += 0.01 * np.clip(excess - 1, 0, 1)  # between equals, the even one
-    return GroupMaps(group, maps, costs)
+    return GroupMaps(group, maps, costs, resident[is_viable])
 
 
-def _min_resident(group: Group, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
+def _min_resident(
+    group: Group, blocks: NDArray[np.float64], density: Mapping[str, Fraction]
+) -> NDArray[np.float64]:
     """Return elements of the blocks of a group, with the best sequential loop.
 
     A loop over single values of an index leaves blocks of one value of it.
@@ -138,7 +150,8 @@ def _min_resident(group: Group, blocks: NDArray[np.float64]) -> NDArray[np.float
         total = np.zeros(len(blocks))
         for access in group.accesses:
             used = [indices.index(i) for i in access.indices if i != looped]
-            total += blocks[:, used].prod(axis=1)
+            share = float(density.get(access.tensor, 1))
+            total += share * blocks[:, used].prod(axis=1)
         return total
 
     totals = [resident(index) for index in (None, *group.summed)]
@@ -162,39 +175,14 @@ class Overlaps:
         self._shared: dict[Hashable, NDArray[np.float64]] = {}
         self._lengths: dict[Hashable, NDArray[np.float64]] = {}
 
-    def table(
+    def shared(
         self,
         shape: Sequence[int],
         sources: Sequence[Distribution],
         needs: Sequence[Distribution],
-        min_shared: float | NDArray[np.float64] = 0.0,
     ) -> NDArray[np.float64]:
-        """Count the shared elements for every pair.
-
-        Args:
-            min_shared: write 0 where the count is known to be less than this.
-
-        Returns:
-            Shape (n_sources, n_needs).
-        """
-        counts = np.zeros((len(sources), len(needs)))
-        is_there = np.array([self.is_at(d.fixed) for d in sources])
-        tables = [
-            self._axis_table(n, axis, sources, needs) for axis, n in enumerate(shape)
-        ]
-        # an upper bound: the rank that shares the most, along each axis by itself
-        bound = np.repeat(is_there.sum(axis=1)[:, None], len(needs), axis=1)
-        for lengths, first, second in tables:
-            bound *= lengths.max(axis=2)[first[:, None], second[None, :]]
-        of, to = np.nonzero((bound >= min_shared) & (bound > 0))
-        n_rows = max(1, MAX_PAIRS // self.machine.n_processes)
-        for begin in range(0, len(of), n_rows):
-            a, b = of[begin : begin + n_rows], to[begin : begin + n_rows]
-            total = is_there[a]
-            for lengths, first, second in tables:
-                total *= lengths[first[a], second[b]]
-            counts[a, b] = total.sum(axis=1)
-        return counts
+        """Count the shared elements for every pair, shape (n_sources, n_needs)."""
+        return self._shared_by(shape, [sources, needs], (0, 1))
 
     def missing(
         self,
@@ -253,6 +241,13 @@ class Overlaps:
         self, shape: Sequence[int], sides: Sequence[Sequence[Distribution]]
     ) -> NDArray[np.float64]:
         """Count elements that are in a box of each side, summed over ranks."""
+        n_entries = prod(map(len, sides)) * self.machine.n_processes
+        if n_entries > MAX_AT_ONCE and (half := len(sides[0]) // 2):
+            first, *rest = sides
+            parts = (first[:half], first[half:])
+            return np.concatenate(
+                [self._count_shared(shape, [part, *rest]) for part in parts]
+            )
         total = _expand_choices(
             [[d.fixed for d in side] for side in sides],
             lambda choices: reduce(np.multiply, _broadcast(choices, self.is_at)),
@@ -279,26 +274,6 @@ class Overlaps:
         if lengths.size <= MAX_CACHED:
             self._lengths[key] = lengths
         return lengths
-
-    def _axis_table(
-        self,
-        extent: int,
-        axis: int,
-        sources: Sequence[Distribution],
-        needs: Sequence[Distribution],
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return shared lengths of every pair of cuts of one axis.
-
-        Returns:
-            The lengths, shape (n_cuts, n_cuts, n_ranks), and the number of the cuts of
-            each source and of each need.
-        """
-        first = list(dict.fromkeys(d.cuts[axis] for d in sources))
-        second = list(dict.fromkeys(d.cuts[axis] for d in needs))
-        lengths = self._shared_lengths(extent, [first, second])
-        of = np.array([first.index(d.cuts[axis]) for d in sources])
-        to = np.array([second.index(d.cuts[axis]) for d in needs])
-        return lengths, of, to
 
     def _range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
         """Return start and end of the block of each rank, shape (2, n_ranks)."""

@@ -1,7 +1,7 @@
-"""Messages of the steps, grouped as engines send them: collectives and phases.
+"""Messages of a plan, grouped as engines send them: collectives and phases.
 
-MPI sends messages with one tag, which pass between two buffers at one time, by a
-collective if all participating ranks exchange the same. There are four patterns::
+MPI sends messages of one move by a collective if all participating ranks exchange the
+same. There are four patterns::
 
     allgather         bcast            reduce-scatter      reduce
     0: a -> 1, 2      0: a -> 1, 2     0: b -> 1, c -> 2   1: a -> 0
@@ -11,31 +11,33 @@ collective if all participating ranks exchange the same. There are four patterns
 Anything else stays point to point: rotations, and most redistributions.
 
 Dask runs tasks that receive messages when they begin and send them when they end. The
-steps of a rank become phases, one task each: a message is sent at the end of the phase
-in which it is ready, and received at the beginning of a later one::
+steps of a rank become phases, one task each, numbered alike on all ranks: a message is
+sent as its sender is before a phase, and received at the beginning of the phase::
 
-    rank 0   phase 0: make A@, send A  ---.      phase 1: receive, compute
-    rank 1   phase 0: make A@            '-->    phase 1: receive A@, compute
+    rank 0   (begin) send A ---.      phase 1: receive B, compute
+    rank 1   (begin) send B    '-->   phase 1: receive A, compute
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.steps import (
+    Allocation,
+    Event,
     Free,
-    Leaf,
     Make,
+    Move,
     Receive,
     Reduce,
+    Release,
     Send,
     Step,
-    Steps,
-    Take,
+    steps_of,
 )
 
 Pieces: TypeAlias = tuple[tuple[str, Box], ...]
@@ -74,32 +76,25 @@ class Collective:
         return next(k for k, pieces in enumerate(self.pieces) if pieces)
 
 
-def collectives_of(steps: Steps) -> tuple[Collective, ...]:
+def collectives_of(events: Iterable[Event]) -> tuple[Collective, ...]:
     """Return the collectives of all ranks, in execution order.
 
-    >>> box = (range(4),)
-    >>> root = (Send(1, "A", box, 7), Send(2, "A", box, 7))
-    >>> others = [(Receive(0, "A@0.0.0", box, 7),)] * 2
-    >>> [(c.kind, c.ranks) for c in collectives_of((root, *others))]
-    [('bcast', (0, 1, 2))]
+    >>> import feinsum
+    >>> A, x = feinsum.array("A", (9, 6)), feinsum.array("x", 6)
+    >>> plan = feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=3)
+    >>> [(c.kind, c.ranks) for c in collectives_of(plan.events())]
+    [('allgather', (0, 1, 2))]
     """
-    # tag -> (source, target) -> pieces
-    sent: dict[int, dict[tuple[int, int], list[tuple[str, Box]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    reduced: set[int] = set()
-    for rank, row in enumerate(steps):
-        for step in row:
-            if isinstance(step, Send):
-                sent[step.tag][rank, step.rank].append((step.source, step.box))
-            elif isinstance(step, Reduce):
-                reduced.add(step.tag)
     collectives = []
-    # tags ascend in the order of execution, the same on all ranks
-    for tag, messages in sorted(sent.items()):
-        pieces = {pair: tuple(boxes) for pair, boxes in messages.items()}
-        for ranks in _connected_ranks(pieces):
-            collective = _match_pattern(tag, ranks, pieces, is_reduced=tag in reduced)
+    for event in events:
+        if not isinstance(event, Move):
+            continue
+        messages: dict[tuple[int, int], Pieces] = defaultdict(tuple)
+        for source, target, box in event.overlap.boxes():
+            if source != target:
+                messages[source, target] += ((event.source, box),)
+        for ranks in _connected_ranks(messages):
+            collective = _match_pattern(event, ranks, messages)
             if collective is not None:
                 collectives.append(collective)
     return tuple(collectives)
@@ -116,11 +111,7 @@ def _connected_ranks(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
 
 
 def _match_pattern(
-    tag: int,
-    ranks: tuple[int, ...],
-    messages: Mapping[tuple[int, int], Pieces],
-    *,
-    is_reduced: bool,
+    move: Move, ranks: tuple[int, ...], messages: Mapping[tuple[int, int], Pieces]
 ) -> Collective | None:
     """Return the collective of some ranks; None if their messages form none."""
     if len(ranks) < MIN_RANKS:
@@ -128,7 +119,7 @@ def _match_pattern(
     pieces = []
     for rank in ranks:
         others = [other for other in ranks if other != rank]
-        pairs = [(other, rank) if is_reduced else (rank, other) for other in others]
+        pairs = [(other, rank) if move.is_added else (rank, other) for other in others]
         # a collective sends all others the same, in the same order
         different = {messages.get(pair, ()) for pair in pairs}
         if len(different) > 1:
@@ -137,22 +128,18 @@ def _match_pattern(
     # only one rank gives, or receives
     has_root = sum(map(bool, pieces)) == 1
     kind: Kind
-    if is_reduced:
+    if move.is_added:
         kind = "reduce" if has_root else "reduce-scatter"
     else:
         kind = "bcast" if has_root else "allgather"
-    return Collective(kind, tag, ranks, tuple(pieces))
+    return Collective(kind, move.tag, ranks, tuple(pieces))
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Boxes of a rank's buffers at the end of a phase.
-
-    Ranks that receive the same content share a parcel.
-    """
+    """Boxes of a rank's buffers before a phase; receivers of the same share it."""
 
     rank: int
-    phase: int
     pieces: Pieces
 
 
@@ -173,122 +160,79 @@ class Phase:
     arriving: tuple[Parcel, ...]
 
 
-def phases_of(steps: Steps) -> tuple[tuple[Phase, ...], ...]:
-    """Return the phases of every rank.
+def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
+    """Return the phases one after another, each by the ranks that have steps in it.
 
-    >>> box = (range(2),)
-    >>> sender = (Make("X", box, False), Send(1, "X", box, 1))
-    >>> receiver = (Make("Y", box, False), Receive(0, "Y", box, 1))
-    >>> [[len(phase.steps) for phase in rank] for rank in phases_of((sender, receiver))]
-    [[1], [1, 1]]
+    A move belongs to the first phase that comes after the one in which its source was
+    written, and no phase goes back: moves of resident tensors share a phase.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
+    >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
+    >>> phases = phases_of(plan.events())  # fetch and compute; reduce
+    >>> [sorted({type(s).__name__ for s, _ in of[0].steps}) for of in phases if of]
+    [['Free', 'Leaf', 'Make', 'Receive', 'Take'], ['Free', 'Reduce', 'Take']]
     """
-    ranks = [_RankPhases(number, row) for number, row in enumerate(steps)]
-    sent: dict[_Message, tuple[int, str]] = {}
-    waiting = deque(rank for rank in ranks if rank.left)
-    n_blocked = 0
-    while waiting:
-        rank = waiting.popleft()
-        n_blocked = 0 if rank.advance(sent) else n_blocked + 1
-        if rank.left:
-            waiting.append(rank)
-        assert n_blocked <= len(waiting), "no rank can go on"
-    return tuple(rank.finish() for rank in ranks)
-
-
-_Message: TypeAlias = tuple[int, int, int, Box]
-"""From whom, to whom, tag and box."""
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """A message that a step needs: from whom, ready after which phase, and what."""
-
-    rank: int
-    phase: int
-    source: str
-    box: Box
-
-
-class _RankPhases:
-    """The steps of a rank, assigned to phases one after the other.
-
-    Attributes:
-        now: the phase of the last step.
-        ready: by buffer, the phase at whose end its content is complete.
-        writable: by buffer, the first phase that may write to it, because the phases
-            before send what it contains.
-    """
-
-    def __init__(self, number: int, steps: Sequence[Step]) -> None:
-        self.number, self.left = number, deque(steps)
-        self.now = 0
-        self.ready: dict[str, int] = defaultdict(int)
-        self.writable: dict[str, int] = defaultdict(int)
-        self.phases: dict[int, list[tuple[Step, _Arrival | None]]] = defaultdict(list)
-
-    def advance(self, sent: dict[_Message, tuple[int, str]]) -> bool:
-        """Assign steps up to a message that nobody has sent yet.
-
-        Returns:
-            Whether any step was assigned.
-        """
-        n_before = len(self.left)
-        while self.left and self._assign(self.left[0], sent):
-            self.left.popleft()
-        return len(self.left) < n_before
-
-    def _assign(self, step: Step, sent: dict[_Message, tuple[int, str]]) -> bool:
-        match step:
-            case Send(to, source, box, tag):
-                phase = self.ready[source]
-                # sends do not begin a phase: a parcel is cut when the phase has ended
-                sent[self.number, to, tag, box] = (phase, source)
-                self.writable[source] = max(self.writable[source], phase + 1)
-            case Receive(of, target, box, tag) | Reduce(of, target, box, tag):
-                if (of, self.number, tag, box) not in sent:
-                    return False
-                phase, source = sent.pop((of, self.number, tag, box))
-                self._append(step, target, _Arrival(of, phase, source, box))
-            case Make(target) | Take(_, target) | Leaf(_, _, target):
-                self._append(step, target)
-            case Free(buffer):
-                # after the last phase that sends it, and without a phase of its own
-                phase = max(self.now, self.writable[buffer])
-                self.phases[phase].append((step, None))
-                self.writable[buffer] = phase
-            case _:
-                raise AssertionError(step)
-        return True
-
-    def _append(self, step: Step, target: str, arrival: _Arrival | None = None) -> None:
-        arrives = arrival.phase + 1 if arrival else 0
-        # phases only ascend: steps keep their order
-        self.now = max(self.now, self.writable[target], arrives)
-        self.ready[target] = self.now
-        self.phases[self.now].append((step, arrival))
-
-    def finish(self) -> tuple[Phase, ...]:
-        """Return the phases; a last one that only frees buffers is none."""
-        return tuple(_build_phase(self.phases[k]) for k in range(self.now + 1))
-
-
-def _build_phase(steps: Sequence[tuple[Step, _Arrival | None]]) -> Phase:
-    """Collect what arrives in a phase: one parcel from each phase that sends it."""
-    pieces: dict[tuple[int, int], dict[tuple[str, Box], int]] = defaultdict(dict)
-    for _, arrival in steps:
-        if arrival is not None:
-            parcel = pieces[arrival.rank, arrival.phase]
-            # one piece serves several steps
-            parcel.setdefault((arrival.source, arrival.box), len(parcel))
-    numbers = {sender: k for k, sender in enumerate(pieces)}
-
-    def origin(arrival: _Arrival | None) -> Origin | None:
-        if arrival is None:
-            return None
-        sender = arrival.rank, arrival.phase
-        return numbers[sender], pieces[sender][arrival.source, arrival.box]
-
-    arriving = tuple(
-        Parcel(*sender, tuple(parcel)) for sender, parcel in pieces.items()
+    now, written = 0, defaultdict[str, int](int)
+    rounds: list[dict[int, _PhaseBuilder]] = [{}]
+    waiting: dict[int, list[Make | Free]] = defaultdict(list)
+    for event in events:
+        if isinstance(event, Move):
+            now = max(now, written[event.source] + 1)
+            rounds += [{} for _ in range(now + 1 - len(rounds))]
+            written[event.target] = now
+        elif not isinstance(event, Release):
+            name = event.buffer if isinstance(event, Allocation) else event.target
+            written[name] = now
+        sources: dict[tuple[int, int, Box], str] = {}
+        for rank, step in steps_of(event):
+            if isinstance(step, Send):
+                sources[rank, step.rank, step.box] = step.source
+                continue
+            if isinstance(step, Make | Free) and rank not in rounds[now]:
+                # not worth a task of its own: before the next steps of this rank
+                waiting[rank].append(step)
+                continue
+            if rank not in rounds[now]:
+                rounds[now][rank] = _PhaseBuilder(waiting.pop(rank, ()))
+            source = ""
+            if isinstance(step, Receive | Reduce):
+                source = sources[step.rank, rank, step.box]
+            rounds[now][rank].add(step, source)
+    for rank, steps in waiting.items():
+        # an output may be a buffer that nobody writes to
+        if any(isinstance(step, Make) for step in steps):
+            rounds[now][rank] = _PhaseBuilder(steps)
+    return tuple(
+        {rank: builder.build() for rank, builder in sorted(of_ranks.items())}
+        for of_ranks in rounds
     )
-    return Phase(tuple((step, origin(arrival)) for step, arrival in steps), arriving)
+
+
+class _PhaseBuilder:
+    """The steps of a phase, and what arrives in it: one parcel from each sender."""
+
+    def __init__(self, waiting: Iterable[Make | Free]) -> None:
+        self.steps: list[tuple[Step, tuple[int, tuple[str, Box]] | None]] = [
+            (step, None) for step in waiting
+        ]
+        self.pieces: dict[int, dict[tuple[str, Box], int]] = defaultdict(dict)
+
+    def add(self, step: Step, source: str) -> None:
+        """Add a step; if it receives, from this buffer of its sender."""
+        if not isinstance(step, Receive | Reduce):
+            self.steps.append((step, None))
+            return
+        piece, parcel = (source, step.box), self.pieces[step.rank]
+        # one piece serves several steps
+        parcel.setdefault(piece, len(parcel))
+        self.steps.append((step, (step.rank, piece)))
+
+    def build(self) -> Phase:
+        numbers = {rank: k for k, rank in enumerate(self.pieces)}
+        steps = tuple(
+            (step, came and (numbers[came[0]], self.pieces[came[0]][came[1]]))
+            for step, came in self.steps
+        )
+        parcels = (Parcel(rank, tuple(parcel)) for rank, parcel in self.pieces.items())
+        return Phase(steps, tuple(parcels))

@@ -15,19 +15,20 @@ leaf, and waits for a buffer only when a step reads it::
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from time import perf_counter
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, box_shape, box_size
-from feinsum.distributed.counts import Traffic
+from feinsum.distributed.counts import Outcome, Traffic, report_of
+from feinsum.distributed.fleets import fleet_on_ranks
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -41,7 +42,6 @@ from feinsum.distributed.local import (
     count_leaves,
     free_bytes,
     named_outputs,
-    slices,
     tuned_leaf,
 )
 from feinsum.distributed.messages import Collective, Pieces
@@ -56,8 +56,10 @@ from feinsum.distributed.steps import (
     Take,
     tensor_of,
 )
+from feinsum.distributed.storage import Stored, as_stored, dtype_of, take
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import requiring
+from feinsum.records import Fleet
 from feinsum.words import counted
 
 T = TypeVar("T")
@@ -67,9 +69,6 @@ N_TAGS = 32_000
 
 SUMMED = "bBhHiIlLqQfdgFDG"
 """Codes of the dtypes that MPI adds."""
-
-REASONS = ("", "mpi", "blocks", "memory")
-"""Rules by which one rank keeps all from beginning; the first one by none."""
 
 ABORT_CODE = 1
 """Exit code of all ranks if one cannot go on."""
@@ -133,16 +132,15 @@ def run_on_ranks(
     """
     comm = world() if comm is None else comm
     rank = comm.Get_rank()
-    refusal = wrong_size(plan, comm)
-    arrays: dict[str, NDArray[Any]] = {}
-    if refusal is None:
-        try:
-            check_memory(plan, free_bytes())
-            arrays = check_blocks(plan, blocks, rank)
-        except PlanError as error:
-            refusal = error
     semantics = meaning or Products(plan, leaf or tuned_leaf())
-    agree(plan, comm, refusal, semantics.id)
+    _compare_digests(plan, comm, semantics.id)
+
+    def check() -> dict[str, Stored]:
+        require_size(plan, comm)
+        check_memory(plan, free_bytes())
+        return check_blocks(plan, blocks, rank)
+
+    arrays = on_every_rank(comm, check)
     buffers = Buffers(semantics, traffic)
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
@@ -150,20 +148,21 @@ def run_on_ranks(
     return by_output(plan, lambda output: buffers.arrays.get(output, (None,))[0])
 
 
-def wrong_size(plan: ComparablePlan, comm: Any) -> PlanError | None:
-    """Return the error of a communicator with another number of ranks, if any."""
-    if comm.Get_size() == plan.processes:
-        return None
-    return PlanError(
-        f"the plan is for {counted(plan.processes, 'process')}; the communicator has "
-        f"{comm.Get_size()}",
-        rules=("mpi",),
-    )
+def require_size(plan: Plan, comm: Any) -> None:
+    """Refuse a communicator with another number of ranks.
+
+    Raises:
+        PlanError: with the rule ``mpi``.
+    """
+    if comm.Get_size() != plan.processes:
+        raise PlanError(
+            f"the plan is for {counted(plan.processes, 'process')}; the communicator "
+            f"has {comm.Get_size()}",
+            rules=("mpi",),
+        )
 
 
-def check_blocks(
-    plan: Plan, blocks: Mapping[str, Any], rank: int
-) -> dict[str, NDArray[Any]]:
+def check_blocks(plan: Plan, blocks: Mapping[str, Any], rank: int) -> dict[str, Stored]:
     """Return the blocks of a rank as arrays.
 
     Raises:
@@ -184,11 +183,13 @@ def check_blocks(
         if callable(block):
             block = block(box)
         shape = box_shape(box)
-        array = None if block is None else np.asarray(block)
-        if array is None or (array.shape, array.dtype) != (shape, dtype):
-            actual = (
-                "nothing" if array is None else f"shape {array.shape} of {array.dtype}"
-            )
+        array = None
+        if block is not None:
+            array = as_stored(block, is_sparse=plan.is_sparse(name))
+        if array is None or (array.shape, dtype_of(array)) != (shape, dtype):
+            actual = "nothing"
+            if array is not None:
+                actual = f"shape {array.shape} of {dtype_of(array)}"
             raise PlanError(
                 f"rank {rank}: operand {name} is {actual}; expected shape {shape} of "
                 f"{dtype}",
@@ -198,50 +199,17 @@ def check_blocks(
     return arrays
 
 
-class ComparablePlan(Protocol):
-    """A plan of any kind, as ranks compare it before they begin."""
-
-    @property
-    def processes(self) -> int:
-        """Number of processes."""
-
-    @property
-    def id(self) -> str:
-        """The digest of its document."""
-
-
-def agree(
-    plan: ComparablePlan, comm: Any, refusal: PlanError | None, semantics: str = ""
-) -> None:
-    """Raise on all ranks if any has another plan, or cannot take part.
-
-    Args:
-        refusal: why this rank cannot take part; None if it can.
-        semantics: what its statements compute, as text.
-    """
-    rank, size = comm.Get_rank(), comm.Get_size()
-    text = f"{plan.id}\0{semantics}"
-    # fixed length, for a collective of arrays without pickles
-    digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-    digests = np.empty((size, len(digest)), np.uint8)
-    comm.Allgather(np.ascontiguousarray(digest), digests)
+def _compare_digests(plan: Plan, comm: Any, semantics: str) -> None:
+    """Raise on all ranks if any has another plan, or computes something else."""
+    digests = comm.allgather((plan.id, semantics))
     # rank 0 is the reference, so that all ranks name the same rank
-    differing = [k for k in range(size) if (digests[k] != digests[0]).any()]
+    differing = [k for k, digest in enumerate(digests) if digest != digests[0]]
     if differing:
         raise PlanError(
             f"rank {differing[0]} has a different plan than rank 0; give all ranks the "
             "same plan",
             rules=("digest",),
         )
-    reason = refusal.rules[0] if refusal else ""
-    reasons = np.empty(size, np.uint8)
-    comm.Allgather(np.array([REASONS.index(reason)], np.uint8), reasons)
-    if reasons.any():
-        first = int((reasons > 0).argmax())
-        rule = REASONS[reasons[first]]
-        text = f"rank {first} has blocks that do not fit; rank {rank}'s do"
-        text = str(refusal) if refusal else text
-        raise PlanError(text, rules=(rule,))
 
 
 def abort_on_error(comm: Any, work: Callable[[], None]) -> None:
@@ -321,7 +289,8 @@ class _Interpreter:
 
     def run(self, progress: Progress | None) -> None:
         """Run all steps."""
-        report = count_leaves(self.steps, progress)
+        n_leaves = sum(isinstance(step, Leaf) for step in self.steps)
+        report = count_leaves(n_leaves, progress)
         for step in self.steps:
             self._do(step)
             report(step)
@@ -481,7 +450,7 @@ def scatter(
     operands: Mapping[str, Any] | None,
     comm: Any,
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Stored]:
     """Return the blocks of this rank, scattered from whole operands on rank 0.
 
     Args:
@@ -491,33 +460,50 @@ def scatter(
 
     Raises:
         PlanError: on all ranks, with the rule ``blocks``, if an operand is missing or
-            has the wrong shape or dtype.
+            has the wrong shape or dtype; or the error of ``read``.
     """
-    rank, arrays, problem = comm.Get_rank(), {}, None
-    if rank == 0:
-        try:
-            arrays = checked_operands(plan, read(operands or {}))
-        except FeinsumError as error:
-            problem = str(error)
-    problem = comm.bcast(problem)
-    if problem is not None:
-        raise PlanError(problem, rules=("blocks",))
-    blocks = {}
+    rank = comm.Get_rank()
+
+    def check() -> dict[str, Stored]:
+        return {} if rank else checked_operands(plan, read(operands or {}))
+
+    arrays = on_every_rank(comm, check)
+    blocks: dict[str, Stored] = {}
     for name, dtype in plan.operands.items():
+        is_sparse = plan.is_sparse(name)
         # rank 0 sends in the order in which each rank receives: by operand
         for to in range(plan.processes if rank == 0 else 0):
             box = plan.start_box(name, to)
             if box is not None:
-                piece = np.array(arrays[name][slices(box)], order="C")
+                piece = take(arrays[name], box)
+                piece = piece if is_sparse else np.array(piece, order="C")
                 if to == 0:
                     blocks[name] = piece
                 else:
-                    comm.Send(piece, to, SCATTER_TAG)
+                    _send_part(comm, piece, to)
         box = plan.start_box(name, rank)
         if rank and box is not None:
-            blocks[name] = np.empty(box_shape(box), dtype)
-            comm.Recv(blocks[name], 0, SCATTER_TAG)
+            blocks[name] = _receive_part(comm, 0, box, dtype, is_sparse=is_sparse)
     return blocks
+
+
+def _send_part(comm: Any, part: Stored, to: int) -> None:
+    """Send an array as it is; of a sparse one, nobody else knows how many entries."""
+    if isinstance(part, np.ndarray):
+        comm.Send(np.ascontiguousarray(part), to, SCATTER_TAG)
+    else:
+        comm.send(part, to, SCATTER_TAG)
+
+
+def _receive_part(
+    comm: Any, of: int, box: Box, dtype: Any, *, is_sparse: bool
+) -> Stored:
+    if is_sparse:
+        entries: Stored = comm.recv(source=of, tag=SCATTER_TAG)
+        return entries
+    part = np.empty(box_shape(box), dtype)
+    comm.Recv(part, of, SCATTER_TAG)
+    return part
 
 
 def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) -> Any:
@@ -532,21 +518,65 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
     """
     named = named_outputs(plan, parts)
 
-    def collect(output: str) -> NDArray[Any] | None:
+    def collect(output: str) -> Any:
         part, dtype = named[output], meaning.dtype(output) if meaning else plan.dtype
         if comm.Get_rank():
             if part is not None:
-                comm.Send(np.ascontiguousarray(part), 0, SCATTER_TAG)
+                _send_part(comm, part, 0)
             return None
 
         def part_of(rank: int, box: Box) -> Any:
             if rank == 0:
                 return part
-            piece = np.empty(box_shape(box), dtype)
-            comm.Recv(piece, rank, SCATTER_TAG)
-            return piece
+            is_sparse = plan.is_sparse(output)
+            return _receive_part(comm, rank, box, dtype, is_sparse=is_sparse)
 
         return assemble_result(plan, output, part_of, dtype)
 
     whole = by_output(plan, collect)
     return whole if comm.Get_rank() == 0 else None
+
+
+class MpiEngine:
+    """MPI ranks; the first one has the arrays and gets the results."""
+
+    n_ahead = 0
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Any,
+        leaf: LeafFunction | None,
+        meaning: Semantics | None,
+        read: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ) -> None:
+        self.plan, self.leaf, self.meaning, self.read = plan, leaf, meaning, read
+        self.comm = world() if comm is None else comm
+        require_size(plan, self.comm)
+
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Outcome:
+        plan, comm, start = self.plan, self.comm, perf_counter()
+        blocks, traffic = scatter(plan, arrays, comm, self.read), Traffic()
+        parts = run_on_ranks(
+            plan,
+            blocks,
+            comm,
+            leaf=self.leaf,
+            meaning=self.meaning,
+            traffic=traffic,
+            progress=progress if comm.Get_rank() == 0 else None,
+        )
+        whole = gather(plan, parts, comm, self.meaning)
+        results = {} if comm.Get_rank() else named_outputs(plan, whole)
+        # every rank reports all, so that no rank is special to the caller
+        of_ranks = comm.allgather(traffic)
+        report = report_of(plan, "mpi", of_ranks, perf_counter() - start)
+        return Outcome(results, report)
+
+    def outcome(self, run: Outcome) -> Outcome:
+        return run
+
+    def fleet(self) -> Fleet:
+        return fleet_on_ranks(self.comm)

@@ -5,25 +5,26 @@ sent; it produces a parcel for each distinct content to send, which Dask moves t
 worker that needs it. Tasks have no side effects, so Dask recomputes what a lost worker
 held, on the worker that replaces it::
 
-    worker 0   begin-0 -> phase-0-0 -----------> phase-0-1 -> result-0
-                              '--> parcel-0 --.
-    worker 1   begin-1 -> phase-1-0 -----------'-> phase-1-1 -> result-1
+    worker 0   begin-0 ----------> phase-0-1 -> phase-0-2 -> result-0
+                    '-- parcel-0 --.
+    worker 1   begin-1 -----------'-> phase-1-1 -----------> result-1
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import Traffic, report_of
-from feinsum.distributed.engines import Outcome, fleet_of, locate_rank
+from feinsum.distributed.counts import Outcome, Traffic, report_of
+from feinsum.distributed.fleets import fleet_of, locate_rank
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -33,11 +34,11 @@ from feinsum.distributed.local import (
     assemble_result,
     check_memory,
     checked_operands,
-    slices,
 )
-from feinsum.distributed.messages import Origin, Parcel, Phase, phases_of
+from feinsum.distributed.messages import Origin, Phase, phases_of
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
+from feinsum.distributed.storage import Stored, take
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 from feinsum.words import counted
@@ -75,12 +76,14 @@ class _Run:
 class _ProgressListener:
     """Reports the progress of a run, in whatever order the workers' events arrive."""
 
-    def __init__(self, phases: Sequence[Sequence[Phase]], progress: Progress) -> None:
+    def __init__(
+        self, phases: Sequence[Mapping[int, Phase]], progress: Progress
+    ) -> None:
         self._progress, self._lock = progress, Lock()
         self._left = {
             (rank, number): sum(type(step) is Leaf for step, _ in phase.steps)
-            for rank, row in enumerate(phases)
-            for number, phase in enumerate(row)
+            for number, of_ranks in enumerate(phases)
+            for rank, phase in of_ranks.items()
         }
         self._total = sum(self._left.values())
 
@@ -106,11 +109,15 @@ class DaskEngine:
         client: a Dask client; each of its first workers, by their names, is a rank.
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`.
         meaning: computes statements that are not einsums.
+        read: from the arrays of a run to the operands of the plan.
 
     Raises:
         PlanError: with the rule ``workers``, if there is no client, or it has fewer
             workers than the plan has processes.
     """
+
+    # one run ahead hides the latency of the scheduler, at twice the memory
+    n_ahead = 1
 
     def __init__(
         self,
@@ -118,6 +125,7 @@ class DaskEngine:
         client: Any,
         leaf: LeafFunction | None = None,
         meaning: Semantics | None = None,
+        read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> None:
         if not hasattr(client, "scheduler_info"):
             raise PlanError(
@@ -125,18 +133,20 @@ class DaskEngine:
                 "client, such as distributed.Client('tcp://host:8786')",
                 rules=("workers",),
             )
-        self.plan, self.client = plan, client
+        self.plan, self.client, self.read = plan, client, read
         self.semantics = meaning or Products(plan, leaf or _call_tuned)
-        self.phases = phases_of(plan.steps)
+        self.phases = phases_of(plan.events())
         # idempotent: a second plan finds the plugin of the first
         client.register_plugin(worker_watch())
         self._workers()
 
-    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> _Run:
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> _Run:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        operands = checked_operands(self.plan, arrays)
+        operands = checked_operands(self.plan, self.read(arrays or {}))
         start, workers = perf_counter(), self._workers()
         names, addresses = zip(*workers, strict=True)
         token = f"feinsum-{uuid4().hex}"
@@ -151,8 +161,8 @@ class DaskEngine:
         with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
                 sender.begin(rank, self.semantics, self._blocks(operands, rank))
-        for rank, number in _dependency_order(self.phases):
-            sender.advance(rank, number, self.phases[rank][number])
+        for number, phases in enumerate(self.phases):
+            sender.advance(number, phases)
         results = sender.results(self.plan.outputs)
         return _Run(results, names, n_lost_before, start, topic, listener)
 
@@ -174,7 +184,7 @@ class DaskEngine:
         if run.listener is not None:
             run.listener.end()
 
-        def collect(output: str) -> NDArray[Any]:
+        def collect(output: str) -> Any:
             return assemble_result(
                 self.plan,
                 output,
@@ -223,12 +233,12 @@ class DaskEngine:
         return [(name, address) for _, name, address in workers[:n]]
 
     def _blocks(
-        self, arrays: Mapping[str, NDArray[Any]], rank: int
-    ) -> dict[str, tuple[NDArray[Any], Box]]:
+        self, arrays: Mapping[str, Stored], rank: int
+    ) -> dict[str, tuple[Stored, Box]]:
         """Return copies, for the arrays belong to the caller while the run goes on."""
         boxes = {name: self.plan.start_box(name, rank) for name in arrays}
         return {
-            name: (arrays[name][slices(box)].copy(), box)
+            name: (_copied(take(arrays[name], box)), box)
             for name, box in boxes.items()
             if box is not None
         }
@@ -281,17 +291,6 @@ def _call_tuned(subscripts: str, *blocks: NDArray[Any]) -> Any:
     return call_einsum(subscripts, *blocks)
 
 
-def _dependency_order(phases: Sequence[Sequence[Phase]]) -> Iterator[tuple[int, int]]:
-    """Yield rank and number of every phase, each after those that it waits for.
-
-    A phase receives from phases with lower numbers alone.
-    """
-    for number in range(max(map(len, phases))):
-        for rank, row in enumerate(phases):
-            if number < len(row):
-                yield rank, number
-
-
 class TaskSender:
     """Creates the tasks of one run.
 
@@ -303,25 +302,38 @@ class TaskSender:
     ) -> None:
         self.client, self.token, self.topic = client, token, topic
         self.addresses = addresses
-        self.states: dict[tuple[int, int], Any] = {}
-        self.parcels: dict[Parcel, Any] = {}
-        self.last: dict[int, int] = {}
+        self.states: dict[int, Any] = {}
 
     def begin(self, rank: int, semantics: Semantics, blocks: Any) -> None:
         """Send the initial buffers of a rank."""
         key = f"{self.token}-begin-{rank}"
-        self.states[rank, -1] = self._submit(key, rank, _begin_rank, semantics, blocks)
+        self.states[rank] = self._submit(key, rank, _begin_rank, semantics, blocks)
 
-    def advance(self, rank: int, number: int, phase: Phase) -> None:
-        """Create the task of a phase, and the parcels that it receives."""
-        parcels = [self._parcel(parcel) for parcel in phase.arriving]
-        key = f"{self.token}-phase-{rank}-{number}"
-        event = (self.topic, rank, number)
-        before = self.states[rank, number - 1]
-        self.states[rank, number] = self._submit(
-            key, rank, _run_phase, before, phase.steps, event, *parcels
-        )
-        self.last[rank] = number
+    def advance(self, number: int, phases: Mapping[int, Phase]) -> None:
+        """Create the tasks of a phase, and the parcels that they receive."""
+        # all of them, before any of the states that they are cut from advances
+        parcels = {
+            parcel: self._submit(
+                f"{self.token}-parcel-{number}-{k}",
+                parcel.rank,
+                _pack_parcel,
+                self.states[parcel.rank],
+                parcel.pieces,
+            )
+            for k, parcel in enumerate(
+                dict.fromkeys(p for phase in phases.values() for p in phase.arriving)
+            )
+        }
+        for rank, phase in phases.items():
+            self.states[rank] = self._submit(
+                f"{self.token}-phase-{rank}-{number}",
+                rank,
+                _run_phase,
+                self.states[rank],
+                phase.steps,
+                (self.topic, rank, number),
+                *(parcels[parcel] for parcel in phase.arriving),
+            )
 
     def results(self, outputs: Sequence[str]) -> list[Any]:
         """Return futures of each rank's part of the outputs."""
@@ -330,20 +342,11 @@ class TaskSender:
                 f"{self.token}-result-{rank}",
                 rank,
                 _finish_rank,
-                self.states[rank, number],
+                state,
                 tuple(outputs),
             )
-            for rank, number in sorted(self.last.items())
+            for rank, state in sorted(self.states.items())
         ]
-
-    def _parcel(self, parcel: Parcel) -> Any:
-        if parcel not in self.parcels:
-            state = self.states[parcel.rank, parcel.phase]
-            key = f"{self.token}-parcel-{len(self.parcels)}"
-            self.parcels[parcel] = self._submit(
-                key, parcel.rank, _pack_parcel, state, parcel.pieces
-            )
-        return self.parcels[parcel]
 
     def _submit(self, key: str, rank: int, function: Any, *arguments: Any) -> Any:
         return self.client.submit(
@@ -358,8 +361,13 @@ class TaskSender:
         )
 
 
+def _copied(block: Stored) -> Stored:
+    """Return a block that shares no memory; those of sparse arrays are immutable."""
+    return block.copy() if isinstance(block, np.ndarray) else block
+
+
 def _begin_rank(
-    semantics: Semantics, blocks: Mapping[str, tuple[NDArray[Any], Box]]
+    semantics: Semantics, blocks: Mapping[str, tuple[Stored, Box]]
 ) -> Buffers:
     buffers = Buffers(semantics)
     for name, (array, box) in blocks.items():
@@ -399,7 +407,7 @@ def _pack_parcel(
 
 def _finish_rank(
     buffers: Buffers, outputs: Sequence[str]
-) -> tuple[dict[str, NDArray[Any]], Traffic]:
+) -> tuple[dict[str, Stored], Traffic]:
     parts = {
         name: buffers.arrays[name][0] for name in outputs if name in buffers.arrays
     }

@@ -45,7 +45,7 @@ from math import inf, prod
 from os import PathLike
 
 from feinsum.contraction.paths import Path, path_of, postorders
-from feinsum.distributed.assembly import arrange_axes, with_schedules
+from feinsum.distributed.assembly import arrange_axes, with_cyclic, with_schedules
 from feinsum.distributed.choosing import alternatives, prefer_measured, priced, ties
 from feinsum.distributed.counts import TIE, USUAL, Estimate, Rates
 from feinsum.distributed.distribution import MAX_PROCESSES
@@ -59,9 +59,13 @@ from feinsum.distributed.groups import (
 )
 from feinsum.distributed.levels import Levels, levels_of
 from feinsum.distributed.maps import MAX_EXCESS
-from feinsum.distributed.plans import Plan
+from feinsum.distributed.plans import Plan, sparse_violations
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
-from feinsum.distributed.search import best_of_machines, best_schedules
+from feinsum.distributed.search import (
+    best_of_machines,
+    best_schedules,
+    least_resident,
+)
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.records import Fleet, Store
@@ -85,8 +89,8 @@ EVENNESS = (1.02, 1.1, MAX_EXCESS)
 FEW = 8
 """Machines that move little, of whose plans another one may leave less to a process."""
 
-MAX_TRIED = 16
-"""Smaller numbers of processes that are tried."""
+MAX_TRIED, MIN_TRIED, MAX_TRIED_RANKS = 16, 4, 2048
+"""Smaller numbers of processes that are tried, and their sum beyond the fewest."""
 
 MIN_ELEMENT_S = 1e-15
 """Of an element, where links cost nothing: that limits no search."""
@@ -112,6 +116,7 @@ def plan(
     database: str | PathLike[str] | Store | None = None,
     fleet: Fleet | None = None,
     ranks_per_host: int | Levels | None = None,
+    nonzeros: int | None = None,
 ) -> Plan:
     """Plan an einsum on many processes so that the slowest one finishes first.
 
@@ -142,11 +147,15 @@ def plan(
             (:func:`feinsum.distributed.between_hosts`). For more levels,
             :class:`feinsum.distributed.Levels`; if these have links, it chooses the
             least seconds over all elements.
+        nonzeros: number of entries of a sparse operand
+            (:func:`feinsum.ir.sparse_array`). These are dealt out cyclically along the
+            operand's axes, and never move; other operands move to them.
 
     Raises:
         StoreError: if the database cannot be read.
         PlanError: if it cannot be planned, with the broken rule: ``sizes``,
-            ``processes``, ``memory``, ``path``, ``work``, ``batch`` or ``diagonal``.
+            ``processes``, ``memory``, ``path``, ``work``, ``batch``, ``diagonal`` or
+            ``sparse``.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
@@ -161,7 +170,10 @@ def plan(
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups_of(einsum, steps, extents)  # refuses what cannot be planned
     first, *others = paths_of(einsum, extents) if steps is None else [steps]
-    bare = Plan(to_text(einsum), sizes or {}, processes, first, (), {}, ())
+    text = to_text(einsum)
+    bare = Plan(text, sizes or {}, processes, first, (), {}, (), nonzeros=nonzeros)
+    for violation in sparse_violations(bare):
+        raise PlanError(violation.message, rules=(violation.rule,))
     best = _plan_groups(bare, memory, rates)
     if memory is None and processes <= MAX_FOR_PATHS:
         # other paths have other groups, which the search cannot compare
@@ -284,28 +296,51 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
         PlanError: with the rule ``memory``, if there is none.
     """
     max_elements = _max_elements(memory, bare.dtype.itemsize)
+    if max_elements == inf:
+        result = _search(bare)
+        assert result is not None, "without limits, some map is in the last tier"
+        return _quickest(result, rates)
+    least = least_resident(bare.groups, bare.extents, bare.processes, bare.density)
+    # in the end, the maps that hold the least
+    limits = [share * max_elements for share in MEMORY_SHARES] + [least]
     least_peak = inf
-    # without a limit one search is enough
-    for share in MEMORY_SHARES if max_elements < inf else (1.0,):
-        result = best_schedules(
-            bare.groups, bare.extents, bare.processes, share * max_elements
-        )
-        if result is None:
+    for limit in limits:
+        candidate = _search(bare, max_elements=limit) if limit >= least else None
+        if candidate is None:
             continue
-        best = with_schedules(bare, result.schedules)
-        if max_elements == inf:
-            return _quickest(best, rates)
-        best = _fit_memory(best, max_elements)
-        if best.counts.peak <= max_elements:
-            return _quickest(best, rates, max_elements)
-        least_peak = min(least_peak, best.counts.peak)
-    n_bytes = least_peak * bare.dtype.itemsize
-    needs = f"; {n_bytes} bytes would do" if least_peak < inf else ""
+        fitted = _fit_memory(candidate, max_elements)
+        peak = fitted.outline().peak
+        if peak <= max_elements:
+            return _quickest(fitted, rates, max_elements)
+        least_peak = min(least_peak, peak)
+    n_bytes = int(least_peak) * bare.dtype.itemsize
     raise PlanError(
         f"{counted(bare.processes, 'process')} with {memory} each are too few for "
-        f"{bare.title}{needs}; give more memory or more processes",
+        f"{bare.title}; {n_bytes} bytes would do; give more memory or more processes",
         rules=("memory",),
     )
+
+
+def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan | None:
+    """Return a plan with the schedules of a search; None if there is nothing.
+
+    Args:
+        processes: how many take part; all by default.
+        limits: see :func:`feinsum.distributed.search.best_schedules`.
+    """
+    result = best_schedules(
+        bare.groups,
+        bare.extents,
+        processes or bare.processes,
+        density=bare.density,
+        **limits,
+    )
+    if result is None:
+        return None
+    plan = with_schedules(bare, result.schedules)
+    term = bare.sparse_term
+    # blocks of a sparse tensor may have very different numbers of entries
+    return plan if term is None else with_cyclic(plan, term.indices)
 
 
 def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
@@ -321,9 +356,10 @@ def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
         max_elements: limit on the elements that a process holds.
     """
     candidates = _Candidates(plan, rates, max_elements)
-    for other in grid_plans(plan).values():
+    is_dense = not plan.density
+    for other in grid_plans(plan).values() if is_dense else ():
         candidates.offer(other)
-    if max_elements == inf and plan.processes <= MAX_FOR_PATHS:
+    if is_dense and max_elements == inf and plan.processes <= MAX_FOR_PATHS:
         for result in best_of_machines(plan.groups, plan.extents, plan.processes)[:FEW]:
             candidates.offer(with_schedules(plan, result.schedules))
     counts = candidates.plans[0][1].counts
@@ -366,7 +402,7 @@ class _Candidates:
 
     def search(self, processes: int, excess: float) -> None:
         """Look for a better plan on so many processes, with work that is so even."""
-        rates, first = self.rates, self.first
+        rates = self.rates
         # with even work, each process computes as much, and receives as much
         (_, estimate) = self.plans[0]
         work_s = rates.point_s * estimate.counts.points / processes
@@ -374,11 +410,9 @@ class _Candidates:
         limit = processes * (TIE * self.least_s - work_s) / element_s
         if limit <= 0:
             return
-        result = best_schedules(
-            first.groups, first.extents, processes, max_excess=excess, limit=limit
-        )
-        if result is not None:
-            self.offer(with_schedules(first, result.schedules))
+        candidate = _search(self.first, processes, max_excess=excess, limit=limit)
+        if candidate is not None:
+            self.offer(candidate)
 
     @property
     def least_s(self) -> float:
@@ -393,16 +427,19 @@ class _Candidates:
 
 def _fit_memory(plan: Plan, max_elements: float) -> Plan:
     """Add sequential loops that keep a process below its memory limit, if any do."""
-    parts = 2
-    while plan.counts.peak > max_elements and parts <= MAX_PARTS:
+    parts, looped = 1, plan
+    while parts < MAX_PARTS and looped.outline().peak > max_elements:
+        parts *= 2
         schedules = [
             _with_loop(group, schedule, plan.extents, parts)
             for group, schedule in zip(plan.groups, plan.schedules, strict=True)
         ]
-        plan = with_schedules(plan, schedules, starts=plan.starts)
-        # a few large steps: each is planned and counted in full
-        parts *= 4
-    return plan
+        if schedules == [*looped.schedules]:
+            break  # no index has more values
+        looped = replace(looped, schedules=tuple(schedules), leaves=())
+    if looped is plan:
+        return plan
+    return with_schedules(plan, looped.schedules, starts=plan.starts)
 
 
 def _with_loop(
@@ -460,7 +497,7 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
     least = largest_prime(n) if is_even else n
     # of numbers with equal largest primes, the largest two leave the fewest idle
     few = [m for p in sorted(by_prime) if p < least for m in by_prime[p][:-3:-1]]
-    return few[:MAX_TRIED]
+    return few[: max(MIN_TRIED, min(MAX_TRIED, MAX_TRIED_RANKS // n))]
 
 
 # ---- other contraction paths
@@ -470,10 +507,10 @@ def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
     """Return the plan, or one of another path whose slowest process is faster."""
     bare = replace(plan, path=path, schedules=(), starts={}, leaves=(), name="planned")
     estimate = plan.estimate(rates)
-    result = best_schedules(bare.groups, bare.extents, bare.processes)
-    if result is None:
+    candidate = _search(bare)
+    if candidate is None:
         return plan
-    other = _quickest(with_schedules(bare, result.schedules), rates)
+    other = _quickest(candidate, rates)
     return other if other.estimate(rates).is_better_than(estimate) else plan
 
 
@@ -489,6 +526,8 @@ def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, .
     (((1, 2), (0, 1)), ((0, 1), (0, 1)))
     """
     usual = default_path(einsum, extents)
+    if einsum.sparse_position is not None:
+        return (usual,)
     # two operands have one path, and the number grows exponentially
     if not 3 <= len(einsum.inputs) <= MAX_OPERANDS:
         return (usual,)

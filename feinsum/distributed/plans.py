@@ -10,24 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 from constantdict import constantdict
+from pydantic import Field
 
 from feinsum.canonical import WorkloadKey, canonicalize
-from feinsum.distributed.counts import USUAL, Counts, Estimate, Rates, Tally
+from feinsum.distributed.counts import (
+    USUAL,
+    Counts,
+    Estimate,
+    Rates,
+    stored_elements,
+    tally,
+)
 from feinsum.distributed.distribution import (
     MAX_PROCESSES,
     Distribution,
+    axis_name,
     distribution_violations,
 )
 from feinsum.distributed.groups import (
+    Access,
     Group,
     Statements,
     extents_of,
     groups_of,
+    shape_of,
     statement_violations,
 )
 from feinsum.distributed.messages import Collective, collectives_of
@@ -37,7 +50,7 @@ from feinsum.distributed.schedule import (
     leaves_of,
     schedule_violations,
 )
-from feinsum.distributed.steps import Sink, StepLists, Steps, lower
+from feinsum.distributed.steps import Events, Steps, lower, rank_steps
 from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.ir.operand import Violation
@@ -47,12 +60,15 @@ from feinsum.words import brief, counted
 if TYPE_CHECKING:
     from feinsum.distributed.engines import Prepared
 
+N_SAMPLED_STEPS = 48
+"""Steps that stand for all of a longer loop, wherever ranks hold parts of operands."""
+
 FORMAT = 1
 """Format of plan documents."""
 
 RULES = (
     "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
-    "path", "processes", "rank", "result", "sizes", "starts", "statements",
+    "path", "processes", "rank", "result", "sizes", "sparse", "starts", "statements",
 )  # fmt: skip
 """Codes of the rules that :func:`plan_violations` checks."""
 
@@ -74,6 +90,10 @@ def read_document(cls: type[T], text: str | bytes, kind: str) -> T:
         raise PlanError(str(error), rules=("format",)) from None
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 @dataclass(frozen=True)
 class Plan:
     """How processes compute one or several einsums: data without code.
@@ -88,6 +108,7 @@ class Plan:
         leaves: for every group, the workload of the largest block.
         name: origin of the plan: the planner, or a schedule with a name.
         statements: for a plan of several einsums, which has no ``einsum`` and no path.
+        nonzeros: entries of the sparse operand, if there is one.
     """
 
     __pydantic_config__ = STRICT
@@ -102,6 +123,7 @@ class Plan:
     name: str = "planned"
     format: int = FORMAT
     statements: Statements | None = None
+    nonzeros: Annotated[int | None, Field(exclude_if=_is_none)] = None
 
     def __post_init__(self) -> None:
         # sorted, so that equal plans have equal documents
@@ -128,44 +150,83 @@ class Plan:
         """
         return canonicalize(generalize(self.batched_einsum)[0]).key
 
+    @cached_property
+    def problem(self) -> Statements:
+        """What is computed: the statements, or the groups of the einsum's path."""
+        if self.statements is not None:
+            return self.statements
+        einsum = self.batched_einsum
+        extents = extents_of(einsum, self.sizes)
+        groups = groups_of(einsum, self.path, extents)
+        dtypes = {operand.name: operand.dtype.str for operand in einsum.operands}
+        return Statements(groups, extents, dtypes, (groups[-1].output.tensor,))
+
     @property
     def title(self) -> str:
         """A one-line description."""
         if self.statements is None:
             return self.batched_einsum.subscripts
-        return counted(len(self.statements.groups), "statement")
+        return counted(len(self.groups), "statement")
 
-    @cached_property
+    @property
     def extents(self) -> Mapping[str, int]:
         """The extent of every index, as a number."""
-        if self.statements is not None:
-            return self.statements.extents
-        return extents_of(self.batched_einsum, self.sizes)
+        return self.problem.extents
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        return self.problem.groups
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The final results; one for a plan of one einsum."""
+        return self.problem.outputs
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of intermediates and the result."""
+        return self.problem.dtype
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        if self.statements is not None:
-            return self.statements.groups
-        return groups_of(self.batched_einsum, self.path, self.extents)
+    def operands(self) -> Mapping[str, np.dtype[Any]]:
+        """The dtype of every operand."""
+        return {name: np.dtype(d) for name, d in self.problem.dtypes.items()}
 
     @property
     def result(self) -> Distribution:
         """The final distribution of the last result."""
         return self.schedules[-1].result
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The final results; one for a plan of one einsum."""
+    @cached_property
+    def sparse_term(self) -> Access | None:
+        """The sparse operand with its indices; None if all are dense."""
         if self.statements is not None:
-            return self.statements.outputs
-        return (self.groups[-1].output.tensor,)
+            return None
+        einsum = self.batched_einsum
+        if (k := einsum.sparse_position) is None:
+            return None
+        return Access(einsum.rows[0][k].name, einsum.inputs[k])
 
     @cached_property
-    def operands(self) -> Mapping[str, np.dtype[Any]]:
-        """The dtype of every operand."""
-        if self.statements is not None:
-            return {t: np.dtype(d) for t, d in self.statements.dtypes.items()}
-        return {op.name: op.dtype for op in self.batched_einsum.operands}
+    def density(self) -> Mapping[str, Fraction]:
+        """The share of entries that sparse tensors store.
+
+        These are the operand, and a result with the same indices, which has its
+        pattern.
+        """
+        term = self.sparse_term
+        if term is None:
+            return {}
+        size = prod(shape_of(term, self.extents))
+        share = Fraction(self.nonzeros or 0, max(1, size))
+        output = self.groups[-1].output
+        has_pattern = sorted(output.indices) == sorted(term.indices)
+        names = [term.tensor, *([output.tensor] if has_pattern else [])]
+        return dict.fromkeys(names, share)
+
+    def is_sparse(self, tensor: str) -> bool:
+        """Whether only some entries of a tensor are stored."""
+        return tensor in self.density
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of an operand, an intermediate, or the result."""
@@ -192,29 +253,31 @@ class Plan:
         boxes = self.schedules[at].result.boxes(self.shape(name), self.processes)
         return boxes.box(rank)
 
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps of every rank."""
-        lists = StepLists(self.processes)
-        self.lower(lists)
-        return lists.steps
+    def events(self, max_steps: int | None = None) -> Events:
+        """Yield what all ranks do, in order.
 
-    @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
-        """The messages that form collectives."""
-        return collectives_of(self.steps)
-
-    def lower(self, sink: Sink) -> None:
-        """Emit what every rank does to a sink."""
-        lower(
-            sink,
+        Args:
+            max_steps: see :func:`feinsum.distributed.steps.lower`.
+        """
+        return lower(
             self.groups,
             self.schedules,
             self.starts,
             self.extents,
             self.processes,
             self.outputs,
+            max_steps,
         )
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps of every rank."""
+        return rank_steps(self.events(), self.processes)
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The messages that form collectives."""
+        return collectives_of(self.events())
 
     @property
     def resident_elements(self) -> list[int]:
@@ -222,27 +285,47 @@ class Plan:
         # Python's integers: extents of plans from others may be huge
         total = [0] * self.processes
         for name, start in self.starts.items():
-            sizes = start.boxes(self.shape(name), self.processes).sizes()
+            boxes = start.boxes(self.shape(name), self.processes)
+            sizes = stored_elements(boxes, self.density.get(name))
             total = [a + b for a, b in zip(total, sizes, strict=True)]
         return total
 
     @cached_property
     def counts(self) -> Counts:
         """Sums over the steps; not part of the document."""
-        tally = Tally(self.resident_elements)
-        self.lower(tally)
-        return tally.counts()
+        return tally(self.events(), self.resident_elements, self.density).counts()
+
+    def estimate(self, rates: Rates = USUAL) -> Estimate:
+        """Return what the planner compares plans by.
+
+        Of long sequential loops a few steps stand for all.
+        """
+        of_ranks = tally(
+            self.events(N_SAMPLED_STEPS),
+            self.resident_elements,
+            self.density,
+            has_requests=False,
+        )
+        counts = of_ranks.counts()
+        return Estimate(of_ranks.slowest_s(rates), counts.moved, counts)
 
     def outline(self) -> Counts:
         """Return the counts without requests, which are 0: to compare many plans."""
         return self.estimate().counts
 
-    def estimate(self, rates: Rates = USUAL) -> Estimate:
-        """Return what the planner compares plans by."""
-        tally = Tally(self.resident_elements, has_requests=False)
-        self.lower(tally)
-        counts = tally.counts()
-        return Estimate(tally.slowest_s(rates), counts.moved, counts)
+    @cached_property
+    def least_moved(self) -> int:
+        """Elements that any plan of the planner's search moves at least.
+
+        Of maps of one machine to all groups, with even work. ``counts.moved`` beyond it
+        is the gap that planning may have left.
+        """
+        from feinsum.distributed.search import least_moved
+
+        # the cost has a term below one element, by which even maps are preferred
+        bound = least_moved(self.groups, self.extents, self.processes, self.density)
+        # ragged blocks: the search counts those of idle processes, which nobody fetches
+        return min(int(bound), self.counts.moved)
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -252,13 +335,6 @@ class Plan:
         """
         machines = [schedule.machine for schedule in self.schedules]
         return min((m.units for m in machines if m.levels), default=())
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of intermediates and the result."""
-        if self.statements is not None:
-            return self.statements.dtype
-        return self.batched_einsum.output_dtypes[0]
 
     @property
     def peak_bytes(self) -> int:
@@ -320,7 +396,7 @@ class Plan:
 
         Args:
             record: a database, in which the traffic and the run times are recorded; see
-                :func:`feinsum.distributed.recorded.run_recorded`. The plan then runs
+                :func:`feinsum.distributed.recorded.record_on_ranks`. The plan then runs
                 several times.
 
         Raises:
@@ -333,9 +409,9 @@ class Plan:
                     "feinsum.call_einsum; leave out leaf= or record=",
                     rules=("leaf",),
                 )
-            from feinsum.distributed.recorded import run_recorded
+            from feinsum.distributed.recorded import record_on_ranks
 
-            return run_recorded(self, blocks, comm, record=record)
+            return record_on_ranks(self, blocks, comm, record=record)[0]
         from feinsum.distributed.mpi import run_on_ranks
 
         return run_on_ranks(self, blocks, comm, leaf=leaf)
@@ -415,7 +491,13 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
     except FeinsumError as error:
         yield Violation("format", str(error))
         return
-    broken = [*_schedule_violations(plan, groups), *_start_violations(plan)]
+    broken = [
+        *sparse_violations(plan),
+        *_schedule_violations(plan, groups),
+        *_start_violations(plan),
+    ]
+    if not broken:
+        broken = [*_movement_violations(plan)]
     yield from broken
     if not broken:
         yield from _leaf_violations(plan)
@@ -453,6 +535,62 @@ def _start_violations(plan: Plan) -> Iterator[Violation]:
     for name, start in plan.starts.items():
         n_axes = len(plan.shape(name))
         yield from distribution_violations(name, start, n_axes, plan.processes)
+
+
+def require_dense(plan: Plan, participle: str) -> None:
+    """Refuse a plan with a sparse operand.
+
+    Raises:
+        PlanError: with the rule ``sparse``, saying what it cannot be.
+    """
+    term = plan.sparse_term
+    if term is not None:
+        raise PlanError(
+            f"{term.tensor} is sparse, and such a plan cannot be {participle}; run it "
+            "with run, prepare or simulate",
+            rules=("sparse",),
+        )
+
+
+def sparse_violations(plan: Plan) -> Iterator[Violation]:
+    """Yield what is wrong with the number of nonzeros."""
+    term = plan.sparse_term
+    if term is None:
+        if plan.nonzeros is not None:
+            yield Violation("sparse", "nonzeros of an einsum without sparse operands")
+        return
+    size = prod(shape_of(term, plan.extents))
+    if plan.nonzeros is None or not 0 <= plan.nonzeros <= size:
+        yield Violation(
+            "sparse",
+            f"{term.tensor} is sparse, with nonzeros={plan.nonzeros}; expected its "
+            f"number of entries, from 0 to {size}",
+        )
+
+
+def _movement_violations(plan: Plan) -> Iterator[Violation]:
+    """Yield where entries of a sparse tensor, or of its pattern, would have to move."""
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        for access in group.inputs:
+            if not plan.is_sparse(access.tensor):
+                continue
+            if plan.starts[access.tensor] != schedule.needs(access):
+                yield Violation(
+                    "sparse", f"{access.tensor} does not start where it is needed"
+                )
+            for k, index in enumerate(schedule.axes):
+                if index not in access.indices:
+                    yield Violation(
+                        "sparse",
+                        f"axis {axis_name(k)} partitions {index}, which {access} lacks",
+                    )
+            output = group.output
+            has_pattern = plan.is_sparse(output.tensor)
+            if has_pattern and schedule.result != schedule.needs(output):
+                yield Violation(
+                    "sparse",
+                    f"{output.tensor} ends where entries of {access.tensor} are not",
+                )
 
 
 def _leaf_violations(plan: Plan) -> Iterator[Violation]:

@@ -11,7 +11,7 @@ Names of indices are local to a statement, and global in a plan::
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.counts import USUAL, Counts, Rates, Traffic
 from feinsum.distributed.display import plan_text
-from feinsum.distributed.engines import Outcome, Prepared, prepare
+from feinsum.distributed.engines import Prepared, prepare
 from feinsum.distributed.groups import Access, Group, Statements
 from feinsum.distributed.levels import Levels
-from feinsum.distributed.local import Progress, Semantics, run_here
+from feinsum.distributed.local import Semantics, run_here
 from feinsum.distributed.mpi import run_on_ranks
 from feinsum.distributed.planner import plan_statements
 from feinsum.distributed.plans import Plan, read_document
@@ -95,7 +95,7 @@ class ProgramPlan:
         self.plan.check()
         return self
 
-    def prepare(self, engine: str = "local", on: Any = None) -> PreparedProgram:
+    def prepare(self, engine: str = "local", on: Any = None) -> Prepared:
         """Prepare for any number of inputs, on an engine.
 
         Args:
@@ -104,11 +104,17 @@ class ProgramPlan:
 
         Raises:
             PlanError: if there is no such engine, or if it cannot run this plan.
+
+        >>> import numpy as np
+        >>> from feinsum.ir import array
+        >>> from feinsum.programs.builder import program
+        >>> p = program()
+        >>> _ = p.softmax(array("X", (4, 4)), name="Y")
+        >>> outcomes = p.plan(processes=2).prepare().stream([{"X": np.eye(4)}] * 2)
+        >>> [outcome.results["Y"].sum() for outcome in outcomes]
+        [np.float64(4.0), np.float64(4.0)]
         """
-        return PreparedProgram(
-            self,
-            prepare(self.plan, engine, on, meaning=self.meaning, read=self.read_of),
-        )
+        return prepare(self.plan, engine, on, meaning=self.meaning, read=self.read_of)
 
     @property
     def counts(self) -> Counts:
@@ -147,9 +153,9 @@ class ProgramPlan:
         """
         parts: Mapping[str, Array | None]
         if record is not None:
-            from feinsum.distributed.recorded import run_recorded
+            from feinsum.distributed.recorded import record_on_ranks
 
-            parts = run_recorded(self, blocks, comm, record=record)
+            parts, _ = record_on_ranks(self, blocks, comm, record=record)
             return parts
         parts = run_on_ranks(
             self.plan, blocks, comm, meaning=self.meaning, traffic=traffic
@@ -175,43 +181,6 @@ class _Document:
     sizes: dict[str, int]
     plan: Plan
     format: Literal[1] = 1
-
-
-class PreparedProgram:
-    """A plan of a program on an engine, with all one-time work done.
-
-    >>> import numpy as np
-    >>> from feinsum.ir import array
-    >>> from feinsum.programs.builder import program
-    >>> p = program()
-    >>> _ = p.softmax(array("X", (4, 4)), name="Y")
-    >>> ready = p.plan(processes=2).prepare()
-    >>> outcomes = ready.stream([{"X": np.eye(4)}] * 2)
-    >>> [outcome.results["Y"].sum() for outcome in outcomes]
-    [np.float64(4.0), np.float64(4.0)]
-    """
-
-    def __init__(self, plan: ProgramPlan, prepared: Prepared) -> None:
-        self.plan, self._prepared = plan, prepared
-
-    def run(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None = None
-    ) -> Outcome:
-        """Compute the outputs; see :meth:`feinsum.distributed.Prepared.run`.
-
-        Args:
-            arrays: the inputs; on MPI ranks but the first they may be None.
-
-        Raises:
-            ProgramError: if an array is missing or has the wrong shape or dtype.
-            PlanError: if the engine cannot run the plan; on all ranks of MPI also for
-                wrong arrays on the first one.
-        """
-        return self._prepared.run(arrays, progress)
-
-    def stream(self, inputs: Iterable[Mapping[str, Any] | None]) -> Iterator[Outcome]:
-        """Yield outcomes of many inputs; see :meth:`Prepared.stream`."""
-        return self._prepared.stream(inputs)
 
 
 def plan_program(
@@ -267,6 +236,9 @@ class _Bodies:
 
     def dtype(self, tensor: str) -> Any:
         return self._program.arrays[tensor].dtype
+
+    def is_sparse(self, tensor: str) -> bool:
+        return False
 
     def leaf(self, step: Leaf, blocks: Sequence[Array]) -> Array:
         statement = self._program.statements[step.group]

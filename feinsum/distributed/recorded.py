@@ -4,8 +4,7 @@
 function            where              operands
 =================== ================== ======================================
 record_run          local, dask        whole arrays in this process
-run_recorded        MPI, every rank    blocks; samples fetch what they need
-record_on_ranks     MPI, every rank    blocks, and a function that reads boxes
+record_on_ranks     MPI, every rank    blocks; samples fetch what they need
 =================== ================== ======================================
 """
 
@@ -21,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.db import opened_documents
-from feinsum.distributed.boxes import Box, box_shape
+from feinsum.distributed.boxes import Box, box_shape, common_box
 from feinsum.distributed.counts import Traffic
-from feinsum.distributed.engines import fleet_on_ranks, prepare
+from feinsum.distributed.engines import prepare
 from feinsum.distributed.facts import (
     AnyPlan,
     Read,
@@ -34,11 +33,12 @@ from feinsum.distributed.facts import (
     plan_in,
     sample_boxes,
 )
-from feinsum.distributed.local import named_outputs, slices, within
+from feinsum.distributed.fleets import fleet_on_ranks
+from feinsum.distributed.local import named_outputs
 from feinsum.distributed.mpi import check_blocks, on_every_rank, run_on_ranks, world
-from feinsum.distributed.plans import Plan
+from feinsum.distributed.plans import Plan, require_dense
 from feinsum.distributed.program_plan import ProgramPlan
-from feinsum.distributed.standalone import meet
+from feinsum.distributed.storage import slices, within
 from feinsum.errors import PlanError
 from feinsum.records import Fleet, PlanRecord, Store, check_plausible
 from feinsum.records.signature import signed_if_wanted
@@ -63,6 +63,7 @@ WARM_UP_RUNS = 2
 def random_arrays(plan: AnyPlan) -> dict[str, Array]:
     """Return random operands: numbers between 0 and 1; for integers, 0 and 1."""
     inner, rng = plan_in(plan), np.random.default_rng(0)
+    require_dense(inner, "recorded")
     arrays = {}
     for name, dtype in inner.operands.items():
         shape = inner.shape(name)
@@ -109,6 +110,7 @@ def record_run(
     (True, True)
     """
     inner = plan_in(plan)
+    require_dense(inner, "recorded")
     if engine == "mpi":
         raise PlanError(
             "with MPI no rank has whole arrays; call record_on_ranks on all ranks",
@@ -143,25 +145,26 @@ def record_run(
     return _store_fact(fact, store)
 
 
-def run_recorded(
+def record_on_ranks(
     plan: AnyPlan,
     blocks: Mapping[str, Any],
     comm: Any = None,
     *,
     record: Database,
     runs: int = RUNS,
-) -> Any:
-    """Run a plan on MPI ranks, and record its traffic and run times; collective.
+) -> tuple[Any, PlanRecord]:
+    """Run a plan on MPI ranks several times, and record its traffic and run times.
 
-    ``plan.run(blocks, comm, record=database)`` calls this. It takes only blocks, so the
-    dependencies of a sample come from the ranks that hold them.
+    Collective, as is ``plan.run(blocks, comm, record=database)``. Each rank compares
+    a sample of its part of the result with a reference, computed from what that sample
+    depends on, which comes from the ranks that hold it.
 
     Args:
         blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
         record: the database; only rank 0's matters.
 
     Returns:
-        The result of :func:`feinsum.distributed.mpi.run_on_ranks`.
+        The result of :func:`feinsum.distributed.mpi.run_on_ranks`, and the fact.
 
     Raises:
         StoreError: on all ranks, if the database cannot be written.
@@ -169,18 +172,42 @@ def run_recorded(
             :func:`record_run`.
     """
     comm = world() if comm is None else comm
-    with opened_on_rank_0(comm, record) as store:
-        parts, _ = record_on_ranks(plan, blocks, comm=comm, store=store, runs=runs)
-    return parts
+    inner, semantics = plan_in(plan), _semantics(plan)
+    require_dense(inner, "recorded")
+    with _opened_on_rank_0(comm, record) as store:
+        fleet, seconds = fleet_on_ranks(comm), []
+        for _ in range(_n_runs(fleet, runs)):
+            traffic = Traffic()
+            # else the first rank would count how late the others are
+            comm.Barrier()
+            start = perf_counter()
+            parts = run_on_ranks(
+                inner, blocks, comm, meaning=semantics, traffic=traffic
+            )
+            # the slowest rank's: a result is there when all ranks have theirs
+            seconds.append(max(comm.allgather(perf_counter() - start)))
+        sampled = _sample_parts(inner, comm.Get_rank(), named_outputs(inner, parts))
+        read = _reader_on_ranks(inner, blocks, sampled, comm)
+        samples = _gather(comm, lambda: compare_samples(plan, read, sampled))
+        counted = sum(comm.allgather(sum(traffic.by_buffer.values())))
+
+        def store_fact() -> PlanRecord | None:
+            if comm.Get_rank():
+                return None
+            check = check_of(
+                plan, [sample for of_rank in samples for sample in of_rank]
+            )
+            fact = fact_of(plan, fleet, counted, check, seconds[WARM_UP_RUNS:])
+            return _store_fact(fact, store)
+
+        fact = _gather(comm, store_fact)[0]
+    assert fact is not None, "rank 0 stores it"
+    return parts, fact
 
 
 @contextmanager
-def opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
-    """Open the database on rank 0; None on all others; collective.
-
-    Raises:
-        StoreError: on all ranks, if it cannot be written.
-    """
+def _opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
+    """Open the database on rank 0; None on all others; collective."""
     with ExitStack() as stack:
 
         def open_store() -> Store | None:
@@ -194,62 +221,6 @@ def opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
             return store
 
         yield on_every_rank(comm, open_store)
-
-
-def record_on_ranks(
-    plan: AnyPlan,
-    blocks: Mapping[str, Any],
-    read: Read | None = None,
-    comm: Any = None,
-    *,
-    store: Store | None = None,
-    runs: int = RUNS,
-) -> tuple[Any, PlanRecord]:
-    """Run a plan on MPI ranks several times, and record its traffic and run times.
-
-    Collective. Each rank compares a sample of its part of the result with a reference,
-    computed from what that sample depends on.
-
-    Args:
-        blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
-        read: returns any box of any operand, wherever it is; by default, ranks fetch
-            what they need from the blocks of others.
-        store: store for the fact, on rank 0.
-
-    Returns:
-        The result of :func:`feinsum.distributed.mpi.run_on_ranks`, and the fact.
-
-    Raises:
-        PlanError, WrongResultError, ImplausibleError: on all ranks; see
-            :func:`record_run`.
-    """
-    comm = world() if comm is None else comm
-    inner, semantics = plan_in(plan), _semantics(plan)
-    fleet, seconds = fleet_on_ranks(comm), []
-    for _ in range(_n_runs(fleet, runs)):
-        traffic = Traffic()
-        # else the first rank would count how late the others are
-        comm.Barrier()
-        start = perf_counter()
-        parts = run_on_ranks(inner, blocks, comm, meaning=semantics, traffic=traffic)
-        # the slowest rank's: a result is there when all ranks have theirs
-        seconds.append(max(comm.allgather(perf_counter() - start)))
-    sampled = _sample_parts(inner, comm.Get_rank(), named_outputs(inner, parts))
-    if read is None:
-        read = _reader_on_ranks(inner, blocks, sampled, comm)
-    samples = _gather(comm, lambda: compare_samples(plan, read, sampled))
-    counted = sum(comm.allgather(sum(traffic.by_buffer.values())))
-
-    def store_fact() -> PlanRecord | None:
-        if comm.Get_rank():
-            return None
-        check = check_of(plan, [sample for of_rank in samples for sample in of_rank])
-        fact = fact_of(plan, fleet, counted, check, seconds[WARM_UP_RUNS:])
-        return _store_fact(fact, store)
-
-    fact = _gather(comm, store_fact)[0]
-    assert fact is not None, "rank 0 stores it"
-    return parts, fact
 
 
 def _semantics(plan: AnyPlan) -> Any:
@@ -320,7 +291,7 @@ def _needed_boxes(
 
 
 def _cut_pieces(
-    plan: Plan, blocks: Mapping[str, Array], rank: int, wanted: Sequence[OperandBox]
+    plan: Plan, blocks: Mapping[str, Any], rank: int, wanted: Sequence[OperandBox]
 ) -> list[tuple[OperandBox, Box, Array]]:
     """Return a rank's parts of some boxes, with their positions in them.
 
@@ -331,7 +302,7 @@ def _cut_pieces(
         block = plan.start_box(name, rank)
         if block is None or any(plan.start_box(name, r) == block for r in range(rank)):
             continue
-        common = meet(box, block)
+        common = common_box(box, block)
         if common is not None:
             piece = blocks[name][slices(within(common, block))]
             pieces.append(((name, box), within(common, box), piece))

@@ -23,9 +23,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
@@ -236,7 +237,7 @@ def _spread_evenly(
             continue
         cuts[target] = (*cuts[target], k)
         lengths[target] = -(-lengths[target] // machine.sizes[k])
-    return Distribution(machine, tuple(cuts), tuple(fixed))
+    return Distribution(machine, tuple(cuts), tuple(fixed), base.cyclic)
 
 
 # ---- leaves: the workloads whose recipes processes look up
@@ -257,23 +258,35 @@ class LeafWork:
     text: str
 
 
-def leaf_work(
-    dtypes: Mapping[str, Any], dtype: Any, group: Group, lengths: Mapping[str, int]
-) -> LeafWork:
+def _leaf_work(plan: Plan, group: Group, lengths: Mapping[str, int]) -> LeafWork:
     """Return the workload of a block of a group.
 
     Args:
-        dtypes: dtypes of operands by name.
-        dtype: dtype of the result, and of intermediates.
         lengths: extent of every index in the block.
     """
-    operands = [
-        operand_of(f"b{k}", shape_of(access, lengths), dtypes.get(access.tensor, dtype))
-        for k, access in enumerate(group.inputs)
-    ]
+    has_pattern = plan.is_sparse(group.output.tensor)
+    blocks = []
+    for access in group.inputs:
+        dtype = plan.operands.get(access.tensor, plan.dtype)
+        storage = "csf" if plan.is_sparse(access.tensor) else ""
+        storage += "=" * (bool(storage) and has_pattern)
+        blocks.append((shape_of(access, lengths), dtype.str, storage))
+    return _leaf_of(group.subscripts, tuple(blocks))
+
+
+# a planner compares many plans, whose blocks are few
+@lru_cache(4096)
+def _leaf_of(
+    subscripts: str, blocks: tuple[tuple[tuple[int, ...], str, str], ...]
+) -> LeafWork:
+    """Return the workload of blocks, each with its shape, dtype and storage."""
     # names do not matter: the key is of the canonical form
-    block = batched_einsum(group.subscripts, [operands])
-    return LeafWork(canonicalize(block).key, to_text(block))
+    operands = [
+        replace(operand_of(f"b{k}", shape, dtype), storage=storage)
+        for k, (shape, dtype, storage) in enumerate(blocks)
+    ]
+    einsum = batched_einsum(subscripts, [operands])
+    return LeafWork(canonicalize(einsum).key, to_text(einsum))
 
 
 def leaves_of(plan: Plan) -> tuple[LeafWork, ...]:
@@ -281,7 +294,7 @@ def leaves_of(plan: Plan) -> tuple[LeafWork, ...]:
     leaves = []
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         lengths = _largest_block(group, schedule, plan.extents, plan.processes)
-        leaves.append(leaf_work(plan.operands, plan.dtype, group, lengths))
+        leaves.append(_leaf_work(plan, group, lengths))
     return tuple(leaves)
 
 

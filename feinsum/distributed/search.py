@@ -16,15 +16,20 @@ follows from how much of a result is already where it is needed. An operand with
 uses has a variable ``A:k`` for each, what use k needs; later uses cost only what
 earlier ones did not fetch.
 
-There are thousands of maps of a group on a machine of four axes. Quick searches with
-the cheapest maps alone (:data:`BEAMS`) bound the last one, which leaves out every map
-that cannot be below the bound.
+There are thousands of maps of a group on a machine of four axes. Searches with the
+cheapest maps alone (:data:`BEAMS`) bound later ones, which leave out every map that
+cannot be below the bound. Programs join uses of tensors in cycles, and their tables
+grow with every use. So work is bounded, by numbers of table entries, which are the same
+on every machine: a wider search that would exceed :data:`MAX_WORK` is left out, and
+:func:`feinsum.distributed.elimination.bounded_least_sum` joins no larger tables than
+:data:`MAX_JOINED`. Then the result has a gap to a bound of all that was left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import permutations
 from math import inf, prod
@@ -34,11 +39,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
-from feinsum.distributed.elimination import Table, least_sum
+from feinsum.distributed.elimination import Table, bounded_least_sum
 from feinsum.distributed.groups import Access, Group, shape_of
 from feinsum.distributed.levels import CopyCosts, Levels, copy_costs
-from feinsum.distributed.maps import MAX_EXCESS, GroupMaps, Overlaps, Tier, group_maps
+from feinsum.distributed.maps import (
+    MAX_EXCESS,
+    GroupMaps,
+    Overlaps,
+    Tier,
+    group_maps,
+)
 from feinsum.distributed.schedule import (
     GroupSchedule,
     needed_by,
@@ -46,17 +58,20 @@ from feinsum.distributed.schedule import (
     spread_result,
 )
 
-BEAMS = (24, 150)
-"""States of a group in the first searches, which only bound the last one."""
+BEAMS = (24, 150, 1500)
+"""States of a group in searches one after another: the cheapest by themselves.
 
-MAX_STATES = 1500
-"""States of a group in a search; of more, only the cheapest by themselves remain."""
+Each is bounded by the one before.
+"""
+
+MAX_WORK = 2**27
+"""Entries of tables times ranks, in all searches but the narrowest: a second or two."""
+
+MAX_JOINED = 2**21
+"""Entries of a table that elimination makes of others."""
 
 MAX_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
-
-MIN_PRICE = 1e-9
-"""Of an element from another rank, relative to one on the slowest link."""
 
 MAX_ENTRIES = 2**21
 """Ranks times combinations of uses whose shared elements are counted together."""
@@ -68,12 +83,17 @@ class SearchResult:
 
     Attributes:
         cost: number of elements that the search counts.
-        is_exact: whether every choice that could have been better was considered.
+        bound: no schedules of the search space cost less.
     """
 
     cost: float
     schedules: tuple[GroupSchedule, ...]
-    is_exact: bool
+    bound: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every choice that could have been better was considered."""
+        return self.bound >= self.cost
 
 
 def best_schedules(
@@ -83,6 +103,7 @@ def best_schedules(
     max_elements: float = inf,
     max_excess: float = MAX_EXCESS,
     limit: float = inf,
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
 ) -> SearchResult | None:
     """Return the schedules that move the fewest elements, over all machines.
 
@@ -92,6 +113,8 @@ def best_schedules(
         max_excess: work of a process in a group over the average that still counts as
             even.
         limit: only costs below this are of interest.
+        density: the share of entries that sparse tensors store; machine axes
+            partition nothing but their indices in groups that use them.
 
     Returns:
         None if no group fits into that memory, or nothing is below the limit.
@@ -107,6 +130,7 @@ def best_schedules(
                 tier,
                 max_excess,
                 copy_costs(machine),
+                density,
             )
             for machine in machines
         ]
@@ -117,6 +141,54 @@ def best_schedules(
             by_bound = sorted(fitting, key=lambda space: space.lower_bound)
             return _best_of_spaces(by_bound, limit)
     return None
+
+
+def least_resident(
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    n_processes: int,
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
+) -> float:
+    """Return the least limit on elements that every group fits into, on some machine.
+
+    With loops over single values of an index, and without tensors of other groups.
+    """
+    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
+    for tier in (Tier.FULL, Tier.ANY):
+        least = inf
+        for machine in machines:
+            of_axes = copy_costs(machine).of_axes
+            limits = inf, tier, inf, of_axes, density
+            maps = [group_maps(g, extents, machine, (), *limits) for g in groups]
+            if None not in maps:
+                least = min(least, max(m.resident.min() for m in maps if m))
+        if least < inf:
+            return float(least)
+    return inf
+
+
+def least_moved(
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    n_processes: int,
+    density: Mapping[str, Fraction] = NOTHING_SPARSE,
+) -> float:
+    """Return a bound of the elements that schedules of the search space move.
+
+    Of all machines the least sum over groups, each with the map that moves the least
+    within it.
+    """
+    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
+    for tier in Tier:
+        limits = inf, tier, MAX_EXCESS
+        spaces = [
+            _Space.of(groups, extents, m, *limits, copy_costs(m), density)
+            for m in machines
+        ]
+        bounds = [space.lower_bound for space in spaces if space is not None]
+        if bounds:
+            return min(bounds)
+    return 0.0
 
 
 def best_of_machines(
@@ -165,24 +237,30 @@ def _machines_with_costs(
 
 def _best_of_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | None:
     """Search all machines, quickly at first: the costs bound the later searches."""
-    best, is_exact, left = None, True, list(spaces)
-    for n_states in (*BEAMS, MAX_STATES):
+    best, bound, left, spent = None, limit, list(spaces), 0.0
+    for n_states, wider in zip(BEAMS, (*BEAMS[1:], None), strict=True):
         again: list[tuple[float, _Space]] = []
         for space in left:
             # nothing on this machine can be better
             if space.lower_bound >= limit:
                 continue
+            # tables have an axis or two of states
+            growth = (n_states / BEAMS[max(0, BEAMS.index(n_states) - 1)]) ** 2
+            if n_states > BEAMS[0] and spent + growth * space.work > MAX_WORK:
+                bound = min(bound, space.lower_bound)
+                continue
             solution = space.solve(limit, n_states)
+            spent += space.work * (n_states > BEAMS[0])
             result = solution.result
             if result is not None and result.cost < limit:
                 best, limit = result, result.cost
-            if solution.n_left_out and n_states < MAX_STATES:
+            if solution.n_left_out and wider:
                 again.append((inf if result is None else result.cost, space))
-            else:
-                is_exact = is_exact and solution.is_exact
+            elif not solution.is_exact:
+                bound = min(bound, space.lower_bound)
         # the best machine first: it lowers the limit for the others
         left = [space for _, space in sorted(again, key=itemgetter(0))]
-    return None if best is None else replace(best, is_exact=is_exact)
+    return None if best is None else replace(best, bound=min(bound, best.cost))
 
 
 class _Solution(NamedTuple):
@@ -213,6 +291,7 @@ class _Space:
         self.of_another = of_another
         self.maps, self.uses = maps, uses_of(groups)
         self.overlap = Overlaps(machine)
+        self.work = 0.0
         self._choices: dict[tuple[int, int], list[Distribution]] = {}
         self._needs: dict[tuple[object, Access], Distribution] = {}
 
@@ -226,9 +305,10 @@ class _Space:
         tier: Tier,
         max_excess: float,
         costs: CopyCosts,
+        density: Mapping[str, Fraction] = NOTHING_SPARSE,
     ) -> _Space | None:
         """Return None if a group has nothing of this tier that fits the memory."""
-        limits = max_elements, tier, max_excess, costs.of_axes
+        limits = max_elements, tier, max_excess, costs.of_axes, density
         repeated = _repeated_uses(groups)
         maps = []
         for at, group in enumerate(groups):
@@ -244,24 +324,32 @@ class _Space:
         return float(sum(maps.costs.min() for maps in self.maps))
 
     def solve(self, limit: float, n_states: int) -> _Solution:
-        """Return the best of all that can be below a limit."""
+        """Return the best of all that can be below a limit.
+
+        Sets ``work`` to the entries of all tables, times the ranks that each counts.
+        """
         tables = _Tables(self, limit, n_states)
-        cost = inf
-        if all(map(tables.add_group, range(len(self.groups)))):
-            cost, choice = least_sum(tables.tables)
-        if cost == inf:
+        is_below = all(map(tables.add_group, range(len(self.groups))))
+        sizes = [table.costs.size for table in tables.tables]
+        self.work = float(sum(sizes)) * self.machine.n_processes
+        if not is_below:
             return _Solution(None, tables.n_left_out, tables.is_exact)
+        least = bounded_least_sum(tables.tables, tables.blocks(), MAX_JOINED)
+        is_exact = tables.is_exact and least.is_exact
+        if least.total == inf:
+            return _Solution(None, tables.n_left_out, is_exact)
         schedules = []
         for at, group in enumerate(self.groups):
-            axes = self.maps[at].axes(tables.rows[at][choice[f"m{at}"]])
+            axes = self.maps[at].axes(tables.rows[at][least.choices[f"m{at}"]])
             tensor = group.output.tensor
             if tensor in tables.results:
-                result = tables.results[tensor][choice[f"d{at}"]]
+                result = tables.results[tensor][least.choices[f"d{at}"]]
             else:  # nobody reads it
                 result = spread_result(group, axes, self.machine, self.extents)
             schedules.append(GroupSchedule(self.machine, axes, result))
-        best = SearchResult(cost, tuple(schedules), tables.is_exact)
-        return _Solution(best, tables.n_left_out, tables.is_exact)
+        bound = least.total if is_exact else self.lower_bound
+        best = SearchResult(least.total, tuple(schedules), bound)
+        return _Solution(best, tables.n_left_out, is_exact)
 
     def result_choices(self, at: int, row: int) -> list[Distribution]:
         """Return where the result of a map can be; cached for wider searches."""
@@ -322,6 +410,15 @@ class _Tables:
         self.below: dict[str, tuple[NDArray[np.float64], float]] = {}
         self.producer = {g.output.tensor: at for at, g in enumerate(space.groups)}
 
+    def blocks(self) -> list[list[str]]:
+        """Return the variables of each group: its map, its result, what it needs."""
+        blocks = [[f"m{at}"] for at in range(len(self.space.groups))]
+        for tensor in self.results:
+            blocks[self.producer[tensor]].append(f"d{self.producer[tensor]}")
+        for tensor, k in self.needs:
+            blocks[self.space.uses[tensor][k][0]].append(f"{tensor}:{k}")
+        return blocks
+
     def add_group(self, at: int) -> bool:
         """Return False if nothing with this group is below the limit."""
         maps = self.space.maps[at]
@@ -343,7 +440,7 @@ class _Tables:
         for access, need in zip(inputs, needs, strict=True):
             before = self.below[access.tensor][0]
             before = before - before.min()
-            extra = self._moved_elements(access, need, before, max_cost - bound)
+            extra = self._moved_elements(access, need)
             edges.append(extra)
             bound = bound + (extra + before[:, None]).min(axis=0)[need.of_map]
         is_below = bound < max_cost
@@ -369,35 +466,15 @@ class _Tables:
         number = {need: k for k, need in enumerate(dict.fromkeys(needs))}
         return _Needs(list(number), np.array([number[need] for need in needs]))
 
-    def _moved_elements(
-        self,
-        access: Access,
-        need: _Needs,
-        before: NDArray[np.float64],
-        slack: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Count elements of one copy that are not where they are needed.
-
-        Counting is expensive; where the result cannot be below the limit, all elements
-        are as good.
-
-        Args:
-            before: bound of each distribution of the tensor.
-            slack: for each map, the cost that is left below the limit.
+    def _moved_elements(self, access: Access, need: _Needs) -> NDArray[np.float64]:
+        """Return the cost of elements of one copy that are not where they are needed.
 
         Returns:
             A row for each distribution of the tensor, a column for each need.
         """
-        size = prod(self.space.shape(access))
-        max_slack = np.full(len(need.choices), -inf)
-        np.maximum.at(max_slack, need.of_map, slack)
-        # links may cost nothing, and this divides
-        price = max(self.space.of_another, MIN_PRICE)
-        max_moved = (max_slack[None, :] - before[:, None]) / price
-        min_shared = np.maximum(0.0, size - max_moved)
         shape, sources = self.space.shape(access), self.results[access.tensor]
-        shared = self.space.overlap.table(shape, sources, need.choices, min_shared)
-        return self.space.of_another * (size - shared)
+        shared = self.space.overlap.shared(shape, sources, need.choices)
+        return self.space.of_another * (prod(shape) - shared)
 
     def _add_results(
         self, at: int, rows: NDArray[np.int64], bound: NDArray[np.float64], under: float

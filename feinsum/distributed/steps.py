@@ -1,8 +1,9 @@
-"""Steps: what every rank does, in order, and the lowering of a plan to them.
+"""What every rank does, in order: events of all ranks at once, and steps of each.
 
-A buffer is a named box of a tensor. The lowering emits events for all ranks at once; a
-sink turns them into lists of steps (:class:`StepLists`), which every engine interprets,
-or only counts them (:mod:`feinsum.distributed.counts`). The names of buffers::
+A buffer is a named box of a tensor. :func:`lower` yields events, each with the boxes of
+all ranks as arrays: these are what is counted (:mod:`feinsum.distributed.counts`), and
+grouped into messages. :func:`steps_of` splits an event into the steps of single ranks,
+which every engine interprets. The names of buffers::
 
     A          an operand, or a result, where it is distributed to
     A@1.0.0    what group 1 fetched of its input 0; the last digit alternates between
@@ -22,7 +23,7 @@ For ``out[i] = A[i,j] * x[j]`` with j partitioned over two ranks, rank 0 does::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -143,24 +144,69 @@ class Input:
         }
 
 
-class Sink:
-    """Receives the events of a plan, in execution order; by default it ignores them."""
+# ---- events: all ranks at once
 
-    def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
-        """All ranks with a box allocate a buffer."""
 
-    def move(
-        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
-    ) -> None:
-        """Boxes move between buffers, within a rank or between ranks."""
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """All ranks with a box allocate a buffer."""
 
-    def compute(
-        self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
-    ) -> None:
-        """All ranks with a box of the target compute their leaf."""
+    buffer: str
+    boxes: Boxes
+    is_zero: bool
 
-    def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
-        """Some ranks free a buffer."""
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """Boxes pass from one buffer to another, within a rank or between ranks.
+
+    Attributes:
+        tag: the number of the move: messages of one tag may form a collective.
+        weight: how many moves it stands for, if loops are cut short.
+    """
+
+    source: str
+    target: str
+    overlap: Overlap
+    tag: int
+    is_added: bool
+    weight: float = 1
+
+    @property
+    def is_sent(self) -> NDArray[np.bool_]:
+        """Whether each box passes between two ranks."""
+        is_sent: NDArray[np.bool_] = self.overlap.source != self.overlap.target
+        return is_sent
+
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """All ranks with a box of the target compute their leaf.
+
+    Attributes:
+        is_first: for each rank, whether nothing was written there before.
+        weight: as of a move.
+    """
+
+    group: int
+    inputs: Sequence[Input]
+    target: str
+    boxes: Boxes
+    is_first: NDArray[np.bool_]
+    weight: float = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Some ranks free a buffer."""
+
+    buffer: str
+    ranks: NDArray[np.bool_]
+
+
+Event: TypeAlias = Allocation | Move | Computation | Release
+
+Events: TypeAlias = Iterator[Event]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,30 +219,32 @@ class _Residence:
 
 
 def lower(
-    sink: Sink,
     groups: Sequence[Group],
     schedules: Sequence[GroupSchedule],
     starts: Mapping[str, Distribution],
     extents: Mapping[str, int],
     n_ranks: int,
     outputs: Collection[str] = (),
-) -> None:
-    """Emit what every rank does to a sink.
+    max_steps: int | None = None,
+) -> Events:
+    """Yield what all ranks do, in order.
 
     Operands, and final results, are in buffers with their own names.
 
     Args:
         starts: initial distribution of each operand.
         outputs: results to keep although groups read them.
+        max_steps: of longer sequential loops, so many steps stand for all, in pairs of
+            neighbors all over the loop.
     """
-    lowering = _Lowering(sink, groups, schedules, extents, n_ranks)
+    lowering = _Lowering(groups, schedules, extents, n_ranks, max_steps)
     lowering.permanent = {*starts, *outputs}
     for group in groups:
         for access in group.inputs:
             if access.tensor in starts:
                 lowering.settle(access, starts[access.tensor])
     for number in range(len(groups)):
-        lowering.lower_group(number)
+        yield from lowering.lower_group(number)
 
 
 class _Lowering:
@@ -204,13 +252,13 @@ class _Lowering:
 
     def __init__(
         self,
-        sink: Sink,
         groups: Sequence[Group],
         schedules: Sequence[GroupSchedule],
         extents: Mapping[str, int],
         n_ranks: int,
+        max_steps: int | None = None,
     ) -> None:
-        self.sink, self.groups, self.schedules = sink, groups, schedules
+        self.groups, self.schedules, self.max_steps = groups, schedules, max_steps
         self.extents, self.n_ranks, self.tag = extents, n_ranks, 0
         self.last_use = {
             access.tensor: number
@@ -218,6 +266,7 @@ class _Lowering:
             for access in group.inputs
         }
         self.permanent: set[str] = set()
+        self.weight = 1.0
         self.residences: dict[str, _Residence] = {}
 
     def settle(self, access: Access, distribution: Distribution) -> Boxes:
@@ -226,43 +275,48 @@ class _Lowering:
         self.residences[access.tensor] = _Residence(distribution, boxes)
         return boxes
 
-    def lower_group(self, number: int) -> None:
+    def lower_group(self, number: int) -> Events:
         group, schedule = self.groups[number], self.schedules[number]
         n_inputs, loop = len(group.inputs), schedule.loop
-        needs = [self._needs(group, schedule, t) for t in range(schedule.n_steps)]
+        steps = _sampled_steps(schedule.n_steps, self.max_steps)
+        n_steps, weight = len(steps), schedule.n_steps / len(steps)
+        needs = [self._needs(group, schedule, t) for t in steps]
         # a rank works at a step if no part that it needs is empty
         works = [np.logical_and.reduce([b.is_there for b in row]) for row in needs]
         works_ever = np.logical_or.reduce(works)
-        name, target = self._make_target(group, schedule, works_ever)
+        name, target = self._target(group, schedule, works_ever)
+        yield Allocation(name, target, is_zero=True)
         looped = [
             k for k, a in enumerate(group.inputs) if loop and loop.index in a.indices
         ]
-        whole = {
-            k: self._fetch(number, k, needs[0][k].select(works_ever))
-            for k in range(n_inputs)
-            if k not in looped
-        }
-
-        def fetch_parts(t: int) -> dict[int, Input]:
-            if t == schedule.n_steps:
-                return {}
-            return {
-                k: self._fetch(number, k, needs[t][k].select(works[t]), t)
-                for k in looped
-            }
-
-        prefetched = fetch_parts(0)
-        for t, works_now in enumerate(works):
+        whole: dict[int, Input] = {}
+        for k in range(n_inputs):
+            if k not in looped:
+                boxes = needs[0][k].select(works_ever)
+                whole[k] = yield from self._fetch(number, k, boxes)
+        prefetched: dict[int, Input] = {}
+        begun = np.zeros(self.n_ranks, bool)
+        for t in range(n_steps + 1):
+            parts, prefetched = prefetched, {}
+            self.weight = weight
             # the next part is under way while the leaf computes with this one
-            parts, prefetched = prefetched, fetch_parts(t + 1)
+            for k in looped if t < n_steps else ():
+                boxes = needs[t][k].select(works[t])
+                prefetched[k] = yield from self._fetch(number, k, boxes, t)
+            if t == 0:
+                continue
             inputs = whole | parts
             ordered = [inputs[k] for k in range(n_inputs)]
-            self.sink.compute(number, ordered, name, target.select(works_now))
-            self._free_fetched(number, parts)
-        self._free_fetched(number, whole)
+            boxes = target.select(works[t - 1])
+            is_first = boxes.is_there & ~begun
+            yield Computation(number, ordered, name, boxes, is_first, weight)
+            begun |= boxes.is_there
+            yield from self._free_fetched(number, parts)
+        self.weight = 1.0
+        yield from self._free_fetched(number, whole)
         # before the result is allocated, which lowers the peak
-        self._free_dead_tensors(number)
-        self._finish(group, schedule, name, target)
+        yield from self._free_dead_tensors(number)
+        yield from self._finish(group, schedule, name, target)
 
     def _needs(self, group: Group, schedule: GroupSchedule, step: int) -> list[Boxes]:
         return [
@@ -270,20 +324,21 @@ class _Lowering:
             for access in group.inputs
         ]
 
-    def _make_target(
+    def _target(
         self, group: Group, schedule: GroupSchedule, works: NDArray[np.bool_]
     ) -> tuple[str, Boxes]:
-        """Make the buffer of the leaves: the result, or what becomes it by moving."""
+        """Return the buffer of the leaves: the result, or what becomes it by moving."""
         name = group.output.tensor
         boxes = needed_boxes(schedule, group.output, self.extents, self.n_ranks)
         # leaves are not where the result is to be, or have partial sums
         if schedule.result != schedule.needs(group.output):
             # only ranks that compute have partial sums
-            name, boxes = f"{name}+", boxes.select(works)
-        self.sink.make(name, boxes, is_zero=True)
+            return f"{name}+", boxes.select(works)
         return name, boxes
 
-    def _fetch(self, number: int, k: int, boxes: Boxes, step: int = 0) -> Input:
+    def _fetch(
+        self, number: int, k: int, boxes: Boxes, step: int = 0
+    ) -> Generator[Event, None, Input]:
         """Fetch input k of a group, from where it is to where it is needed.
 
         Nothing moves to ranks whose box is inside one that they hold already. Others
@@ -300,16 +355,16 @@ class _Lowering:
             buffers.append((buffer, is_local))
         if missing.any():
             wanted = boxes.select(missing)
-            self.sink.make(name, wanted, is_zero=False)
+            yield Allocation(name, wanted, is_zero=False)
             distribution = residence.distribution
             labels = _labels(
                 distribution.machine, distribution.copied_axes, self.n_ranks
             )
             overlap = overlaps(residence.boxes, wanted, labels)
             for buffer, present in residence.retained:
-                self._move(buffer, name, overlap.local_part(present), is_added=False)
+                yield self._move(buffer, name, overlap.local_part(present))
                 overlap = overlap.remote_part(present)
-            self._move(tensor, name, overlap, is_added=False)
+            yield self._move(tensor, name, overlap)
             if self._is_retained(number, k):
                 retained = (*residence.retained, (name, wanted))
                 self.residences[tensor] = _Residence(
@@ -327,35 +382,34 @@ class _Lowering:
         return self.last_use[access.tensor] > number or access.tensor in later
 
     def _move(
-        self, source: str, target: str, overlap: Overlap, *, is_added: bool
-    ) -> None:
-        # a tag for each move: messages of one tag may form a collective
+        self, source: str, target: str, overlap: Overlap, is_added: bool = False
+    ) -> Move:
         self.tag += 1
-        self.sink.move(source, target, overlap, self.tag, is_added=is_added)
+        return Move(source, target, overlap, self.tag, is_added, self.weight)
 
-    def _free_fetched(self, number: int, inputs: Mapping[int, Input]) -> None:
+    def _free_fetched(self, number: int, inputs: Mapping[int, Input]) -> Events:
         for k, fetched in inputs.items():
             tensor = self.groups[number].inputs[k].tensor
             name, ranks = fetched.buffers[-1]
             retained = [buffer for buffer, _ in self.residences[tensor].retained]
             # later groups read what is retained; the last of them frees it
             if ranks.any() and name not in retained:
-                self.sink.free(name, ranks)
+                yield Release(name, ranks)
 
-    def _free_dead_tensors(self, number: int) -> None:
+    def _free_dead_tensors(self, number: int) -> Events:
         """Free tensors that no later group uses, except the caller's own."""
         for tensor, last in self.last_use.items():
             if last != number:
                 continue
             residence = self.residences[tensor]
             for name, boxes in residence.retained:
-                self.sink.free(name, boxes.is_there)
+                yield Release(name, boxes.is_there)
             if tensor not in self.permanent:
-                self.sink.free(tensor, residence.boxes.is_there)
+                yield Release(tensor, residence.boxes.is_there)
 
     def _finish(
         self, group: Group, schedule: GroupSchedule, name: str, partial: Boxes
-    ) -> None:
+    ) -> Events:
         """Add or move what leaves wrote to where the result is to be."""
         tensor = group.output.tensor
         result = self.settle(group.output, schedule.result)
@@ -363,11 +417,23 @@ class _Lowering:
         if name == tensor:
             return
         is_added = bool(schedule.summed_axes(group))
-        self.sink.make(tensor, result, is_zero=is_added)
+        yield Allocation(tensor, result, is_zero=is_added)
         copied = tuple(k for k, index in enumerate(schedule.axes) if index is None)
         labels = _labels(schedule.machine, copied, self.n_ranks)
-        self._move(name, tensor, overlaps(partial, result, labels), is_added=is_added)
-        self.sink.free(name, partial.is_there)
+        yield self._move(name, tensor, overlaps(partial, result, labels), is_added)
+        yield Release(name, partial.is_there)
+
+
+def _sampled_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
+    """Return all steps of a loop or, of a longer one, pairs of neighbors.
+
+    >>> list(_sampled_steps(3, 4)), list(_sampled_steps(100, 4))
+    ([0, 1, 2], [0, 1, 98, 99])
+    """
+    if max_steps is None or n_steps <= max_steps:
+        return range(n_steps)
+    firsts = np.linspace(0, n_steps - 2, max_steps // 2).astype(int)
+    return sorted({int(t) + k for t in firsts for k in (0, 1)})
 
 
 def _labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:
@@ -385,56 +451,48 @@ def _labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:
     return labels
 
 
-class StepLists(Sink):
-    """The sink that writes the lists of steps."""
+# ---- steps: of one rank after another
 
-    def __init__(self, n_ranks: int) -> None:
-        self.lists: list[list[Step]] = [[] for _ in range(n_ranks)]
-        self._begun: set[tuple[str, int]] = set()
 
-    @property
-    def steps(self) -> Steps:
-        return tuple(map(tuple, self.lists))
+def steps_of(event: Event) -> Iterator[tuple[int, Step]]:
+    """Yield the steps of an event, each with its rank."""
+    match event:
+        case Allocation(buffer, boxes, is_zero):
+            for rank, box in boxes.items():
+                yield rank, Make(buffer, box, is_zero)
+        case Move(source, target, overlap, tag, is_added):
+            # sends come first, so that no rank waits for a later send
+            for of, to, box in overlap.boxes():
+                if of != to:
+                    yield of, Send(to, source, box, tag)
+            receive = Reduce if is_added else Receive
+            for of, to, box in overlap.boxes():
+                if of == to:
+                    yield to, Take(source, target, box, is_added)
+                else:
+                    yield to, receive(of, target, box, tag)
+        case Computation(group, inputs, target, boxes, is_first):
+            names = [each.names() for each in inputs]
+            for rank, box in boxes.items():
+                sources: list[tuple[str, Box]] = []
+                sides: dict[str, range] = {}
+                for each, buffers in zip(inputs, names, strict=True):
+                    part = each.boxes.box(rank) or ()
+                    sources.append((buffers[rank], part))
+                    sides.update(zip(each.indices, part, strict=True))
+                n_points = box_size(tuple(sides.values()))
+                # the first leaf overwrites the zeros, which saves an addition
+                first = bool(is_first[rank])
+                yield rank, Leaf(group, tuple(sources), target, box, n_points, first)
+        case Release(buffer, ranks):
+            for rank in np.nonzero(ranks)[0].tolist():
+                yield rank, Free(buffer)
 
-    def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
-        for rank, box in boxes.items():
-            self.lists[rank].append(Make(name, box, is_zero))
 
-    def move(
-        self, source: str, target: str, overlap: Overlap, tag: int, *, is_added: bool
-    ) -> None:
-        """Move boxes; sends come first, so that no rank waits for a later send."""
-        for of, to, box in overlap.boxes():
-            if of != to:
-                self.lists[of].append(Send(to, source, box, tag))
-        receive = Reduce if is_added else Receive
-        for of, to, box in overlap.boxes():
-            if of == to:
-                self.lists[to].append(Take(source, target, box, is_added))
-            else:
-                self.lists[to].append(receive(of, target, box, tag))
-
-    def compute(
-        self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
-    ) -> None:
-        buffers = [each.names() for each in inputs]
-        for rank, box in boxes.items():
-            sources = tuple(
-                (names[rank], each.boxes.box(rank) or ())
-                for names, each in zip(buffers, inputs, strict=True)
-            )
-            sides = {
-                index: side
-                for each, (_, part) in zip(inputs, sources, strict=True)
-                for index, side in zip(each.indices, part, strict=True)
-            }
-            n_points = box_size(tuple(sides.values()))
-            # the first leaf overwrites the zeros, which saves an addition
-            is_first = (name, rank) not in self._begun
-            self._begun.add((name, rank))
-            leaf = Leaf(group, sources, name, box, n_points, is_first)
-            self.lists[rank].append(leaf)
-
-    def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
-        for rank in np.nonzero(ranks)[0].tolist():
-            self.lists[rank].append(Free(name))
+def rank_steps(events: Iterable[Event], n_ranks: int) -> Steps:
+    """Return the list of steps of every rank."""
+    lists: list[list[Step]] = [[] for _ in range(n_ranks)]
+    for event in events:
+        for rank, step in steps_of(event):
+            lists[rank].append(step)
+    return tuple(map(tuple, lists))

@@ -33,6 +33,16 @@ def test_json_has_the_plan(run, tmp_path):
     assert [leaf.key for leaf in made.leaves] == [x["key"] for x in document["leaves"]]
 
 
+def test_a_sparse_tensor_is_planned_by_its_entries(run, tmp_path):
+    """Its entries are dealt out; the others move to them."""
+    path = tmp_path / "T.tns"
+    path.write_text("1 1 1 1.0\n2 3 4 2.0\n4 4 4 1.0\n")
+    arguments = ("ijk,ja,ka->ia", "--sizes", "a=16", "--processes", "4")
+    made = json.loads(run("plan", *arguments, "--sparse", str(path), "--json").stdout)
+    assert made["plan"]["nonzeros"] == 3
+    assert made["counts"]["points"] < 2 * 3 * 16
+
+
 def test_failures_have_the_code(run):
     """Too little memory, and sizes that are missing."""
     for extra in (("--memory", "1kB"), ("--memory", "much")):

@@ -16,14 +16,15 @@ from mpi4py import MPI
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
-from feinsum.distributed.cyclic import sparse_leaf
-from feinsum.distributed.local import numpy_leaf, slices
+from feinsum.distributed.local import numpy_leaf
 from feinsum.distributed.mpi import Traffic, run_on_ranks
+from feinsum.distributed.storage import slices
 from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
-from tests.distributed import test_cyclic, test_planned, test_statements
+from tests.distributed import test_statements
 from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.distributed.engine_contract import check_engine
 
 PROGRAMS = test_statements.PROGRAMS
 DTYPES = ("float32", "int64", "complex64")
@@ -89,44 +90,15 @@ def programs() -> dict[str, object]:
     return found
 
 
-def bodies() -> dict[str, object]:
-    """A program whose statements are no einsums: its parts, and what was received."""
-    made, arrays, expected = test_planned.on_processes(SIZE)
-    traffic = Traffic()
-    parts = made.run(blocks_of(made.plan, arrays), COMM, traffic)
-    return {
-        "right": all(
-            is_near(made.plan, parts, expected, one) for one in made.plan.outputs
-        ),
-        "received": traffic.received,
-        "reduced": traffic.reduced,
-    }
-
-
-def prepared() -> dict[str, object]:
-    """A program for whole arrays on rank 0, twice; then for wrong ones."""
-    made, arrays, expected = test_planned.on_processes(SIZE)
-    ready, told = made.prepare("mpi", COMM), []
-    given = None if RANK else arrays
-    first, again = ready.stream([given, given])
-    ready.run(given, lambda *n: told.append(n))
-    refusals = []
-    for wrong in ({}, dict.fromkeys(arrays, np.ones(3))):
-        try:
-            ready.run(None if RANK else wrong)
-        except PlanError as error:
-            refusals.append(str(error))
-    return {
-        "refusals": refusals,
-        "right": RANK > 0
-        or all(
-            np.allclose(outcome.results[name], expected[name])
-            for outcome in (first, again)
-            for name in expected
-        ),
-        "counted": again.report.counted,
-        "told": told,
-    }
+def contract() -> dict[str, object]:
+    """The laws of an engine."""
+    check_engine(
+        lambda made: made.prepare("mpi", COMM, leaf=numpy_leaf),
+        lambda made: made.prepare("mpi", COMM),
+        SIZE,
+        is_root=RANK == 0,
+    )
+    return {"passed": True}
 
 
 def collectives() -> dict[str, object]:
@@ -149,14 +121,6 @@ def inner_product(dtype: str, n: int) -> Plan:
     """Its partial sums are reduced on one rank; the others end with nothing."""
     operands = (feinsum.array(name, (40,), dtype) for name in "AB")
     return plan(feinsum.einsum("i,i->", *operands), processes=n)
-
-
-def is_near(made: Plan, parts, expected, name: str) -> bool:
-    box = made.result_box(RANK, name)
-    if box is None or parts[name] is None:
-        return box is None and parts[name] is None
-    mine = expected[name][slices(box)]
-    return bool(np.allclose(parts[name], mine, rtol=1e-12, atol=1e-12))
 
 
 def is_part(made: Plan, parts, expected, name: str) -> bool:
@@ -212,26 +176,6 @@ def gathered_truth_values() -> tuple[object, np.ndarray]:
 def by_box(array: np.ndarray):
     """Blocks in column-major order: a rank takes them as they are."""
     return lambda box: np.asfortranarray(array[slices(box)])
-
-
-def sparse() -> dict[str, object]:
-    """Tensors dealt out cyclically, and blocks of a wrong shape."""
-    found: dict[str, object] = {}
-    for name, (made, array, factors) in test_cyclic.on_processes(SIZE).items():
-        blocks = test_cyclic.blocks_of(made, factors, RANK)
-        mine = made.split(array)[RANK]
-        part = made.run(mine, blocks, COMM, leaf=sparse_leaf)
-        expected = made.simulate(array, factors)
-        box = made.part(made.terms[-1], RANK)
-        is_right = part is None or np.allclose(part, expected[box])
-        found[name] = {"right": bool(is_right), "held": sum(b.size for b in blocks),
-                       "result": 0 if part is None else part.size}  # fmt: skip
-    wrong = [blocks[0][1:], *blocks[1:]] if RANK == 1 else blocks
-    try:
-        made.run(mine, wrong, COMM, leaf=sparse_leaf)
-    except PlanError as error:
-        found["refused"] = list(error.rules)
-    return found
 
 
 def refused(made: Plan, blocks) -> list[object]:
@@ -296,8 +240,7 @@ def main(what: str) -> None:
         dies(what)
         return
     jobs = {"everything": everything, "programs": programs, "refusals": refusals,
-            "tuned": tuned, "passed": passed, "sparse": sparse,
-            "bodies": bodies, "prepared": prepared,
+            "tuned": tuned, "passed": passed, "contract": contract,
             "collectives": collectives}  # fmt: skip
     found = jobs[what]()
     together = COMM.gather(found)

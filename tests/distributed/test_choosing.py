@@ -28,7 +28,7 @@ from feinsum.distributed.choosing import (
     measured_s,
     prefer_measured,
 )
-from feinsum.distributed.engines import fleet_here
+from feinsum.distributed.fleets import fleet_here
 from feinsum.distributed.groups import default_path
 from feinsum.distributed.planner import paths_of
 from feinsum.errors import InvalidRecordError, PlanError

@@ -15,16 +15,15 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 
-from benchmarks.papers.schedules import named_plan
-from feinsum.distributed import on_dask, plan, plan_program, with_cyclic
+from feinsum.distributed import on_dask, plan, plan_program
 from feinsum.distributed.local import numpy_leaf
 from feinsum.distributed.recorded import random_arrays, record_run
 from feinsum.errors import PlanError
 from feinsum.ir import array
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
-from tests.distributed import test_planned
 from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.distributed.engine_contract import check_engine
 from tests.distributed.test_facts import softmax
 
 N = 3
@@ -59,27 +58,13 @@ def assert_right(made, outcome, einsum, seed=0):
     assert outcome.report.counted == outcome.report.predicted == made.counts.moved
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [("paper", "planned"), ("mttkrp-5-0", "planned"), ("3mm", "deinsum"),
-     ("ttm", "dealt"),
-     ("total", "planned"), ("chain of one", "planned")],
-)  # fmt: skip
-def test_workers_compute_what_numpy_does(client, name, schedule):
-    """Workers receive the counted elements, and progress reports every leaf."""
-    einsum, told = KERNELS[name], []
-    made = (
-        plan(einsum, processes=N)
-        if schedule in ("planned", "dealt")
-        else named_plan(schedule, einsum, processes=N)
+def test_workers_are_an_engine(client):
+    """Workers pass the contract."""
+    check_engine(
+        lambda made: made.prepare("dask", client, leaf=numpy_leaf),
+        lambda made: made.prepare("dask", client),
+        N,
     )
-    made = with_cyclic(made, einsum.indices) if schedule == "dealt" else made
-    ready = made.prepare("dask", client, leaf=numpy_leaf)
-    outcome = ready.run(operands_of(einsum), lambda *n: told.append(n))
-    assert_right(made, outcome, einsum)
-    n_leaves = len(made.groups) * N
-    assert all(total <= n_leaves for _, total in told)
-    assert told[-1][0] == told[-1][1]
 
 
 def sent(dask_worker):
@@ -97,21 +82,6 @@ def test_dask_itself_moves_no_more(client):
     assert 1 <= moved / (8 * made.counts.moved) < 1.02
 
 
-def test_any_bodies_and_reductions(client):
-    """Attention with a mask and shortest paths give the reference's results."""
-    made, arrays, expected = test_planned.on_processes(N)
-    outcome = made.prepare("dask", client).run(arrays)
-    for name, wanted in expected.items():
-        assert np.allclose(outcome.results[name], wanted, rtol=1e-12, atol=1e-12)
-    assert outcome.report.counted == made.counts.moved
-    p = program()
-    D = array("D", (7, 8))
-    p.einsum("ik,jk->ij", D, D, body="x0 + x1", reduction="min", name="two")
-    d = np.random.default_rng(0).random((7, 8))
-    found = p.run(D=d, plan=N, engine="dask", on=client)["two"]
-    assert (found == (d[:, None] + d[None]).min(axis=2)).all()
-
-
 def test_workers_are_recorded(client):
     """The fact has the fleet of workers, and seconds if each has its own core."""
     made, store = plan_program(softmax(), processes=2), InMemoryStore()
@@ -120,24 +90,6 @@ def test_workers_are_recorded(client):
     assert (fact.fleet.engine, fact.fleet.ranks) == ("dask", 2)
     assert fact.counted == made.counts.moved
     assert len(fact.samples_s) == (3 if fact.fleet.is_timed else 0)
-
-
-def test_a_stream_of_inputs_whose_array_is_used_again(client):
-    """Each input gives its own result, although the next run begins earlier."""
-    einsum = KERNELS["1mm"]
-    made = plan(einsum, processes=N)
-    arrays = operands_of(einsum)
-
-    def inputs():
-        for k in range(4):
-            arrays["A"][...] = k
-            yield arrays
-
-    outcomes = made.prepare("dask", client, leaf=numpy_leaf).stream(inputs())
-    for k, outcome in enumerate(outcomes):
-        whole = np.full_like(arrays["A"], k) @ arrays["B"]
-        assert (outcome.results["out"] == whole).all()
-    assert k == 3
 
 
 class DiesOnce:

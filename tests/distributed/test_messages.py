@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import plan
+from feinsum.distributed.boxes import Overlap
 from feinsum.distributed.messages import collectives_of, phases_of
-from feinsum.distributed.steps import Free, Receive, Reduce, Send
+from feinsum.distributed.steps import Free, Move, Send
 from tests.distributed.cases import KERNELS, einsum_of
 
 
@@ -61,44 +63,33 @@ def test_a_collective_stands_for_all_messages_of_its_ranks(name, n):
         assert there == expected
 
 
-BOX, PART = (range(4),), (range(2),)
+def move_of(*pairs, is_added=False):
+    """Return a move of boxes ``range(n)`` from sources to targets."""
+    source, target, n = (np.array(column) for column in zip(*pairs, strict=True))
+    first, end = np.zeros((len(n), 1), np.int64), n[:, None]
+    return Move("A", "t", Overlap(source, target, first, end, (1,)), 1, is_added)
 
 
 @pytest.mark.parametrize(
-    ("rows", "kind"),
+    ("pairs", "kind"),
     [
-        ([[Send(1, "A", BOX, 1), Send(2, "A", BOX, 1)], [], []], "bcast"),
-        ([[Send(1, "A", BOX, 1), Send(2, "A", PART, 1)], [], []], None),
-        ([[Send(1, "A", BOX, 1)], []], None),
-        (
-            [
-                [Send(1, "A", BOX, 1), Send(2, "A", BOX, 1)],
-                [Send(0, "A", PART, 1), Send(2, "A", PART, 1)],
-                [],
-            ],
-            "allgather",
-        ),
-        (
-            [[Send(1, "A", BOX, 1)], [Send(2, "A", BOX, 1)], [Send(0, "A", BOX, 1)]],
-            None,
-        ),
+        ([(0, 1, 4), (0, 2, 4)], "bcast"),
+        ([(0, 1, 4), (0, 2, 2)], None),
+        ([(0, 1, 4)], None),
+        ([(0, 1, 4), (0, 2, 4), (1, 0, 2), (1, 2, 2)], "allgather"),
+        ([(0, 1, 4), (1, 2, 4), (2, 0, 4)], None),
     ],
 )
-def test_patterns(rows, kind):
+def test_patterns(pairs, kind):
     """One rank to all is a broadcast, all to all an allgather, a shift neither."""
-    (found,) = collectives_of(tuple(map(tuple, rows))) or (None,)
+    (found,) = collectives_of([move_of(*pairs)]) or (None,)
     assert (found and found.kind) == kind
 
 
 def test_reductions():
     """Messages that are added form a reduction."""
-    to_one = [[Reduce(1, "t", BOX, 3), Reduce(2, "t", BOX, 3)],
-              [Send(0, "t+", BOX, 3)], [Send(0, "t+", BOX, 3)]]  # fmt: skip
-    (found,) = collectives_of(tuple(map(tuple, to_one)))
+    (found,) = collectives_of([move_of((1, 0, 4), (2, 0, 4), is_added=True)])
     assert (found.kind, found.root) == ("reduce", 0)
-    to_one[0].append(Receive(1, "u", BOX, 4))
-    to_one[1].append(Send(0, "u", BOX, 4))
-    assert len(collectives_of(tuple(map(tuple, to_one)))) == 1
 
 
 @pytest.mark.parametrize("name", ["bmm", *KERNELS])
@@ -108,10 +99,9 @@ def test_phases_have_all_steps_but_sends(name):
     made = plan(KERNELS.get(name, einsum), processes=4)
     if name == "bmm":
         assert made.counts.busy == 3
-    phases = phases_of(made.steps)
-    for row, steps in zip(phases, made.steps, strict=True):
+    phases = phases_of(made.events())
+    for rank, steps in enumerate(made.steps):
+        row = [phase[rank] for phase in phases if rank in phase]
         run = [step for phase in row for step, _ in phase.steps]
         expected = [s for s in steps if not isinstance(s, Send | Free)]
         assert [s for s in run if not isinstance(s, Free)] == expected
-    parcels = {parcel for row in phases for phase in row for parcel in phase.arriving}
-    assert all(parcel.phase < len(phases[parcel.rank]) for parcel in parcels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ import pytest
 
 from benchmarks.papers.schedules import named_plans
 from feinsum.distributed import (
+    Distribution,
     GroupSchedule,
+    Loop,
     Machine,
     Plan,
     Rates,
@@ -23,8 +26,12 @@ from feinsum.distributed import (
     plan,
 )
 from feinsum.distributed.assembly import assemble, starts_of, with_schedules
-from feinsum.distributed.counts import Tally
-from feinsum.distributed.elimination import sum_tables, variables_of
+from feinsum.distributed.counts import tally
+from feinsum.distributed.elimination import (
+    bounded_least_sum,
+    sum_tables,
+    variables_of,
+)
 from feinsum.distributed.grids import grid_plans
 from feinsum.distributed.groups import default_path
 from feinsum.distributed.planner import MAX_TRIED, fewer_processes
@@ -135,9 +142,8 @@ def test_the_choice_is_brute_force(name, sizes):
 
 
 def moved(groups, extents, starts, schedules) -> int:
-    tally = Tally([0] * 4)
-    lower(tally, groups, schedules, starts, extents, 4)
-    return tally.counts().moved
+    events = lower(groups, schedules, starts, extents, 4)
+    return tally(events, [0] * 4).counts().moved
 
 
 @pytest.mark.parametrize("processes", [2, 4, 6, 8, 16, 64])
@@ -360,3 +366,57 @@ def test_rates_decide_how_many_processes_are_idle():
     every = plan(einsum, processes=5).counts
     assert (few.busy, every.busy) == (4, 5)
     assert few.most_received < every.most_received
+
+
+def test_bounded_sums_are_reached_and_exact_where_tables_are_small():
+    """Choices have the returned sum, and no other value of one variable lowers it."""
+    rng = np.random.default_rng(3)
+    names = [f"v{k}" for k in range(8)]
+    for _ in range(40):
+        pairs = [names[k : k + 2] for k in range(7)] + [[names[0], names[-1]]]
+        pairs += [rng.permutation(names)[:2].tolist() for _ in range(4)]
+        tables = [Table(tuple(pair), rng.random((4, 4))) for pair in pairs]
+
+        def total(choices, tables=tables):
+            return sum(t.costs[tuple(choices[v] for v in t.variables)] for t in tables)
+
+        exact, _ = least_sum(tables)
+        for max_entries in (16, 64, 4**8):
+            found = bounded_least_sum(tables, [[name] for name in names], max_entries)
+            assert found.total == pytest.approx(total(found.choices))
+            for name, value in product(names, range(4)):
+                assert total(found.choices | {name: value}) >= found.total - 1e-9
+            assert found.total >= exact - 1e-12
+        assert found.is_exact
+        assert found.total == pytest.approx(exact)
+
+
+def test_no_plan_moves_less_than_the_bound():
+    """A product attains it; a chain has more to move between its groups."""
+    product, chain = einsum_of("ij,jk->ik", every=64), SMALL["2mm"]
+    assert plan(product, processes=8).least_moved == 12288
+    for processes in (2, 4, 8):
+        made = plan(product, processes=processes)
+        assert made.least_moved == made.counts.moved
+        made = plan(chain, processes=processes)
+        assert made.least_moved <= made.counts.moved
+
+
+@pytest.mark.parametrize("name", ["1mm", "paper", "3mm"])
+def test_the_memory_that_would_do_does(name):
+    """A refusal names bytes per process that a plan fits into."""
+    with pytest.raises(PlanError, match="bytes would do") as caught:
+        plan(KERNELS[name], processes=4, memory=64)
+    n_bytes = int(re.search(r"(\d+) bytes would do", str(caught.value))[1])
+    assert plan(KERNELS[name], processes=4, memory=n_bytes).peak_bytes <= n_bytes
+
+
+def test_some_steps_of_a_loop_stand_for_all():
+    """The estimate of a plan with a long loop is about what all of its steps do."""
+    einsum, square = einsum_of("ij,jk->ik", i=32, j=1024, k=32), Machine((2, 2))
+    result = Distribution.parse("ik->ik", square)
+    schedule = GroupSchedule(square, ("i", "k"), result, Loop("j", 256))
+    made = assemble(einsum, {}, 4, ((0, 1),), [schedule])
+    estimate, counts = made.estimate().counts, made.counts
+    assert (estimate.peak, estimate.points) == (counts.peak, counts.points)
+    assert estimate.moved == pytest.approx(counts.moved, rel=0.05)

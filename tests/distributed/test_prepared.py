@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import feinsum
-from feinsum.distributed import ENGINES, ProgramPlan, engines, local, plan
+from feinsum.distributed import ENGINES, ProgramPlan, local, plan
 from feinsum.errors import FeinsumWarning, PlanError, ProgramError
 from feinsum.ir import array
 from feinsum.memory import fresh_memory
 from feinsum.programs import evaluate_program, program
 from tests.distributed import test_planned
 from tests.distributed.cases import KERNELS, by_numpy, operands_of
+from tests.distributed.engine_contract import check_engine
 
 
 def softmax(rows=6, columns=5):
@@ -60,6 +61,13 @@ def test_a_document_with_a_wrong_leaf_is_refused():
     document["plan"]["leaves"][0]["key"] = "fe2-other"
     with pytest.raises(PlanError, match="leaves do not match"):
         ProgramPlan.from_json(json.dumps(document))
+
+
+def test_this_process_is_an_engine():
+    """Ranks in turns pass the contract."""
+    check_engine(
+        lambda made: made.prepare("local"), lambda made: made.prepare("local"), 4
+    )
 
 
 def test_a_report_has_what_was_predicted_and_what_came():
@@ -115,7 +123,7 @@ def test_what_does_not_fit_is_refused():
 def test_blocks_that_are_too_large_are_refused_before_the_run(monkeypatch):
     """Blocks that are too large raise an error with the rule ``memory``."""
     made = plan(KERNELS["1mm"], processes=4)
-    monkeypatch.setattr(engines, "free_bytes", lambda: 1000)
+    monkeypatch.setattr(local, "free_bytes", lambda: 1000)
     with pytest.raises(PlanError, match=r"take [\d,]+ bytes; 1,000 are free") as caught:
         made.prepare().run(operands_of(KERNELS["1mm"]))
     assert caught.value.rules == ("memory",)

@@ -13,7 +13,6 @@ import feinsum
 from feinsum.cli import app
 from feinsum.db import open_store
 from feinsum.distributed import plan_program, with_cyclic
-from feinsum.distributed.engines import RankLocation, fleet_here, fleet_of
 from feinsum.distributed.facts import (
     check_of,
     compare_samples,
@@ -21,8 +20,9 @@ from feinsum.distributed.facts import (
     sample_boxes,
     tolerance_of,
 )
-from feinsum.distributed.local import slices
+from feinsum.distributed.fleets import RankLocation, fleet_here, fleet_of
 from feinsum.distributed.recorded import random_arrays, record_run
+from feinsum.distributed.storage import slices
 from feinsum.errors import PlanError, WrongResultError
 from feinsum.programs import multi_head_attention, program
 from feinsum.records import InMemoryStore, PlanRecord, judge

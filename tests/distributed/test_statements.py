@@ -24,11 +24,11 @@ from feinsum.distributed import (
 )
 from feinsum.distributed.assembly import starts_of
 from feinsum.distributed.boxes import Boxes, overlaps
-from feinsum.distributed.counts import Tally
-from feinsum.distributed.local import slices
+from feinsum.distributed.counts import tally
 from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.search import best_schedules
 from feinsum.distributed.steps import lower
+from feinsum.distributed.storage import slices
 from feinsum.errors import PlanError
 from tests.distributed.cases import count_steps, einsum_of
 
@@ -139,10 +139,9 @@ def test_no_legal_schedule_changes_a_result(name):
 
 
 def moved(program, schedules, n_ranks: int) -> int:
-    tally = Tally([0] * n_ranks)
     starts = starts_of(program.dtypes, program.groups, schedules, program.extents)
-    lower(tally, program.groups, schedules, starts, program.extents, n_ranks)
-    return tally.counts().moved
+    events = lower(program.groups, schedules, starts, program.extents, n_ranks)
+    return tally(events, [0] * n_ranks).counts().moved
 
 
 @pytest.mark.parametrize("name", ["read twice", "wanted and read", "gradients"])
