@@ -7,8 +7,6 @@ import re
 import signal
 import socket
 import threading
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -46,17 +44,10 @@ def server(database, secret, tmp_path_factory):
         yield found
 
 
-def ask(server, path, *, secret=None, body=None, method=None):
+def ask(server, path, *, secret=None, body=None):
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    request = Request(server.url + path, body, headers, method=method)
-    try:
-        with urlopen(request, timeout=PATIENCE_S) as answer:
-            return answer.status, answer.read()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read()
+    answer = server.ask("GET" if body is None else "POST", path, body, headers)
+    return answer.status, answer.body
 
 
 def test_every_worker_knows_what_one_took(server, secret):
