@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
+from shlex import quote
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from feinsum.db.server import Order
 from feinsum.errors import InvalidRequestError, NoSuchRouteError, RecordNotFoundError
@@ -145,7 +146,10 @@ def _search(
 
 @page("/workloads/{key}")
 def workload(
-    key: Annotated[str, Path(max_length=200)], service: TheService, _: Reading
+    request: Request,
+    key: Annotated[str, Path(max_length=200)],
+    service: TheService,
+    _: Reading,
 ) -> Response:
     """The recipes of a workload, ranked on each device."""
     store = service.store
@@ -161,6 +165,8 @@ def workload(
         here="workloads",
         listed=listed,
         words=notation_of(listed.text),
+        # quoted for a shell: facts are written by others
+        command=f"feinsum tune {quote(listed.text)} --database {request.base_url}",
         drawing=drawing_of(listed.text),
         chart=ranking_of(facts, _limits(service, facts)),
         n_unread=max(0, listed.n_facts - len(facts)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -104,6 +105,15 @@ def test_a_workload_shows_the_ranking_of_each_device(reader):
     assert "as 1, but block=8" in rows[1][1]
     (row,) = next(r for r in (rows_of(page, k) for k in range(2)) if len(r) == 1)
     assert (row[3], row[5]) == ("2.50×", "unknown")
+
+
+def test_a_command_to_tune_can_be_copied(reader):
+    """A shell reads the text of the workload, with its bars and brackets, as one."""
+    page = get(reader, f"/workloads/{KEY}")
+    (command,) = (e for e in page.iter("pre") if e.get("id") == "command")
+    words = shlex.split("".join(command.itertext()))
+    assert words[:3] == ["feinsum", "tune", form_of(*MATVEC).text]
+    assert words[3:] == ["--database", "http://testserver/"]
 
 
 def test_a_workload_has_one_table_and_one_axis(reader):
