@@ -54,8 +54,8 @@ from feinsum.records import (  # noqa: E402
     TransformSpec,
     TuningRecord,
 )
-from feinsum.service.examples import DEVICE, PEAKS, PLAN, RECORD  # noqa: E402
 from feinsum.service.paging import to_cursor  # noqa: E402
+from tests.service.examples import DEVICE, PEAKS, PLAN, RECORD  # noqa: E402
 
 MOST_BYTES = 50 * 10**6
 MOST_S = 0.1
@@ -237,7 +237,7 @@ def _lists() -> Iterator[Probe]:
 
 
 def _pages() -> Iterator[Probe]:
-    for path in ("/", "/workloads", "/devices", "/demand", "/retractions", "/plans"):
+    for path in ("/", "/workloads", "/devices", "/coverage", "/plans"):
         yield Probe("page", path, path)
     fact = long_fact(0)
     yield Probe("crowded", "/workloads/{key}", f"/workloads/{CROWDED}")

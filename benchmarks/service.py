@@ -41,7 +41,7 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db import open_store
 from feinsum.db.remote.layer import BUDGET_MS
 from feinsum.records import TransformSpec, TuningRecord
-from feinsum.service.examples import DEVICE, RECORD
+from tests.service.examples import DEVICE, RECORD
 
 PER_WORKLOAD = 4
 """Facts of one workload: two recipes on two devices."""

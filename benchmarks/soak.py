@@ -43,7 +43,7 @@ from benchmarks.service import (
 )
 from feinsum.canonical import WorkloadKey
 from feinsum.records import to_json
-from feinsum.service.examples import RECORD
+from tests.service.examples import RECORD
 
 FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "soak.png"
 CACHE_MB = 32

@@ -20,11 +20,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, zip_longest
-from typing import Literal, TypeAlias, TypeVar, get_args
+from itertools import chain, islice, repeat, zip_longest
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from feinsum.db.server import StoredFact, Summary
 from feinsum.errors import InvalidRequestError
@@ -101,7 +101,7 @@ class DeviceQuery:
             _check_name(name, getattr(self, name))
 
     def nearness(self, device: Device, devices: Mapping[str, Device]) -> Nearness:
-        """How near a device is.
+        """Return how near a device is.
 
         Args:
             devices: all by id, for the architecture of the one that is named.
@@ -140,6 +140,7 @@ class Answer:
 
     @cached_property
     def compressed(self) -> bytes:
+        """The body compressed with gzip."""
         # without a time in its head: equal answers are equal bytes
         return gzip.compress(self.body, compresslevel=5, mtime=0)
 
@@ -149,31 +150,20 @@ class Answer:
         return len(self.body) * 7 // 5 + 500
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A fact that may be in an answer.
 
     Attributes:
         position: in the ranking of its nearness; None if its recipe was no
             faster than the untransformed kernel.
+        level: trusted facts go first, then those whose transform every client has.
     """
 
     fact: StoredFact
+    record: TuningRecord
     nearness: Nearness
     position: int | None
-
-    @property
-    def record(self) -> TuningRecord:
-        return self.fact.record
-
-    @property
-    def recipe(self) -> tuple[TransformSpec, str]:
-        return self.record.spec, self.record.workload_text
-
-    @property
-    def is_shipped(self) -> bool:
-        """Whether every client of this release has its transform."""
-        return (self.record.spec.name, self.record.spec.version) in SHIPPED
+    level: tuple[bool, bool]
 
 
 def answer_of(
@@ -182,7 +172,7 @@ def answer_of(
     target: DeviceQuery,
     devices: Mapping[str, Device],
 ) -> Answer | None:
-    """The facts that may serve, by nearness and rank; None if there is none.
+    """Return the facts that may serve, by nearness and rank; None if there is none.
 
     Trusted facts precede all others (:mod:`feinsum.db.server.trust`); among either,
     transforms of this package precede others. Trusted facts that measured the same
@@ -203,26 +193,30 @@ def answer_of(
     # a page behind the last one is a miss as well
     if not shown:
         return None
-    # the cursor counts facts: they have an order that a new fact rarely changes
-    end = target.start + len(shown)
-    recipes = {candidate.recipe for candidate in shown}
+    recipes = {candidate.record.recipe for candidate in shown}
     slower = [
         c
         for c in candidates
-        if c.position is None and c.record.is_trusted and c.recipe in recipes
+        if c.position is None and c.record.is_trusted and c.record.recipe in recipes
     ]
     slower = sorted(slower, key=lambda c: c.record.id)[:MAX_FACTS]
-    lists = (
-        sorted(shown, key=lambda candidate: _order(candidate, target)),
-        list(_fitting(slower, MAX_SLOWER_BYTES)),
-    )
-    return _written(workload, lists, to_cursor(end) if end < len(chosen) else None)
+
+    def order(candidate: _Candidate) -> tuple[bool, int, bool, int | None]:
+        is_untrusted, is_foreign = candidate.level
+        distance = target.accepted.index(candidate.nearness)
+        return is_untrusted, distance, is_foreign, candidate.position
+
+    # the cursor counts facts: they have an order that a new fact rarely changes
+    end = target.start + len(shown)
+    following = to_cursor(end) if end < len(chosen) else None
+    lists = sorted(shown, key=order), list(_fitting(slower, MAX_SLOWER_BYTES))
+    return _written(workload, lists, following)
 
 
 def _candidates(
     facts: Iterable[StoredFact], target: DeviceQuery, devices: Mapping[str, Device]
 ) -> list[_Candidate]:
-    """The facts that the policy accepts, of each nearness the ranked ones first."""
+    """Return the facts that the policy accepts, of each nearness ranked ones first."""
     groups: dict[Nearness, dict[str, StoredFact]] = {n: {} for n in target.accepted}
     for fact in facts:
         nearness = target.nearness(fact.record.environment.device, devices)
@@ -231,100 +225,96 @@ def _candidates(
     candidates = []
     for nearness, group in groups.items():
         ranking = rank([fact.record for fact in group.values()])
-        for position, record in enumerate(ranking):
-            candidates.append(_Candidate(group.pop(record.id), nearness, position))
-        candidates += [_Candidate(fact, nearness, None) for fact in group.values()]
+        ranked = [group.pop(record.id) for record in ranking]
+        positions = chain(range(len(ranked)), repeat(None))
+        for fact, position in zip((*ranked, *group.values()), positions, strict=False):
+            record = fact.record
+            is_foreign = (record.spec.name, record.spec.version) not in SHIPPED
+            level = not record.is_trusted, is_foreign
+            candidates.append(_Candidate(fact, record, nearness, position, level))
     return candidates
 
 
-def _written(
-    workload: str,
-    lists: tuple[list[_Candidate], list[_Candidate]],
-    following: str | None,
-) -> Answer:
-    facts, slower = (",".join(map(_entry, candidates)) for candidates in lists)
-    cursor = json.dumps(following)
-    body = (
-        f'{{"workload":{json.dumps(workload)},"facts":[{facts}],"slower":[{slower}],'
-        f'"next":{cursor}}}'
-    )
-    states = [[(c.nearness, c.fact.state) for c in candidates] for candidates in lists]
-    # of the states of facts, which change with their trust
-    content = repr((workload, states, cursor))
-    digest = hashlib.sha256(content.encode()).hexdigest()[:32]
-    # a weak tag: the compressed body has the same one
-    return Answer(f'W/"{digest}"'.encode(), body.encode())
-
-
-def _entry(candidate: _Candidate) -> str:
-    # the document is stored as text, and is sent as it is
-    record = candidate.record
-    return (
-        f'{{"id":"{record.id}","nearness":"{candidate.nearness}",'
-        f'"is_trusted":{json.dumps(record.is_trusted)},'
-        f'"document":{candidate.fact.document}}}'
-    )
-
-
-def _order(candidate: _Candidate, target: DeviceQuery) -> tuple[bool, int, bool, int]:
-    """Trusted facts first, then near ones, shipped transforms, and fast recipes."""
-    assert candidate.position is not None
-    return (
-        not candidate.record.is_trusted,
-        target.accepted.index(candidate.nearness),
-        not candidate.is_shipped,
-        candidate.position,
-    )
-
-
-def _fair_choice(ranking: Iterable[_Candidate]) -> list[_Candidate]:
-    """The facts of a ranking to answer: the trusted ones, then the others.
+def _fair_choice(ranking: Iterable[_Candidate]) -> Iterable[_Candidate]:
+    """Return the facts of a ranking to answer: the trusted ones, then the others.
 
     Of either, those of shipped transforms come first, recorders and kinds of device in
     turn. A client prefers devices like its own, however fast recipes are on others, and
     nobody may fill an answer alone.
     """
     n_alike: Counter[tuple[str, str, TransformSpec]] = Counter()
-    # trusted and shipped, to recorder, to platform and microarchitecture
-    queues: dict[tuple[bool, bool], dict[str, dict[object, list[_Candidate]]]] = {
-        (True, True): {},
-        (True, False): {},
-        (False, True): {},
-        (False, False): {},
-    }
+    levels: dict[tuple[bool, bool], list[_Candidate]] = {}
     for candidate in ranking:
-        record, recorder = candidate.record, candidate.fact.recorder
-        device = record.environment.device
-        alike = recorder, device.id, record.spec
+        recorder, record = candidate.fact.recorder, candidate.record
+        alike = recorder, record.environment.device.id, record.spec
         n_alike[alike] += 1
         # the ranking has the best ones first, so these are kept
         if n_alike[alike] <= MAX_ALIKE:
-            recorders = queues[record.is_trusted, candidate.is_shipped]
-            kind = device.platform, device.microarchitecture
-            recorders.setdefault(recorder, {}).setdefault(kind, []).append(candidate)
+            levels.setdefault(candidate.level, []).append(candidate)
+
+    def kind(candidate: _Candidate) -> object:
+        device = candidate.record.environment.device
+        return device.platform, device.microarchitecture
+
     in_turn = (
         candidate
-        for recorders in queues.values()
-        for candidate in _in_turn(
-            _in_turn(kinds.values()) for kinds in recorders.values()
-        )
+        for level in sorted(levels)
+        for candidate in _by_turns(levels[level], lambda c: c.fact.recorder, kind)
     )
-    return list(islice(in_turn, MAX_FACTS))
+    return islice(in_turn, MAX_FACTS)
 
 
-def _in_turn(queues: Iterable[Iterable[T]]) -> Iterator[T]:
-    """The first of each queue, then the second of each, and so on.
+def chosen_ids(
+    summaries: Iterable[Summary], target: DeviceQuery, devices: Mapping[str, Device]
+) -> list[str]:
+    """Return ids of the facts to consider, for a workload with very many.
 
-    >>> list(_in_turn(["abc", "de"]))
-    ['a', 'd', 'b', 'e', 'c']
+    Trusted facts go before others. Recorders have equal shares, and within one shipped
+    transforms go before others, near devices before others, and fast recipes before
+    slow ones.
     """
+    ordered: list[tuple[tuple[bool, int, float], Summary]] = []
+    for summary in summaries:
+        device = devices.get(summary.device_id)
+        nearness = target.nearness(device, devices) if device else None
+        if nearness in target.accepted:
+            transform = summary.transform_name, summary.transform_version
+            distance = target.accepted.index(nearness)
+            order = transform not in SHIPPED, distance, -summary.speedup
+            ordered.append((order, summary))
+    ordered.sort(key=lambda pair: pair[0])
+    chosen: list[str] = []
+    n_bytes = 0
+    for is_trusted in (True, False):
+        share = [s for _, s in ordered if bool(s.is_trusted) == is_trusted]
+        for summary in _by_turns(share, lambda summary: summary.recorder):
+            n_bytes += summary.n_bytes
+            # one fact at least, however long
+            if chosen and (n_bytes > MAX_READ_BYTES or len(chosen) >= MAX_READ_FACTS):
+                return chosen
+            chosen.append(summary.id)
+    return chosen
+
+
+def _by_turns(
+    items: Iterable[T], owner: Callable[[T], object], *owners: Callable[[T], object]
+) -> Iterator[T]:
+    """Yield items so that their owners take turns, and within one the next owners.
+
+    >>> "".join(_by_turns(["a1", "a2", "a3", "b1"], lambda item: item[0]))
+    'a1b1a2a3'
+    """
+    queues: dict[object, list[T]] = {}
+    for item in items:
+        queues.setdefault(owner(item), []).append(item)
+    inner = [_by_turns(q, *owners) if owners else q for q in queues.values()]
     missing = object()
-    for row in zip_longest(*queues, fillvalue=missing):
+    for row in zip_longest(*inner, fillvalue=missing):
         yield from (item for item in row if item is not missing)  # type: ignore[misc]
 
 
 def _fitting(candidates: Iterable[_Candidate], max_bytes: int) -> Iterator[_Candidate]:
-    """The first facts whose documents fit; at least one."""
+    """Yield the first facts whose documents fit; at least one."""
     n_bytes = 0
     for k, candidate in enumerate(candidates):
         n_bytes += len(candidate.fact.document)
@@ -333,47 +323,36 @@ def _fitting(candidates: Iterable[_Candidate], max_bytes: int) -> Iterator[_Cand
         yield candidate
 
 
-def chosen_ids(
-    summaries: Iterable[Summary], target: DeviceQuery, devices: Mapping[str, Device]
-) -> list[str]:
-    """Ids of the facts to consider, for a workload with very many.
-
-    Trusted facts go before others. Recorders have equal shares, and within one shipped
-    transforms go before others, near devices before others, and fast recipes before
-    slow ones.
-    """
-    shares: dict[bool, dict[str, list[Summary]]] = {True: {}, False: {}}
-
-    def distance(summary: Summary) -> int | None:
-        device = devices.get(summary.device_id)
-        nearness = target.nearness(device, devices) if device else None
-        return target.accepted.index(nearness) if nearness in target.accepted else None
-
-    def order(summary: Summary) -> tuple[bool, int | None, float]:
-        transform = summary.transform_name, summary.transform_version
-        return transform not in SHIPPED, distance(summary), -summary.speedup
-
-    for summary in summaries:
-        if distance(summary) is not None:
-            recorders = shares[bool(summary.is_trusted)]
-            recorders.setdefault(summary.recorder, []).append(summary)
-    in_turn = (
-        _in_turn(sorted(share, key=order) for share in recorders.values())
-        for recorders in shares.values()
+def _written(
+    workload: str,
+    lists: tuple[list[_Candidate], list[_Candidate]],
+    following: str | None,
+) -> Answer:
+    # documents are stored as text, and are sent as they are
+    facts, slower = (
+        ",".join(
+            f'{{"id":"{c.record.id}","nearness":"{c.nearness}",'
+            f'"is_trusted":{json.dumps(c.record.is_trusted)},'
+            f'"document":{c.fact.document}}}'
+            for c in candidates
+        )
+        for candidates in lists
     )
-    chosen: list[str] = []
-    n_bytes = 0
-    for summary in chain.from_iterable(in_turn):
-        n_bytes += summary.n_bytes
-        # one fact at least, however long
-        if chosen and (n_bytes > MAX_READ_BYTES or len(chosen) >= MAX_READ_FACTS):
-            break
-        chosen.append(summary.id)
-    return chosen
+    cursor = json.dumps(following)
+    body = (
+        f'{{"workload":{json.dumps(workload)},"facts":[{facts}],"slower":[{slower}],'
+        f'"next":{cursor}}}'
+    )
+    # of the states of facts, which change with their trust
+    states = [[(c.nearness, c.fact.state) for c in candidates] for candidates in lists]
+    content = repr((workload, states, cursor))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:32]
+    # a weak tag: the compressed body has the same one
+    return Answer(f'W/"{digest}"'.encode(), body.encode())
 
 
 def check_key(workload: str) -> str:
-    """A workload key that can be one.
+    """Return a workload key that can be one.
 
     Raises:
         InvalidRequestError: if it cannot.

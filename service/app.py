@@ -16,50 +16,40 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from threading import Condition
 from typing import Any
 
+from cachetools import TTLCache, cached
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
 
-from feinsum.db.server import DemandLimits, Scope, open_serving_store
+from feinsum.db.server import DemandLimits, open_serving_store
 from feinsum.service.demand import MissCounter
 from feinsum.service.keys import KeyRing
 from feinsum.service.lookup import Lookup
-from feinsum.service.middleware import Admission, RateLimit, RequestLog
-from feinsum.service.openapi import SECURITY, Problem
+from feinsum.service.middleware import Admission, RequestLog
 from feinsum.service.pages.routes import router as pages
-from feinsum.service.problems import add_problems
-from feinsum.service.routes import (
-    best,
-    canonicalization,
-    documents,
-    lists,
-    operation,
-    retractions,
-)
+from feinsum.service.problems import ALWAYS, Problem, add_problems, problems
+from feinsum.service.routes import best, canonicalization, documents, lists
 from feinsum.service.settings import Settings, read_settings
-from feinsum.service.state import Notations, Service
+from feinsum.service.state import Service
 
 ROUTERS = (
     best.router,
     documents.router,
-    retractions.router,
     lists.router,
     canonicalization.router,
-    operation.router,
     pages,
 )
 
-DAY_S = 86400
-
-MAX_VALUES = 10
-"""Values that a body without a key may have for each workload of a full batch."""
+NOTATIONS_S = 2.0
+"""How long the notations of all workloads are assumed not to have changed."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application over one database; it is opened here and closed at the end.
+    """Make the application over one database, which is closed at its end.
 
     Args:
         settings: those of the environment by default.
@@ -80,6 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url="/openapi.json",
         telemetry={"tracing": False, "metrics": False, "logs": False},
         generate_unique_id_function=lambda route: route.name,
+        responses=problems(*ALWAYS),
     )
     # routes find the parts of the service by the request, so that tests may have
     # several
@@ -87,28 +78,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.include_router(documents.removed)
-    add_problems(app, _routes())
-    # FastAPI composes the document anew; ours adds problems and keys, once
-    app.openapi = partial(_description, app)  # type: ignore[method-assign]
+    routes = [route for router in ROUTERS for route in router.routes]
+    add_problems(app, [route for route in routes if isinstance(route, Route)])
+    app.openapi = partial(_describe, app)  # type: ignore[method-assign]
     # the last one added is outermost: requests are logged before anything else
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(best.Shortcut)
-    app.add_middleware(
-        Admission,
-        keys=KeyRing(service.store.key, _anonymous_scopes(settings)),
-        rate=RateLimit(settings.rate_per_s, settings.burst),
-        max_body_bytes=settings.max_body_bytes,
-        max_values=MAX_VALUES * settings.max_batch,
-        body_s=settings.body_s,
-        quota=_quota(settings),
-    )
+    keys = KeyRing(service.store.key, settings.anonymous_scopes)
+    app.add_middleware(Admission, keys=keys, settings=settings)
     app.add_middleware(RequestLog)
     return app
-
-
-def _routes() -> list[Route]:
-    routes = [route for router in ROUTERS for route in router.routes]
-    return [route for route in routes if isinstance(route, Route)]
 
 
 def _service(settings: Settings) -> Service:
@@ -118,9 +97,11 @@ def _service(settings: Settings) -> Service:
     limits = DemandLimits(
         settings.max_demands, settings.max_demands_of_caller, settings.demand_days
     )
-    write = partial(store.add_misses, limits=limits)
-    notations = Notations(store.notations)
-    return Service(settings, store, lookup, MissCounter(write), notations)
+    misses = MissCounter(partial(store.add_misses, limits=limits))
+    # with a condition, of many concurrent callers one reads and the others wait
+    cache: TTLCache[Any, frozenset[str]] = TTLCache(1, NOTATIONS_S)
+    notations = cached(cache, condition=Condition())(store.notations)
+    return Service(settings, store, lookup, misses, notations)
 
 
 @asynccontextmanager
@@ -142,31 +123,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.store.close()
 
 
-def _quota(settings: Settings) -> RateLimit:
-    """The limit of bytes that one untrusted name may store in a day."""
-    # a bucket of one day: who sent nothing yesterday may send all at once today
-    n_bytes = settings.untrusted_mb_a_day * 2**20
-    return RateLimit(n_bytes / DAY_S, n_bytes)
-
-
-def _anonymous_scopes(settings: Settings) -> frozenset[Scope]:
-    scopes: set[Scope] = set()
-    if settings.anonymous_read:
-        scopes.add("read")
-    if settings.anonymous_record:
-        scopes.add("record")
-    return frozenset(scopes)
-
-
-def _description(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document."""
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document: FastAPI's, with problems and keys."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
         )
-        components = document.setdefault("components", {})
-        components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
-        components["securitySchemes"] = SECURITY
+        components = document["components"]
+        components["schemas"]["Problem"] = Problem.model_json_schema()
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{}, {"key": []}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -48,45 +48,43 @@ class MissCounter:
         self._write = write
         self._forget()
 
+    def _forget(self) -> None:
+        self._counts: Counter[DemandRequest] = Counter()
+        self._texts: dict[WorkloadKey, str] = {}
+        self._of_caller: Counter[str] = Counter()
+        self._n_bytes = 0
+
     def count(self, workload: str, device: str, text: str | None, caller: str) -> None:
         """Count a miss.
 
         A text that is not the workload's is not kept, and nothing that looks like a
         key of the service.
         """
-        miss = DemandRequest(Miss(WorkloadKey(workload), device), caller)
         if any(
-            has_secret(part) or not is_storable(part) for part in (workload, device)
+            has_secret(name) or not is_storable(name) for name in (workload, device)
         ):
             return
+        miss = DemandRequest(Miss(WorkloadKey(workload), device), caller)
         if miss not in self._counts:
             n_bytes = MISS_BYTES + sum(map(getsizeof, (workload, device, caller)))
             # one caller must not fill the memory that all have
-            is_many = self._of_caller[caller] >= MAX_OF_CALLER
-            if is_many or not self._has_room(n_bytes):
+            has_many = self._of_caller[caller] >= MAX_OF_CALLER
+            if has_many or self._n_bytes + n_bytes > MAX_BYTES:
                 return
             self._of_caller[caller] += 1
             self._n_bytes += n_bytes
         self._counts[miss] += 1
         # the text makes a workload tunable by others; the key alone does not
-        if text and self._is_new_text(text, workload):
+        if text and self._is_new_text(text, miss.miss.workload):
             self._n_bytes += getsizeof(text)
             self._texts[miss.miss.workload] = text
 
-    def _has_room(self, n_bytes: int) -> bool:
-        return self._n_bytes + n_bytes <= MAX_BYTES
-
-    def _is_new_text(self, text: str, workload: str) -> bool:
+    def _is_new_text(self, text: str, workload: WorkloadKey) -> bool:
         if workload in self._texts or len(text) > MAX_TEXT:
             return False
+        has_room = self._n_bytes + getsizeof(text) <= MAX_BYTES
         # the cheap check first: canonicalization takes a millisecond
-        return self._has_room(getsizeof(text)) and is_text_of(text, workload)
-
-    def _forget(self) -> None:
-        self._counts: Counter[DemandRequest] = Counter()
-        self._texts: dict[WorkloadKey, str] = {}
-        self._of_caller: Counter[str] = Counter()
-        self._n_bytes = 0
+        return has_room and is_text_of(text, workload)
 
     async def flush(self) -> None:
         """Write what was counted; what cannot be written is dropped and logged."""

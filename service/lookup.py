@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -89,7 +89,7 @@ class ReadBudget:
     is_untouched: bool = True
 
     def affordable(self, sizes: Mapping[str, Size]) -> dict[str, Size]:
-        """The workloads that may be read; the first one always."""
+        """Return the workloads that may be read; the first one always."""
         chosen: dict[str, Size] = {}
         for workload, size in sizes.items():
             n_read = min(size.n_bytes, MAX_READ_BYTES)
@@ -126,7 +126,7 @@ class Lookup:
         self._reading: asyncio.Task[None] | None = None
 
     async def answer(self, query: Query) -> Answer | None:
-        """The answer to one query; None for a miss.
+        """Return the answer to one query; None for a miss.
 
         Raises:
             StoreUnavailableError: if the database cannot be read.
@@ -140,7 +140,7 @@ class Lookup:
     async def answers(
         self, queries: Sequence[Query], budget: ReadBudget | None = None
     ) -> dict[Query, Answer | None]:
-        """The same for many; without those that a budget has no bytes for."""
+        """Return answers to many, without those that a budget has no bytes for."""
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
         answers = {q: cached.answer for q in queries if (cached := self._current(q))}
@@ -192,12 +192,12 @@ class Lookup:
             self._checking = None
 
     def _current(self, query: Query) -> CachedAnswer | None:
-        """The cached answer, if nothing changed since."""
+        """Return the cached answer, if nothing changed since."""
         cached = self._cache.get(query)
         return cached if cached and cached.generation == self._generation else None
 
     def _queued(self, query: Query) -> asyncio.Future[Answer | None]:
-        """The answer once it was read; equal queries are read once."""
+        """Return the answer once it was read; equal queries are read once."""
         if query not in self._waiting:
             self._waiting[query] = asyncio.get_running_loop().create_future()
             if self._reading is None:
@@ -212,7 +212,9 @@ class Lookup:
                 try:
                     answers = await self._read_now(batch)
                 except Exception as error:  # noqa: BLE001  # raised where it is awaited
-                    _fail(futures.values(), error)
+                    for future in futures.values():
+                        if not future.cancelled():
+                            future.set_exception(error)
                     continue
                 for query, future in futures.items():
                     if not future.cancelled():
@@ -246,7 +248,7 @@ class Lookup:
 
 
 def _n_bytes(query: Query, cached: CachedAnswer) -> int:
-    """How much memory a query and its answer take."""
+    """Return how much memory a query and its answer take."""
     workload, target = query
     names = workload, target.device, target.architecture
     n_bytes = QUERY_BYTES + sum(map(getsizeof, names)) + ID_BYTES * len(cached.states)
@@ -260,7 +262,7 @@ def _read(
     devices: Mapping[str, Device],
     budget: ReadBudget | None = None,
 ) -> dict[Query, CachedAnswer]:
-    """The current answers; cached ones stay if the facts are the same.
+    """Return the current answers; cached ones stay if the facts are the same.
 
     Answers beyond the bytes of a budget are left out. Few documents are in memory at a
     time: those of some workloads, or a choice of those of one that has very many.
@@ -296,7 +298,7 @@ def _is_large(size: Size) -> bool:
 
 
 def _batches(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
-    """Workloads that are read as a whole, as many at a time as may be in memory."""
+    """Yield workloads that are read whole, as many at a time as may be in memory."""
     batch: list[str] = []
     n_bytes = 0
     for workload, size in sizes.items():
@@ -309,9 +311,3 @@ def _batches(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
         n_bytes += size.n_bytes
     if batch:
         yield batch
-
-
-def _fail(futures: Iterable[asyncio.Future[Answer | None]], error: Exception) -> None:
-    for future in futures:
-        if not future.cancelled():
-            future.set_exception(error)

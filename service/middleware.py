@@ -44,6 +44,7 @@ from feinsum.service.keys import KeyHolder, KeyRing
 from feinsum.service.metrics import observe
 from feinsum.service.pages.rendering import page_or_problem
 from feinsum.service.problems import problem_of
+from feinsum.service.settings import Settings
 from feinsum.service.texts import without_secrets
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,11 @@ UNLIMITED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 STORING_PATHS = ("/v1/facts", "/v1/plans", "/v1/peaks")
 """What is sent there is stored for good, and counts towards the quota."""
+
+DAY_S = 86400
+
+MAX_VALUES = 10
+"""Values that a body without a key may have for each workload of a full batch."""
 
 MAX_CALLERS = 10_000
 """Rate limits in memory; the one used longest ago is forgotten first."""
@@ -103,7 +109,13 @@ class RequestLog:
             # a problem document cannot replace an answer that has begun
             if status:
                 raise
-            refusal = problem_of(error, _refusal_headers(scope, error))
+            headers = {}
+            # a body may be unread, so that its connection ends
+            if scope["method"] in METHODS_WITH_BODY:
+                headers["Connection"] = "close"
+            if isinstance(error, _RateLimitedError):
+                headers["Retry-After"] = str(math.ceil(error.wait_s))
+            refusal = problem_of(error, headers)
             if refusal.status_code >= 500:
                 logger.exception("request failed", extra=_fields(inner, request_id))
             await page_or_problem(scope, refusal)(scope, receive, send_with_id)
@@ -115,30 +127,18 @@ class Admission:
     """ASGI middleware: refuses callers without a valid key, too often or with too much.
 
     Args:
-        rate: requests of each caller.
-        max_body_bytes: length of a body.
-        max_values: of the JSON of a body without a key.
-        body_s: time for a body to arrive.
-        quota: bytes of stored documents, of each name that is not trusted.
+        keys: recognizes callers.
+        settings: limits of requests, of bodies, and of what is stored.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        keys: KeyRing,
-        rate: RateLimit,
-        max_body_bytes: int,
-        max_values: int,
-        body_s: float,
-        quota: RateLimit,
-    ) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, settings: Settings) -> None:
         self._app = app
         self._keys = keys
-        self._rate = rate
-        self._max_body_bytes = max_body_bytes
-        self._max_values = max_values
-        self._body_s = body_s
-        self._quota = quota
+        self._settings = settings
+        self._rate = RateLimit(settings.rate_per_s, settings.burst)
+        # a bucket of one day: who sent nothing yesterday may send all at once today
+        n_bytes = settings.untrusted_mb_a_day * 2**20
+        self._quota = RateLimit(n_bytes / DAY_S, n_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -154,7 +154,7 @@ class Admission:
         await self._app(scope, receive, send)
 
     async def _caller(self, scope: Scope, headers: Mapping[bytes, bytes]) -> KeyHolder:
-        """The caller of a request that is within the rate.
+        """Return the caller of a request that is within the rate.
 
         The rate counts before the database is read: a key that was not seen lately
         takes from the address, so that guessing keys is limited as well.
@@ -183,45 +183,42 @@ class Admission:
     async def _body(
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
     ) -> bytes:
-        """The whole body, which is short enough, of JSON, and within the quota."""
+        """Read the body, if it is short enough, of JSON, and within the quota."""
+        max_bytes, body_s = self._settings.max_body_bytes, self._settings.body_s
         # before the first byte of the body is read
-        check_length(headers, self._max_body_bytes)
+        check_length(headers, max_bytes)
         check_media_type(headers)
         try:
             # in all: a byte from time to time does not extend it
-            async with asyncio.timeout(self._body_s):
-                body = await read_body(receive, self._max_body_bytes)
+            async with asyncio.timeout(body_s):
+                body = await read_body(receive, max_bytes)
         except TimeoutError:
             raise TooSlowError(
-                f"the body did not arrive within {self._body_s:g} s; send less at once"
+                f"the body did not arrive within {body_s:g} s; send less at once"
             ) from None
         caller = caller_of(scope)
         if not caller.key_id:
-            # a key has an owner who can be asked to stop; others are limited before
-            # parsing
-            check_values(body, self._max_values)
-        if scope["path"] in STORING_PATHS and not caller.is_trusted:
-            self._check_quota(caller, len(body))
-        return body
-
-    def _check_quota(self, caller: KeyHolder, n_bytes: int) -> None:
-        if wait_s := self._quota.wait_s(caller.name, n_bytes):
+            # the owner of a key can be told to stop; others are limited before parsing
+            check_values(body, MAX_VALUES * self._settings.max_batch)
+        is_limited = scope["path"] in STORING_PATHS and not caller.is_trusted
+        if is_limited and (wait_s := self._quota.wait_s(caller.name, len(body))):
             raise _RateLimitedError(
                 wait_s,
                 f"{caller.name[:100]!r} sent as many documents as who is not trusted "
                 f"may store in a day; wait {wait_s:.3g} s, or ask the operator to "
                 "trust the key",
             )
+        return body
 
 
 def caller_of(scope: Scope) -> KeyHolder:
-    """The caller of an admitted request."""
+    """Return the caller of an admitted request."""
     caller: KeyHolder = scope[CALLER]
     return caller
 
 
 def client_id(scope: Scope) -> str:
-    """A name that tells callers apart, for counting; without an address.
+    """Return a name that tells callers apart, for counting; without an address.
 
     Keys of one name are one client, and so are addresses of one network.
     """
@@ -270,7 +267,7 @@ class RateLimit:
 
 
 def network_of(address: str) -> str:
-    """The network whose addresses share a limit.
+    """Return the network whose addresses share a limit.
 
     Everybody has 2**64 addresses of IPv6, so that their first 64 bits count.
 
@@ -292,7 +289,7 @@ def network_of(address: str) -> str:
 
 
 def _digest_start(text: str) -> str:
-    """Sixteen digits that stand for a text."""
+    """Return sixteen digits that stand for a text."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
@@ -343,7 +340,7 @@ def check_values(body: bytes, max_values: int) -> None:
 
 
 async def read_body(receive: Receive, max_bytes: int) -> bytes:
-    """The whole body of a request; reading stops where it gets too long.
+    """Read the body of a request; reading stops where it gets too long.
 
     Raises:
         TooLargeError: if it is longer than ``max_bytes``.
@@ -362,7 +359,7 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """A channel with a body that was read already, and then what comes after it."""
+    """Return a channel with a body that was read, and then what comes after it."""
     is_sent = False
 
     async def receive_again() -> Message:
@@ -389,7 +386,7 @@ def _too_large(length: str, max_bytes: int) -> TooLargeError:
 
 
 def _secret(authorization: bytes, method: str) -> str | None:
-    r"""The key in a header; None if it is of another kind.
+    r"""Return the key in a header; None if it is of another kind.
 
     A browser sends a key as the password of a person. It does so for every form of any
     site that posts here, so that counts for reading only.
@@ -411,18 +408,8 @@ def _secret(authorization: bytes, method: str) -> str | None:
     return pair.partition(":")[2]
 
 
-def _refusal_headers(scope: Scope, error: Exception) -> dict[str, str]:
-    """When to come back; and the end of a connection whose body may be unread."""
-    headers = {}
-    if scope["method"] in METHODS_WITH_BODY:
-        headers["Connection"] = "close"
-    if isinstance(error, _RateLimitedError):
-        headers["Retry-After"] = str(math.ceil(error.wait_s))
-    return headers
-
-
 def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
-    """The id that a proxy sent, if it is harmless, or a new one."""
+    """Return the id that a proxy sent, if it is harmless, or a new one."""
     sent = headers.get(b"x-request-id", b"")
     return sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(8).encode()
 

@@ -1,4 +1,9 @@
-"""Cursors: where a page ended, as text that only the service reads."""
+"""Lists, page by page, for ``/v1`` and for the pages in a browser.
+
+Each page ends with the cursor of the next one: the position of its last entry, as text
+that only the service reads. ``DEVICES.page(store, cursor, 50)`` gives 50 devices and
+the cursor of those that follow.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,22 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from fastapi import Query
 
-from feinsum.db.server import is_cut
-from feinsum.errors import InvalidRequestError
+from feinsum.db.server import (
+    ListedDevice,
+    ListedFact,
+    ListedWorkload,
+    ServingStore,
+    is_cut,
+)
+from feinsum.errors import InvalidRecordError, InvalidRequestError
+from feinsum.records import Demand, Retraction
+from feinsum.records.plausibility import instant
 from feinsum.service.texts import is_storable
 
 T = TypeVar("T")
@@ -28,7 +43,7 @@ Cursor: TypeAlias = Annotated[
 
 
 def to_cursor(*position: str | int) -> str:
-    """A position in a list as text.
+    """Return a position in a list as text.
 
     >>> from_cursor(to_cursor(7, "é"), int, str)
     (7, 'é')
@@ -36,38 +51,8 @@ def to_cursor(*position: str | int) -> str:
     return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
 
 
-def next_cursor(
-    entries: Sequence[T],
-    limit: int,
-    position: Callable[[T], tuple[str | int, ...]],
-    length: Callable[[T], int] = lambda _: 0,
-) -> str | None:
-    """The cursor of what comes after a page; None if the page is not full.
-
-    Args:
-        length: of an entry, for a page may be full of few long ones.
-
-    >>> next_cursor("abc", 3, lambda letter: (letter,)) == to_cursor("c")
-    True
-    >>> next_cursor("abc", 4, lambda letter: (letter,)) is None
-    True
-    """
-    # a full page may be the last one; then the next is empty
-    is_full = len(entries) == limit or is_cut(map(length, entries))
-    return to_cursor(*position(entries[-1])) if is_full else None
-
-
-def key_after(cursor: str | None) -> str:
-    """The key or id before a page; empty for the first page.
-
-    Raises:
-        InvalidRequestError: see :func:`from_cursor`.
-    """
-    return str(from_cursor(cursor, str)[0]) if cursor else ""
-
-
 def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
-    """Inverse of :func:`to_cursor`, for a position of values of these types.
+    """Invert :func:`to_cursor`, for a position of values of these types.
 
     Raises:
         InvalidRequestError: for any other text.
@@ -81,16 +66,103 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         position = None
     is_position = isinstance(position, list)
     is_position = is_position and [type(x) for x in position] == list(kinds)
-    # databases have integers of 32 bits in the columns that are compared
-    if not is_position or any(type(x) is int and abs(x) >= 2**31 for x in position):
+    # Databases compare integers of 32 bits, and texts without NUL and half characters.
+    if not is_position or any(
+        abs(x) >= 2**31 if isinstance(x, int) else not is_storable(x) for x in position
+    ):
         raise InvalidRequestError(
-            f"the cursor {cursor[:50]!r} was given, expected `next` of the previous "
-            "page"
-        )
-    # the text is compared with a column, and PostgreSQL refuses it
-    if any(isinstance(x, str) and not is_storable(x) for x in position):
-        raise InvalidRequestError(
-            "the cursor has a character that no database can store, expected `next` of "
-            "the previous page"
+            f"the cursor {cursor[:50]!a} was given, expected `next` of the "
+            "previous page"
         )
     return tuple(position)
+
+
+def _after_key(cursor: str | None) -> str:
+    """Return the key or id before a page; empty for the first page."""
+    return str(from_cursor(cursor, str)[0]) if cursor else ""
+
+
+def _after_demand(cursor: str | None) -> tuple[Any, ...] | None:
+    return from_cursor(cursor, int, int, str, str) if cursor else None
+
+
+def _after_retraction(cursor: str | None) -> tuple[datetime, str] | None:
+    if not cursor:
+        return None
+    time, last = from_cursor(cursor, str, str)
+    try:
+        return instant(time), last
+    except InvalidRecordError as error:
+        raise InvalidRequestError(f"the cursor names no time: {error}") from None
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """A list that is read page by page.
+
+    Attributes:
+        reader: the method of a store that reads entries: after a position, and how
+            many at most. More arguments filter.
+        position: of an entry, as :func:`to_cursor` takes it.
+        length: of the texts of an entry; few long ones fill a page.
+        after: the position that a cursor names; None for the first page.
+    """
+
+    reader: Callable[[ServingStore], Callable[..., Sequence[T]]]
+    position: Callable[[T], tuple[str | int, ...]]
+    length: Callable[[T], int] = lambda _: 0
+    after: Callable[[str | None], Any] = _after_key
+
+    def page(
+        self, store: ServingStore, cursor: str | None, limit: int, **filters: Any
+    ) -> tuple[Sequence[T], str | None]:
+        """Read a page, and the cursor of the next one if there may be one.
+
+        Raises:
+            InvalidRequestError: if nobody was given the cursor.
+        """
+        entries = self.reader(store)(self.after(cursor), limit, **filters)
+        return entries, next_cursor(entries, limit, self.position, self.length)
+
+
+def next_cursor(
+    entries: Sequence[T],
+    limit: int,
+    position: Callable[[T], tuple[str | int, ...]],
+    length: Callable[[T], int],
+) -> str | None:
+    """Return the cursor of what follows a page; None if the page is not full.
+
+    >>> next_cursor("abc", 3, lambda x: (x,), len) == to_cursor("c")
+    True
+    >>> next_cursor("abc", 4, lambda x: (x,), len) is None
+    True
+    """
+    # a full page may be the last one; then the next is empty
+    is_full = len(entries) == limit or is_cut(map(length, entries))
+    return to_cursor(*position(entries[-1])) if is_full else None
+
+
+WORKLOADS = Listing[ListedWorkload](
+    lambda store: store.page_of_workloads, lambda w: (w.key,), lambda w: len(w.text)
+)
+DEVICES = Listing[ListedDevice](
+    lambda store: store.page_of_devices, lambda d: (d.id,), lambda d: d.n_characters
+)
+FACTS = Listing[ListedFact](
+    lambda store: store.page_of_facts, lambda f: (f.id,), lambda f: len(f.document)
+)
+PLANS = Listing[ListedFact](
+    lambda store: store.page_of_plans, lambda p: (p.id,), lambda p: len(p.document)
+)
+DEMANDS = Listing[Demand](
+    lambda store: store.demands,
+    lambda demand: demand.sort_key,
+    lambda demand: len(demand.workload_text or ""),
+    _after_demand,
+)
+RETRACTIONS = Listing[Retraction](
+    lambda store: store.retractions,
+    lambda retraction: (retraction.retracted_at, retraction.id),
+    after=_after_retraction,
+)

@@ -1,13 +1,22 @@
-"""Problem documents (RFC 9457): every refusal, with the code of an error of ours."""
+"""Problem documents (RFC 9457): every refusal, with the code of an error of ours.
+
+::
+
+    RecordNotFoundError("no fact ...")  ->  404, application/problem+json
+    {"type": "urn:feinsum:problem:record-not-found", "detail": "no fact ...", ...}
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -37,7 +46,7 @@ logger = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 INTERNAL = "internal"
-"""The code of a mistake of ours; it is not of the tree."""
+"""The code of a bug; it is not of the tree."""
 
 STATUS: dict[type[FeinsumError], int] = {
     CanonicalizationError: 422,
@@ -55,7 +64,7 @@ STATUS: dict[type[FeinsumError], int] = {
     WrongContentTypeError: 415,
     WrongMethodError: 405,
 }
-"""The status of each error; 500 for any other."""
+"""The status of each error and its subclasses; 500 for any other."""
 
 OF_HTTP: dict[int, type[ServiceError]] = {
     404: NoSuchRouteError,
@@ -69,10 +78,6 @@ HEADERS: dict[type[FeinsumError], dict[str, str]] = {
     StoreUnavailableError: {"Retry-After": "5"},
 }
 
-
-MAX_QUOTED = 200
-"""Characters that are quoted of one argument."""
-
 HIDDEN: dict[type[FeinsumError], str] = {
     StoreUnavailableError: "the database is unavailable; try again later. The service "
     "logged the reason under the id of the request",
@@ -80,6 +85,42 @@ HIDDEN: dict[type[FeinsumError], str] = {
     "request",
 }
 """Replacements of unforeseen messages, and of those that name the database."""
+
+MAX_QUOTED = 200
+"""Characters that are quoted of one argument."""
+
+ALWAYS = (401, 403, 422, 429, 500, 503)
+"""Problems of every route: of the middleware, of dependencies and of the database."""
+
+OF_BODIES = (408, 413, 415)
+"""Problems of every route that reads a body."""
+
+
+class Problem(BaseModel):
+    """A problem document (RFC 9457).
+
+    Attributes:
+        code: stable; one of ``docs/reference/errors.md``.
+        findings: of a document that is not plausible, each with ``code``, ``given``
+            and ``expected``.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    findings: list[dict[str, str]] = []
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return descriptions of problems, for FastAPI's ``responses``."""
+    # a reference, as a model would be described as application/json
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in statuses
+    }
 
 
 def problem(
@@ -89,7 +130,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
     findings: Sequence[tuple[str, str, str]] = (),
 ) -> Response:
-    """A problem document as an answer; it is never kept by a cache.
+    """Return a problem document as an answer; no cache keeps it.
 
     Args:
         findings: of a document that is not plausible: codes, what was given, what was
@@ -113,28 +154,27 @@ def problem(
 
 
 def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
-    """The problem document of an error; one that nothing foresaw is not quoted."""
+    """Return the problem document of an error; an unforeseen one is not quoted."""
     # its message may quote data or paths: the log has it, the caller does not
     if not isinstance(error, FeinsumError):
         return problem(500, INTERNAL, HIDDEN[FeinsumError], headers)
-    # subclasses have the status of their class
     kind = next((kind for kind in STATUS if isinstance(error, kind)), FeinsumError)
-    status = STATUS.get(kind, 500)
     sent = {**HEADERS.get(kind, {}), **(headers or {})}
     findings = error.findings if isinstance(error, ImplausibleError) else ()
-    return problem(status, error.code, HIDDEN.get(kind, str(error)), sent, findings)
+    detail = HIDDEN.get(kind, str(error))
+    return problem(STATUS.get(kind, 500), error.code, detail, sent, findings)
 
 
 def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
     """Answer every refusal with a problem document, or with a page for browsers.
 
     Args:
-        routes: all that it has, for the header ``Allow``.
+        routes: all of the application, for the header ``Allow``.
     """
 
     async def answer_error(request: Request, error: Exception) -> Response:
         answer = problem_of(error)
-        # refusals are the log of requests; failures need a line of their own
+        # refusals are in the log of requests; failures need a line of their own
         if answer.status_code >= 500:
             logger.error("%s", error)
         return page_or_problem(request.scope, answer)
@@ -142,14 +182,17 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
     async def answer_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 400:
-            answer = problem_of(InvalidRequestError(error.detail))
-            return page_or_problem(request.scope, answer)
+            return await answer_error(request, InvalidRequestError(error.detail))
         kind = OF_HTTP.get(error.status_code, ServiceError)
         detail = f"{request.method} {request.url.path}: {error.detail}"
         headers = dict(error.headers or {})
         if error.status_code == 405:
             # Starlette names the methods of the first route with this path, not of all
-            headers["Allow"] = _allowed(routes, request.scope["path"])
+            path = request.scope["path"]
+            at_path = [route for route in routes if route.path_regex.match(path)]
+            methods = {m for route in at_path for m in route.methods or ()}
+            methods |= {"HEAD"} if "GET" in methods else set()
+            headers["Allow"] = ", ".join(sorted(methods))
         answer = problem(error.status_code, kind.code, detail, headers)
         return page_or_problem(request.scope, answer)
 
@@ -160,19 +203,8 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
             # five suffice to correct a request; a body may have thousands
             for e in error.errors()[:5]
         )
-        return page_or_problem(request.scope, problem_of(InvalidRequestError(detail)))
+        return await answer_error(request, InvalidRequestError(detail))
 
     app.add_exception_handler(FeinsumError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_error)
     app.add_exception_handler(RequestValidationError, answer_bad_arguments)
-
-
-def _allowed(routes: Sequence[Route], path: str) -> str:
-    """The methods that a path takes, as one text."""
-    methods: set[str] = set()
-    for route in routes:
-        if route.path_regex.match(path):
-            methods |= route.methods or set()
-    if "GET" in methods:
-        methods.add("HEAD")
-    return ", ".join(sorted(methods))

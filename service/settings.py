@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from feinsum.db.server import Scope
 from feinsum.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,12 @@ class Settings(BaseSettings):
     max_demands: Number = 100_000
     max_demands_of_caller: Number = 1_000
     demand_days: Annotated[float, Field(gt=0, le=36500)] = 90
+
+    @property
+    def anonymous_scopes(self) -> frozenset[Scope]:
+        """What a caller without a key may do."""
+        scopes: set[Scope] = {"read"} if self.anonymous_read else set()
+        return frozenset(scopes | ({"record"} if self.anonymous_record else set()))
 
 
 def read_settings(**overrides: object) -> Settings:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -38,46 +36,25 @@ MAX_LISTINGS = 2
 """
 
 
-NOTATIONS_CACHE_S = 2.0
-"""How long the notations of all workloads are assumed not to have changed."""
-
-
-class Notations:
-    """How the texts of all workloads begin; read at most every two seconds.
-
-    The first caller after that reads, and the others wait for its result.
-    """
-
-    def __init__(self, read: Callable[[], frozenset[str]]) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._notations: frozenset[str] = frozenset()
-        self._until = 0.0
-
-    def __call__(self) -> frozenset[str]:
-        # pages are made in threads
-        with self._lock:
-            if time.monotonic() >= self._until:
-                self._notations = self._read()
-                self._until = time.monotonic() + NOTATIONS_CACHE_S
-            return self._notations
-
-
 @dataclass(frozen=True)
 class Service:
-    """The parts of one running service."""
+    """The parts of one running service.
+
+    Attributes:
+        notations: reads how the texts of all workloads begin.
+    """
 
     settings: Settings
     store: ServingStore
     lookup: Lookup
     misses: MissCounter
-    notations: Notations
+    notations: Callable[[], frozenset[str]]
     _listings: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_LISTINGS)
     )
 
     async def read_list(self, read: Callable[[], T]) -> T:
-        """What reads a long list, in a thread, once few others do."""
+        """Read a long list in a thread, once few others do."""
         async with self._listings:
             return await run_in_threadpool(read)
 
@@ -115,12 +92,12 @@ class Service:
 
     @property
     def visibility(self) -> str:
-        """Whether caches that many share may keep what was read."""
+        """Whether shared caches may keep what was read."""
         return "public" if self.settings.anonymous_read else "private"
 
 
 async def service_of(request: Request) -> Service:
-    """The service that a request came to."""
+    """Return the service that a request came to."""
     service: Service = request.app.state.service
     return service
 

@@ -18,7 +18,7 @@ def has_secret(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text in which nothing looks like a key any more."""
+    """Return a text in which nothing looks like a key any more."""
     return SECRET.sub("feinsum_...", text)
 
 

@@ -48,7 +48,6 @@ VAGUE = {
 ALLOWED = {
     ("feinsum/records/plausibility.py", "given"),  # a field of documents
     ("db/exchange/garbage.py", "place"),  # likewise
-    ("service/routes/retractions.py", "Asked"),  # a name in the OpenAPI document
 }
 
 PENDING = ("benchmarks",)

@@ -37,14 +37,14 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 def fill(store: SqlStore) -> TuningRecord:
     """Shipped facts and made-up ones; gives a fact of the workload to be shown."""
     known = list(shipped_facts().records())
-    best = min(
-        (r for r in known if r.workload_text.startswith(SHOWN)),
-        key=lambda record: record.measurement.median_s,
-    )
+    shown = (r for r in known if r.workload_text.startswith(SHOWN))
+    # the limits below are those of a CPU
+    on_cpus = (r for r in shown if r.environment.device.kind == "cpu")
+    best = min(on_cpus, key=lambda record: record.measurement.median_s)
     device = best.environment.device
     store.add_all([*known, *made_up(known, best)])
-    peaks = {"<f8": 9.5e10, "<f4": 1.9e11}
-    store.add(DevicePeaks(device, 3.4e10, peaks, "2026-01-01T00:00:00+00:00"))
+    peaks = {"<f8": 2.6e11, "<f4": 5.2e11}
+    store.add(DevicePeaks(device, 6.0e10, peaks, "2026-01-01T00:00:00+00:00"))
     return best
 
 

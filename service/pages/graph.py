@@ -1,8 +1,15 @@
-"""The induced graph of an einsum as shapes and lines of an SVG."""
+"""The induced graph of an einsum as shapes and lines of an SVG.
+
+A vertex for each array, use, axis and index, with edges between them; einsums with
+equal graphs are one workload.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from threading import Lock
+
+from cachetools import LRUCache, cached
 
 from feinsum.drawing.graph.layout import (
     PITCH,
@@ -15,13 +22,12 @@ from feinsum.drawing.graph.layout import (
     svg_path,
 )
 from feinsum.drawing.graph.picture import KINDS, Vertex, picture_of
-from feinsum.service.pages.notation import read
-from feinsum.service.text_cache import cache_by_bytes
+from feinsum.errors import FeinsumError
+from feinsum.ir import from_text
+from feinsum.service.pages.notation import CACHE_BYTES, MAX_TEXT, n_bytes_of
 
 MAX_VERTICES = 200
 """Larger graphs are not drawn: nobody could read them."""
-
-CACHE_BYTES = 16 * 2**20
 
 # the server knows no fonts: a monospaced one has widths that can be computed
 NAME, DATA = 7.3, 5.5
@@ -31,57 +37,57 @@ MARGIN = 8.0
 
 
 @dataclass(frozen=True)
-class VertexView:
-    """A vertex on a page: its kind, label, outline as an SVG path, and position."""
-
-    kind: str
-    name: str
-    data: str
-    outline: str
-    x: float
-    y: float
-
-
-@dataclass(frozen=True)
 class Drawing:
-    """A graph on a sheet, in pixels.
+    """A graph on a sheet, in pixels; without vertices if it cannot be drawn.
 
     Attributes:
+        text: of the workload; with it a cache knows the size of its key.
+        nodes: vertices, with their boxes and their outlines as SVG paths.
+        edges: SVG paths.
         kinds: title and meaning of each kind of vertex that there is.
-        edges: paths.
     """
 
-    width: float
-    height: float
-    nodes: tuple[VertexView, ...]
-    edges: tuple[str, ...]
-    kinds: tuple[tuple[str, str], ...]
+    text: str
+    nodes: tuple[tuple[Vertex, Box, str], ...] = ()
+    edges: tuple[str, ...] = ()
+    kinds: tuple[tuple[str, str], ...] = ()
+    width: float = 0
+    height: float = 0
 
 
-@cache_by_bytes(CACHE_BYTES)
-def drawing_of(text: str) -> Drawing | None:
-    """The graph of a workload; None if that is no einsum, or too large."""
-    einsum = read(text)
+@cached(LRUCache(CACHE_BYTES, n_bytes_of), lock=Lock())
+def drawing_of(text: str) -> Drawing:
+    """Draw the graph of a workload; nothing if that is no einsum, or too large."""
+    try:
+        einsum = from_text(text[: MAX_TEXT + 1])
+    except FeinsumError:
+        return Drawing(text)
     # a cheap bound first: the picture of a large batch takes seconds
-    if einsum is None or einsum.batch_size * einsum.n_operands > MAX_VERTICES:
-        return None
+    is_large = einsum.batch_size * einsum.n_operands > MAX_VERTICES
+    if is_large or len(text) > MAX_TEXT:
+        return Drawing(text)
     picture = picture_of(einsum)
     if len(picture.vertices) > MAX_VERTICES:
-        return None
+        return Drawing(text)
     layout = layout_of(picture)
-    shapes = {v: _shifted(box) for v, box in boxes(picture, layout, _size).items()}
-    nodes = tuple(_node(vertex, shapes[v]) for v, vertex in enumerate(picture.vertices))
-    drawn = [shapes[v] for v in range(len(nodes))]
+    # below the margin, with room for the upper half of a vertex at height 0
+    shapes = {
+        v: replace(box, x=box.x + MARGIN, y=box.y + PITCH / 2 + MARGIN)
+        for v, box in boxes(picture, layout, _size).items()
+    }
+    nodes = tuple(
+        (vertex, shapes[v], svg_path(outline(KINDS[vertex.kind].shape, shapes[v])))
+        for v, vertex in enumerate(picture.vertices)
+    )
+    routes = [[shapes[v] for v in route] for route in layout.routes]
+    kinds = [(name, kind.legend) for name, kind in KINDS.items()]
     return Drawing(
-        width=round(max(box.x + box.width / 2 for box in drawn) + MARGIN),
+        text,
+        nodes,
+        edges=tuple(svg_path(edge(route)) for route in routes),
+        kinds=tuple(kind for kind in kinds if picture.of_kind(kind[0])),
+        width=round(max(box.x + box.width / 2 for _, box, _ in nodes) + MARGIN),
         height=round(max(box.y for box in shapes.values()) + PITCH / 2 + MARGIN),
-        nodes=nodes,
-        edges=tuple(
-            svg_path(edge([shapes[v] for v in route])) for route in layout.routes
-        ),
-        kinds=tuple(
-            (name, kind.legend) for name, kind in KINDS.items() if picture.of_kind(name)
-        ),
     )
 
 
@@ -89,15 +95,3 @@ def _size(vertex: Vertex) -> tuple[float, float]:
     width = max(len(vertex.name) * NAME, len(vertex.data) * DATA)
     n_lines = bool(vertex.name) + bool(vertex.data)
     return padding(KINDS[vertex.kind].shape, width, n_lines * LINE)
-
-
-def _shifted(box: Box) -> Box:
-    """Below the margin, with room for the upper half of a vertex at height 0."""
-    return replace(box, x=box.x + MARGIN, y=box.y + PITCH / 2 + MARGIN)
-
-
-def _node(vertex: Vertex, box: Box) -> VertexView:
-    path = svg_path(outline(KINDS[vertex.kind].shape, box))
-    return VertexView(
-        vertex.kind, vertex.name, vertex.data, path, round(box.x, 1), round(box.y, 1)
-    )

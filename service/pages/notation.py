@@ -1,20 +1,36 @@
-"""Einsums as a page shows them."""
+"""Einsums as a page shows them.
+
+``i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x`` becomes ``ij, j → i``, with the formula
+``out[i] = Σ j  A[i,j] · x[j]`` and its arrays ``A[N × 4], x[4] · float64``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
+
+from cachetools import LRUCache, cached
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, IndexList, from_text, write_subscripts
-from feinsum.service.text_cache import cache_by_bytes
 
 MAX_TEXT = 20_000
 """Characters of a text that is parsed; a longer one is shown as it is."""
 
-CACHE_BYTES = 16 * 2**20
-
 MAX_ROWS = 4
 """Rows of a batch that are written out."""
+
+CACHE_BYTES = 16 * 2**20
+
+
+def n_bytes_of(value: object) -> int:
+    """Estimate from above how much memory an entry of a cache takes.
+
+    Characters have up to four bytes, and objects of fields of few characters 50 bytes
+    and more. A number of entries alone bounds no memory, for callers choose the lengths
+    of texts.
+    """
+    return 700 + 8 * len(repr(value))
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,7 @@ class Notation:
     """An einsum in words.
 
     Attributes:
+        text: the text of the workload; with it a cache knows the size of its key.
         title: the subscripts; the text itself if that is no einsum.
         shapes: all operands in one line, and of which dtype they are.
         dtypes: of the operands, each once.
@@ -38,6 +55,7 @@ class Notation:
         n_rows: of the batch.
     """
 
+    text: str
     title: str
     shapes: str = ""
     dtypes: str = ""
@@ -46,9 +64,9 @@ class Notation:
     n_rows: int = 0
 
 
-@cache_by_bytes(CACHE_BYTES)
+@cached(LRUCache(CACHE_BYTES, n_bytes_of), lock=Lock())
 def notation_of(text: str) -> Notation:
-    """The words for a workload, by its text.
+    """Return the words for a workload, by its text.
 
     >>> words = notation_of("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
     >>> words.title, words.shapes
@@ -58,39 +76,29 @@ def notation_of(text: str) -> Notation:
     >>> notation_of("no einsum").title
     'no einsum'
     """
-    einsum = read(text)
-    if einsum is None:
-        return Notation(text)
+    # parsing takes time in proportion; facts of others may have any text
+    if len(text) > MAX_TEXT:
+        return Notation(text, text)
+    try:
+        einsum = from_text(text)
+    except FeinsumError:
+        return Notation(text, text)
     arrays = tuple(
         Array(operand.name, " × ".join(map(str, operand.shape)), operand.dtype.name)
         for operand in einsum.operands
     )
     shapes = ", ".join(f"{array.name}[{array.shape}]" for array in arrays)
     dtypes = ", ".join(dict.fromkeys(array.dtype for array in arrays))
-    # a single row needs no number
-    is_batch = einsum.batch_size > 1
+    rows = range(min(einsum.batch_size, MAX_ROWS))
     return Notation(
+        text=text,
         title=_title(einsum),
         shapes=f"{shapes} · {dtypes}",
         dtypes=dtypes,
-        formulas=tuple(
-            _formula(einsum, row, str(row) if is_batch else "")
-            for row in range(min(einsum.batch_size, MAX_ROWS))
-        ),
+        formulas=tuple(_formula(einsum, row) for row in rows),
         arrays=arrays,
         n_rows=einsum.batch_size,
     )
-
-
-def read(text: str) -> BatchedEinsum | None:
-    """The einsum of a text; None if it is too long, or none."""
-    # parsing takes time in proportion; facts of others may have any text
-    if len(text) > MAX_TEXT:
-        return None
-    try:
-        return from_text(text)
-    except FeinsumError:
-        return None
 
 
 def _title(einsum: BatchedEinsum) -> str:
@@ -99,14 +107,16 @@ def _title(einsum: BatchedEinsum) -> str:
     return f"{', '.join(terms[:-1])} → {terms[-1] or '·'}{rows}"
 
 
-def _formula(einsum: BatchedEinsum, row: int, suffix: str) -> str:
+def _formula(einsum: BatchedEinsum, row: int) -> str:
     def access(name: str, indices: IndexList) -> str:
         return f"{name}[{','.join(indices)}]" if indices else name
 
+    # a single row needs no number
+    out = f"out{row}" if einsum.batch_size > 1 else "out"
     factors = [
         access(operand.name, term)
         for operand, term in zip(einsum.rows[row], einsum.inputs, strict=True)
     ]
     sums = " ".join(einsum.summation_indices)
     total = f"Σ {sums}  " if sums else ""
-    return f"{access(f'out{suffix}', einsum.output)} = {total}{' · '.join(factors)}"
+    return f"{access(out, einsum.output)} = {total}{' · '.join(factors)}"

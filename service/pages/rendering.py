@@ -23,6 +23,7 @@ from feinsum.service.pages.words import FILTERS
 PACKAGE = "feinsum.service.pages"
 
 HEADERS = {
+    "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
     "style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -62,7 +63,7 @@ class Asset:
 
 @cache
 def asset(name: str) -> Asset | None:
-    """The file of that name, if it is one of :data:`MEDIA_TYPES`."""
+    """Return the file of that name, if it is one of :data:`MEDIA_TYPES`."""
     # a list, not a folder: no path leads out of it
     if name not in MEDIA_TYPES:
         return None
@@ -76,27 +77,27 @@ def html(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A page as an answer."""
-    sent = {**HEADERS, "Cache-Control": "no-cache", **(headers or {})}
-    return Response(render(template, context), status, sent, "text/html")
+    """Return a page as an answer; whatever is in its context is escaped."""
+    text = _templates().get_template(template).render(context)
+    return Response(text, status, {**HEADERS, **(headers or {})}, "text/html")
 
 
 def page_or_problem(scope: Scope, problem: Response) -> Response:
-    """A problem document, or a page with the same content for a browser.
+    """Return a problem document, or a page with the same content for a browser.
 
     Under ``/v1`` it is always the document.
     """
     if not prefers_html(scope):
         return problem
     headers = {
-        name: problem.headers[name]
+        name.title(): problem.headers[name]
         for name in PROBLEM_HEADERS
         if name in problem.headers
     }
     if problem.status_code == 401:
-        headers["www-authenticate"] = BASIC
+        headers["WWW-Authenticate"] = BASIC
     context = {"problem": json.loads(bytes(problem.body)), "here": ""}
-    return html("problem.html", context, problem.status_code, HEADERS | headers)
+    return html("problem.html", context, problem.status_code, headers)
 
 
 def prefers_html(scope: Scope) -> bool:
@@ -117,11 +118,6 @@ def prefers_html(scope: Scope) -> bool:
     return position >= 0 and b"json" not in accepted[:position]
 
 
-def render(template: str, context: Mapping[str, Any]) -> str:
-    """The text of a page; whatever is in the context is escaped."""
-    return _templates().get_template(template).render(context)
-
-
 @cache
 def _templates() -> Environment:
     templates = Environment(
@@ -139,7 +135,7 @@ def _templates() -> Environment:
 
 
 def _asset_url(name: str) -> str:
-    """The URL of a file, which changes with its content: browsers keep it for ever."""
+    """Return the URL of a file, which changes with its content: browsers keep it."""
     file = asset(name)
     assert file is not None
     return f"/static/{name}?v={file.tag}"

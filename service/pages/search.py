@@ -10,8 +10,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
+from typing import Any
+
+from cachetools import LRUCache, cached
+from cachetools.keys import hashkey
 
 from feinsum.canonical import CanonicalForm
 from feinsum.canonical.form import computed_form
@@ -26,9 +32,8 @@ from feinsum.ir import (
     parse_subscripts,
     subscripts_of_words,
 )
+from feinsum.service.pages.notation import n_bytes_of
 from feinsum.service.routes.canonicalization import Einsum, einsum_of, index_lists
-from feinsum.service.state import Notations
-from feinsum.service.text_cache import cache_by_bytes
 
 MAX_TEXT = 2_000
 """Characters of a search."""
@@ -36,8 +41,19 @@ MAX_TEXT = 2_000
 ARROW = "→"
 """As pages write it, so that a text copied from a page is found."""
 
+SCALAR = "·"
+"""Scalar in titles of pages, but not in subscripts."""
+
+MAX_DEVICES = 20
+
 MAX_NOTATIONS = 1_000
 """Spellings of stored workloads that one search may find."""
+
+MAX_COMPARED = 40
+"""New spellings that one search canonicalizes, 1 ms each; the next search goes on."""
+
+CACHE_BYTES = 32 * 2**20
+"""Memory of spellings with their keys: 1.5 kB each."""
 
 _KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}|[0-9a-f]{6,64}")
 """A key, how one begins, or how its digest begins."""
@@ -49,16 +65,6 @@ _CALL = re.compile(r"""\w\s*\(\s*(?:\w+\s*=\s*)?[rb]?(["'])(.*?)\1""", re.DOTALL
 """A call whose first argument is a text: ``numpy.einsum("ij,jk->ik", a, b)``."""
 
 _ROWS = re.compile(r"\s*\(\d+ rows\)$")
-_SCALAR = "·"
-"""Scalar in titles of pages, but not in subscripts."""
-
-MAX_DEVICES = 20
-
-CACHE_BYTES = 32 * 2**20
-"""Memory of spellings with their keys: 1.5 kB each."""
-
-MAX_COMPARED = 40
-"""New spellings that one search canonicalizes, 1 ms each; the next search goes on."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class SearchCriteria:
     order: Order = "speedup"
 
     def having(self, key: str = "", transform: str = "") -> Having:
-        """Filters for the workloads of the search."""
+        """Return filters for the workloads of the search."""
         return Having(key, transform, self.dtype, self.device)
 
 
@@ -110,82 +116,65 @@ class SearchView:
 def search(
     criteria: SearchCriteria,
     store: ServingStore,
-    notations: Notations,
+    notations: Callable[[], frozenset[str]],
     limit_s: float,
     start: int = 0,
     limit: int = 100,
 ) -> SearchView:
-    """The workloads that a text means.
+    """Return the workloads that a text means.
 
     Args:
+        notations: reads how the texts of all workloads begin.
         limit_s: how long canonicalization may take, in all.
         start: how many workloads are on the pages before.
     """
-    text = _subscripts_in(criteria.q).replace(ARROW, "->").replace(_SCALAR, "")
+    # of a call, its first argument
+    call = _CALL.search(criteria.q)
+    text = _ROWS.sub("", (call[2] if call else criteria.q).strip())
+    text = text.replace(ARROW, "->").replace(SCALAR, "")
     if len(text) > MAX_TEXT or len(criteria.sizes) > MAX_TEXT:
         return SearchView(problem=f"expected at most {MAX_TEXT} characters")
+    listed = partial(store.ordered_workloads, start, limit, criteria.order)
     # a key is no subscripts, and needs no canonicalization
     if _KEY.fullmatch(text):
-        having = criteria.having(key=text)
-        others = store.ordered_workloads(start, limit, criteria.order, having)
+        others = listed(criteria.having(key=text))
         return SearchView(store.listed_workload(text, criteria.device), others=others)
-    if named := _named(text, criteria, store, start, limit):
-        return named
+    if _NAME.fullmatch(text):
+        devices = store.devices_named(text, MAX_DEVICES)
+        others = listed(criteria.having(transform=text.partition("@")[0]))
+        if others or devices:
+            return SearchView(others=others, devices=devices)
     try:
         inputs, output, einsum = _read(text, criteria)
-        form = _form(einsum, limit_s)
+        form = computed_form(generalize(einsum)[0], limit_s) if einsum else None
         # after the canonicalization of the query itself, which has its own limit
         deadline = time.monotonic() + limit_s
         key = _shape_key(inputs, output, limit_s)
     except FeinsumError as error:
         return SearchView(problem=str(error))
     alike, is_partial = _alike(inputs, output, key, notations(), deadline)
-    listed = partial(store.ordered_workloads, start, limit, criteria.order)
     others = listed(criteria.having(), alike) if alike else ()
     exact = store.listed_workload(form.key, criteria.device) if form else None
     return SearchView(exact, form, others, is_partial=is_partial)
 
 
-def _subscripts_in(q: str) -> str:
-    """What is searched for: of a call, its first argument.
-
-    >>> _subscripts_in('C = np.einsum("ij,jk->ik", a, b)'), _subscripts_in(" ij,j ")
-    ('ij,jk->ik', 'ij,j')
-    """
-    call = _CALL.search(q)
-    return _ROWS.sub("", (call[2] if call else q).strip())
-
-
-def _named(
-    text: str, criteria: SearchCriteria, store: ServingStore, start: int, limit: int
-) -> SearchView | None:
-    """Devices or transforms of that name; None if there are none."""
-    if not _NAME.fullmatch(text):
-        return None
-    devices = store.devices_named(text, MAX_DEVICES)
-    having = criteria.having(transform=text.partition("@")[0])
-    others = store.ordered_workloads(start, limit, criteria.order, having)
-    return SearchView(others=others, devices=devices) if others or devices else None
-
-
-def _form(einsum: BatchedEinsum | None, limit_s: float) -> CanonicalForm | None:
-    if einsum is None:
-        return None
-    return computed_form(generalize(einsum)[0], limit_s)
-
-
 def _read(
     text: str, criteria: SearchCriteria
 ) -> tuple[tuple[IndexList, ...], IndexList, BatchedEinsum | None]:
-    """The index lists of what was typed, and the einsum if its sizes are known."""
+    """Return the index lists of a text, and its einsum if its sizes are known."""
     if "|" in text:
         einsum = from_text(text)
         return einsum.inputs, einsum.output, einsum
     extents = _extents(criteria.sizes)
-    inputs, output = _lists(text, extents)
+    terms = [term.split() for term in text.partition("->")[0].split(",")]
+    # "ij k" has a name of two letters beside others: names, not letters
+    is_spaced = any(len(term) > 1 and max(map(len, term)) > 1 for term in terms)
+    if extents or "{" in text or not is_spaced:
+        inputs, output = index_lists(text, extents)
+    else:
+        inputs, output = parse_subscripts(subscripts_of_words(text))
     indices = {index for term in inputs for index in term}
-    unknown = sorted(set(extents) - indices)
-    if unknown:
+    if unknown := sorted(set(extents) - indices):
         raise InvalidRequestError(f"the subscripts have no index {unknown[0]!r}")
     if not indices or indices - set(extents):
         return inputs, output, None
@@ -195,20 +184,8 @@ def _read(
     return inputs, output, einsum_of(request)
 
 
-def _lists(
-    text: str, extents: dict[str, int | str]
-) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The terms and the output; also with spaces between names, as texts have them."""
-    terms = [term.split() for term in text.partition("->")[0].split(",")]
-    # "ij k" has a name of two letters beside others: names, not letters
-    is_spaced = any(len(term) > 1 and max(map(len, term)) > 1 for term in terms)
-    if extents or "{" in text or not is_spaced:
-        return index_lists(text, extents)
-    return parse_subscripts(subscripts_of_words(text))
-
-
 def _extents(sizes: str) -> dict[str, int | str]:
-    """Extents by index.
+    """Return extents by index.
 
     >>> _extents("i=N, j=4")
     {'i': 'N', 'j': 4}
@@ -233,8 +210,8 @@ def _alike(
     notations: frozenset[str],
     deadline: float,
 ) -> tuple[list[str], bool]:
-    """The notations with the key of an einsum; and whether time ran out."""
-    profile = _profile(" , ".join(map(" ".join, inputs)), " ".join(output))
+    """Return the notations with the key of an einsum; and whether time ran out."""
+    profile = sorted(map(len, inputs)), len(output)
     alike: list[str] = []
     n_new = 0
     for notation in sorted(notations):
@@ -242,34 +219,36 @@ def _alike(
         if is_enough or time.monotonic() > deadline:
             return alike, True
         terms, _, result = notation.partition("->")
-        # much faster than a canonical form, and rules out nearly all
-        if _profile(terms, result) != profile:
+        # numbers of indices are quickly counted, and rule out nearly all
+        counts = sorted(len(term.split()) for term in terms.split(","))
+        if (counts, len(result.split())) != profile:
             continue
         # spellings with a cached key cost nothing
-        n_new += notation not in _key_of.cache
-        if _key_of(notation) == key:
+        n_new += hashkey(notation) not in _spellings
+        if _key_of(notation)[0] == key:
             alike.append(notation)
     return alike, False
 
 
-def _profile(terms: str, output: str) -> tuple[list[int], int]:
-    """Numbers of indices: common to all spellings, and quickly computed."""
-    return sorted(len(term.split()) for term in terms.split(",")), len(output.split())
+_spellings: LRUCache[Any, tuple[str | None, str]] = LRUCache(CACHE_BYTES, n_bytes_of)
 
 
-@cache_by_bytes(CACHE_BYTES)
-def _key_of(notation: str) -> str | None:
-    """The key of the subscripts of a workload; None if they are none."""
+@cached(_spellings, lock=Lock())
+def _key_of(notation: str) -> tuple[str | None, str]:
+    """Return the key of a workload's subscripts, if it has any, and its notation.
+
+    With the notation in the result, the cache knows the size of the entry.
+    """
     terms, _, output = notation.partition("->")
     inputs = tuple(tuple(term.split()) for term in terms.split(","))
     try:
-        return _shape_key(inputs, tuple(output.split()), 0.5)
+        return _shape_key(inputs, tuple(output.split()), 0.5), notation
     except FeinsumError:
-        return None
+        return None, notation
 
 
 def _shape_key(inputs: tuple[IndexList, ...], output: IndexList, limit_s: float) -> str:
-    """The key of subscripts alone: of the einsum with all extents alike.
+    """Return the key of subscripts alone: of the einsum with all extents alike.
 
     >>> _shape_key((("i", "j"), ("j", "k")), ("i", "k"), 1.0) == _shape_key(
     ...     (("b", "c"), ("a", "b")), ("a", "c"), 1.0)

@@ -2,8 +2,8 @@
 
 ::
 
-    GET /v1/best/{key}?device=...&policy=default    -> Shortcut -> best -> Prepared
-    POST /v1/best:batch                              -> routing -> best_of_many
+    GET /v1/best/{key}?device=...&policy=default  -> Shortcut -> best -> PreparedAnswer
+    POST /v1/best:batch                           -> routing -> best_of_many
 
 A single look-up is what clients wait for, thousands a second: it goes around routing
 and validation, reads its query by hand, and sends bytes that are ready.
@@ -34,13 +34,13 @@ from feinsum.service.answers import (
     check_key,
 )
 from feinsum.service.demand import MAX_TEXT
-from feinsum.service.examples import DEVICE, FORM, RECORD, document
 from feinsum.service.keys import require
 from feinsum.service.lookup import ReadBudget
 from feinsum.service.metrics import count_answer
 from feinsum.service.middleware import caller_of, client_id
-from feinsum.service.openapi import FactOf, answers, parameter
 from feinsum.service.paging import from_cursor, to_cursor
+from feinsum.service.problems import OF_BODIES, problems
+from feinsum.service.routes.documents import FactOf
 from feinsum.service.state import Reading, Service, TheService
 
 router = APIRouter(prefix="/v1", tags=["look-ups"])
@@ -49,19 +49,24 @@ PREFIX = "/v1/best/"
 GZIP = re.compile(rb"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
 """In what a client accepts; a weight of 0 refuses (RFC 9110, section 12.4.2)."""
 
-EXAMPLE = {
-    "workload": FORM.key,
-    "facts": [
-        {
-            "id": RECORD.id,
-            "nearness": "device",
-            "is_trusted": True,
-            "document": document(RECORD),
-        }
-    ],
-    "slower": [],
-    "next": None,
-}
+MAX_CACHED_QUERY = 500
+"""Bytes of a query whose parsed form is cached; 1,024 such take 4 MB."""
+
+PART_SIZE = 100
+"""Workloads of a batch in memory at a time."""
+
+SHARE_BYTES = 64_000
+"""Bytes of the documents for one workload of a batch, except the first."""
+
+MAX_BYTES = 12_000_000
+"""Largest answer to a batch; the client of this package reads 16 MiB."""
+
+ANONYMOUS_BYTES = 1_000_000
+"""Largest answer to a batch without a key, and bytes of the documents read for it: as
+many as a worker reads in less than 100 ms.
+"""
+
+MISS = b"null"
 
 
 class NearFact(FactOf):
@@ -91,38 +96,62 @@ class BestOfMany(BaseModel):
     answers: list[Best | None]
 
 
-QUERY = [
-    parameter("device", "Id or name of a device; any if omitted.", DEVICE.id,
-              maxLength=MAX_NAME),
-    parameter("architecture", "Kind and architecture of a device that the service may "
-              "not know.", "cpu/x86_64", maxLength=MAX_NAME),
-    parameter("policy", "The worst acceptable match.", "default",
-              enum=["strict", "default", "loose"]),
-    parameter("text", "The canonical text, stored with a miss.", FORM.text),
-    parameter("cursor", "`next` of the previous answer, for facts that did not fit.",
-              to_cursor(50), maxLength=1000),
-    parameter("counts", "Whether a miss counts as demand.", "true",
-              enum=["true", "false"]),
-]  # fmt: skip
+class Question(BaseModel):
+    """A workload that is asked for."""
 
-PATH: dict[str, Any] = {
-    "name": "key",
-    "in": "path",
-    "required": True,
-    "description": "The key of the workload.",
-    "schema": {"type": "string", "pattern": f"^{KEY}$"},
-    "example": FORM.key,
-}
+    model_config = ConfigDict(extra="forbid")
+
+    key: Annotated[str, Field(pattern=f"^{KEY}$")]
+    text: Annotated[str | None, Field(max_length=MAX_TEXT)] = None
+
+
+class Batch(BaseModel):
+    """Workloads requested for one device and policy."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    workloads: Annotated[
+        list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question],
+        Field(fail_fast=True),
+    ]
+    device: Annotated[str, Field(max_length=MAX_NAME)] = ""
+    architecture: Annotated[str, Field(max_length=MAX_NAME)] = ""
+    policy: Policy = "default"
+
+
+def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path" if name == "key" else "query",
+        "required": name == "key",
+        "description": description,
+        "schema": {"type": "string", **schema},
+    }
+
+
+# for FastAPI: the route reads its parameters itself
+PARAMETERS = [
+    _parameter("key", "The key of the workload.", pattern=f"^{KEY}$"),
+    _parameter("device", "Id or name of a device; any if omitted.", maxLength=MAX_NAME),
+    _parameter("architecture", "Kind and architecture of a device that the service may "
+               "not know, as `cpu/x86_64`.", maxLength=MAX_NAME),
+    _parameter("policy", "The worst acceptable match.",
+               enum=["strict", "default", "loose"]),
+    _parameter("text", "The canonical text, stored with a miss."),
+    _parameter("cursor", "`next` of the previous answer, for facts that did not fit.",
+               maxLength=1000),
+    _parameter("counts", "Whether a miss counts as demand.", enum=["true", "false"]),
+]  # fmt: skip
 
 
 @router.get(
     "/best/{key}",
-    summary="Candidate facts for a workload, best first",
     response_model=Best,
-    responses=answers(404, status_200=EXAMPLE, status_304=None),
-    openapi_extra={"parameters": [PATH, *QUERY]},
+    responses=problems(404) | {304: {"description": "Not Modified"}},
+    openapi_extra={"parameters": PARAMETERS},
 )
 async def best(request: Request) -> Response:
+    """Candidate facts for a workload, best first."""
     scope = request.scope
     # dependencies do this for other routes; this one has none
     require(caller_of(scope), "read")
@@ -190,65 +219,8 @@ class Shortcut:
 
 ROUTE = router.routes[0]
 
-MAX_CACHED_QUERY = 500
-"""Bytes of a query whose parsed form is cached; 1,024 such take 4 MB."""
 
-PART_SIZE = 100
-"""Workloads of a batch in memory at a time."""
-
-SHARE_BYTES = 64_000
-"""Bytes of the documents for one workload of a batch, except the first."""
-
-MAX_BYTES = 12_000_000
-"""Largest answer to a batch; our client reads 16 MiB."""
-
-ANONYMOUS_BYTES = 1_000_000
-"""Largest answer to a batch without a key, and bytes of the documents read for it: as
-many as a worker reads in less than 100 ms.
-"""
-
-MISS = b"null"
-
-
-class Question(BaseModel):
-    """A workload that is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    key: Annotated[str, Field(pattern=f"^{KEY}$", examples=[FORM.key])]
-    text: Annotated[str | None, Field(max_length=MAX_TEXT)] = None
-
-
-class Batch(BaseModel):
-    """Workloads requested for one device and policy."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "device": DEVICE.id,
-                "architecture": "cpu/x86_64",
-                "policy": "default",
-                "workloads": [FORM.key, {"key": FORM.key, "text": FORM.text}],
-            }
-        },
-    )
-
-    workloads: Annotated[
-        list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question],
-        Field(fail_fast=True),
-    ]
-    device: Annotated[str, Field(max_length=MAX_NAME)] = ""
-    architecture: Annotated[str, Field(max_length=MAX_NAME)] = ""
-    policy: Policy = "default"
-
-
-@router.post(
-    "/best:batch",
-    summary="The same for many workloads, in order; null for a miss",
-    response_model=BestOfMany,
-    responses=answers(413, 415, status_200={"answers": [EXAMPLE, None]}),
-)
+@router.post("/best:batch", response_model=BestOfMany, responses=problems(*OF_BODIES))
 async def best_of_many(
     batch: Batch,
     request: Request,
@@ -258,6 +230,7 @@ async def best_of_many(
         bool, Query(description="Whether misses count as demand.")
     ] = True,
 ) -> Response:
+    """The same for many workloads, in order; null for a miss."""
     max_batch = service.settings.max_batch
     if len(batch.workloads) > max_batch:
         raise InvalidRequestError(
@@ -283,7 +256,13 @@ async def best_of_many(
         return Response(body, media_type="application/json")
     # the first part before the status: what fails at once gets a problem document
     first = await anext(parts)
-    return StreamingResponse(_chained(first, parts), media_type="application/json")
+
+    async def chained() -> AsyncIterator[bytes]:
+        yield first
+        async for part in parts:
+            yield part
+
+    return StreamingResponse(chained(), media_type="application/json")
 
 
 async def _batch_parts(
@@ -294,7 +273,7 @@ async def _batch_parts(
     *,
     has_key: bool,
 ) -> AsyncIterator[bytes]:
-    """The answer to a batch, in parts; a key that is asked for again is not read again.
+    """Yield the answer to a batch; a key that is asked for again is not read again.
 
     What has no room, or would take too long to read, gets an answer without facts whose
     ``next`` leads to them.
@@ -306,20 +285,20 @@ async def _batch_parts(
         part = keys[start : start + PART_SIZE]
         unread = [key for key in dict.fromkeys(part) if key not in bodies]
         queries = [(key, target) for key in unread]
-        found_answers = await service.lookup.answers(queries, budget)
-        missed = [key for (key, _), answer in found_answers.items() if answer is None]
+        answers = await service.lookup.answers(queries, budget)
+        missed = [key for (key, _), answer in answers.items() if answer is None]
         for key in missed:
             count(key)
         count_answer("miss", len(missed))
-        count_answer("hit", len(found_answers) - len(missed))
+        count_answer("hit", len(answers) - len(missed))
         # what was too much to read is referred to a query of its own
         bodies |= {key: _deferred(key) for key in unread}
-        bodies |= {key: a.body if a else MISS for (key, _), a in found_answers.items()}
+        bodies |= {key: a.body if a else MISS for (key, _), a in answers.items()}
         answered = []
         for key in part:
             if len(bodies[key]) > n_left and bodies[key] != MISS:
                 bodies[key] = _deferred(key)
-            # an asked-twice key is sent twice, and counts twice
+            # a key that was sent twice is answered twice, and counts twice
             n_left -= len(bodies[key])
             answered.append(bodies[key])
         yield separator + b",".join(answered)
@@ -327,20 +306,14 @@ async def _batch_parts(
     yield b"]}"
 
 
-async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for part in rest:
-        yield part
-
-
 def _deferred(key: str) -> bytes:
-    """The answer for a workload whose facts did not fit; its cursor leads to them."""
+    """Return the answer for facts that did not fit; its cursor leads to them."""
     empty = {"workload": key, "facts": [], "slower": [], "next": to_cursor(0)}
     return json.dumps(empty).encode()
 
 
 def _query(query_string: bytes) -> tuple[DeviceQuery, str | None, bool]:
-    """The query of a URL; unknown parameters are ignored."""
+    """Read the query of a URL; unknown parameters are ignored."""
     # long queries have texts of einsums, which rarely come again
     is_short = len(query_string) <= MAX_CACHED_QUERY
     return (_parse_cached if is_short else _parse)(query_string)

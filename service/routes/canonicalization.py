@@ -1,4 +1,8 @@
-"""Canonicalization, for clients without nauty."""
+"""Canonicalization, for clients without nauty.
+
+``{"subscripts": "ij,j->i", "extents": {"i": "N", "j": 4}}`` has the same key as
+``{"text": "p q, q -> p | M[n,4]:<f8 y[4]:<f8 | M y"}``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ from feinsum.errors import InvalidRequestError
 from feinsum.ir import (
     BatchedEinsum,
     IndexList,
-    Operand,
     array,
     from_text,
     generalize,
@@ -20,9 +23,8 @@ from feinsum.ir import (
     subscripts_of_words,
     to_text,
 )
-from feinsum.service.examples import FORM
 from feinsum.service.keys import KeyHolder
-from feinsum.service.openapi import answers
+from feinsum.service.problems import OF_BODIES, problems
 from feinsum.service.settings import Settings
 from feinsum.service.state import Reading, TheService
 
@@ -37,22 +39,8 @@ MAX_USES = 200
 ANONYMOUS_S = 0.5
 """How long nauty may search without a key, in a separate process."""
 
-EXAMPLE = {
-    "key": FORM.key,
-    "text": FORM.text,
-    "einsum": "i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x",
-    "generalized": {},
-    "relabeling": {
-        "indices": dict(FORM.relabeling.indices),
-        "operands": dict(FORM.relabeling.operands),
-        "size_params": dict(FORM.relabeling.size_params),
-        "rows": list(FORM.relabeling.rows),
-        "positions": [list(order) for order in FORM.relabeling.positions],
-    },
-}
-
-
 Names: TypeAlias = Annotated[list[str], Field(fail_fast=True)]
+Dtype: TypeAlias = Annotated[str, Field(max_length=50)]
 
 
 class Einsum(BaseModel):
@@ -71,11 +59,7 @@ class Einsum(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={
-            "example": {
-                "subscripts": "ij,j->i",
-                "extents": {"i": "N", "j": 4},
-                "operands": ["A", "x"],
-            }
+            "example": {"subscripts": "ij,j->i", "extents": {"i": "N", "j": 4}}
         },
     )
 
@@ -84,8 +68,8 @@ class Einsum(BaseModel):
     extents: dict[str, int | str] = {}
     operands: Names | None = None
     rows: Annotated[list[Names], Field(fail_fast=True)] | None = None
-    dtype: Annotated[str, Field(max_length=50)] = "float64"
-    dtypes: dict[str, Annotated[str, Field(max_length=50)]] = {}
+    dtype: Dtype = "float64"
+    dtypes: dict[str, Dtype] = {}
 
 
 class Relabeled(BaseModel):
@@ -115,38 +99,33 @@ class Canonical(BaseModel):
     relabeling: Relabeled
 
 
-@router.post(
-    "/canonicalize",
-    summary="The key, the canonical text and the relabeling of an einsum",
-    responses=answers(413, 415, status_200=EXAMPLE),
-)
+@router.post("/canonicalize", responses=problems(*OF_BODIES))
 def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canonical:
+    """The key, the canonical text and the relabeling of an einsum."""
     text = einsum.text or einsum.subscripts or ""
     # before parsing, which takes longer than counting commas
     check_work(text, caller, len(einsum.rows or ()), len(einsum.extents))
     # long literal extents are parameters in look-ups, and so in keys
     general, literal = generalize(einsum_of(einsum))
-    limit_s = limit_for(caller, service.settings)
     # not from the cache of forms, whose texts have no bound in length
-    form = computed_form(general, limit_s)
-    relabeling = form.relabeling
+    form = computed_form(general, limit_for(caller, service.settings))
     return Canonical(
         key=form.key,
         text=form.text,
         einsum=to_text(general),
         generalized=dict(literal),
         relabeling=Relabeled(
-            indices=dict(relabeling.indices),
-            operands=dict(relabeling.operands),
-            size_params=dict(relabeling.size_params),
-            rows=list(relabeling.rows),
-            positions=[list(order) for order in relabeling.positions],
+            indices=dict(form.relabeling.indices),
+            operands=dict(form.relabeling.operands),
+            size_params=dict(form.relabeling.size_params),
+            rows=list(form.relabeling.rows),
+            positions=[list(order) for order in form.relabeling.positions],
         ),
     )
 
 
 def limit_for(caller: KeyHolder, settings: Settings) -> float:
-    """How many seconds one canonicalization of a caller may search."""
+    """Return how many seconds one canonicalization of a caller may search."""
     limit_s = settings.canonicalization_s
     return limit_s if caller.key_id else min(limit_s, ANONYMOUS_S)
 
@@ -175,7 +154,7 @@ def check_work(
 
 
 def einsum_of(request: Einsum) -> BatchedEinsum:
-    """The einsum that a request describes.
+    """Return the einsum that a request describes.
 
     Raises:
         InvalidEinsumError, InvalidRequestError: if it describes none.
@@ -191,23 +170,23 @@ def einsum_of(request: Einsum) -> BatchedEinsum:
     missing = {i for term in (*inputs, output) for i in term} - set(request.extents)
     if missing:
         raise InvalidRequestError(f"no extent is given for {min(missing)!r}")
-
-    def operand(name: str, term: IndexList) -> Operand:
-        shape = tuple(request.extents[index] for index in term)
-        return array(name, shape, request.dtypes.get(name, request.dtype))
-
-    table = [_named(names, inputs) for names in _rows(request, len(inputs))]
-    return BatchedEinsum(
-        output,
-        inputs,
-        tuple(tuple(operand(name, term) for name, term in row) for row in table),
-    )
+    shapes = [tuple(request.extents[index] for index in term) for term in inputs]
+    rows = []
+    for names in _rows(request, len(inputs)):
+        if len(names) != len(inputs):
+            raise InvalidRequestError(
+                f"{len(names)} operands are named, the subscripts have {len(inputs)} "
+                "terms"
+            )
+        dtypes = [request.dtypes.get(name, request.dtype) for name in names]
+        rows.append(tuple(map(array, names, shapes, dtypes)))
+    return BatchedEinsum(output, inputs, tuple(rows))
 
 
 def index_lists(
     subscripts: str, extents: dict[str, int | str]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The terms and the output.
+    """Return the terms and the output.
 
     Earlier clients separate long names by spaces; the names of extents tell these.
     """
@@ -224,13 +203,3 @@ def _rows(request: Einsum, n_terms: int) -> list[list[str]]:
     # A to Z, then A1 to Z1
     letters = [f"{chr(65 + k % 26)}{k // 26 or ''}" for k in range(n_terms)]
     return [letters if request.operands is None else request.operands]
-
-
-def _named(
-    names: list[str], inputs: tuple[IndexList, ...]
-) -> list[tuple[str, IndexList]]:
-    if len(names) != len(inputs):
-        raise InvalidRequestError(
-            f"{len(names)} operands are named, the subscripts have {len(inputs)} terms"
-        )
-    return list(zip(names, inputs, strict=True))

@@ -1,66 +1,87 @@
-"""Documents that are sent and answered: facts, plans, and limits of devices."""
+"""Documents that are sent and answered: facts, plans, limits of devices, retractions.
+
+A document is stored as the text that was sent and judged, and is answered as that text:
+none is parsed to be answered.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 
 from feinsum.db.server import ListedFact
-from feinsum.errors import (
-    InvalidRequestError,
-    NoSuchRouteError,
-    RecordNotFoundError,
+from feinsum.db.sql.retracting import Retracted
+from feinsum.errors import InvalidRequestError, NoSuchRouteError, RecordNotFoundError
+from feinsum.records import (
+    DevicePeaks,
+    PlanRecord,
+    Retraction,
+    RetractionQuery,
+    TuningRecord,
+    from_json,
+    to_json,
 )
-from feinsum.records import DevicePeaks, PlanRecord, Retraction, TuningRecord, to_json
-from feinsum.service.examples import DEVICE, PEAKS, PLAN, RECORD, document
-from feinsum.service.openapi import FactOf, answers, json_body
-from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
-from feinsum.service.problems import problem
-from feinsum.service.state import Reading, Recording, Service, TheService
+from feinsum.records.retraction import MAX_REASON
+from feinsum.service.pages.rendering import page_or_problem
+from feinsum.service.paging import FACTS, PLANS, RETRACTIONS, Cursor, Limit, Listing
+from feinsum.service.problems import OF_BODIES, problem, problems
+from feinsum.service.state import Admin, Reading, Recording, Service, TheService
 from feinsum.service.texts import is_storable
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", tags=["documents"])
 
 CONTENT_ID = r"^[0-9a-f]{64}$"
 
-FactId = Annotated[
-    str, Path(pattern=CONTENT_ID, description="Content id.", examples=[RECORD.id])
-]
+MAX_SUSPECTS = 1000
+"""Facts of each kind that are listed of those that are retracted."""
 
-PlanId = Annotated[
-    str, Path(pattern=CONTENT_ID, description="Content id.", examples=[PLAN.id])
-]
-
-DeviceId = Annotated[
-    str, Path(pattern=CONTENT_ID, description="Content id.", examples=[DEVICE.id])
-]
-
+ContentId = Annotated[str, Path(pattern=CONTENT_ID, description="Content id.")]
 WorkloadFilter = Annotated[str | None, Query(max_length=200)]
+Words = Annotated[str, Field(max_length=MAX_REASON)]
 
-LISTED_FACT = {"id": RECORD.id, "is_trusted": True, "document": document(RECORD)}
 
-LISTED_PLAN = {"id": PLAN.id, "is_trusted": True, "document": document(PLAN)}
+class FactOf(BaseModel):
+    """A fact with its content id.
 
-TRUST = {
-    "id": RECORD.id,
-    "is_trusted": False,
-    "is_quarantined": False,
-    "is_rejected": False,
-    "recordings": [{"recorder": "ci", "received_at": "2026-01-31T12:00:01Z"}],
-    "retractions": [],
-}
+    Attributes:
+        is_trusted: whether a trusted key sent it, or nobody did.
+    """
+
+    id: str
+    is_trusted: bool
+    document: TuningRecord
 
 
 class Facts(BaseModel):
     """A page of facts."""
 
     facts: list[FactOf]
+    next: str | None
+
+
+class PlanOf(BaseModel):
+    """A plan, and what it moved and took, with its content id.
+
+    Attributes:
+        is_trusted: whether a trusted key sent it, or nobody did; clients ignore the
+            seconds of others.
+    """
+
+    id: str
+    is_trusted: bool
+    document: PlanRecord
+
+
+class Plans(BaseModel):
+    """A page of plans."""
+
+    plans: list[PlanOf]
     next: str | None
 
 
@@ -71,16 +92,6 @@ class Received(BaseModel):
         is_quarantined: false; without it from the next release.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "id": RECORD.id,
-                "is_quarantined": False,
-                "is_retracted": False,
-            }
-        }
-    )
-
     id: str
     is_quarantined: bool = False
     is_retracted: bool
@@ -89,9 +100,7 @@ class Received(BaseModel):
 class Ids(BaseModel):
     """Content ids of facts."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"example": {"ids": [RECORD.id]}}
-    )
+    model_config = ConfigDict(extra="forbid")
 
     ids: Annotated[
         list[Annotated[str, Field(pattern=CONTENT_ID)]], Field(fail_fast=True)
@@ -121,57 +130,75 @@ class TrustOf(BaseModel):
     retractions: list[Retraction] = []
 
 
-class PlanOf(BaseModel):
-    """A plan, and what it moved and took, with its content id.
-
-    Attributes:
-        is_trusted: whether a trusted key sent it, or nobody did; clients ignore the
-            seconds of others.
-    """
+class RetractionOf(BaseModel):
+    """A retraction with its content id."""
 
     id: str
-    is_trusted: bool
-    document: PlanRecord
+    document: Retraction
 
 
-class Plans(BaseModel):
-    """A page of plans."""
+class Retractions(BaseModel):
+    """A page of retractions."""
 
-    plans: list[PlanOf]
+    retractions: list[RetractionOf]
     next: str | None
 
 
-@router.get(
-    "/facts/{record_id}",
-    tags=["facts"],
-    summary="A fact by its content id; it never changes, but may be retracted",
-    response_model=TuningRecord,
-    responses=answers(404, status_200=document(RECORD)),
-)
-def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
-    # a fact never changes, but it may be retracted
+class Criteria(BaseModel):
+    """Which facts, and whether they are retracted; at least one condition is needed.
+
+    Attributes:
+        ids: content ids, or at least their first 12 digits.
+        recorders: facts that were sent with these names of keys and no others.
+        transform: a name, or a name and a version.
+        since: when the service received them, or else when they were measured.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: Annotated[list[str], Field(max_length=1000)] = []
+    workload: Words | None = None
+    recorders: Annotated[list[Words], Field(max_length=100)] = []
+    transform: Words | None = None
+    since: Words | None = None
+    reason: Words = ""
+    # the harmless default: a mistake lists facts
+    is_dry_run: bool = True
+
+
+def described_body(kind: type) -> dict[str, Any]:
+    """Describe the body of a route that parses it itself, for ``openapi_extra``."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+STORED: dict[int | str, dict[str, Any]] = {
+    **problems(*OF_BODIES),
+    200: {"description": "OK"},
+    201: {"description": "Created"},
+}
+"""Answers to a document: 200 without a body if it was stored before, or 201."""
+
+
+# Facts
+
+
+@router.get("/facts/{record_id}", response_model=TuningRecord, responses=problems(404))
+def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
+    """A fact by its content id; it never changes, but may be retracted."""
     age = f"max-age={service.settings.max_age_s}"
     headers = {"Cache-Control": f"{service.visibility}, {age}"}
     return json_response(to_json(service.store.get(record_id)), headers=headers)
 
 
-@router.get(
-    "/facts/{record_id}/trust",
-    tags=["facts"],
-    summary="Who recorded a fact, whether it is trusted, and who retracted it",
-    responses=answers(404, status_200=TRUST),
-)
-def trust(record_id: FactId, service: TheService, _: Reading) -> TrustOf:
-    return TrustOf.model_validate(service.store.trust(record_id), from_attributes=True)
+@router.get("/facts/{record_id}/trust", response_model=TrustOf, responses=problems(404))
+def trust(record_id: ContentId, service: TheService, _: Reading) -> Any:
+    """Who recorded a fact, whether it is trusted, and who retracted it."""
+    return service.store.trust(record_id)
 
 
-@router.get(
-    "/facts",
-    tags=["facts"],
-    summary="Facts by id; all, of a workload, or of a device",
-    response_model=Facts,
-    responses=answers(status_200={"facts": [LISTED_FACT], "next": None}),
-)
+@router.get("/facts", response_model=Facts)
 async def facts(
     service: TheService,
     _: Reading,
@@ -180,24 +207,23 @@ async def facts(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    after = key_after(cursor)
-    read = partial(service.store.page_of_facts, after, limit, workload, device)
-    return await _page(service, "facts", read, workload, limit)
+    """Facts by id; all, of a workload, or of a device."""
+    filters = {"workload": workload, "device_id": device}
+    return await _page(service, "facts", FACTS, cursor, limit, filters)
 
 
 @router.post(
     "/facts",
-    tags=["facts"],
     status_code=201,
-    summary="Store a fact: 201 if new, 200 if known",
     response_model=Received,
-    responses=answers(413, 415, status_200=None)
+    responses=problems(*OF_BODIES)
     | {200: {"model": Received, "description": "Already stored."}},
-    openapi_extra=json_body("TuningRecord", document(RECORD)),
+    openapi_extra=described_body(TuningRecord),
 )
 async def add_fact(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
+    """Store a fact: 201 if new, 200 if known."""
     record, receipt = await service.receive(TuningRecord, request, caller)
     received = Received(id=record.id, is_retracted=receipt.is_retracted)
     location = {"Location": f"/v1/facts/{record.id}"}
@@ -205,13 +231,9 @@ async def add_fact(
     return json_response(received.model_dump_json(), status, location)
 
 
-@router.post(
-    "/facts:missing",
-    tags=["facts"],
-    summary="The given ids that are not stored",
-    responses=answers(413, 415, status_200={"ids": [RECORD.id]}),
-)
+@router.post("/facts:missing", responses=problems(*OF_BODIES))
 def missing(request: Ids, service: TheService, _: Reading) -> Ids:
+    """The given ids that are not stored."""
     # the same bound as of a batch, so that one setting limits a request
     max_ids = service.settings.max_batch
     if len(request.ids) > max_ids:
@@ -221,13 +243,10 @@ def missing(request: Ids, service: TheService, _: Reading) -> Ids:
     return Ids(ids=service.store.missing(request.ids))
 
 
-@router.get(
-    "/plans",
-    tags=["plans"],
-    summary="Plans by id; all, or of an einsum or a program",
-    response_model=Plans,
-    responses=answers(status_200={"plans": [LISTED_PLAN], "next": None}),
-)
+# Plans and limits of devices
+
+
+@router.get("/plans", response_model=Plans)
 async def plans(
     service: TheService,
     _: Reading,
@@ -236,52 +255,38 @@ async def plans(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    read = partial(
-        service.store.page_of_plans,
-        key_after(cursor),
-        limit,
-        workload,
-        only_trusted=trusted,
-    )
-    return await _page(service, "plans", read, workload, limit)
+    """Plans by id; all, or of an einsum or a program."""
+    filters = {"workload": workload, "only_trusted": trusted}
+    return await _page(service, "plans", PLANS, cursor, limit, filters)
 
 
-@router.get(
-    "/plans/{record_id}",
-    tags=["plans"],
-    summary="A plan fact by its content id",
-    response_model=PlanRecord,
-    responses=answers(404, status_200=document(PLAN)),
-)
-def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Response:
+@router.get("/plans/{record_id}", response_model=PlanRecord, responses=problems(404))
+def recorded_plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
+    """A plan fact by its content id."""
     return json_response(to_json(service.store.plan(record_id)))
 
 
 @router.post(
     "/plans",
-    tags=["plans"],
     status_code=201,
-    summary="Store a plan fact: 201 if new, 200 if known",
     response_class=Response,
-    responses=answers(413, 415, status_200=None, status_201=None),
-    openapi_extra=json_body("PlanRecord", document(PLAN)),
+    responses=STORED,
+    openapi_extra=described_body(PlanRecord),
 )
 async def add_plan(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    """The steps of the plan are counted again; a fact with other counts is refused."""
+    """Store a plan fact: 201 if new, 200 if known.
+
+    The steps of the plan are counted again; a fact with other counts is refused.
+    """
     _, receipt = await service.receive(PlanRecord, request, caller)
     return Response(status_code=201 if receipt.is_new else 200)
 
 
-@router.get(
-    "/peaks/{device_id}",
-    tags=["lists"],
-    summary="The latest measured limits of a device; those of trusted keys first",
-    response_model=DevicePeaks,
-    responses=answers(404, status_200=document(PEAKS)),
-)
-def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
+@router.get("/peaks/{device_id}", response_model=DevicePeaks, responses=problems(404))
+def peaks(device_id: ContentId, service: TheService, _: Reading) -> Response:
+    """The latest measured limits of a device; those of trusted keys first."""
     limits = service.store.peaks(device_id)
     if limits is None:
         raise RecordNotFoundError(f"no limits are known for the device {device_id}")
@@ -290,67 +295,154 @@ def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
 
 @router.post(
     "/peaks",
-    tags=["lists"],
     status_code=201,
-    summary="Store measured limits: 201 if new, 200 if known",
     response_class=Response,
-    responses=answers(413, 415, status_200=None, status_201=None),
-    openapi_extra=json_body("DevicePeaks", document(PEAKS)),
+    responses=STORED,
+    openapi_extra=described_body(DevicePeaks),
 )
 async def add_peaks(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    """They count if no trusted key sent others, or if the key is trusted."""
+    """Store measured limits: 201 if new, 200 if known.
+
+    They count if no trusted key sent others, or if the key is trusted.
+    """
     _, receipt = await service.receive(DevicePeaks, request, caller)
     return Response(status_code=201 if receipt.is_new else 200)
+
+
+# Retractions
+
+
+@router.get("/retractions")
+def retractions(
+    service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
+) -> Retractions:
+    """Retractions, latest first."""
+    page, following = RETRACTIONS.page(service.store, cursor, limit)
+    listed = [RetractionOf(id=entry.id, document=entry) for entry in page]
+    return Retractions(retractions=listed, next=following)
+
+
+@router.post(
+    "/retractions",
+    status_code=201,
+    response_class=Response,
+    responses=STORED,
+    openapi_extra=described_body(Retraction),
+)
+async def add_retraction(request: Request, service: TheService, _: Admin) -> Response:
+    """Store a retraction made elsewhere: 201 if new, 200 if known."""
+    retraction = from_json(Retraction, await request.body())
+    is_new = await run_in_threadpool(service.store.add, retraction)
+    service.lookup.expire()
+    return Response(status_code=201 if is_new else 200)
+
+
+@router.post(
+    "/facts:retract",
+    response_model=Retracted,
+    responses=problems(404, *OF_BODIES),
+)
+def retract(criteria: Criteria, service: TheService, caller: Admin) -> Any:
+    """Retract facts by id, workload, recorder, transform and time."""
+    query = RetractionQuery(
+        ids=tuple(criteria.ids),
+        workload=criteria.workload,
+        recorders=tuple(criteria.recorders),
+        transform=criteria.transform,
+        since=criteria.since,
+    )
+    return _retract(
+        service, query, criteria.reason, caller.name, is_dry_run=criteria.is_dry_run
+    )
+
+
+@router.delete(
+    "/facts/{record_id}",
+    response_model=Retracted,
+    responses=problems(404, 415),
+)
+def delete_fact(
+    record_id: ContentId,
+    service: TheService,
+    caller: Admin,
+    reason: Annotated[str, Query(min_length=1, max_length=MAX_REASON)],
+) -> Any:
+    """Retract a fact immediately."""
+    service.store.trust(record_id)  # refuses an unknown one
+    query = RetractionQuery(ids=(record_id,))
+    return _retract(service, query, reason, caller.name, is_dry_run=False)
+
+
+def _retract(
+    service: Service, query: RetractionQuery, reason: str, by: str, *, is_dry_run: bool
+) -> Retracted:
+    retracted = service.store.retract(
+        query, reason=reason, retracted_by=by, is_dry_run=is_dry_run
+    )
+    if not is_dry_run:
+        service.lookup.expire()
+    # counts are of all; only the lists are cut
+    return replace(
+        retracted,
+        suspects=retracted.suspects[:MAX_SUSPECTS],
+        plans=retracted.plans[:MAX_SUSPECTS],
+        peaks=retracted.peaks[:MAX_SUSPECTS],
+    )
 
 
 async def _page(
     service: Service,
     name: Literal["facts", "plans"],
-    read: Callable[[], tuple[ListedFact, ...]],
-    workload: str | None,
+    listing: Listing[ListedFact],
+    cursor: str | None,
     limit: int,
+    filters: dict[str, Any],
 ) -> Response:
-    # a database refuses a text that it cannot store; no document can have it
-    if workload is not None and not is_storable(workload):
-        return _page_of(name, (), limit)
-    return await service.read_list(lambda: _page_of(name, read(), limit))
+    """Answer a page of documents, which are sent as the text that is stored."""
 
+    def read() -> Response:
+        entries, following = listing.page(service.store, cursor, limit, **filters)
+        listed = ",".join(
+            f'{{"id":"{entry.id}","is_trusted":{json.dumps(entry.is_trusted)},'
+            f'"document":{entry.document}}}'
+            for entry in entries
+        )
+        return json_response(f'{{"{name}":[{listed}],"next":{json.dumps(following)}}}')
 
-def _page_of(
-    name: Literal["facts", "plans"], listed: tuple[ListedFact, ...], limit: int
-) -> Response:
-    """A page of documents, which are stored as the text that is sent."""
-    following = next_cursor(
-        listed, limit, lambda entry: (entry.id,), lambda entry: len(entry.document)
-    )
-    entries = ",".join(
-        f'{{"id":"{entry.id}","is_trusted":{json.dumps(entry.is_trusted)},'
-        f'"document":{entry.document}}}'
-        for entry in listed
-    )
-    return json_response(f'{{"{name}":[{entries}],"next":{json.dumps(following)}}}')
+    # a database refuses a text that it cannot store; no document has it as its key
+    if not is_storable(filters["workload"] or ""):
+        return json_response(f'{{"{name}":[],"next":null}}')
+    return await service.read_list(read)
 
 
 def json_response(
     text: str, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """An answer that is JSON text already."""
+    """Return an answer that is JSON text already."""
     return Response(text, status, headers, "application/json")
 
 
 # Routes of the last release: 410 Gone, with the reason; deleted in the next one.
-removed = APIRouter(prefix="/v1", include_in_schema=False)
+removed = APIRouter(include_in_schema=False)
 
-REASON = (
+GONE = {
+    "/demand": "misses are listed under /v1/demand; see 'feinsum tune --from-misses'",
+    "/retractions": "retractions are listed under /v1/retractions",
+}
+
+NO_QUARANTINE = (
     "facts do not wait for confirmation any more: all are answered, those of trusted "
     "keys first; see 'feinsum keys trust' and 'feinsum db retract'"
 )
 
 
-@removed.get("/quarantine")
-@removed.get("/quarantine/plans")
-@removed.post("/facts/{record_id}/confirm")
-def gone() -> Response:
-    return problem(410, NoSuchRouteError.code, REASON)
+@removed.get("/demand")
+@removed.get("/retractions")
+@removed.get("/v1/quarantine")
+@removed.get("/v1/quarantine/plans")
+@removed.post("/v1/facts/{record_id}/confirm")
+def gone(request: Request) -> Response:
+    reason = GONE.get(request.url.path, NO_QUARANTINE)
+    return page_or_problem(request.scope, problem(410, NoSuchRouteError.code, reason))

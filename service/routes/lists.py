@@ -1,43 +1,29 @@
-"""Lists: workloads, devices, and look-ups that were not answered."""
+"""Lists of workloads, devices and misses; and what operators and clients check."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, TypeVar
+from importlib.metadata import version
+from typing import Any, get_args
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.records import Processor
-from feinsum.service.examples import DEVICE, FORM, document
-from feinsum.service.openapi import answers
+from feinsum.canonical import CANONICALIZER, FORM_VERSION
+from feinsum.records import Demand, Policy, Processor
+from feinsum.service import metrics
+from feinsum.service.answers import MAX_FACTS
 from feinsum.service.paging import (
+    DEMANDS,
+    DEVICES,
+    MAX_LISTED,
+    WORKLOADS,
     Cursor,
     Limit,
-    from_cursor,
-    key_after,
-    next_cursor,
 )
 from feinsum.service.state import Reading, TheService
 
-router = APIRouter(prefix="/v1", tags=["lists"])
-
-WORKLOAD = {"key": FORM.key, "text": FORM.text, "n_facts": 12}
-
-LISTED_DEVICE = {"id": DEVICE.id, "device": document(DEVICE), "n_facts": 384}
-
-LISTED_DEMAND = {
-    "workload": FORM.key,
-    "workload_text": FORM.text,
-    "device": DEVICE.id,
-    "count": 17,
-    "n_callers": 3,
-    "first_seen": "2026-01-30T08:00:00Z",
-    "last_seen": "2026-01-31T12:00:00Z",
-}
-
-Page = TypeVar("Page", bound=BaseModel)
+router = APIRouter(tags=["lists"])
 
 
 class Workload(BaseModel):
@@ -56,7 +42,7 @@ class Workloads(BaseModel):
 
 
 class HardwareOf(BaseModel):
-    """A device as OpenCL reports it, and its processor if that was recorded."""
+    """A device as OpenCL reports it, and its processor, null if that is not known."""
 
     platform: str
     name: str
@@ -82,76 +68,101 @@ class Devices(BaseModel):
     next: str | None
 
 
-class DemandFor(BaseModel):
-    """How often a workload was asked for in vain, and by how many callers."""
-
-    workload: str
-    workload_text: str | None
-    device: str
-    count: int
-    n_callers: int = 1
-    first_seen: datetime
-    last_seen: datetime
-
-
 class Demands(BaseModel):
     """A page of demands."""
 
-    demands: list[DemandFor]
+    demands: list[Demand]
     next: str | None
 
 
-@router.get(
-    "/workloads",
-    summary="Workloads by key",
-    responses=answers(status_200={"workloads": [WORKLOAD], "next": None}),
-)
+class Capabilities(BaseModel):
+    """Versions and limits of this service; the limits are settings of the same names.
+
+    Attributes:
+        confirmations: 0, for no fact waits; without it from the next release.
+    """
+
+    # every answer has all of them
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    version: str = version("feinsum")
+    form_version: str = FORM_VERSION
+    canonicalizer: str = CANONICALIZER
+    policies: list[str] = list(get_args(Policy))
+    anonymous_read: bool
+    anonymous_record: bool
+    confirmations: int = 0
+    max_body_bytes: int
+    max_batch: int
+    max_page: int = MAX_LISTED
+    max_facts: int = MAX_FACTS
+    max_age_s: int
+
+
+class State(BaseModel):
+    """The state of a healthy service; otherwise, a problem document is sent."""
+
+    status: str
+
+
+@router.get("/v1/workloads", response_model=Workloads)
 def workloads(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
-) -> Workloads:
-    page = service.store.page_of_workloads(key_after(cursor), limit)
-    following = next_cursor(
-        page, limit, lambda entry: (entry.key,), lambda entry: len(entry.text)
-    )
-    return _listed(Workloads, workloads=page, next=following)
+) -> Any:
+    """Workloads by key."""
+    page, following = WORKLOADS.page(service.store, cursor, limit)
+    return {"workloads": page, "next": following}
 
 
-@router.get(
-    "/devices",
-    summary="Devices by id",
-    responses=answers(status_200={"devices": [LISTED_DEVICE], "next": None}),
-)
+@router.get("/v1/devices", response_model=Devices)
 def devices(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
-) -> Devices:
-    page = service.store.page_of_devices(key_after(cursor), limit)
-    following = next_cursor(
-        page, limit, lambda entry: (entry.id,), lambda entry: entry.n_characters
+) -> Any:
+    """Devices by id."""
+    page, following = DEVICES.page(service.store, cursor, limit)
+    return {"devices": page, "next": following}
+
+
+@router.get("/v1/demand", response_model=Demands)
+async def demand(
+    service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
+) -> Any:
+    """Unanswered workloads, most wanted first."""
+    # the list has the misses of this worker as well
+    await service.misses.flush()
+    page, following = await run_in_threadpool(
+        DEMANDS.page, service.store, cursor, limit
     )
-    return _listed(Devices, devices=page, next=following)
+    return {"demands": page, "next": following}
+
+
+@router.get("/v1/capabilities", response_model=Capabilities)
+def capabilities(service: TheService) -> Any:
+    """Versions and limits of this service; needs no key."""
+    return service.settings
+
+
+@router.get("/healthz")
+async def healthz() -> State:
+    """Whether the process runs."""
+    return State(status="ok")
+
+
+@router.get("/readyz")
+async def readyz(service: TheService) -> State:
+    """Whether the database responds and accepts facts."""
+    # a query that takes the way of look-ups, without the cache
+    await service.lookup.refresh()
+    # a database that cannot be written must get no traffic either
+    await run_in_threadpool(service.store.check_room)
+    return State(status="ready")
 
 
 @router.get(
-    "/demand",
-    summary="Unanswered workloads, most wanted first",
-    responses=answers(status_200={"demands": [LISTED_DEMAND], "next": None}),
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}},
 )
-async def demand(
-    service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
-) -> Demands:
-    after = from_cursor(cursor, int, int, str, str) if cursor else None
-    # the list has the misses of this worker as well
-    await service.misses.flush()
-    page = await run_in_threadpool(service.store.demands, after, limit)
-    following = next_cursor(
-        page,
-        limit,
-        lambda entry: entry.sort_key,
-        lambda entry: len(entry.workload_text or ""),
-    )
-    return _listed(Demands, demands=page, next=following)
-
-
-def _listed(kind: type[Page], **content: Any) -> Page:
-    # store entries become models by their attributes
-    return kind.model_validate(content, from_attributes=True)
+def metrics_page() -> Response:
+    """Metrics in the text format of Prometheus."""
+    return Response(metrics.page(), media_type=metrics.CONTENT_TYPE)

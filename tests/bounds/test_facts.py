@@ -16,7 +16,7 @@ from feinsum.bounds import (
 from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum
 from feinsum.records import Device, DevicePeaks, Processor, TuningRecord
-from feinsum.service.pages.ranking import marks_of
+from feinsum.service.pages.charts import marks_of
 from tests.db.factories import make_record
 
 CACHES = {"L1d": 32 << 10, "L2": 512 << 10, "L3": 32 << 20}

@@ -15,10 +15,10 @@ from feinsum.canonical import canonicalize
 from feinsum.db import open_store
 from feinsum.ir import from_text
 from feinsum.records import TransformSpec
-from feinsum.service.examples import RECORD
 from feinsum.targets.host.compiler import find_compiler
 from tests.deploy.walk import differences, sessions, shell
 from tests.docs.pages import fenced, page, section
+from tests.service.examples import RECORD
 from tests.service.running import running
 
 PAGE = "docs/how-to/integrations.md"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,11 +28,8 @@ def world_of(database: str, folder: Path) -> Iterator[World]:
         store.add_all(HONEST)
         for key in keys:
             store.add_key(key)
-    with (
-        running(database, folder, rate_per_s=0, freshness_s=0) as server,
-        closing(Attacker(server.port, tuple(secrets))) as attacker,
-    ):
-        yield World(attacker, database)
+    with running(database, folder, rate_per_s=0, freshness_s=0) as server:
+        yield World(Attacker(server, tuple(secrets)), database)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

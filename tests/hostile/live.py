@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +15,9 @@ from sqlalchemy import create_engine, make_url
 
 from feinsum.db.server import Scope, ServingStore, open_serving_store
 from feinsum.service import new_key
-from tests.service.running import PATIENCE_S, Server, running
+from tests.service.running import Answer, Server, running
 
 __all__ = ["Answer", "Live", "database", "live", "schema_in"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 @dataclass(frozen=True)
@@ -41,24 +27,9 @@ class Live:
     server: Server
     database: str
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | str | None = None,
-        headers: Mapping[str, Any] | None = None,
-    ) -> Answer:
-        """Send a request on a connection of its own; JSON, if there is a body."""
-        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE_S)
-        sent = {} if body is None else {"Content-Type": "application/json"}
-        content = body.encode() if isinstance(body, str) else body
-        try:
-            connection.request(method, path, content, sent | dict(headers or {}))
-            reply = connection.getresponse()
-            found = {name.lower(): value for name, value in reply.getheaders()}
-            return Answer(reply.status, found, reply.read())
-        finally:
-            connection.close()
+    def ask(self, *request: Any, **options: Any) -> Answer:
+        """Send a request; see :meth:`Server.ask`."""
+        return self.server.ask(*request, **options)
 
     @contextmanager
     def store(self) -> Iterator[ServingStore]:

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.records import TransformSpec
 from feinsum.records.plausibility import SHIPPED
-from feinsum.service.answers import MAX_ALIKE, MAX_FACTS
+from feinsum.service.answers import MAX_FACTS
 from feinsum.transforms import REGISTRY
 from tests.db.factories import make_device, make_environment, make_record
 from tests.hostile.live import database, live
@@ -84,17 +84,6 @@ def test_fakes_on_made_up_devices_hide_no_fact(live):
     for query in ("", f"?device={here}", "?architecture=cpu/x86_64"):
         answer = live.ask("GET", f"/v1/best/{workload}{query}").json()
         assert genuine(workload).id in [fact["id"] for fact in answer["facts"]]
-
-
-def test_few_facts_of_one_recipe_are_answered(live):
-    """Of one recipe, recorder and device there are a few in an answer."""
-    workload = "alike-1"
-    with live.store() as store:
-        for number in range(20):
-            record = make_record(0, workload=workload, note=str(number))
-            store.receive(record, "eve")
-    answer = live.ask("GET", f"/v1/best/{workload}").json()
-    assert len(answer["facts"]) == MAX_ALIKE
 
 
 def test_long_facts_make_no_long_answer(live):

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -27,7 +25,7 @@ from feinsum.records import (
 from feinsum.service import new_key
 from tests.db.conftest import make_postgresql_store
 from tests.db.factories import WORKLOAD, make_device, make_measurement, make_record
-from tests.service.running import PATIENCE_S, Server, running
+from tests.service.running import Server, running
 
 __all__ = ["make_postgresql_store"]
 
@@ -44,19 +42,10 @@ class Team:
     location: str
     secrets: dict[str, str]
 
-    def ask(self, method: str, path: str, body: str = "", **headers: str):
+    def ask(self, method: str, path: str, body: str | None = None, **headers: str):
         """Status, headers and document of an answer, whatever it is."""
-        sent = {"Content-Type": "application/json"} if body else {}
-        request = Request(
-            self.server.url + path, body.encode() or None, sent | headers, method=method
-        )
-        try:
-            with urlopen(request, timeout=PATIENCE_S) as answer:
-                text = answer.read()
-                return answer.status, answer.headers, json.loads(text or b"null")
-        except HTTPError as error:
-            text = error.read()
-            return error.code, error.headers, json.loads(text) if text else None
+        answer = self.server.ask(method, path, body, headers)
+        return answer.status, answer.headers, answer.json()
 
     def key(self, name: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.secrets[name]}"}
@@ -137,7 +126,7 @@ def test_what_a_leaked_key_sent_is_forgotten_at_once(
     every = {one.id for one in (*honest, *fakes)}
     assert asked(team) == set(team.served()) == every
     _, headers, _ = team.ask("GET", f"/v1/best/{WORKLOAD}?policy=loose")
-    etag = headers["ETag"]
+    etag = headers["etag"]
 
     admin = team.store("ann")
     dry = admin.retract(FAKES)

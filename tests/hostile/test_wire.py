@@ -59,6 +59,7 @@ def test_half_a_body_is_refused_in_time(live):
         b"NONSENSE\r\n\r\n",
         b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0",
+        b"\x80\x04\x95pickle\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused(live, request_bytes):
@@ -66,4 +67,21 @@ def test_what_is_no_http_is_refused(live, request_bytes):
     with connect(live.server) as stream:
         stream.sendall(request_bytes)
         assert read_to_end(stream).startswith(b"HTTP/1.1 400 ")
+    assert live.ask("GET", "/healthz").status == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /v1/best/" + b"k" * 100_000,
+        b"GET /v1/facts/..%2f..%2fetc%2fpasswd",
+        b"GET //v1/best/../../x",
+        b"GET /v1/best/\xff\xfe",
+    ],
+    ids=["long", "dots", "slashes", "bytes"],
+)
+def test_hostile_paths_are_refused(live, head):
+    """Nothing but a refusal comes back."""
+    answer = live.server.exchange(head + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
     assert live.ask("GET", "/healthz").status == 200

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from feinsum.canonical import WorkloadKey
@@ -30,7 +28,7 @@ from tests.db.factories import (
     make_record,
     make_workload,
 )
-from tests.service.running import PATIENCE_S
+from tests.service.running import Server
 
 __all__ = ["HONEST", "NAMES", "Attacker", "Served", "World", "faster", "new_keys"]
 
@@ -86,62 +84,27 @@ def new_keys(names: Sequence[str]) -> tuple[list[str], list[ApiKey]]:
     return [secret for secret, _ in made], [key for _, key in made]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Attacker:
-    """Who sends documents with one of some keys, over one connection."""
+    """Who sends documents with one of some keys."""
 
-    port: int
+    server: Server
     secrets: tuple[str, ...]
-    _connection: http.client.HTTPConnection | None = field(default=None, repr=False)
 
     def send(
         self, document: str, who: int = 0, path: str = "/v1/facts"
     ) -> tuple[int, Any]:
         """The status and the body of what the service says."""
-        headers = {
-            "Authorization": f"Bearer {self.secrets[who]}",
-            "Content-Type": "application/json",
-        }
-        return self.ask("POST", path, document.encode(), headers)
+        headers = {"Authorization": f"Bearer {self.secrets[who]}"}
+        answer = self.server.ask("POST", path, document, headers)
+        return answer.status, answer.json()
 
     def record(self, fact: TuningRecord, who: int = 0) -> tuple[int, Any]:
         return self.send(to_json(fact), who)
 
     def get(self, path: str) -> tuple[int, Any]:
-        return self.ask("GET", path)
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> tuple[int, Any]:
-        try:
-            reply = self._asked(method, path, body, headers or {})
-        except ConnectionError:  # the service ends connections that are not used
-            self.close()
-            reply = self._asked(method, path, body, headers or {})
-        text = reply.read()
-        if reply.will_close:
-            self.close()
-        return reply.status, json.loads(text) if text else None
-
-    def _asked(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
-    ) -> http.client.HTTPResponse:
-        if self._connection is None:
-            self._connection = http.client.HTTPConnection(
-                "127.0.0.1", self.port, timeout=PATIENCE_S
-            )
-        self._connection.request(method, path, body, headers)
-        return self._connection.getresponse()
+        answer = self.server.ask("GET", path)
+        return answer.status, answer.json()
 
 
 @dataclass(frozen=True)

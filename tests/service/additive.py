@@ -13,6 +13,8 @@ __all__ = ["breaking_changes"]
 
 Document = Mapping[str, Any]
 
+LIMITS = ("maxLength", "maximum", "maxItems", "minimum", "minLength", "pattern")
+
 
 def breaking_changes(old: Document, new: Document) -> list[str]:
     """What a client of ``old`` would miss in ``new``, in words.
@@ -38,125 +40,112 @@ def _of_paths(old: Document, new: Document) -> Iterator[str]:
                 yield f"{where}: gone"
                 continue
             yield from _of_parameters(where, before, after, old, new)
-            yield from _of_body(where, before, after, old, new)
-            yield from _of_answers(where, before, after, old, new)
+            body = (
+                _content(before.get("requestBody")),
+                _content(after.get("requestBody")),
+            )
+            yield from _of_contents(f"{where}: body", *body, old, new, is_sent=True)
+            if body[1] and not body[0] and after["requestBody"].get("required"):
+                yield f"{where}: a body is required now"
+            for status, answer in before["responses"].items():
+                if status not in after["responses"]:
+                    yield f"{where}: answer {status} gone"
+                    continue
+                contents = _content(answer), _content(after["responses"][status])
+                place = f"{where}: answer {status}"
+                yield from _of_contents(place, *contents, old, new, is_sent=False)
+
+
+def _content(body: Document | None) -> Document:
+    content: Document = (body or {}).get("content", {})
+    return content
 
 
 def _of_parameters(
     where: str, before: Document, after: Document, old: Document, new: Document
 ) -> Iterator[str]:
-    known = {(p["in"], p["name"]): p for p in before.get("parameters", ())}
-    given = {(p["in"], p["name"]): p for p in after.get("parameters", ())}
-    for place, parameter in known.items():
-        if place not in given:
+    earlier = {(p["in"], p["name"]): p for p in before.get("parameters", ())}
+    later = {(p["in"], p["name"]): p for p in after.get("parameters", ())}
+    for place, parameter in earlier.items():
+        if place not in later:
             yield f"{where}: parameter {place[1]} gone"
             continue
-        schemas = parameter["schema"], given[place]["schema"]
-        yield from _of_input(f"{where}: parameter {place[1]}", *schemas, old, new)
-    for place, parameter in given.items():
-        was_required = known.get(place, {}).get("required", False)
+        schemas = parameter["schema"], later[place]["schema"]
+        place_words = f"{where}: parameter {place[1]}"
+        yield from _of_schema(place_words, *schemas, old, new, is_sent=True)
+    for place, parameter in later.items():
+        was_required = earlier.get(place, {}).get("required", False)
         if parameter.get("required", False) and not was_required:
             yield f"{where}: parameter {place[1]} is required now"
 
 
-def _of_body(
-    where: str, before: Document, after: Document, old: Document, new: Document
+def _of_contents(
+    where: str,
+    before: Document,
+    after: Document,
+    old: Document,
+    new: Document,
+    *,
+    is_sent: bool,
 ) -> Iterator[str]:
-    known, given = before.get("requestBody"), after.get("requestBody")
-    if given is None:
-        if known is not None:
-            yield f"{where}: takes no body any more"
-        return
-    if known is None:
-        if given.get("required", False):
-            yield f"{where}: a body is required now"
-        return
-    for kind, content in known["content"].items():
-        if kind not in given["content"]:
-            yield f"{where}: takes no {kind} any more"
+    for kind, content in before.items():
+        if kind not in after:
+            yield f"{where} is not {kind} any more"
             continue
-        schemas = content["schema"], given["content"][kind]["schema"]
-        yield from _of_input(f"{where}: body", *schemas, old, new)
+        schemas = [part.get("schema", {}) for part in (content, after[kind])]
+        yield from _of_schema(where, *schemas, old, new, is_sent=is_sent)
 
 
-def _of_answers(
-    where: str, before: Document, after: Document, old: Document, new: Document
+def _of_schema(
+    where: str,
+    before: Document,
+    after: Document,
+    old: Document,
+    new: Document,
+    *,
+    is_sent: bool,
 ) -> Iterator[str]:
-    for status, answer in before["responses"].items():
-        found = after["responses"].get(status)
-        if found is None:
-            yield f"{where}: answer {status} gone"
-            continue
-        for kind, content in answer.get("content", {}).items():
-            if kind not in found.get("content", {}):
-                yield f"{where}: answer {status} is not {kind} any more"
-                continue
-            schemas = [
-                part.get("schema", {}) for part in (content, found["content"][kind])
-            ]
-            place = f"{where}: answer {status}"
-            yield from _of_output(place, *schemas, old, new)
-
-
-def _of_input(
-    where: str, before: Document, after: Document, old: Document, new: Document
-) -> Iterator[str]:
-    """What may be sent may still be sent."""
+    """What may be sent may still be sent; what was answered is still answered."""
     before, after = _resolved(before, old), _resolved(after, new)
-    yield from _of_type(where, before, after)
-    for word in ("maxLength", "maximum", "maxItems", "minimum", "minLength", "pattern"):
-        if word in after and before.get(word) != after[word]:
-            is_wider = word in before and _is_wider(word, before[word], after[word])
-            if not is_wider:
-                yield f"{where}: {word} is {after[word]} now"
-    for value in set(before.get("enum", ())) - set(
-        after.get("enum", before.get("enum", ()))
-    ):
-        yield f"{where}: {value!r} is not taken any more"
-    known = before.get("properties", {})
-    for name, schema in known.items():
-        inner = after.get("properties", {}).get(name)
-        if inner is None:
-            yield f"{where}.{name}: gone"
-        else:
-            yield from _of_input(f"{where}.{name}", schema, inner, old, new)
-    for name in set(after.get("required", ())) - set(before.get("required", ())):
-        yield f"{where}.{name}: is required now"
-
-
-def _of_output(
-    where: str, before: Document, after: Document, old: Document, new: Document
-) -> Iterator[str]:
-    """What was answered is still answered."""
-    before, after = _resolved(before, old), _resolved(after, new)
-    yield from _of_type(where, before, after)
+    if before.get("type") != after.get("type"):
+        yield f"{where}: was {before.get('type')}, is {after.get('type')}"
     for name, schema in before.get("properties", {}).items():
         inner = after.get("properties", {}).get(name)
         if inner is None:
             yield f"{where}.{name}: gone"
         else:
-            yield from _of_output(f"{where}.{name}", schema, inner, old, new)
-    for name in set(before.get("required", ())) - set(after.get("required", ())):
+            place = f"{where}.{name}"
+            yield from _of_schema(place, schema, inner, old, new, is_sent=is_sent)
+    required = set(before.get("required", ())), set(after.get("required", ()))
+    if is_sent:
+        yield from (
+            f"{where}.{name}: is required now" for name in required[1] - required[0]
+        )
+        yield from _of_limits(where, before, after)
+        return
+    for name in required[0] - required[1]:
         yield f"{where}.{name}: is not always there any more"
     if "items" in before:
         items = before["items"], after.get("items", {})
-        yield from _of_output(f"{where}[]", *items, old, new)
+        yield from _of_schema(f"{where}[]", *items, old, new, is_sent=False)
 
 
-def _of_type(where: str, before: Document, after: Document) -> Iterator[str]:
-    if before.get("type") != after.get("type"):
-        yield f"{where}: was {before.get('type')}, is {after.get('type')}"
-
-
-def _is_wider(word: str, before: float, after: float) -> bool:
-    if word.startswith("max"):
-        return after > before
-    return word.startswith("min") and after < before
+def _of_limits(where: str, before: Document, after: Document) -> Iterator[str]:
+    for word in LIMITS:
+        if word in after and before.get(word) != after[word]:
+            signs = {"max": 1, "min": -1}
+            sign = signs.get(word[:3], 0) if word in before else 0
+            if not sign or sign * (after[word] - before[word]) < 0:
+                yield f"{where}: {word} is {after[word]} now"
+    missing = set(before.get("enum", ())) - set(
+        after.get("enum", before.get("enum", ()))
+    )
+    yield from (f"{where}: {value!r} is not taken any more" for value in missing)
 
 
 def _resolved(schema: Document, document: Document) -> Document:
     reference = schema.get("$ref")
     if reference is None:
         return schema
-    found: Document = document["components"]["schemas"][reference.rpartition("/")[2]]
-    return found
+    target: Document = document["components"]["schemas"][reference.rpartition("/")[2]]
+    return target

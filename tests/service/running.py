@@ -9,16 +9,30 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 PATIENCE_S = 120
 
 PROGRAM = (sys.executable, "-m", "feinsum.cli")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; the names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body) if self.body else None
 
 
 @dataclass
@@ -33,6 +47,23 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | str | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """Send a request on a connection of its own; JSON, if there is a body."""
+        sent = {} if body is None else {"Content-Type": "application/json"}
+        content = body.encode() if isinstance(body, str) else body
+        address = "127.0.0.1", self.port
+        with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
+            connection.request(method, path, content, sent | dict(headers or {}))
+            reply = connection.getresponse()
+            found = {name.lower(): value for name, value in reply.getheaders()}
+            return Answer(reply.status, found, reply.read())
 
     def exchange(self, request: bytes) -> bytes:
         """What comes back for raw bytes until the server closes or has said all."""

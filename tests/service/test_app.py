@@ -8,12 +8,19 @@ import pytest
 
 from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum, from_text, to_text
-from feinsum.records import DevicePeaks, TuningRecord, from_json, to_json
+from feinsum.records import (
+    DevicePeaks,
+    Retraction,
+    TuningRecord,
+    from_json,
+    to_json,
+)
 from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_environment,
     make_peaks,
+    make_plan_record,
     make_processor,
     make_record,
     make_workload,
@@ -87,31 +94,57 @@ def test_best_of_many_is_best_of_each(client):
     assert answer.json() == {"answers": [one, None, one, one]}
 
 
-def test_lists_have_all_pages(client):
-    """Following ``next`` leads through everything once, in order."""
-    records = [make_record(n, workload=make_workload(n)) for n in range(5)]
-    for record in records:
-        send(client, to_json(record))
-    for path, name, of in (
-        ("/v1/workloads", "workloads", lambda item: item["key"]),
-        ("/v1/facts", "facts", lambda item: item["id"]),
-    ):
-        seen, cursor = [], None
-        while True:
-            params = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-            page = client.get(path, params=params).json()
-            seen += map(of, page[name])
-            cursor = page["next"]
-            if cursor is None:
-                break
-        expected = [r.workload if name == "workloads" else r.id for r in records]
-        assert seen == sorted(expected)
-    (device,) = client.get("/v1/devices").json()["devices"]
-    assert (device["id"], device["n_facts"]) == (make_device().id, 5)
-    ours = client.get("/v1/facts", params={"workload": records[3].workload}).json()[
-        "facts"
-    ]
-    assert [fact["id"] for fact in ours] == [records[3].id]
+@pytest.fixture
+def crowded(client):
+    """A service with several entries in every list."""
+    store = store_of(client)
+    for n in range(5):
+        environment = make_environment(make_device(n))
+        store.add(make_record(n, workload=make_workload(n), environment=environment))
+        store.add(make_plan_record(n))
+        store.add(Retraction(f"{n:064}", "wrong", "ann"))
+        for _ in range(n % 3 + 1):
+            client.get(f"/v1/best/k-{n}")
+    return client
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("workloads", "key"),
+        ("devices", "id"),
+        ("facts", "id"),
+        ("plans", "id"),
+        ("retractions", "id"),
+        ("demand", "workload"),
+    ],
+)
+def test_lists_have_all_pages(crowded, name, of):
+    """Following ``next`` leads through everything once, in the order of the list."""
+    field = "demands" if name == "demand" else name
+    every = crowded.get(f"/v1/{name}").json()[field]
+    seen, cursor = [], None
+    while True:
+        params = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = crowded.get(f"/v1/{name}", params=params).json()
+        assert len(page[field]) <= 2
+        seen += page[field]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert seen == every
+    assert len({entry[of] for entry in seen}) == len(seen) >= 5
+
+
+def test_lists_are_filtered(crowded):
+    """Facts of a workload or of a device alone; devices with the number of facts."""
+    record = make_record(3, workload=make_workload(3))
+    device = make_device(3).id
+    for params in ({"workload": record.workload}, {"device": device}):
+        facts = crowded.get("/v1/facts", params=params).json()["facts"]
+        assert [fact["document"]["workload"] for fact in facts] == [record.workload]
+    listed = crowded.get("/v1/devices").json()["devices"]
+    assert {entry["id"]: entry["n_facts"] for entry in listed}[device] == 1
 
 
 def test_devices_are_listed_with_their_processors(client):

@@ -155,22 +155,6 @@ def test_waiting_misses_have_a_limit(client, monkeypatch):
     assert {(d[0], d[2]) for d in demands(client)} == {("k-1", 2), ("k-2", 1)}
 
 
-def test_pages_of_demand_lead_through_all(client):
-    """Every demand is on one page, in one order."""
-    for n in range(7):
-        for _ in range(n % 3 + 1):
-            client.get(f"/v1/best/k-{n}")
-    every = [d[0] for d in demands(client)]
-    seen, cursor = [], ""
-    while cursor is not None:
-        params = {"limit": 3} | ({"cursor": cursor} if cursor else {})
-        page = client.get("/v1/demand", params=params).json()
-        seen += [d["workload"] for d in page["demands"]]
-        cursor = page["next"]
-    assert seen == every
-    assert len(set(seen)) == 7
-
-
 def test_misses_are_written_at_the_end(serve, location):
     """A service that ends loses no miss."""
     client = serve()

@@ -1,31 +1,15 @@
-"""What one caller may send: a rate, lengths and kinds of bodies."""
+"""What one caller may send: a rate, and a number of values."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterable
-from contextlib import nullcontext
-from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.errors import (
-    InvalidRequestError,
-    TooLargeError,
-    WrongContentTypeError,
-)
-from feinsum.service.middleware import (
-    MAX_CALLERS,
-    RateLimit,
-    check_length,
-    check_media_type,
-    check_values,
-    read_body,
-    replayed,
-)
+from feinsum.errors import TooLargeError
+from feinsum.service.middleware import MAX_CALLERS, RateLimit, check_values
 
 
 class Clock:
@@ -80,103 +64,6 @@ def test_without_a_rate_nobody_waits():
     """However many requests come at once."""
     limit = RateLimit(0.0, 1, Clock())
     assert [limit.wait_s("ann") for _ in range(3)] == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("announced", [b"0", b"9", b"10"])
-def test_a_body_may_be_as_long_as_the_limit(announced):
-    """Any length up to it, and none that is announced."""
-    check_length({b"content-length": announced}, 10)
-    check_length({}, 10)
-
-
-@pytest.mark.parametrize("announced", [b"11", b"100", b"-1", b"", b"ten", b"0" * 16])
-def test_a_length_beyond_the_limit_is_refused(announced):
-    """So is what is no length, and one of so many digits."""
-    with pytest.raises(TooLargeError):
-        check_length({b"content-length": announced}, 10)
-
-
-JSON = {b"content-type": b"application/json"}
-BODIES = {
-    "none": ({}, True),
-    "an empty one": ({b"content-length": b"0"}, True),
-    "JSON": (JSON | {b"content-length": b"3"}, True),
-    "JSON with a charset": (
-        {b"content-type": b"Application/JSON; charset=utf-8", b"content-length": b"3"},
-        True,
-    ),
-    "no type": ({b"content-length": b"3"}, False),
-    "of unknown length without a type": ({b"transfer-encoding": b"chunked"}, False),
-    "a form": ({b"content-type": b"text/plain", b"content-length": b"3"}, False),
-    "compressed": (
-        JSON | {b"content-length": b"3", b"content-encoding": b"gzip"},
-        False,
-    ),
-    "compressed otherwise": (
-        JSON | {b"content-length": b"3", b"content-encoding": b"zstd"},
-        False,
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BODIES)
-def test_a_body_is_json_and_not_compressed(kind):
-    """Or there is none."""
-    headers, is_taken = BODIES[kind]
-    with nullcontext() if is_taken else pytest.raises(WrongContentTypeError):
-        check_media_type(headers)
-
-
-class Sender:
-    """Sends messages, and counts what was received."""
-
-    def __init__(self, messages: Iterable[dict[str, object]]) -> None:
-        self._messages, self.n_received = iter(messages), 0
-
-    async def receive(self) -> dict[str, object]:
-        self.n_received += 1
-        return next(self._messages)
-
-
-GONE = {"type": "http.disconnect"}
-
-
-def in_parts(parts: list[bytes]) -> list[dict[str, object]]:
-    """The messages of a body; the last one says so by saying nothing."""
-    *others, last = [{"type": "http.request", "body": part} for part in parts]
-    return [*({**one, "more_body": True} for one in others), last]
-
-
-@given(
-    parts=st.lists(st.binary(max_size=4), min_size=1, max_size=4),
-    most=st.integers(0, 9),
-)
-def test_a_body_is_read_whole_or_not_beyond_the_limit(parts, most):
-    """A body up to the limit is all its parts; of a longer one, no more is received."""
-    sender = Sender([*in_parts(parts), GONE])
-    body = b"".join(parts)
-    if len(body) <= most:
-        assert asyncio.run(read_body(sender.receive, most)) == body
-        assert sender.n_received == len(parts)
-    else:
-        with pytest.raises(TooLargeError):
-            asyncio.run(read_body(sender.receive, most))
-        so_far = accumulate(map(len, parts), initial=0)
-        assert sender.n_received == sum(length <= most for length in so_far)
-
-
-def test_a_body_without_an_end_is_refused():
-    """The sender went away in the middle."""
-    sender = Sender([in_parts([b"[1,", b"2]"])[0], GONE])
-    with pytest.raises(InvalidRequestError):
-        asyncio.run(read_body(sender.receive, 10))
-
-
-def test_a_body_is_given_once_and_whole():
-    """Whoever reads a body after the gate finds it, and then what the sender sends."""
-    receive = replayed(b"[1]", Sender([GONE]).receive)
-    assert asyncio.run(read_body(receive, 3)) == b"[1]"
-    assert asyncio.run(receive()) == GONE
 
 
 JSON = st.recursive(

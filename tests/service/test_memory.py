@@ -7,9 +7,10 @@ import gc
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
+from dataclasses import replace
 
 import pytest
+from cachetools import LRUCache, cached
 
 from feinsum.db.server import Size, StoredFact
 from feinsum.records import to_json
@@ -18,7 +19,6 @@ from feinsum.service.answers import DeviceQuery
 from feinsum.service.demand import MissCounter
 from feinsum.service.lookup import Lookup
 from feinsum.service.pages import graph, notation, search
-from feinsum.service.text_cache import cache_by_bytes
 from tests.db.factories import make_record, make_workload
 
 MB = 10**6
@@ -129,10 +129,10 @@ TEXTS = {
 }
 
 RESULTS = {
-    "key": lambda text: str(len(text)) * 40,
-    "nothing": lambda _: None,
     "words": notation.notation_of.__wrapped__,
-    "drawing": lambda _: deepcopy(DRAWING),
+    "drawing": lambda text: replace(DRAWING, text=text),
+    "nothing": graph.Drawing,
+    "key": lambda text: (str(len(text)) * 40, text),
 }
 
 DRAWING = graph.drawing_of("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
@@ -145,7 +145,7 @@ def test_results_take_no_more_than_they_may(function, text_of):
     most = MB // 4
     sizes = []
     for _ in range(3):  # threads of other tests allocate, too: the least counts
-        kept = cache_by_bytes(most)(function)
+        kept = cached(LRUCache(most, notation.n_bytes_of))(function)
         with growth() as grown:
             for n in range(300):
                 kept(text_of(n))

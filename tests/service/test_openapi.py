@@ -1,4 +1,4 @@
-"""The description is complete, has examples that are true, and only grows."""
+"""The description is complete, and only grows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.records import TuningRecord, from_json
 from tests.service.additive import breaking_changes
 
 GOLDEN = Path(__file__).with_name("openapi.json")
@@ -31,30 +30,6 @@ def test_the_stored_description_is_the_present_one(document):
     assert json.loads(GOLDEN.read_text()) == document
 
 
-def test_every_answer_has_an_example(document):
-    """Every answer with a body shows one."""
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            for status, answer in operation["responses"].items():
-                for kind, content in answer.get("content", {}).items():
-                    has = "example" in content or "example" in _schema(
-                        document, content
-                    )
-                    assert has, f"{method} {path} {status} {kind}"
-
-
-def _schema(document, content):
-    name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-    return document["components"]["schemas"].get(name, {})
-
-
-def test_examples_of_facts_are_facts(document):
-    """The example of a fact is one that could be recorded."""
-    operation = document["paths"]["/v1/facts/{record_id}"]["get"]
-    example = operation["responses"]["200"]["content"]["application/json"]["example"]
-    assert from_json(TuningRecord, json.dumps(example)).measurement.speedup > 1
-
-
 def test_every_route_under_v1_may_be_refused(document):
     """Every route names the problems that any request can meet."""
     for path, methods in document["paths"].items():
@@ -65,87 +40,59 @@ def test_every_route_under_v1_may_be_refused(document):
                 )
 
 
-def parameter_gone(document):
-    operation = document["paths"]["/v1/best/{key}"]["get"]
-    operation["parameters"] = [
-        p for p in operation["parameters"] if p["name"] != "device"
-    ]
-    return "GET /v1/best/{key}: parameter device gone"
+BEST = ("paths", "/v1/best/{key}", "get")
+
+CHANGES = {
+    "GET /v1/best/{key}: parameter device gone": lambda d: remove_parameter(d),
+    "/v1/workloads: gone": lambda d: d["paths"].pop("/v1/workloads"),
+    "POST /v1/facts: gone": lambda d: d["paths"]["/v1/facts"].pop("post"),
+    "GET /v1/best/{key}: answer 304 gone": lambda d: at(d, *BEST, "responses").pop(
+        "304"
+    ),
+    "POST /v1/best:batch: body.device: is required now": lambda d: schema(d, "Batch")[
+        "required"
+    ].append("device"),
+    "POST /v1/canonicalize: answer 200.key: gone": lambda d: schema(d, "Canonical")[
+        "properties"
+    ].pop("key"),
+    "POST /v1/best:batch: body.device: maxLength is 3 now": lambda d: schema(
+        d, "Batch"
+    )["properties"]["device"].update(maxLength=3),
+    "GET /v1/workloads: answer 200.workloads[].n_facts: was integer, is string": (
+        lambda d: schema(d, "Workload")["properties"]["n_facts"].update(type="string")
+    ),
+    "GET /v1/devices: parameter x is required now": lambda d: at(
+        d, "paths", "/v1/devices", "get", "parameters"
+    ).append({"name": "x", "in": "query", "required": True, "schema": {}}),
+    "GET /v1/best/{key}: parameter policy: 'loose' is not taken any more": (
+        lambda d: parameter(d, "policy")["schema"]["enum"].remove("loose")
+    ),
+}
 
 
-def path_gone(document):
-    del document["paths"]["/v1/workloads"]
-    return "/v1/workloads: gone"
+def at(document, *names):
+    for name in names:
+        document = document[name]
+    return document
 
 
-def method_gone(document):
-    del document["paths"]["/v1/facts"]["post"]
-    return "POST /v1/facts: gone"
+def schema(document, name):
+    return at(document, "components", "schemas", name)
 
 
-def answer_gone(document):
-    del document["paths"]["/v1/best/{key}"]["get"]["responses"]["304"]
-    return "GET /v1/best/{key}: answer 304 gone"
+def parameter(document, name):
+    return next(p for p in at(document, *BEST, "parameters") if p["name"] == name)
 
 
-def required_property(document):
-    document["components"]["schemas"]["Batch"]["required"].append("device")
-    return "POST /v1/best:batch: body.device: is required now"
+def remove_parameter(document):
+    at(document, *BEST, "parameters").remove(parameter(document, "device"))
 
 
-def property_gone(document):
-    del document["components"]["schemas"]["Canonical"]["properties"]["key"]
-    return "POST /v1/canonicalize: answer 200.key: gone"
-
-
-def narrower(document):
-    batch = document["components"]["schemas"]["Batch"]
-    batch["properties"]["device"]["maxLength"] = 3
-    return "POST /v1/best:batch: body.device: maxLength is 3 now"
-
-
-def another_type(document):
-    workload = document["components"]["schemas"]["Workload"]
-    workload["properties"]["n_facts"]["type"] = "string"
-    place = "GET /v1/workloads: answer 200.workloads[].n_facts"
-    return f"{place}: was integer, is string"
-
-
-def new_required_parameter(document):
-    new = {"name": "x", "in": "query", "required": True, "schema": {}}
-    document["paths"]["/v1/devices"]["get"]["parameters"].append(new)
-    return "GET /v1/devices: parameter x is required now"
-
-
-def value_gone(document):
-    (policy,) = [
-        p
-        for p in document["paths"]["/v1/best/{key}"]["get"]["parameters"]
-        if p["name"] == "policy"
-    ]
-    policy["schema"]["enum"].remove("loose")
-    return "GET /v1/best/{key}: parameter policy: 'loose' is not taken any more"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        parameter_gone,
-        path_gone,
-        method_gone,
-        answer_gone,
-        required_property,
-        property_gone,
-        narrower,
-        another_type,
-        new_required_parameter,
-        value_gone,
-    ],
-)
-def test_a_breaking_change_is_named(document, change):
+@pytest.mark.parametrize("message", CHANGES)
+def test_a_breaking_change_is_named(document, message):
     """Whatever a client relies on is missed when it is gone."""
     changed = deepcopy(document)
-    message = change(changed)
+    CHANGES[message](changed)
     assert message in breaking_changes(document, changed)
 
 

@@ -13,9 +13,9 @@ from sqlalchemy import create_engine, make_url
 
 from feinsum.records import to_json
 from feinsum.service.app import ROUTERS
-from feinsum.service.examples import FORM, PEAKS, PLAN, RECORD, RETRACTION
 from tests.hostile.live import schema_in
 from tests.service.conftest import key_for, store_of
+from tests.service.examples import FORM, PEAKS, PLAN, RECORD, RETRACTION
 
 NEEDS_NONE = {
     "/healthz",

@@ -11,9 +11,9 @@ import pytest
 
 from feinsum.db.server import open_serving_store
 from feinsum.service import new_key
-from feinsum.service.examples import PEAKS, PLAN, RECORD
 from feinsum.service.paging import to_cursor
 from tests.service import refused_by_rule
+from tests.service.examples import PEAKS, PLAN, RECORD
 from tests.service.running import running
 
 RULES = "".join(f'    "{route}",\n' for route in refused_by_rule.RULES)

@@ -201,7 +201,8 @@ def test_pages_fit_in_both_themes(opened, scheme, width):
             f"/facts/{HOSTILE.id}",
             f"/devices/{make_device(0).id}",
             "/devices",
-            "/demand",
+            "/coverage",
+            "/plans",
         ):
             page.goto(path)
             wide = page.evaluate("document.documentElement.scrollWidth")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isfinite, log10
+from math import log10
 from statistics import median
 
 from hypothesis import example, given
@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import induced_graph
 from feinsum.ir import from_text, to_text
-from feinsum.service.pages.axis import MARGIN, WIDTH, axis_of
-from feinsum.service.pages.graph import MAX_VERTICES, drawing_of
-from feinsum.service.pages.notation import notation_of
-from feinsum.service.pages.ranking import (
+from feinsum.service.pages.charts import (
+    MARGIN,
+    WIDTH,
+    axis_of,
     history_of,
     marks_of,
     marks_of_each,
-    rankings_of,
+    ranking_of,
     roofline_of,
-    timeline_of,
 )
-from feinsum.service.pages.roofline import roofline_chart
+from feinsum.service.pages.graph import MAX_VERTICES, drawing_of
+from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.roofline import HEIGHT, roofline_chart
 from tests.bounds.test_facts import CPU, PEAKS
 from tests.bounds.test_facts import fact as level_fact
 from tests.db.factories import make_device, make_peaks
@@ -40,8 +41,8 @@ def test_an_axis_keeps_the_order_of_values(values):
     assert places == sorted(places)
     assert all(MARGIN <= place <= WIDTH - MARGIN for place in places)
     assert 1 <= len(axis.ticks) <= 6
-    for tick in axis.ticks:
-        assert abs(axis.at(float(tick.label)) - tick.x) < 0.1
+    assert all(axis.within(value) for value in axis.ticks)
+    assert list(axis.ticks.values()) == list(map(repr, axis.ticks))
 
 
 @given(FLOATS, FLOATS, FLOATS)
@@ -68,13 +69,14 @@ def test_a_drawing_is_the_induced_graph(einsum):
     """A node for every vertex, a line for every edge; the same in every call."""
     drawing = drawing_of(to_text(einsum))
     graph = induced_graph(einsum)
-    if drawing is None:
+    if not drawing.nodes:
         assert len(graph.colors) > MAX_VERTICES
         return
     assert len(drawing.nodes) == len(graph.colors)
     assert len(drawing.edges) == len(list(graph.edges))
     assert all(
-        0 < n.x < drawing.width and 0 < n.y < drawing.height for n in drawing.nodes
+        0 < box.x < drawing.width and 0 < box.y < drawing.height
+        for _, box, _ in drawing.nodes
     )
     assert drawing_of.__wrapped__(to_text(einsum)) == drawing
 
@@ -94,7 +96,7 @@ def test_large_graphs_are_not_drawn():
     operands = " ".join(f"A{k}[4]:<f8" for k in range(MAX_VERTICES))
     text = f"i -> i | {operands} | {rows}"
     assert from_text(text).batch_size == MAX_VERTICES
-    assert drawing_of(text) is None
+    assert not drawing_of(text).nodes
 
 
 def test_the_roofline_of_a_fact_is_that_of_its_device():
@@ -114,8 +116,7 @@ def test_dots_are_under_the_roof_that_limits_them():
     (dot,) = chart.dots
     level = next(roof.y for roof in chart.roofs if "float64" in roof.label)
     assert (dot.fraction, dot.intensity, dot.rate) == (0.5, 2.0, 8e9)
-    assert dot.y > level
-    assert all(isfinite(tick.x) for tick in (*chart.x_ticks, *chart.y_ticks))
+    assert HEIGHT - chart.y_axis.at(dot.rate) > level
     assert roofline_chart([], limits) is None
     assert chart.slopes == ()
 
@@ -133,49 +134,35 @@ def test_caches_have_slopes_above_that_of_the_memory():
     assert all(line.path.endswith(f",{top}") for line in chart.slopes)
 
 
-def test_every_level_has_a_mark_where_the_axis_reaches_it():
-    """At the time that it takes at least; the others are named in words alone."""
+def test_rankings_and_histories_have_the_same_limits():
+    """As speed-ups over the untransformed kernel in one, as times in the other; the
+    slowest one is on the axis, and all are in the words.
+    """
     fact = level_fact(0.6)
-    marks = {one.level: one.seconds for one in marks_of(fact, PEAKS)}
-    line = timeline_of(fact, PEAKS)
-    drawn = {tick.label.split(":")[0]: tick.x for tick in line.recipe.marks}
-    axis = line.axis
-    assert drawn == {
-        name: axis.at(value)
-        for name, value in marks.items()
-        if axis.low <= value <= axis.high
-    }
-    assert 0 < len(drawn) < len(marks) == 4
-    assert all(f"; {name} allows " in line.recipe.words for name in marks)
-    assert max(marks, key=marks.__getitem__) in drawn
-
-
-def ranking_on(device, records, peaks):
-    (ranking,) = rankings_of(records, {device: peaks})
-    return ranking
-
-
-def test_rankings_and_histories_have_the_same_marks():
-    """As speed-ups over the untransformed kernel in one, as times in the other."""
-    fact = level_fact(0.6)
-    marks = {one.level: one.seconds for one in marks_of(fact, PEAKS)}
+    seconds = {mark.level: mark.seconds for mark in marks_of(fact, PEAKS)}
     baseline_s = median(fact.measurement.baseline_s)
     for chart, values in (
-        (ranking_on(CPU, [fact], PEAKS), {n: baseline_s / s for n, s in marks.items()}),
-        (history_of(CPU, [fact], PEAKS), marks),
+        (
+            ranking_of([fact], {CPU: PEAKS}),
+            {level: baseline_s / s for level, s in seconds.items()},
+        ),
+        (history_of(fact, [fact], {CPU: PEAKS}), seconds),
     ):
         (row,) = chart.rows
-        assert chart.has_marks
-        for tick in row.strip.marks:
-            assert tick.x == chart.axis.at(values[tick.label.split(":")[0]])
-    assert not ranking_on(CPU, [fact], None).has_marks
+        assert row.strip.levels == values
+        slowest = values[max(seconds, key=seconds.__getitem__)]
+        assert chart.axis.within(slowest)
+        assert not all(map(chart.axis.within, values.values()))
+        assert all(f"; {name} allows " in row.strip.words for name in values)
+    (row,) = ranking_of([fact], {CPU: None}).rows
+    assert not row.strip.levels
 
 
 def test_bounds_are_looked_for_at_few_sizes(monkeypatch):
     """A page is not slower for all that somebody sent."""
     asked = []
     monkeypatch.setattr(
-        "feinsum.service.pages.ranking.bound_of_record",
+        "feinsum.service.pages.charts.bound_of_record",
         lambda record, peaks: asked.append(record),
     )
     facts = [

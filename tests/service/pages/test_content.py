@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.resources import files
 
 import pytest
 
-from feinsum.canonical import WorkloadKey
-from feinsum.records import Miss, Retraction, rank, to_json
+from feinsum.canonical import canonicalize
+from feinsum.ir import generalize
+from feinsum.records import Retraction, rank, to_json
 from feinsum.service.pages.rendering import MEDIA_TYPES
 from feinsum.service.pages.words import count, label, ratio
+from feinsum.suites import read_suite
 from tests.db.factories import (
     make_device,
     make_environment,
     make_processor,
     make_record,
 )
-from tests.service.conftest import add_misses, key_for, send, store_of
+from tests.service.conftest import key_for, send, store_of
 from tests.service.pages.documents import get, is_sound_page, links, text_of
 from tests.service.pages.facts import MATVEC, form_of, make_fact, make_limits
 
@@ -27,7 +29,7 @@ KEY = form_of(*MATVEC).key
 DEVICE = make_device(0)
 LATEST = make_fact(1e-3, environment=make_environment(DEVICE, "7.0"), day=3)
 
-PATHS = ["/", "/workloads", "/plans", "/devices", "/demand", "/retractions"]
+PATHS = ["/", "/workloads", "/plans", "/devices", "/coverage"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -36,7 +38,7 @@ def test_pages_of_an_empty_database_say_so(client, path):
     shown = text_of(get(client, path))
     assert any(
         words in shown
-        for words in ("No fact", "No plan", "Nothing was", "No unanswered")
+        for words in ("No fact", "No plan", "0 of 48 workloads have facts")
     )
 
 
@@ -53,43 +55,18 @@ def test_pages_of_an_empty_database_say_so(client, path):
 )
 def test_every_page_is_valid_and_can_be_read_aloud(reader, path):
     """A strict parser takes it; landmarks, captions, labels and titles are there."""
-    add_misses(store_of(reader), {Miss(WorkloadKey("k"), DEVICE.id): 2}, {})
     assert is_sound_page(get(reader, path))
 
 
 def test_a_retracted_fact_says_so(reader):
     """Its page says who retracted it, when and why; no list has it any more."""
-    store = store_of(reader)
     retraction = Retraction(LATEST.id, "a <wrong> clock", "ann", "2026-02-01T09:00:00")
-    elsewhere = replace(retraction, document="0" * 64, reason="elsewhere")
-    store.add_all([retraction, elsewhere])
+    store_of(reader).add(retraction)
     page = text_of(get(reader, f"/facts/{LATEST.id}"))
     assert "retracted" in page
     assert "By ann on 2026-02-01 09:00: a <wrong> clock" in page
-    listed = get(reader, "/retractions")
-    assert "a <wrong> clock" in text_of(listed)
-    assert "elsewhere" in text_of(listed)
-    assert list(links(listed, "/facts/")) == [f"/facts/{LATEST.id}"]
     for path in ("/", f"/workloads/{KEY}", f"/devices/{DEVICE.id}"):
         assert f"/facts/{LATEST.id}" not in links(get(reader, path), "/facts/")
-
-
-def test_retractions_have_all_pages(client, monkeypatch):
-    """The latest first, each once."""
-    monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
-    known = [
-        Retraction(f"{n:064}", f"reason {n}", "ann", f"2026-02-0{n + 1}T09:00:00")
-        for n in range(5)
-    ]
-    store_of(client).add_all(known)
-    seen, following = [], "/retractions"
-    while following:
-        page = get(client, following)
-        seen += [text_of(td) for td in page.iter("td") if "reason" in text_of(td)]
-        following = next(
-            (a.get("href") for a in page.iter("a") if a.get("rel") == "next"), None
-        )
-    assert seen == [f"reason {n}" for n in reversed(range(5))]
 
 
 def test_everything_is_reached_by_links(reader):
@@ -128,6 +105,15 @@ def test_a_workload_shows_the_ranking_of_each_device(reader):
     assert "as 1, but block=8" in rows[1][1]
     (row,) = next(r for r in (rows_of(page, k) for k in range(2)) if len(r) == 1)
     assert (row[3], row[5]) == ("2.50×", "unknown")
+
+
+def test_a_command_to_tune_can_be_copied(reader):
+    """A shell reads the text of the workload, with its bars and brackets, as one."""
+    page = get(reader, f"/workloads/{KEY}")
+    (command,) = (e for e in page.iter("pre") if e.get("id") == "command")
+    words = shlex.split("".join(command.itertext()))
+    assert words[:3] == ["feinsum", "tune", form_of(*MATVEC).text]
+    assert words[3:] == ["--database", "http://testserver/"]
 
 
 def test_a_workload_has_one_table_and_one_axis(reader):
@@ -228,7 +214,9 @@ def test_the_graph_of_a_workload_is_drawn(reader):
 def test_a_fact_shows_the_history_of_its_recipe(reader):
     """The facts of the recipe on each device, the latest first, with their drivers."""
     page = get(reader, f"/facts/{LATEST.id}")
-    near, far = sorted((rows_of(page, k) for k in (1, 2)), key=len, reverse=True)
+    near, far = sorted((rows_of(page, k) for k in (0, 1)), key=len, reverse=True)
+    samples = [e for e in page.iter() if e.get("class") == "sample"]
+    assert len(samples) == 1 + len(LATEST.measurement.samples_s)  # with the legend's
     assert [row[:2] for row in near] == [
         ["2025-01-03 12:00", "7.0"],
         ["2025-01-02 12:00", "6.0"],
@@ -272,6 +260,37 @@ def test_the_program_of_a_recipe_prints_its_code(reader):
     assert "64 * gid(0)" in done.stdout
 
 
+def test_coverage_is_of_the_workloads_of_a_suite(client):
+    """Each stands in the picture and in the table, with its best fact if it has one."""
+    entry = read_suite("tccg")[0]
+    form = canonicalize(generalize(entry.einsum())[0])
+    facts = [
+        replace(make_fact(median_s), workload=form.key, workload_text=form.text)
+        for median_s in (1e-3, 2e-3)
+    ]
+    store_of(client).add_all(facts)
+    page = get(client, "/coverage?suite=tccg")
+    cells = [e.get("class") for e in page.find(".//ul[@class='cells']")]
+    assert cells == ["faster"] + ["missing"] * 47
+    (row,) = (r for r in rows_of(page) if "none" not in r)
+    assert row[0].startswith(entry.name)
+    assert row[2:] == ["10.0×", "2"]
+    assert links(page, "/workloads/") == [f"/workloads/{form.key}"]
+    page = get(client, f"/coverage?suite=tccg&device={make_device(9).id}")
+    assert "0 of 48 workloads have facts on this device" in text_of(page)
+    for suite in ("dgfem", "everyday"):
+        assert is_sound_page(get(client, f"/coverage?suite={suite}"))
+    get(client, "/coverage?suite=mine", 422)
+
+
+@pytest.mark.parametrize("path", ["/demand", "/retractions"])
+def test_removed_pages_are_gone_and_say_where_the_list_is(client, path):
+    """For one release; the lists themselves are under ``/v1``."""
+    answer = client.get(path)
+    assert answer.status_code == 410
+    assert f"/v1{path}" in answer.json()["detail"]
+
+
 def test_the_page_of_an_untrusted_fact_says_so(serve):
     """It is listed, until it is retracted."""
     client = serve()
@@ -282,19 +301,6 @@ def test_the_page_of_an_untrusted_fact_says_so(serve):
     assert "No trusted key sent this fact" in text_of(get(client, path))
     store_of(client).receive(fact, "ci", is_trusted=True)
     assert "No trusted key" not in text_of(get(client, path))
-
-
-def test_demand_is_shown_in_order(reader):
-    """The most wanted first, with the einsum if its text is known."""
-    form = form_of("abc,cd->abd", {"a": "N", "b": 3, "c": 8, "d": 8})
-    counts = {Miss(form.key, DEVICE.id): 5, Miss(WorkloadKey("unknown"), "gpu"): 9}
-    add_misses(store_of(reader), counts, {form.key: form.text})
-    page = get(reader, "/demand")
-    rows = [[text_of(c) for c in r] for r in page.find(".//tbody").iter("tr")]
-    assert [row[0] for row in rows] == ["9×", "5×"]
-    assert rows[0][1].startswith("unknown")
-    assert (rows[1][1].startswith("dc, abd → abc"), rows[1][2]) == (True, label(DEVICE))
-    assert "feinsum tune --from-misses http://testserver" in text_of(page)
 
 
 @pytest.mark.parametrize(
@@ -329,18 +335,6 @@ def test_lists_have_all_pages(client, path, prefix, monkeypatch):
     assert seen == [f"{prefix}{one}" for one in sorted(ids)]
 
 
-def test_rows_of_demand_link(reader):
-    """Each leads to the search for its einsum, or for its key."""
-    form = form_of("abc,cd->abd", {"a": "N", "b": 3, "c": 8, "d": 8})
-    counts = {Miss(form.key, "gpu"): 5, Miss(WorkloadKey("fe2-unknown"), "gpu"): 9}
-    add_misses(store_of(reader), counts, {form.key: form.text})
-    found = links(get(reader, "/demand"), "/workloads?q=")
-    assert len(found) == 2
-    for link in found:
-        assert is_sound_page(get(reader, link))
-    assert form.key in text_of(get(reader, found[1]))
-
-
 def test_lists_show_dtypes(client):
     """Two workloads that differ only in their dtype look different on every list."""
     for dtype in ("float32", "float64"):
@@ -362,28 +356,6 @@ def test_an_implausible_speedup_is_not_drawn(client):
     assert "not drawn" in text_of(page)
     ticks = [text_of(tick) for tick in page.iter("text")]
     assert not any("e+1" in tick for tick in ticks)
-
-
-def test_legends_have_the_colors_of_the_best_recipe():
-    """No rule of the sheet gives a mark of the best recipe another color."""
-    sheet = files("feinsum.service.pages").joinpath("static", "pages.css").read_text()
-    for mark in ("interval", "middle", "sample"):
-        assert f".{mark}" in sheet
-        assert f".winner .{mark}" not in sheet
-
-
-def test_demand_has_all_pages(client, monkeypatch):
-    """The same for what is in demand."""
-    monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
-    keys = [f"key-{n}" for n in range(5)]
-    add_misses(store_of(client), {Miss(WorkloadKey(k), ""): 1 for k in keys}, {})
-    seen, following = [], "/demand"
-    while following:
-        page = get(client, following)
-        seen += [text_of(c) for c in page.iter("code") if text_of(c).startswith("key")]
-        more = [a.get("href") for a in page.iter("a") if a.get("rel") == "next"]
-        following = more[0] if more else None
-    assert seen == keys
 
 
 def test_many_recipes_are_cut_short_and_counted(client):

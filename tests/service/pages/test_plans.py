@@ -11,7 +11,7 @@ import feinsum
 from feinsum.distributed import rows_of
 from feinsum.distributed.display import flow_of
 from feinsum.records import to_json
-from feinsum.service.pages.plan import SIDE, title_of, view_of
+from feinsum.service.pages.plan import title_of
 from tests.db.factories import make_fleet, make_plan_record
 from tests.distributed.cases import KERNELS
 from tests.service.conftest import store_of
@@ -40,11 +40,12 @@ def test_a_plan_has_a_picture_for_every_tensor_of_every_step(shelf):
     assert is_sound_page(page)
     rows = rows_of(PAPER)
     assert len(squares(page)) == sum(len(row.panels) for row in rows)
-    for row, step in zip(rows, view_of(RECORD).steps, strict=True):
-        for panel, square in zip(row.panels, step.squares, strict=True):
-            assert len(square.tiles) == len(panel.blocks)
-            area = sum(tile.width * tile.height for tile in square.tiles)
-            assert area == pytest.approx(SIDE * SIDE, rel=0.02)
+    panels = [panel for row in rows for panel in row.panels]
+    for panel, square in zip(panels, squares(page), strict=True):
+        tiles = list(square.iter(f"{SVG}rect"))
+        assert len(tiles) == len(panel.blocks)
+        area = sum(float(t.get("width")) * float(t.get("height")) for t in tiles)
+        assert area == pytest.approx(132 * 132, rel=0.02)
     shown = text_of(page.find(".//main"))
     for group in PAPER.groups:
         assert str(group) in shown

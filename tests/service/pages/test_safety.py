@@ -6,17 +6,14 @@ import json
 
 import pytest
 
-from feinsum.canonical import WorkloadKey
 from feinsum.records import (
     DevicePeaks,
-    Miss,
-    Retraction,
     TuningRecord,
     from_json,
     to_json,
 )
 from feinsum.service.problems import MEDIA_TYPE
-from tests.service.conftest import add_misses, send, store_of
+from tests.service.conftest import send, store_of
 from tests.service.pages.documents import ACCEPT, get, is_sound_page, text_of
 from tests.service.pages.facts import HOSTILE, MARKUP, make_fact
 
@@ -29,8 +26,6 @@ PATHS = [
     f"/facts/{HOSTILE.id}",
     "/devices",
     f"/devices/{DEVICE.id}",
-    "/demand",
-    "/retractions",
 ]
 
 
@@ -40,8 +35,6 @@ def attacked(client):
     store = store_of(client)
     assert store.receive(HOSTILE, MARKUP)
     store.add(DevicePeaks(DEVICE, -1.0, {MARKUP: 0.0}, "2025-01-01T00:00:00"))
-    add_misses(store, {Miss(WorkloadKey("k"), MARKUP): 1}, {})
-    store.add(Retraction("0" * 64, MARKUP, MARKUP))
     return client
 
 

@@ -14,7 +14,6 @@ from feinsum.db.server import open_serving_store
 from feinsum.ir import from_text
 from feinsum.service.pages.notation import notation_of
 from feinsum.service.pages.search import SearchCriteria, SearchView, search
-from feinsum.service.state import Notations
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.service.conftest import store_of
 from tests.service.pages.documents import get, links, text_of
@@ -195,7 +194,7 @@ def shelf(tmp_path_factory):
     location = tmp_path_factory.mktemp("search") / "facts.sqlite"
     with open_serving_store(location) as store:
         store.add_all([make_fact(workload=w) for w in (MATVEC, MATMUL, GRADIENT)])
-        yield store, Notations(store.notations)
+        yield store, store.notations
 
 
 @counts(30, 1000)
@@ -222,17 +221,3 @@ def test_no_text_breaks_the_search(shelf, q, sizes, dtype):
     found = search(SearchCriteria(q, sizes, dtype), *shelf, limit_s=60)
     assert isinstance(found, SearchView)
     assert not (found.problem and (found.exact or found.others))
-
-
-def test_notations_are_read_again_after_a_while():
-    """Of questions in quick succession one reads; what is new is seen later."""
-    calls = []
-
-    def read():
-        calls.append(1)
-        return frozenset({str(len(calls))})
-
-    notations = Notations(read)
-    assert notations() == notations() == {"1"}
-    notations._until = 0.0
-    assert notations() == {"2"}
