@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Retraction, RetractionQuery, from_json
-from feinsum.records.plausibility import instant
-from feinsum.records.retraction import MAX_REASON
+from feinsum.records.document import instant
+from feinsum.records.kinds import MAX_REASON
 from feinsum.service.examples import FORM, PEAKS, PLAN, RECORD, RETRACTION, document
 from feinsum.service.openapi import answers, json_body
 from feinsum.service.paging import Cursor, Limit, from_cursor, next_cursor
