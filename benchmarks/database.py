@@ -110,7 +110,7 @@ def measure(path: Path, n_records: int, rounds: int) -> Iterator[tuple[str, ...]
             "writing, a fact",
             *cells(timed(lambda: fill(store, n_records)), n_records),
         )
-        size = store.info().size_bytes
+        size = store.stats().size_bytes
         yield "size on disk", f"{size / 1e6:.0f} MB"
         yield "size on disk, a fact", f"{size / n_records:.0f} bytes"
     os.sync()  # or what the system still has to write slows the look-ups down

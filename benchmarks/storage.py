@@ -34,9 +34,9 @@ def of_databases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
     with databases(options) as urls:
         for name, url in urls.items():
             with open_store(url) as store:
-                before = store.info().size_bytes
+                before = store.stats().size_bytes
                 fill(store, options.records)
-                yield name, store.info().size_bytes - before
+                yield name, store.stats().size_bytes - before
                 if name == "SQLite":
                     yield from of_exports(store)
 

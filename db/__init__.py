@@ -8,6 +8,7 @@ its clients see it), :mod:`feinsum.db.server` (a database as the service sees it
 if __name__ != "feinsum.db":
     raise ImportError("import it as feinsum.db; the folder is not a package")
 
+from feinsum.db.address import default_location, is_service
 from feinsum.db.layers import LayeredStore
 from feinsum.db.opened import (
     LAYERS_VARIABLE,
@@ -16,8 +17,10 @@ from feinsum.db.opened import (
     SITE_VARIABLE,
     USER,
     Database,
+    DatabaseHealth,
     LayerKind,
     LayerState,
+    examine,
     layer_names,
     looked_up_store,
     opened_documents,
@@ -26,9 +29,9 @@ from feinsum.db.opened import (
     process_facts,
     states_of,
 )
-from feinsum.db.remote import HttpStore, is_service
+from feinsum.db.remote import HttpStore
 from feinsum.db.shipped import ShippedStore, shipped_facts, write_facts
-from feinsum.db.sql import SqlStore, default_location, open_store
+from feinsum.db.sql import SqlStore, open_store
 
 __all__ = [
     "LAYERS_VARIABLE",
@@ -37,6 +40,7 @@ __all__ = [
     "SITE_VARIABLE",
     "USER",
     "Database",
+    "DatabaseHealth",
     "HttpStore",
     "LayerKind",
     "LayerState",
@@ -44,6 +48,7 @@ __all__ = [
     "ShippedStore",
     "SqlStore",
     "default_location",
+    "examine",
     "is_service",
     "layer_names",
     "looked_up_store",

@@ -1,15 +1,232 @@
-"""The address of a service, and the key to send there."""
+"""Addresses: where a database or a service is, and the key to send there.
+
+::
+
+    facts.sqlite, sqlite:///facts.sqlite       a file (:class:`Location`)
+    postgresql://user@host/database            a server of databases (:class:`Location`)
+    https://facts.example/team                 a service (:class:`Address`)
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from platformdirs import user_data_path
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
 from feinsum.errors import StoreUnavailableError
+from feinsum.options import DATABASE_VARIABLE
+from feinsum.words import type_in_words
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a reader or writer waits for the locks of others, in seconds.
+
+Longer than any transaction of ours: a writer that gives up loses a measured fact.
+"""
+
+DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+
+
+@dataclass(frozen=True)
+class Location:
+    """A database that can be opened.
+
+    Attributes:
+        url: what SQLAlchemy opens; may hold a password, so it is never printed.
+        path: the file of an SQLite database; None for a server.
+        is_read_only: whether the database is only read, by request or by permissions.
+        is_immutable: whether the file is read without locks, and without files beside
+            it.
+        may_create: whether to create a missing database.
+        is_private: whether nobody else may read a database that is created.
+        may_migrate: whether to upgrade a database with an older schema.
+        busy_timeout_s: how long to wait for the locks of others.
+    """
+
+    url: URL
+    path: Path | None
+    is_read_only: bool
+    busy_timeout_s: float
+    is_immutable: bool = False
+    may_create: bool = True
+    is_private: bool = False
+    may_migrate: bool = True
+
+    def __str__(self) -> str:
+        # PostgreSQL also takes passwords as options of the query
+        shown = self.url.difference_update_query(["password", "sslpassword"])
+        return str(self.path or shown.render_as_string(hide_password=True))
+
+
+def default_location() -> str:
+    """Return the path or URL of the user's database.
+
+    The value of ``FEINSUM_DATABASE`` if set, otherwise ``facts.sqlite`` in the user's
+    data folder.
+    """
+    chosen = os.environ.get(DATABASE_VARIABLE, "").strip()
+    return chosen or str(user_data_path("feinsum") / "facts.sqlite")
+
+
+def is_not_created_yet() -> bool:
+    """Whether the default database is meant, and does not exist yet."""
+    chosen = os.environ.get(DATABASE_VARIABLE, "").strip()
+    return not chosen and not Path(default_location()).exists()
+
+
+def missing(location: Location) -> StoreUnavailableError:
+    """Return the error for a missing database."""
+    return StoreUnavailableError(
+        f"there is no database {location}: check the path, or create one with 'feinsum "
+        "tune' or 'feinsum db import'"
+    )
+
+
+def locate(
+    database: str | os.PathLike[str] | None,
+    *,
+    is_read_only: bool = False,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+) -> Location:
+    """Return the location given by a path, a URL or the default.
+
+    Raises:
+        StoreUnavailableError: if it is neither an SQLite file nor a PostgreSQL server,
+            or not a regular file.
+    """
+    target: object = default_location() if database is None else database
+    text = os.fspath(target) if isinstance(target, os.PathLike) else target
+    if not isinstance(text, str):
+        raise StoreUnavailableError(
+            f"{type_in_words(database)} does not locate a database; expected a "
+            "path or a URL as str or os.PathLike"
+        )
+    if text.lower().startswith("file:"):
+        raise StoreUnavailableError(
+            f"{text!r} is a URI of SQLite, expected a path such as facts.sqlite or "
+            "a URL of SQLAlchemy such as sqlite:///facts.sqlite"
+        )
+    if is_service(text):
+        raise StoreUnavailableError(
+            "the URL of a service was given, expected a database: a path or "
+            "postgresql://user@host/database; use a service with FEINSUM_REMOTE, or as "
+            "the database of retrieve, tune, query, merge, import and export"
+        )
+    name = text
+    if "://" in text:
+        try:
+            url = make_url(text)
+        except (ArgumentError, ValueError):
+            # only the scheme is quoted: the rest may hold a password
+            scheme = text.partition("://")[0]
+            raise StoreUnavailableError(
+                f"the database URL that begins with {scheme + '://'!r} is not well "
+                "formed; expected sqlite:///path or postgresql://user@host/database"
+            ) from None
+        if driver := DRIVERS.get(url.drivername):
+            server = url.set(drivername=driver)
+            return Location(server, None, is_read_only, busy_timeout_s)
+        if url.get_backend_name() != "sqlite":
+            raise StoreUnavailableError(
+                f"databases of kind {url.drivername!r} are not supported; expected a "
+                "path, sqlite:///path or postgresql://user@host/database"
+            )
+        # SQLAlchemy's URLs of SQLite have options (threads, URIs) that would bypass the
+        # settings of our connections, so that only their path is used.
+        is_read_only |= url.query.get("mode") == "ro"
+        name = (url.database or "").removeprefix("file:")
+    if name in ("", ":memory:"):
+        raise StoreUnavailableError(
+            "an SQLite database in memory was given, expected a file: give a path, "
+            "or use feinsum.records.InMemoryStore"
+        )
+    path = _resolve(name)
+    # SQLite writes into the file and, for its journal, into the folder.
+    is_protected = path.exists() and not (may_write(path.parent) and may_write(path))
+    url = URL.create("sqlite+pysqlite", database=str(path))
+    return Location(url, path, is_read_only or is_protected, busy_timeout_s)
+
+
+def printable(database: str | os.PathLike[str] | None) -> str:
+    """Return a path or URL without a password."""
+    try:
+        return str(locate(database, is_read_only=True))
+    except StoreUnavailableError:  # whoever opens it says what is wrong with it
+        return "not usable"
+
+
+def _resolve(name: str) -> Path:
+    """Return the path of a file, or of nothing; all else is refused and not opened."""
+    try:
+        path = Path(name).expanduser().resolve()
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except (OSError, RuntimeError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise StoreUnavailableError(
+            f"{name!r} cannot be used as the path of a database: {problem}; give "
+            "another path"
+        ) from None
+    if stat.S_ISDIR(mode):
+        raise StoreUnavailableError(
+            f"{path} is a folder, expected a database file: give a path such as "
+            f"{path / 'facts.sqlite'}"
+        )
+    if not stat.S_ISREG(mode):
+        raise StoreUnavailableError(
+            f"{path} is a pipe, a socket or a device, expected a database file: "
+            "give another path"
+        )
+    return path
+
+
+def check_folder(path: Path) -> None:
+    """Check the folder of a new database; only feinsum's own folder is created.
+
+    Raises:
+        StoreUnavailableError: if there is no such folder, or it is not writable.
+    """
+    folder, problem = path.parent, ""
+    try:
+        # Any other missing folder is probably misspelt.
+        if folder == user_data_path("feinsum").resolve():
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            problem = "it does not exist: create it first"
+        elif not folder.is_dir():
+            problem = "it is a file"
+        elif not may_write(folder):
+            problem = "it is not writable"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem:
+        raise StoreUnavailableError(
+            f"cannot create a database at {path}: the folder {folder} is not usable "
+            f"({problem}); give another path, or set {DATABASE_VARIABLE}"
+        )
+
+
+def may_write(path: Path) -> bool:
+    """Whether this process may write a file, or create files in a folder."""
+    # Opening a file checks the effective user, os.access by default the real one.
+    is_effective = os.access in os.supports_effective_ids
+    mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    return os.access(path, mode, effective_ids=is_effective)
+
+
+# Services
 
 REMOTE_VARIABLE = "FEINSUM_REMOTE"
 """Environment variable with the URL of the service that look-ups query."""

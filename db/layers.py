@@ -84,9 +84,6 @@ class LayeredStore(Store):
     def add_all(self, documents: Iterable[Document]) -> int:
         return self.written.add_all(documents)
 
-    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
-        return self.written.add_rekeyed(record, origin)
-
     def check_writable(self) -> None:
         self.written.check_writable()
 

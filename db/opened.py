@@ -14,31 +14,29 @@ the site, of the package, of a service. A setting selects the layers to query::
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from typing import TypeAlias
 
-from feinsum.db.layers import LayeredStore
-from feinsum.db.remote import (
-    HttpStore,
-    RemoteLayer,
+from feinsum.db.address import (
+    Location,
     address_of,
-    is_service,
-    open_remote,
-    quick_layer,
-    remote_url,
-)
-from feinsum.db.server.serving import open_serving_store
-from feinsum.db.shipped import shipped_facts
-from feinsum.db.sql.location import (
     default_location,
     is_not_created_yet,
-    is_present,
+    is_service,
     locate,
+    may_write,
     missing,
+    printable,
+    remote_url,
 )
+from feinsum.db.layers import LayeredStore
+from feinsum.db.remote import HttpStore, RemoteLayer, open_remote, quick_layer
+from feinsum.db.server.serving import open_serving_store
+from feinsum.db.shipped import shipped_facts
 from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.memory import remembered
@@ -100,6 +98,13 @@ def _site() -> str:
     return os.environ.get(SITE_VARIABLE, "").strip()
 
 
+def _printable_remote() -> str:
+    try:
+        return str(address_of(remote_url()))
+    except StoreError:
+        return "not usable"
+
+
 @dataclass(frozen=True)
 class LayerKind:
     """A kind of layer.
@@ -117,16 +122,14 @@ class LayerKind:
 
 OPENERS: dict[str, LayerKind] = {
     "memory": LayerKind(process_facts, lambda: "this process"),
-    USER: LayerKind(lambda: _user_facts(), lambda: _printable(default_location())),
+    USER: LayerKind(lambda: _user_facts(), lambda: printable(default_location())),
     "site": LayerKind(
         lambda: open_store(_site(), is_read_only=True, is_immutable=True),
-        lambda: _printable(_site()),
+        lambda: printable(_site()),
         lambda: bool(_site()),
     ),
     "packaged": LayerKind(shipped_facts, lambda: "this installation"),
-    REMOTE: LayerKind(
-        open_remote, lambda: _printable_url(remote_url()), lambda: bool(remote_url())
-    ),
+    REMOTE: LayerKind(open_remote, _printable_remote, lambda: bool(remote_url())),
 }
 """Every layer by name, in query order."""
 
@@ -194,7 +197,7 @@ def looked_up_store(database: Database) -> Iterator[Store]:
     if isinstance(database, HttpStore):
         yield quick_layer(database)
         return
-    if not isinstance(database, Store | None) and not is_present(database):
+    if not isinstance(database, Store | None) and _is_missing(locate(database)):
         yield _missing_store(database)
         return
     with opened_store(database, has_shipped=True) as store:
@@ -209,8 +212,6 @@ def opened_documents(
     may_create: bool = False,
 ) -> Iterator[SqlStore | HttpStore]:
     """Open a database or a service as a set of documents; closed at the end.
-
-    Facts that are added to a database are trusted; see :mod:`feinsum.db.server`.
 
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
@@ -231,21 +232,16 @@ def states_of(store: Store) -> tuple[LayerState, ...]:
         return (LayerState(REMOTE, str(store.address), note=store.note),)
     if not isinstance(store, NamedLayers):
         return ()
-    return tuple(
-        LayerState(
-            name,
-            OPENERS[name].location(),
-            _problem(store.problems.get(k), layer),
-            note=layer.note if isinstance(layer, RemoteLayer) else "",
-        )
-        for k, (name, layer) in enumerate(zip(store.names, store.layers, strict=True))
-    )
-
-
-def _problem(error: StoreError | None, layer: Store | StoreError) -> str:
-    """Return why a layer was skipped, or the database that should be in it."""
-    inner = layer.problems.values() if isinstance(layer, LayeredStore) else ()
-    return str(next((problem for problem in (error, *inner) if problem), ""))
+    states = []
+    for k, (name, layer) in enumerate(zip(store.names, store.layers, strict=True)):
+        problems = [store.problems.get(k)]
+        # the user's database may be missing, and is such a store then
+        problems += layer.problems.values() if isinstance(layer, LayeredStore) else ()
+        problem = next((str(error) for error in problems if error), "")
+        note = layer.note if isinstance(layer, RemoteLayer) else ""
+        location = OPENERS[name].location()
+        states.append(LayerState(name, location, problem, note=note))
+    return tuple(states)
 
 
 def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
@@ -284,7 +280,13 @@ def _user_facts() -> Store:
     """Open the user's database to read; it has no facts before it is created."""
     if is_not_created_yet():
         return LayeredStore([InMemoryStore()], NOT_CREATED)
-    return open_store(may_create=False) if is_present(None) else _missing_store(None)
+    is_missing = _is_missing(locate(None))
+    return _missing_store(None) if is_missing else open_store(may_create=False)
+
+
+def _is_missing(location: Location) -> bool:
+    """Whether a file does not exist; for a server, only connecting can tell."""
+    return location.path is not None and not location.path.exists()
 
 
 def _missing_store(database: str | PathLike[str] | None) -> LayeredStore:
@@ -300,17 +302,58 @@ def _opened(name: str, may_create: bool) -> Store | StoreError:
         return error
 
 
-def _printable_url(url: str) -> str:
-    """Return the URL of a service, if it is one."""
-    try:
-        return str(address_of(url))
-    except StoreError:
-        return "not usable"
+@dataclass(frozen=True)
+class DatabaseHealth:
+    """The observed state of a database, for ``feinsum doctor``.
+
+    Attributes:
+        location: path or URL, without a password.
+        problem: why it cannot be used, or not fully; empty if it can.
+        n_records: None if there is no database yet, or it cannot be read.
+    """
+
+    location: str
+    problem: str = ""
+    n_records: int | None = None
+    is_writable: bool = True
 
 
-def _printable(location: str) -> str:
-    """Return a path or URL without a password."""
+def examine(
+    database: str | PathLike[str] | None, *, patience_s: float = 2.0
+) -> DatabaseHealth:
+    """Open an existing database, count, and briefly acquire its write lock.
+
+    Args:
+        database: path or URL; None for the user's database.
+        patience_s: how long to wait for the locks of others.
+    """
     try:
-        return str(locate(location, is_read_only=True))
-    except StoreError:  # the layer says what is wrong with it
-        return "not usable"
+        location = locate(database, is_read_only=True)
+        path = location.path
+        if path is not None and not path.exists():
+            # a new one can be created in the first folder above it
+            folder = next(above for above in path.parents if above.exists())
+            is_writable = folder.is_dir() and may_write(folder)
+            problem = f"cannot create a database there: {folder} is not writable"
+            text = "" if is_writable else problem
+            return DatabaseHealth(str(path), text, is_writable=is_writable)
+        with open_store(
+            path or database, is_read_only=True, busy_timeout_s=patience_s
+        ) as store:
+            n_records = len(store)
+    except StoreError as error:
+        return DatabaseHealth(printable(database), str(error), is_writable=False)
+    problem = ""
+    if path is not None and not (may_write(path.parent) and may_write(path)):
+        problem = "the file or its folder is not writable, so facts can only be read"
+    elif path is not None:
+        try:
+            connection = sqlite3.connect(path, timeout=patience_s, isolation_level=None)
+            with closing(connection):
+                # takes the write lock and changes nothing
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            problem = f"could not acquire its write lock within {patience_s:g} s: "
+            problem += str(error)
+    return DatabaseHealth(str(location), problem, n_records, is_writable=not problem)

@@ -174,7 +174,7 @@ def answer_of(
 ) -> Answer | None:
     """Return the facts that may serve, by nearness and rank; None if there is none.
 
-    Trusted facts precede all others (:mod:`feinsum.db.server.trust`); among either,
+    Trusted facts precede all others (:mod:`feinsum.db.sql.trust`); among either,
     transforms of this package precede others. Trusted facts that measured the same
     recipes as no faster elsewhere are listed apart: :func:`feinsum.records.best_match`
     needs them. What does not fit is answered to a query with the cursor ``next``.

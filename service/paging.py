@@ -26,7 +26,7 @@ from feinsum.db.server import (
 )
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Demand, Retraction
-from feinsum.records.plausibility import instant
+from feinsum.records.document import instant
 from feinsum.service.texts import is_storable
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from feinsum.records import (
     PlanRecord,
     TuningRecord,
     check_plausible,
-    check_unique_names,
     from_json,
+    parse_json,
     serialize,
 )
 from feinsum.service.answers import check_key
@@ -78,7 +78,7 @@ class Service:
             # Parsers differ in which of two equal names they take: the text must have
             # one meaning. A canonical text repeats no name.
             if body != serialized.text.encode():
-                check_unique_names(body)
+                parse_json(body)
             check_plausible(fact, serialized)
             # the text that was judged is the one that is stored
             return fact, self.store.receive(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import open_store
-from feinsum.db.exchange.parquet import write_parquet
+from feinsum.db.exchange.files import write_parquet
 from feinsum.distributed.files import create_arrays
 from feinsum.distributed.mpi import world
 from feinsum.drawing.plots import check_plots

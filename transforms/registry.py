@@ -29,7 +29,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
 from itertools import chain, islice, product
 from typing import NamedTuple, TypeAlias, get_args
 
@@ -113,38 +112,23 @@ def choices(space: Table) -> Iterator[Parameters]:
         yield dict(zip(space, values, strict=True))
 
 
-def space_of_parts(
-    table: Callable[[Workload], Table | None],
-    constraint: Callable[[Workload, Parameters], str | None] | None = None,
-    *,
-    starts: Callable[[Workload], Iterable[Parameters]] = lambda _workload: (),
-    proposals: Callable[[Workload], Iterable[Parameters]] | None = None,
-    proposes_all: bool = False,
-) -> Callable[[Workload], Space | None]:
-    """Return the ``space`` of a family whose parts are functions of the workload.
+def starting_with(
+    space: Space,
+    starts: Callable[[], Iterable[Parameters]],
+    others: Callable[[], Iterable[Parameters]] | None = None,
+) -> Space:
+    """Return a space whose candidates are the recommended configuration, then starts.
 
-    Candidates are the recommended configuration, the starts, and then the proposals,
-    or all points.
+    Args:
+        starts: configurations that were fast elsewhere.
+        others: the candidates after these; by default all configurations.
     """
 
-    def space(workload: Workload) -> Space | None:
-        values = table(workload)
-        if values is None:
-            return None
-        points = Space(values, partial(constraint, workload) if constraint else _pass)
+    def candidates() -> Iterator[Parameters]:
+        more = space.points() if others is None else others()
+        yield from chain(islice(space.points(), 1), starts(), more)
 
-        def candidates() -> Iterator[Parameters]:
-            more = points.points() if proposes_all else ()
-            proposed = proposals(workload) if proposals else more
-            yield from chain(islice(points.points(), 1), starts(workload), proposed)
-
-        return replace(points, candidates=candidates)
-
-    return space
-
-
-def _pass(_parameters: Parameters) -> None:
-    """The constraint of spaces without one."""
+    return replace(space, candidates=candidates)
 
 
 class Steps(NamedTuple):

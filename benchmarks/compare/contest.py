@@ -18,8 +18,7 @@ from feinsum.calling import NumpyStepsCall, PreparedCall, prepare_call
 from feinsum.errors import FeinsumError
 from feinsum.measure import Timer, interleave, largest_error, tolerance_for
 from feinsum.options import Effort
-from feinsum.records import Policy
-from feinsum.records.measurement import is_noisy, quartiles
+from feinsum.records import Policy, is_noisy, quartiles
 
 OURS = "feinsum"
 ROUNDS, WARM_UP, LONGEST_S = 15, 2, 5.0

@@ -1,18 +1,106 @@
-"""Files of documents: JSON Lines or, by the suffix ``.parquet``, Parquet."""
+"""Files of documents: JSON Lines and Parquet.
+
+The first line of JSON Lines is a header. Every other line is an envelope: the kind of a
+document, its content id, and the document. Files may be concatenated, so headers may
+repeat::
+
+    {"format":"feinsum","kind":"header","version":1}
+    {"document":{"document":"0f..","reason":"...",...},"id":"7c..","kind":"retraction"}
+    {"document":{"workload":"fe2-...",...},"id":"a1..","kind":"record"}
+
+A Parquet table has a row for every document, and columns for data frames. It needs
+pyarrow (``pip install 'feinsum[parquet]'``), which is imported here alone.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, make_dataclass
+from functools import reduce
+from itertools import count, islice
+from operator import or_
 from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar
 
-from feinsum.db.exchange.lines import Entry, read_lines, write_lines
-from feinsum.db.exchange.parquet import read_parquet, write_parquet
-from feinsum.errors import StoreUnavailableError
-from feinsum.records import Document
+from pydantic import Field, TypeAdapter
 
-PARQUET = ".parquet"
+from feinsum.db.sql.rows import TABLES, columns_of
+from feinsum.errors import (
+    FeinsumError,
+    InvalidRecordError,
+    SchemaVersionError,
+    StoreUnavailableError,
+)
+from feinsum.extras import requiring
+from feinsum.records import KINDS, Document, kind_of, parse_json, to_json
+from feinsum.records.document import STRICT, from_json, instant
+from feinsum.records.kinds import document_in, document_of
+
+T = TypeVar("T")
+
+FORMAT_VERSION = 1
+
+LINE_BYTES = 16 * 2**20
+"""Maximum bytes of a line; a fact has at most 64 KiB.
+
+Without a limit, a file of one endless line would fill the memory.
+"""
+
+ROWS = 5000
+"""How many rows of a table are in memory at once, and in a row group."""
+
+COLUMNS = {
+    "kind": "string", "id": "string", "workload_key": "string",
+    "workload_text": "string", "device_id": "string", "device_name": "string",
+    "platform": "string", "microarchitecture": "string", "driver_version": "string",
+    "transform_name": "string", "transform_version": "int32", "status": "string",
+    "median_s": "float64", "speedup": "float64", "ratio": "float64",
+    "recorded_at": "timestamp", "document": "string",
+}  # fmt: skip
+"""The columns of a table with their types; those that a kind lacks are null."""
+
+READ = ("kind", "id", "document")
+
+ContentId: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["header"]
+    format: Literal["feinsum"]
+    version: int
+
+
+@dataclass(frozen=True)
+class Bad:
+    """An invalid entry, and why it is invalid.
+
+    Attributes:
+        position: such as ``line 7``.
+    """
+
+    position: str
+    problem: FeinsumError
+
+    def __str__(self) -> str:
+        return f"{self.position}: {self.problem}"
+
+
+Entry: TypeAlias = tuple[str, Document] | Bad
+"""A document with its position in a file, or an invalid entry."""
+
+
+class Format(NamedTuple):
+    """How documents are written to a stream, and read from it."""
+
+    write: Callable[[Iterable[Document], BinaryIO], Counter[str]]
+    read: Callable[[BinaryIO], Iterator[Entry]]
 
 
 def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
@@ -26,9 +114,7 @@ def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with part.open("xb") as stream:
-            is_table = path.suffix == PARQUET
-            write = write_parquet if is_table else write_lines
-            n_written = write(documents, stream)
+            n_written = _format_of(path).write(documents, stream)
             stream.flush()
             # a rename may reach the disk before the content of the file
             os.fsync(stream.fileno())
@@ -51,10 +137,225 @@ def read_file(path: Path) -> Iterator[Entry]:
     """
     try:
         with path.open("rb") as stream:
-            is_table = path.suffix == PARQUET
-            yield from read_parquet(stream) if is_table else read_lines(stream)
+            yield from _format_of(path).read(stream)
     except OSError as error:
         raise StoreUnavailableError(
             f"{path} cannot be read: {error}; give the path of a file that 'feinsum "
             "db export' wrote"
         ) from None
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of the given size; the last one may be shorter.
+
+    >>> list(batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+# JSON Lines
+
+
+def line_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a line.
+
+    >>> sorted(line_schema()["discriminator"]["mapping"])
+    ['header', 'peaks', 'plan', 'record', 'retraction', 'trial']
+    """
+    body = {"__pydantic_config__": STRICT}
+    envelopes = [
+        make_dataclass(
+            f"{name.title()}Line",
+            [("kind", Literal[name]), ("id", ContentId), ("document", kind.cls)],
+            namespace=body | {"__doc__": kind.summary},
+            frozen=True,
+        )
+        for name, kind in KINDS.items()
+    ]
+    any_line: Any = reduce(or_, envelopes, Header)
+    line: Any = Annotated[any_line, Field(discriminator="kind")]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A line of a database of feinsum, format version {FORMAT_VERSION}",
+        **TypeAdapter[Any](line).json_schema(),
+    }
+
+
+def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]:
+    """Write a header and a line for every document; returns counts by kind."""
+    header = Header("header", "feinsum", FORMAT_VERSION)
+    stream.write(to_json(header).encode() + b"\n")
+    n_written: Counter[str] = Counter()
+    for document in documents:
+        kind = kind_of(document)
+        # the canonical text of an envelope, without parsing the document again
+        line = {"document": to_json(document), "id": f'"{document.id}"'}
+        text = ",".join(f'"{name}":{value}' for name, value in line.items())
+        stream.write(f'{{{text},"kind":"{kind}"}}\n'.encode())
+        n_written[kind] += 1
+    return n_written
+
+
+def read_lines(stream: BinaryIO) -> Iterator[Entry]:
+    """Yield the documents of a stream, each checked; one line is in memory.
+
+    Raises:
+        InvalidRecordError: if the first line is not a header.
+        SchemaVersionError: if it is a header of a newer format.
+    """
+    # Anything without a header is another file, of which no line is imported.
+    has_header = False
+    for number, text in _lines(stream):
+        position = f"line {number}"
+        try:
+            line = _parse_line(text)
+            if not has_header and not isinstance(line, Header):
+                raise InvalidRecordError(f"a {kind_of(line)} was given")
+        except InvalidRecordError as error:
+            if not has_header:
+                raise InvalidRecordError(
+                    f"{position}: expected the header of a file that 'feinsum db "
+                    f"export' wrote: {error}"
+                ) from None
+            yield Bad(position, error)
+            continue
+        if not isinstance(line, Header):
+            yield position, line
+            continue
+        has_header = True
+        if line.version != FORMAT_VERSION:
+            raise SchemaVersionError(
+                f"{position}: the file has the format version {line.version}, but this "
+                f"installation of feinsum knows {FORMAT_VERSION}: install a newer "
+                "feinsum"
+            )
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the lines that are not blank, with their numbers; None for one too long."""
+    for number in count(1):
+        line = stream.readline(LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) <= LINE_BYTES:
+            if line.strip():
+                yield number, line
+            continue
+        # skip the rest of a line that is too long, in pieces
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(LINE_BYTES)
+        yield number, None
+
+
+def _parse_line(text: bytes | None) -> Header | Document:
+    if text is None:
+        raise InvalidRecordError(
+            f"the line is longer than {LINE_BYTES} bytes, expected one document"
+        )
+    data = parse_json(text)
+    fields = data if isinstance(data, dict) else {}
+    kind = fields.get("kind")
+    if kind == "header":
+        return from_json(Header, text)
+    if kind not in KINDS or fields.keys() != {"kind", "id", "document"}:
+        raise InvalidRecordError(
+            f"a line with {', '.join(map(repr, fields))[:200] or 'no fields'} was "
+            f"given; expected a kind, an id and a document; kinds: {', '.join(KINDS)}"
+        )
+    return document_in(kind, fields["id"], fields["document"])
+
+
+# Parquet
+
+
+def write_parquet(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]:
+    """Write a table with a row for every document; returns counts by kind.
+
+    Raises:
+        FeinsumError: if pyarrow is not installed.
+    """
+    arrow = _arrow()
+    types = {"timestamp": arrow.timestamp("us", tz="UTC")}
+    fields = [
+        arrow.field(
+            name, types.get(kind) or getattr(arrow, kind)(), nullable=name not in READ
+        )
+        for name, kind in COLUMNS.items()
+    ]
+    schema = arrow.schema(fields)
+    n_written: Counter[str] = Counter()
+    with arrow.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+        for batch in batches(documents, ROWS):
+            rows = [_row(document) for document in batch]
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+            n_written.update(row["kind"] for row in rows)
+    return n_written
+
+
+def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
+    """Yield the documents of a table, each checked; other columns are ignored.
+
+    Raises:
+        InvalidRecordError: if :func:`write_parquet` did not write the table.
+        FeinsumError: if pyarrow is not installed.
+    """
+    arrow = _arrow()
+    try:
+        with arrow.parquet.ParquetFile(stream) as table:
+            numbers = count(1)
+            for batch in table.iter_batches(ROWS, columns=list(READ)):
+                for row in batch.to_pylist():
+                    yield _entry(next(numbers), *(row[name] for name in READ))
+    except (arrow.ArrowException, KeyError) as error:
+        raise InvalidRecordError(
+            f"it is not a Parquet table that 'feinsum db export' wrote: {error}"
+        ) from None
+
+
+def _entry(number: int, kind: Any, document_id: Any, text: Any) -> Entry:
+    try:
+        if kind not in KINDS:
+            raise InvalidRecordError(
+                f"a row of the kind {kind!r} was given, expected one of "
+                f"{', '.join(KINDS)}"
+            )
+        return f"row {number}", document_of(kind, document_id, text)
+    except InvalidRecordError as error:
+        return Bad(f"row {number}", error)
+
+
+def _row(document: Document) -> dict[str, Any]:
+    kind = KINDS[kind_of(document)]
+    columns = columns_of(document) if kind_of(document) in TABLES else {}
+    row = columns | {
+        "kind": kind_of(document),
+        "id": document.id,
+        "document": to_json(document),
+        "recorded_at": instant(getattr(document, kind.time)),
+        "workload_text": getattr(document, "workload_text", None),
+    }
+    if environment := getattr(document, "environment", None):
+        row["driver_version"] = environment.driver_version
+    if device := kind.device(document):
+        names = ("platform", "microarchitecture")
+        row |= {name: getattr(device, name) for name in names}
+        row |= {"device_id": device.id, "device_name": device.name}
+    return row
+
+
+def _arrow() -> Any:
+    with requiring("pyarrow", "parquet", "Parquet"):
+        import pyarrow
+        import pyarrow.parquet
+    return pyarrow
+
+
+FORMATS = {".parquet": Format(write_parquet, read_parquet)}
+"""Formats by the suffix of the file; without one of these it has JSON Lines."""
+
+
+def _format_of(path: Path) -> Format:
+    return FORMATS.get(path.suffix, Format(write_lines, read_lines))

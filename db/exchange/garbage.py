@@ -29,8 +29,8 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
-from feinsum.db.exchange.backup import back_up_store
 from feinsum.db.exchange.files import write_file
+from feinsum.db.exchange.merging import back_up_store
 from feinsum.db.exchange.rekeying import REKEYED_FROM
 from feinsum.db.sql.store import SqlStore
 from feinsum.records import Document, TuningRecord, tied
@@ -105,7 +105,7 @@ def find_garbage(
         workloads: the facts of each workload.
         n_next: number of facts to keep after those tied for first place.
     """
-    n_records, surplus = 0, dict[str, Surplus]()
+    n_records, surplus = 0, list[Surplus]()
     origins: set[object] = set()
     for records in workloads:
         n_records += len(records)
@@ -115,10 +115,22 @@ def find_garbage(
             ordered, n_tied = _ordered(group)
             n_retained = n_tied + n_next
             retained += ordered[:n_retained]
-            surplus.update(_surplus(ordered, n_retained))
+            best = ordered[0].measurement.speedup
+            for rank, record in enumerate(ordered[n_retained:], n_retained + 1):
+                surplus.append(
+                    Surplus(
+                        id=record.id,
+                        workload=record.workload,
+                        recipe=str(record.spec),
+                        place=rank,
+                        n_group=len(ordered),
+                        speedup=record.measurement.speedup,
+                        best_speedup=best,
+                    )
+                )
         origins |= {record.provenance.get(REKEYED_FROM) for record in retained}
     # A retained fact that was rekeyed names its origin, which must exist.
-    removable = [entry for entry in surplus.values() if entry.id not in origins]
+    removable = [entry for entry in surplus if entry.id not in origins]
     return GarbagePlan(n_records, tuple(removable))
 
 
@@ -136,8 +148,9 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
     """
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     # Copied and written before anything is removed: after a crash nothing is lost.
-    backup = back_up_store(store, folder / f"{_name(store)}.backup-gc-{stamp}")
-    removed = folder / f"{_name(store)}.removed-{stamp}.jsonl"
+    name = "database" if store.path is None else store.path.name
+    backup = back_up_store(store, folder / f"{name}.backup-gc-{stamp}")
+    removed = folder / f"{name}.removed-{stamp}.jsonl"
     ids, retracted = {entry.id for entry in plan.surplus}, frozenset(plan.retracted)
     written: list[str] = []
 
@@ -153,26 +166,23 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
     return Collected(store.remove(written), backup, removed)
 
 
-def _groups(records: Iterable[TuningRecord]) -> Iterator[list[TuningRecord]]:
+def _groups(records: Iterable[TuningRecord]) -> Iterable[list[TuningRecord]]:
+    """Return the facts that compete with each other."""
     groups: dict[Hashable, list[TuningRecord]] = {}
     for record in records:
-        groups.setdefault(_group_key(record), []).append(record)
-    yield from groups.values()
-
-
-def _group_key(record: TuningRecord) -> Hashable:
-    """Return what competing facts have in common."""
-    environment, spec = record.environment, record.spec
-    return (
-        record.is_trusted,
-        record.workload_text,
-        environment.device,
-        environment.driver_version,
-        environment.platform_version,
-        record.measurement.sizes,
-        spec.name,
-        spec.version,
-    )
+        environment, spec = record.environment, record.spec
+        key = (
+            record.is_trusted,
+            record.workload_text,
+            environment.device,
+            environment.driver_version,
+            environment.platform_version,
+            record.measurement.sizes,
+            spec.name,
+            spec.version,
+        )
+        groups.setdefault(key, []).append(record)
+    return groups.values()
 
 
 def _ordered(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
@@ -183,23 +193,3 @@ def _ordered(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
         return record.id not in first, -record.measurement.speedup, record.id
 
     return sorted(group, key=sort_key), len(first)
-
-
-def _surplus(ordered: Sequence[TuningRecord], n_retained: int) -> dict[str, Surplus]:
-    best = ordered[0].measurement.speedup
-    return {
-        record.id: Surplus(
-            id=record.id,
-            workload=record.workload,
-            recipe=str(record.spec),
-            place=rank,
-            n_group=len(ordered),
-            speedup=record.measurement.speedup,
-            best_speedup=best,
-        )
-        for rank, record in enumerate(ordered[n_retained:], start=n_retained + 1)
-    }
-
-
-def _name(store: SqlStore) -> str:
-    return "database" if store.path is None else store.path.name

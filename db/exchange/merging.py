@@ -10,15 +10,20 @@ it is a set union: in any order, any number of times, with the same result::
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 
-from feinsum.db.exchange.lines import Bad, Entry
-from feinsum.errors import InvalidRecordError
+from feinsum.db.exchange.files import Bad, Entry, batches, write_file
+from feinsum.db.sql.schema import copy_database
+from feinsum.db.sql.store import SqlStore
+from feinsum.errors import InvalidRecordError, StoreUnavailableError
 from feinsum.records import (
     KINDS,
     Document,
@@ -36,11 +41,7 @@ Each transaction waits for the disk once; 500 documents make that wait unimporta
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-ORDER: tuple[DocumentKind, ...] = (
-    "retraction", "record", "peaks", "plan", "trial",
-)  # fmt: skip
+ORDER: tuple[DocumentKind, ...] = ("retraction", "record", "peaks", "plan", "trial")
 """The order in which kinds are stored: retractions first, so that no look-up sees a
 retracted fact during a merge.
 """
@@ -72,7 +73,7 @@ class KindDifference:
         return not (self.only_a or self.only_b)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Imported:
     """The result of importing a file.
 
@@ -82,9 +83,11 @@ class Imported:
         n_bad: number of invalid entries.
     """
 
-    n_read: Counter[DocumentKind]
-    n_new: Counter[DocumentKind]
-    n_bad: int
+    n_read: Counter[DocumentKind] = field(default_factory=Counter)
+    n_new: Counter[DocumentKind] = field(
+        default_factory=lambda: Counter(dict.fromkeys(ORDER, 0))
+    )
+    n_bad: int = 0
 
 
 def _log(bad: Bad) -> None:
@@ -100,23 +103,18 @@ def all_documents(store: Store, *, has_trials: bool) -> Iterator[Document]:
     return chain.from_iterable(store.documents(kind) for kind in kinds)
 
 
-def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
-    """Yield the items in lists of the given size; the last one may be shorter.
-
-    >>> list(batches("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
-
-
 def compare(a: Store, b: Store) -> tuple[KindDifference, ...]:
     """Find the documents that only one of two stores has, by kind.
 
     Complexity: the ids of one kind are in memory.
     """
-    return tuple(_difference(kind, a, b) for kind in KINDS)
+    differences = []
+    for kind in KINDS:
+        ids_a, ids_b = set(a.ids(kind)), set(b.ids(kind))
+        only_a, only_b = sorted(ids_a - ids_b), sorted(ids_b - ids_a)
+        n_both = len(ids_a & ids_b)
+        differences.append(KindDifference(kind, tuple(only_a), tuple(only_b), n_both))
+    return tuple(differences)
 
 
 def merge(
@@ -150,9 +148,8 @@ def merge(
         # Ids are compared first, so that only missing documents are read and sent.
         missing = target.lacking(kind, frozenset(source.ids(kind)))
         entries = ((kind, document) for document in source.documents(kind, missing))
-        n_new.update(
-            import_entries(target, entries, on_bad, on_step, check=check).n_new
-        )
+        imported = import_entries(target, entries, on_bad, on_step, check=check)
+        n_new.update(imported.n_new)
     return n_new
 
 
@@ -172,68 +169,85 @@ def import_entries(
         on_step: called after each batch.
         check: a document for which this raises an InvalidRecordError is invalid.
     """
-    result = Imported(Counter(), Counter(), 0)
-    n_bad = 0
-    for batch in batches(_checked(entry, check) for entry in entries):
-        for bad in _import(store, batch, result):
-            n_bad += 1
-            on_bad(bad)
+    result = Imported()
+    for batch in batches((_checked(entry, check) for entry in entries), BATCH):
+        valid: list[tuple[str, Document]] = []
+        for entry in batch:
+            if not isinstance(entry, Bad):
+                valid.append(entry)
+                continue
+            _store(store, valid, result, on_bad)
+            valid = []
+            result.n_bad += 1
+            on_bad(entry)
+        _store(store, valid, result, on_bad)
         on_step(len(batch))
-    return Imported(result.n_read, result.n_new, n_bad)
+    return result
 
 
 def _checked(entry: Entry, check: Check) -> Entry:
     """Return the entry, or why its document is refused."""
     if isinstance(entry, Bad):
         return entry
-    position, document = entry
     try:
-        check(document)
+        check(entry[1])
     except InvalidRecordError as error:
-        return Bad(position, error)
+        return Bad(entry[0], error)
     return entry
 
 
-def _import(store: Store, entries: Sequence[Entry], result: Imported) -> Iterator[Bad]:
-    """Store and count valid documents, in order; yield the invalid entries."""
-    waiting: list[tuple[str, Document]] = []
-    for entry in entries:
-        if isinstance(entry, Bad):
-            yield from _store(store, waiting, result)
-            waiting.clear()
-            yield entry
-        else:
-            waiting.append(entry)
-    yield from _store(store, waiting, result)
-
-
 def _store(
-    store: Store, entries: Sequence[tuple[str, Document]], result: Imported
-) -> Iterator[Bad]:
-    """Store the documents of all entries or, if one is refused, one by one."""
+    store: Store, entries: list[tuple[str, Document]], result: Imported, on_bad: OnBad
+) -> None:
+    """Store and count documents; if one is refused, all of them one by one."""
     try:
-        n_new = _add(store, [document for _, document in entries])
+        for kind in ORDER:
+            if alike := [d for _, d in entries if kind_of(d) == kind]:
+                result.n_new[kind] += store.add_all(alike)
     except InvalidRecordError as error:
-        # All or none were stored: find the bad one by storing them one by one.
         if len(entries) == 1:
-            yield Bad(entries[0][0], error)
+            result.n_bad += 1
+            on_bad(Bad(entries[0][0], error))
             return
         for entry in entries:
-            yield from _store(store, [entry], result)
+            _store(store, [entry], result, on_bad)
         return
-    result.n_new.update(n_new)
     result.n_read.update(kind_of(document) for _, document in entries)
 
 
-def _add(store: Store, documents: Sequence[Document]) -> Counter[DocumentKind]:
-    n_new: Counter[DocumentKind] = Counter()
-    for kind in ORDER:
-        alike = [document for document in documents if kind_of(document) == kind]
-        n_new[kind] += store.add_all(alike) if alike else 0
-    return n_new
+def back_up_store(store: SqlStore, path: Path) -> Path:
+    """Write a copy of a database to a new file, which gets its name when complete.
 
+    A file is copied by SQLite's online backup, a consistent snapshot. A server is
+    written as JSON Lines, trials included: all documents present at the start, and
+    perhaps some that arrived during the copy.
 
-def _difference(kind: DocumentKind, a: Store, b: Store) -> KindDifference:
-    ids_a, ids_b = set(a.ids(kind)), set(b.ids(kind))
-    only_a, only_b = sorted(ids_a - ids_b), sorted(ids_b - ids_a)
-    return KindDifference(kind, tuple(only_a), tuple(only_b), len(ids_a & ids_b))
+    Args:
+        path: path of the copy; for a server, ``.jsonl`` is appended if missing.
+
+    Returns:
+        The path of the copy.
+
+    Raises:
+        StoreUnavailableError: if the file exists or cannot be written.
+    """
+    # The suffix says how to restore it: a server is written as text.
+    if store.path is None and path.suffix != ".jsonl":
+        path = path.with_name(f"{path.name}.jsonl")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if store.path is None:
+            write_file(all_documents(store, has_trials=True), path)
+        else:
+            copy_database(store.path, part)
+            part.rename(path)  # a reader never sees half a copy
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailableError(
+            f"cannot write a backup to {path}: {error}; give the path of a new file in "
+            "a writable folder"
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)
+    return path

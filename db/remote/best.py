@@ -1,25 +1,29 @@
 """``best``: the candidates of a service for workloads, a device and a policy.
 
 Its ranking is not used, since it does not know the driver here: what it sends are
-candidates, from which :func:`feinsum.records.best_match` chooses.
+candidates, from which :func:`feinsum.records.best_match` chooses. It sends entries, of
+which only those whose content id is right are used::
+
+    {"id": "7c..", "is_trusted": false, "document": {"workload": ...}}
+       -> canonical text of the document -> SHA-256 == "7c.."? -> parsed, marked
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlencode
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.documents import valid_records
-from feinsum.db.remote.wire import CutOffError
-from feinsum.errors import RecordNotFoundError, ServiceError
-from feinsum.records import LookUp, TuningRecord
+from feinsum.db.remote.client import Client, CutOffError
+from feinsum.errors import InvalidRecordError, RecordNotFoundError, ServiceError
+from feinsum.records import Document, DocumentKind, LookUp, TuningRecord, untrusted
+from feinsum.records.kinds import document_in
+
+logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 60.0
 """How long an answer is cached that does not say so: a miss, or one of a batch."""
@@ -61,35 +65,34 @@ class BestAnswer(NamedTuple):
     max_age_s: float = MAX_AGE_S
 
 
-def request_in_parts(
-    new_client: Callable[[], AbstractContextManager[Client]],
+def request_best(
+    client: Client,
     look_up: LookUp,
-    etags: Mapping[WorkloadKey, str],
-    on_cut_off: Callable[[str], None],
+    etags: Mapping[WorkloadKey, str] | None = None,
+    on_cut_off: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
-    """Yield the answers as they arrive; halve a part whose response is too large.
-
-    Of a response about one workload that is too large, what arrived counts.
+    """Yield the answers as they arrive, from as few requests as possible.
 
     Args:
-        new_client: makes the client of each request.
         etags: ETags of earlier answers.
-        on_cut_off: called with a message for each response that is too large.
+        on_cut_off: called with a message for each response that is too large; then its
+            part is halved or, if it is about one workload, what arrived counts. None
+            to raise an error instead.
 
     Raises:
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
         ServiceError: if an answer is not about its workload.
     """
-    parts = _parts(look_up)
+    workloads = list(look_up.workloads.items())
+    parts = [workloads[k : k + BATCH] for k in range(0, len(workloads), BATCH)]
     while parts:
         part = parts.pop(0)
         try:
-            with new_client() as client:
-                request = replace(look_up, workloads=dict(part))
-                answers = _request_some(client, request, etags)
+            answers = _request_part(client, look_up, part, etags or {})
         except CutOffError as error:
             truncated = _parse_truncated(part[0][0], error.body)
-            if truncated is None:  # it is garbage, however large
+            # without a complete fact, it is garbage, however large
+            if on_cut_off is None or truncated is None:
                 raise
             on_cut_off(str(error))
             if len(part) > 1:
@@ -103,55 +106,72 @@ def request_in_parts(
         yield from answers.items()
 
 
-def _parts(look_up: LookUp) -> list[list[tuple[WorkloadKey, str]]]:
-    """Return the workloads of each request, with their texts."""
-    workloads = list(look_up.workloads.items())
-    return [workloads[k : k + BATCH] for k in range(0, len(workloads), BATCH)]
-
-
-def best_of(
-    client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
+def _request_part(
+    client: Client,
+    look_up: LookUp,
+    workloads: list[tuple[WorkloadKey, str]],
+    etags: Mapping[WorkloadKey, str],
 ) -> dict[WorkloadKey, BestAnswer]:
-    """Request one workload alone, or several together.
-
-    Args:
-        etags: ETags of earlier answers.
-
-    Raises:
-        StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
-        ServiceError: if an answer is not about its workload.
-    """
-    answers: dict[WorkloadKey, BestAnswer] = {}
-    for part in _parts(look_up):
-        left = dict(part)
-        while left:
-            answers |= _request_some(client, replace(look_up, workloads=left), etags)
-            left = {key: text for key, text in left.items() if key not in answers}
-    return answers
-
-
-def _request_some(
-    client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
-) -> dict[WorkloadKey, BestAnswer]:
-    """Return the answers that fit into one response; always that to the first.
-
-    See :func:`best_of`.
-    """
-    workloads = list(look_up.workloads.items())
+    """Return the answers that fit into one response; always that to the first."""
+    parameters: dict[str, str] = {"policy": look_up.policy}
+    if (device := look_up.device) is not None:
+        parameters["device"] = device.id
+        parameters["architecture"] = f"{device.kind}/{device.architecture}"
     workload, text = workloads[0]
     # A GET can be answered by caches on the way, and by 304; a batch cannot.
-    if len(workloads) == 1 and len(quote(text)) <= MAX_IN_URL:
-        etag = (etags or {}).get(workload, "")
-        return {workload: _request_single(client, look_up, workload, text, etag)}
-    return _request_batch(client, look_up, workloads)
+    if len(workloads) > 1 or len(quote(text)) > MAX_IN_URL:
+        return _request_batch(client, look_up, workloads, parameters)
+    if not look_up.counts:
+        parameters |= NO_DEMAND
+    elif text:
+        parameters["text"] = text
+    etag = etags.get(workload, "")
+    path = f"/v1/best/{quote(workload, safe='')}"
+    try:
+        reply = client.get(path, parameters, etag=etag)
+    except RecordNotFoundError:
+        return {workload: BestAnswer()}
+    age_s = _max_age_s(reply.headers.get("cache-control", ""))
+    if reply.status == 304:
+        return {workload: BestAnswer((), True, etag, age_s)}
+    if (document := client.parse(reply)) is None:
+        raise ServiceError(f"the service at {client.address} answered with nothing")
+    # An ETag is sent back verbatim, so it must be one: no other header gets in.
+    sent = reply.headers.get("etag", "")
+    etag = sent if _ETAG.fullmatch(sent) else ""
+    return {workload: BestAnswer(_records(document, workload), False, etag, age_s)}
 
 
-def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
-    """Parse a truncated answer about one workload; None without a complete fact."""
-    facts = _complete_facts(body)
-    if not facts:
-        return None
-    return BestAnswer(_records({"workload": workload, "facts": facts}, workload))
+def _request_batch(
+    client: Client,
+    look_up: LookUp,
+    workloads: list[tuple[WorkloadKey, str]],
+    parameters: Mapping[str, str],
+) -> dict[WorkloadKey, BestAnswer]:
+    entries = [
+        {"key": workload, "text": text if len(text) <= MAX_TEXT_LENGTH else None}
+        if text
+        else workload
+        for workload, text in workloads
+    ]
+    query = "" if look_up.counts else f"?{urlencode(NO_DEMAND)}"
+    body = json.dumps({**parameters, "workloads": entries})
+    document = client.parse(client.post(f"/v1/best:batch{query}", body))
+    answers = document.get("answers") if isinstance(document, dict) else None
+    if not isinstance(answers, list) or len(answers) != len(workloads):
+        raise ServiceError(
+            f"the service at {client.address} answered with something other than "
+            f"{len(workloads)} answers"
+        )
+    complete: dict[WorkloadKey, BestAnswer] = {}
+    for (workload, _), answer in zip(workloads, answers, strict=True):
+        # facts that did not fit beside those of other workloads are on another page
+        has_facts_elsewhere = isinstance(answer, dict) and bool(
+            answer.get("facts") == [] and answer.get("next")
+        )
+        if not complete or not has_facts_elsewhere:
+            complete[workload] = BestAnswer(_records(answer, workload))
+    return complete
 
 
 def _records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
@@ -169,16 +189,17 @@ def _records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
         raise ServiceError(
             f"a service answered with something other than facts of {workload}"
         )
-    records = {r.id: r for r in valid_records([*facts, *slower], workload)}
+    valid = valid_documents("record", [*facts, *slower], workload)
+    records = {record.id: cast(TuningRecord, record) for record in valid}
     return tuple(records[record_id] for record_id in sorted(records))
 
 
-def _complete_facts(body: bytes) -> list[Any]:
-    """Return the complete facts in a truncated answer about one workload.
+def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
+    """Parse a truncated answer about one workload; None without a complete fact.
 
-    >>> body = b'{"workload": "k", "facts": [{"id": "a"}, {"id": "b"}, {"id": '
-    >>> _complete_facts(body)
-    [{'id': 'a'}, {'id': 'b'}]
+    >>> body = b'{"workload": "k", "facts": [{"id": "a"}, {"id": '
+    >>> _parse_truncated(WorkloadKey("k"), body)
+    BestAnswer(records=(), is_unchanged=False, etag='', max_age_s=60.0)
     """
     text = body.decode(errors="replace")
     start = _FACTS.search(text)
@@ -193,77 +214,9 @@ def _complete_facts(body: bytes) -> list[Any]:
         facts.append(fact)
         following = _COMMA.match(text, at)
         at = following.end() if following else len(text)
-    return facts
-
-
-def _request_single(
-    client: Client, look_up: LookUp, workload: WorkloadKey, text: str, etag: str
-) -> BestAnswer:
-    query = _device_and_policy(look_up)
-    if not look_up.counts:
-        query |= NO_DEMAND
-    elif text:
-        query["text"] = text
-    path = f"/v1/best/{quote(workload, safe='')}"
-    try:
-        reply = client.get(path, query, etag=etag)
-    except RecordNotFoundError:
-        return BestAnswer()
-    age_s = _max_age_s(reply.headers.get("cache-control", ""))
-    if reply.status == 304:
-        return BestAnswer(is_unchanged=True, etag=etag, max_age_s=age_s)
-    # An ETag is sent back verbatim, so it must be one: no other header gets in.
-    new = reply.headers.get("etag", "")
-    tag = new if _ETAG.fullmatch(new) else ""
-    document = parsed(client.address, reply)
-    if document is None:
-        raise ServiceError(f"the service at {client.address} answered with nothing")
-    return BestAnswer(_records(document, workload), etag=tag, max_age_s=age_s)
-
-
-def _request_batch(
-    client: Client, look_up: LookUp, workloads: Sequence[tuple[WorkloadKey, str]]
-) -> dict[WorkloadKey, BestAnswer]:
-    """Return the answers that fit into the response; always the first one."""
-    entries = [
-        {"key": workload, "text": text if len(text) <= MAX_TEXT_LENGTH else None}
-        if text
-        else workload
-        for workload, text in workloads
-    ]
-    body = json.dumps({**_device_and_policy(look_up), "workloads": entries})
-    query = "" if look_up.counts else f"?{urlencode(NO_DEMAND)}"
-    reply = client.post(f"/v1/best:batch{query}", body)
-    document = parsed(client.address, reply)
-    answers = document.get("answers") if isinstance(document, dict) else None
-    if not isinstance(answers, list) or len(answers) != len(workloads):
-        raise ServiceError(
-            f"the service at {client.address} answered with something other than "
-            f"{len(workloads)} answers"
-        )
-    return {
-        workload: BestAnswer(_records(answer, workload))
-        for k, ((workload, _), answer) in enumerate(
-            zip(workloads, answers, strict=True)
-        )
-        if k == 0 or not _is_elsewhere(answer)
-    }
-
-
-def _is_elsewhere(answer: Any) -> bool:
-    """Whether there are facts that did not fit beside those of other workloads."""
-    return isinstance(answer, dict) and bool(
-        answer.get("facts") == [] and answer.get("next")
-    )
-
-
-def _device_and_policy(look_up: LookUp) -> dict[str, str]:
-    """Return the parameters of a request that do not depend on the workload."""
-    parameters: dict[str, str] = {"policy": look_up.policy}
-    if (device := look_up.device) is not None:
-        parameters["device"] = device.id
-        parameters["architecture"] = f"{device.kind}/{device.architecture}"
-    return parameters
+    if not facts:
+        return None
+    return BestAnswer(_records({"workload": workload, "facts": facts}, workload))
 
 
 def _max_age_s(cache_control: str) -> float:
@@ -272,3 +225,45 @@ def _max_age_s(cache_control: str) -> float:
         return 0.0
     stated = _MAX_AGE.search(cache_control)
     return min(float(stated[1]), MAX_STATED_AGE_S) if stated else MAX_AGE_S
+
+
+def parse_entry(kind: DocumentKind, entry: Any) -> Document:
+    """Return the document of an entry of a list, after checking its id.
+
+    Raises:
+        InvalidRecordError: if it is not well formed, or is another one.
+    """
+    if not isinstance(entry, dict):
+        raise InvalidRecordError(f"an entry of {kind}s is no JSON object")
+    document = document_in(kind, entry.get("id"), entry.get("document"))
+    # an older service does not say whether it trusts the sender
+    return untrusted(document) if entry.get("is_trusted") is False else document
+
+
+def valid_documents(
+    kind: DocumentKind, entries: Iterable[Any], workload: str | None = None
+) -> list[Document]:
+    """Return the documents of a list that match their ids, in order.
+
+    Those of recorders that the service does not trust are marked. Damaged documents,
+    and those of other workloads, are skipped, which is logged once.
+    """
+    documents: list[Document] = []
+    problems = []
+    for entry in entries:
+        try:
+            document = parse_entry(kind, entry)
+            if workload not in (None, getattr(document, "workload", None)):
+                raise InvalidRecordError(
+                    f"record {document.id} belongs to another workload"
+                )
+            documents.append(document)
+        except InvalidRecordError as error:
+            problems.append(str(error))
+    # One line for all: a hostile service could fill the log.
+    if problems:
+        first = "".join(c if c.isprintable() else "?" for c in problems[0][:500])
+        logger.error(
+            "skipped %d facts of a service; the first one: %s", len(problems), first
+        )
+    return documents

@@ -17,19 +17,15 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
-from feinsum.canonical import WorkloadKey
+from feinsum.canonical import FORM_VERSION, WorkloadKey
 from feinsum.db.address import Address, address_of, key_for, remote_url
 from feinsum.db.layers import ReportedError
-from feinsum.db.remote.answer_cache import AnswerCache
-from feinsum.db.remote.best import request_in_parts
-from feinsum.db.remote.breaker import PAUSE_S, Breaker
-from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.documents import is_content_id, parse_record, valid_plans
+from feinsum.db.remote.best import BestAnswer, request_best, valid_documents
+from feinsum.db.remote.cache import PAUSE_S, AnswerCache, Breaker
+from feinsum.db.remote.client import Client, ExchangeLimits, HttpRequest, Reply
 from feinsum.db.remote.store import HttpStore
-from feinsum.db.remote.wire import ExchangeLimits
 from feinsum.errors import (
     FeinsumError,
     NoSuchRouteError,
@@ -39,18 +35,15 @@ from feinsum.errors import (
 from feinsum.memory import remembered
 from feinsum.records import (
     Candidates,
+    DevicePeaks,
     Document,
     DocumentKind,
     Filters,
     LookUp,
-    PlanRecord,
-    Store,
     TuningRecord,
 )
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 BUDGET_VARIABLE = "FEINSUM_REMOTE_BUDGET_MS"
 """Environment variable with how long all requests of one look-up may take."""
@@ -70,7 +63,44 @@ class _Reported(set[str]):
     """The services whose failures were logged."""
 
 
-class RemoteLayer(Store):
+class _OpenError(StoreUnavailableError):
+    """The service failed less than a minute ago."""
+
+
+class _SpentError(StoreUnavailableError):
+    """The time budget is used up."""
+
+
+class BudgetedClient(Client):
+    """A client that neither waits nor disturbs a service that failed.
+
+    Args:
+        budget_s: time for all of its requests together.
+    """
+
+    def __init__(self, address: Address, key: str | None, budget_s: float) -> None:
+        super().__init__(address, key, waiting_s=0.0)
+        self.breaker = Breaker(address, key)
+        self._left_s = self._budget_s = budget_s
+
+    def exchange(self, request: HttpRequest) -> Reply:
+        if reason := self.breaker.why_open():
+            raise _OpenError(reason)
+        if self._left_s <= 0:
+            raise _SpentError(
+                f"the service at {self.address} used up the budget of "
+                f"{self._budget_s * 1e3:g} ms for this look-up"
+            )
+        connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
+        self.limits = ExchangeLimits(self._left_s, connect_s, MAX_BYTES)
+        start_s = time.monotonic()
+        try:
+            return super().exchange(request)
+        finally:
+            self._left_s -= time.monotonic() - start_s
+
+
+class RemoteLayer(HttpStore):
     """A service's facts, for a look-up that must neither wait nor fail.
 
     Only what is needed is requested.
@@ -90,14 +120,16 @@ class RemoteLayer(Store):
         is_cut_off: whether a response was truncated.
     """
 
+    client: BudgetedClient
+
     def __init__(self, address: Address, key: str | None, budget_s: float) -> None:
-        self.address = address
-        self._key = key
+        super().__init__(BudgetedClient(address, key, budget_s))
         self.note = ""
         self.is_cut_off = False
-        # One budget for all requests: parts of a batch share what is left.
-        self._left_s = self._budget_s = budget_s
-        self._breaker = Breaker(address, key)
+
+    @property
+    def address(self) -> Address:
+        return self.client.address
 
     def candidates(self, look_up: LookUp) -> Candidates:
         """Return the service's current or last answers.
@@ -113,9 +145,9 @@ class RemoteLayer(Store):
             request = replace(look_up, workloads=stale)
             etags = {key: cached.etag for key, cached in answers.items()}
             try:
-                new = request_in_parts(self._client, request, etags, self._warn_once)
+                new = request_best(self.client, request, etags, self._warn_once)
                 answers |= cache.store(self._in_time(new), answers)
-                self._breaker.reset()
+                self.client.breaker.reset()
             except FeinsumError as error:
                 failure = self._failed(error)
                 # an old answer is better than none: facts do not become false
@@ -140,18 +172,14 @@ class RemoteLayer(Store):
         yield from filter(filters.admit, documents)
 
     def get(self, record_id: str) -> TuningRecord:
-        if not is_content_id(record_id):
-            raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
-        try:
-            with self._client() as client:
-                reply = client.get(f"/v1/facts/{record_id}")
-            return parse_record(record_id, parsed(self.address, reply))
-        except RecordNotFoundError:
-            raise
-        except FeinsumError as error:
-            raise self._failed(error) from None
+        with self._failing():
+            return super().get(record_id)
 
-    def _trusted_plans(self, workload: str) -> list[PlanRecord]:
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        """Return none: a look-up needs no limits."""
+        return None
+
+    def _trusted_plans(self, workload: str) -> list[Document]:
         """Return the first page of trusted plans; none from an older service.
 
         Those of others would be of no use, and could be any number.
@@ -162,17 +190,17 @@ class RemoteLayer(Store):
             "limit": MAX_PLANS,
         }
         try:
-            with self._client() as client:
-                reply = client.get("/v1/plans", query)
-            page = parsed(self.address, reply)
-            listed = page.get("plans") if isinstance(page, dict) else None
-            return valid_plans(listed, workload) if isinstance(listed, list) else []
+            with self._failing():
+                page = self.client.parse(self.client.get("/v1/plans", query))
         except NoSuchRouteError:
             return []
-        except FeinsumError as error:
-            raise self._failed(error) from None
+        listed = page.get("plans") if isinstance(page, dict) else None
+        entries = listed if isinstance(listed, list) else []
+        return valid_documents("plan", entries, workload)
 
-    def _in_time(self, answers: Iterator[T]) -> Iterator[T]:
+    def _in_time(
+        self, answers: Iterator[tuple[WorkloadKey, BestAnswer]]
+    ) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
         """Yield the answers that arrive in time.
 
         A part that is too large may exhaust the budget, which is no failure.
@@ -183,35 +211,20 @@ class RemoteLayer(Store):
             if not self.is_cut_off:
                 raise
 
-    @contextmanager
-    def _client(self) -> Iterator[Client]:
-        """Provide a client limited to what is left of the budget; count the time.
-
-        Raises:
-            StoreUnavailableError: if the service must not be queried now.
-        """
-        if reason := self._breaker.why_open():
-            raise _OpenError(reason)
-        if self._left_s <= 0:
-            raise _SpentError(
-                f"the service at {self.address} used up the budget of "
-                f"{self._budget_s * 1e3:g} ms for this look-up"
-            )
-        connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
-        limits = ExchangeLimits(self._left_s, connect_s, MAX_BYTES)
-        start_s = time.monotonic()
-        try:
-            yield Client(self.address, self._key, limits, waiting_s=0.0)
-        finally:
-            self._left_s -= time.monotonic() - start_s
-
     def _warn_once(self, reason: str) -> None:
         """Note that an answer was too large, which does not trip the breaker."""
         self.note, self.is_cut_off = reason, True
-        reported = remembered(_Reported)
-        if f"{self.address} too large" not in reported:
-            reported.add(f"{self.address} too large")
-            logger.warning("%s; using its answers so far", reason)
+        self._log_once("too large", "%s; using its answers so far", reason)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Treat errors as failures of the service, except that it lacks something."""
+        try:
+            yield
+        except (RecordNotFoundError, NoSuchRouteError):
+            raise
+        except FeinsumError as error:
+            raise self._failed(error) from None
 
     def _failed(self, error: FeinsumError) -> ReportedError:
         """Trip the breaker, and log the failure once per process."""
@@ -219,25 +232,17 @@ class RemoteLayer(Store):
         # A service with large answers works; it only did not fit into the budget.
         is_spent = isinstance(error, _SpentError) and self.is_cut_off
         if not (isinstance(error, _OpenError) or is_spent):
-            self._breaker.trip(reason)
+            self.client.breaker.trip(reason)
         self.note = reason
-        reported = remembered(_Reported)
-        if str(self.address) not in reported:
-            reported.add(str(self.address))
-            logger.warning(
-                "%s; not queried for %g s, earlier answers are used instead",
-                reason,
-                PAUSE_S,
-            )
+        words = "%s; not queried for %g s, earlier answers are used instead"
+        self._log_once("failed", words, reason, PAUSE_S)
         return ReportedError(reason)
 
-
-class _OpenError(StoreUnavailableError):
-    """The service failed less than a minute ago."""
-
-
-class _SpentError(StoreUnavailableError):
-    """The time budget is used up."""
+    def _log_once(self, problem: str, words: str, *values: object) -> None:
+        reported = remembered(_Reported)
+        if (entry := f"{self.address} {problem}") not in reported:
+            reported.add(entry)
+            logger.warning(words, *values)
 
 
 def open_remote(url: str | None = None) -> RemoteLayer:
@@ -272,3 +277,52 @@ def _budget_s() -> float:
             f"at most {MAX_BUDGET_MS:g}"
         )
     return budget_ms / 1e3
+
+
+@dataclass(frozen=True)
+class ServiceHealth:
+    """The observed state of a service, for ``feinsum doctor``.
+
+    Attributes:
+        problem: why it cannot be read; empty if it can.
+        left_alone: why look-ups skip it now, after a failure; usually empty.
+        version: version of the server, as it reports.
+    """
+
+    location: str
+    problem: str = ""
+    left_alone: str = ""
+    version: str = ""
+
+
+def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
+    """Query the capabilities of a service, and test reading with the configured key.
+
+    Args:
+        patience_s: time limit for each of the two requests.
+    """
+    try:
+        address = address_of(url)
+        key = key_for(address)
+    except FeinsumError as error:
+        return ServiceHealth("the given URL", str(error))
+    limits = ExchangeLimits(patience_s, patience_s, MAX_BYTES)
+    client = Client(address, key, limits, waiting_s=0.0)
+    health = ServiceHealth(str(address), "", Breaker(address, key).why_open())
+    try:
+        capabilities = client.parse(client.get("/v1/capabilities"))
+        if not isinstance(capabilities, dict) or "form_version" not in capabilities:
+            problem = "it does not identify itself as a feinsum service"
+            return replace(health, problem=problem)
+        client.get("/v1/workloads", {"limit": 1})
+    except FeinsumError as error:
+        return replace(health, problem=f"[{error.code}] {error}")
+    health = replace(health, version=str(capabilities.get("version", ""))[:50])
+    form_version = str(capabilities["form_version"])
+    if form_version == FORM_VERSION:
+        return health
+    problem = (
+        f"its keys have version {form_version[:50]!r}, but those of this installation "
+        f"{FORM_VERSION!r}: every look-up is a miss"
+    )
+    return replace(health, problem=problem)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Self
+from typing import Any, Self, TypeVar, cast
 
-from feinsum.db.exchange.merging import batches
-from feinsum.db.remote.answer_cache import forget_answers
-from feinsum.db.remote.best import MAX_TEXT_LENGTH, best_of
-from feinsum.db.remote.client import Client, pages, parsed
-from feinsum.db.remote.documents import (
-    is_content_id,
+from feinsum.db.exchange.files import batches
+from feinsum.db.remote.best import (
+    MAX_TEXT_LENGTH,
     parse_entry,
-    parse_record,
-    peaks_of,
-    valid_plans,
-    valid_records,
+    request_best,
+    valid_documents,
 )
+from feinsum.db.remote.cache import forget_answers
+from feinsum.db.remote.client import Client
 from feinsum.db.sql.retracting import Retracted
 from feinsum.errors import (
     InvalidRecordError,
@@ -41,9 +38,12 @@ from feinsum.records import (
     kind_of,
     to_json,
 )
+from feinsum.records.kinds import document_in, is_content_id
+
+T = TypeVar("T")
 
 PAGE = 200
-"""How many facts are read at once."""
+"""How many facts are read at once, or looked for."""
 
 PATHS: Mapping[DocumentKind, str] = {
     "record": "/v1/facts",
@@ -70,7 +70,7 @@ class HttpStore(Store):
     """
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.client = client
 
     @classmethod
     def at(cls, url: str) -> Self:
@@ -81,11 +81,6 @@ class HttpStore(Store):
                 cannot be sent.
         """
         return cls(Client.of(url))
-
-    @property
-    def client(self) -> Client:
-        """The client of the service."""
-        return self._client
 
     def add_all(self, documents: Iterable[Document]) -> int:
         """Send documents one by one, except trials; returns how many were new.
@@ -98,10 +93,10 @@ class HttpStore(Store):
         kind = kind_of(document)
         if kind not in PATHS:
             return False
-        reply = self._client.post(PATHS[kind], to_json(document), expected=(200, 201))
+        reply = self.client.post(PATHS[kind], to_json(document), expected=(200, 201))
         # A proxy that answers 200 to anything must not lose a measured fact.
         if kind == "record":
-            receipt = parsed(self._client.address, reply)
+            receipt = self.client.parse(reply)
             if not isinstance(receipt, dict) or receipt.get("id") != document.id:
                 raise self._error("stored a different fact than the one sent")
         return reply.status == 201
@@ -120,14 +115,16 @@ class HttpStore(Store):
         query = {name: value for name, value in parameters.items() if value is not None}
         documents: Iterable[Document] = ()
         try:
-            if kind == "record":
-                documents = self._records(query)
-            elif kind == "plan":
-                documents = self._plans(query)
+            if kind in ("record", "plan"):
+                documents = self._facts(kind, query)
             elif kind == "retraction" and not query:
-                documents = sorted(self._retractions(), key=lambda r: r.id)
+                listed = self._list(PATHS[kind], "retractions")
+                retractions = [parse_entry(kind, entry) for entry in listed]
+                documents = sorted(retractions, key=lambda r: r.id)
             elif kind == "peaks" and workload is None:
-                documents = sorted(self._peaks(device_id), key=lambda peaks: peaks.id)
+                ids = [device_id] if device_id else self._device_ids()
+                peaks = filter(None, map(self.peaks, ids))
+                documents = sorted(peaks, key=lambda peaks: peaks.id)
             for document in documents:
                 if filters.among is None or document.id in filters.among:
                     yield document
@@ -138,22 +135,27 @@ class HttpStore(Store):
     def get(self, record_id: str) -> TuningRecord:
         if not is_content_id(record_id):
             raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
-        reply = self._client.get(f"/v1/facts/{record_id}")
-        return parse_record(record_id, parsed(self._client.address, reply))
+        data = self._read(f"/v1/facts/{record_id}")
+        return cast(TuningRecord, document_in("record", record_id, data))
 
     def candidates(self, look_up: LookUp) -> Candidates:
         """Return candidates, with as few requests as possible."""
-        answers = best_of(self._client, look_up)
-        return {key: answer.records for key, answer in answers.items()}
+        answers = request_best(self.client, look_up)
+        return {key: answer.records for key, answer in answers}
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         if not is_content_id(device_id):
             return None
         try:
-            reply = self._client.get(f"/v1/peaks/{device_id}")
+            peaks = _parse(DevicePeaks, self._read(f"/v1/peaks/{device_id}"))
         except RecordNotFoundError:
             return None
-        return peaks_of(parsed(self._client.address, reply), device_id)
+        if peaks.device.id != device_id:
+            raise InvalidRecordError(
+                f"a service sent the limits of the device {peaks.device.id}, expected "
+                f"those of {device_id}"
+            )
+        return peaks
 
     def retract(
         self,
@@ -171,12 +173,11 @@ class HttpStore(Store):
             retracted_by: not sent; the service uses the name of the key.
         """
         body = {**vars(query), "reason": reason, "is_dry_run": is_dry_run}
-        reply = self._client.post("/v1/facts:retract", json.dumps(body))
+        reply = self.client.post("/v1/facts:retract", json.dumps(body))
         if not is_dry_run:
-            forget_answers(self._client.address)
-        outcome = json.dumps(parsed(self._client.address, reply))
+            forget_answers(self.client.address)
         try:
-            return from_json(Retracted, outcome)
+            return _parse(Retracted, self.client.parse(reply))
         except InvalidRecordError as error:
             raise self._error(f"does not say what was retracted: {error}") from None
 
@@ -191,9 +192,9 @@ class HttpStore(Store):
         if kind not in ("record", "plan"):
             return frozenset(ids) - frozenset(self.ids(kind))
         missing: set[str] = set()
-        for part in batches(ids):
-            reply = self._client.post("/v1/facts:missing", json.dumps({"ids": part}))
-            page = parsed(self._client.address, reply)
+        for part in batches(ids, PAGE):
+            reply = self.client.post("/v1/facts:missing", json.dumps({"ids": part}))
+            page = self.client.parse(reply)
             listed = page.get("ids") if isinstance(page, dict) else None
             if not isinstance(listed, list):
                 raise self._error("does not say which facts it lacks")
@@ -203,17 +204,17 @@ class HttpStore(Store):
     def check_writable(self) -> None:
         # An empty fact is refused in any case: as invalid if the key suffices.
         try:
-            self._client.post("/v1/facts", "{}")
+            self.client.post("/v1/facts", "{}")
         except InvalidRecordError:
             return
         raise self._error("accepted an invalid fact")
 
     def demands(self) -> Iterator[Demand]:
         """Yield unanswered requests, most wanted first."""
-        for entry in pages(self._client, "/v1/demand", "demands", {"limit": 1000}):
+        for entry in self._list("/v1/demand", "demands"):
             try:
-                demand = from_json(Demand, json.dumps(entry))
-            except (InvalidRecordError, ValueError, RecursionError):
+                demand = _parse(Demand, entry)
+            except InvalidRecordError:
                 raise self._error(
                     "answered with something other than demands"
                 ) from None
@@ -221,38 +222,31 @@ class HttpStore(Store):
                 yield demand
 
     def __len__(self) -> int:
-        workloads = pages(self._client, "/v1/workloads", "workloads", {"limit": 1000})
+        workloads = self._list("/v1/workloads", "workloads")
         try:
             return sum(int(workload["n_facts"]) for workload in workloads)
         except (KeyError, TypeError, ValueError):
             raise self._error("does not say how many facts it has") from None
 
     def __repr__(self) -> str:
-        return f"HttpStore({str(self._client.address)!r})"
+        return f"HttpStore({str(self.client.address)!r})"
 
-    def _records(self, filters: Mapping[str, str]) -> Iterator[TuningRecord]:
-        entries = pages(self._client, "/v1/facts", "facts", {**filters, "limit": PAGE})
+    def _read(self, path: str) -> Any:
+        return self.client.parse(self.client.get(path))
+
+    def _list(self, path: str, name: str) -> Iterator[Any]:
+        return self.client.pages(path, name, {"limit": 1000})
+
+    def _facts(
+        self, kind: DocumentKind, query: Mapping[str, str]
+    ) -> Iterator[Document]:
+        name = PATHS[kind].removeprefix("/v1/")
+        entries = self.client.pages(PATHS[kind], name, {**query, "limit": PAGE})
         for part in batches(entries, PAGE):
-            yield from valid_records(part, filters.get("workload"))
-
-    def _plans(self, filters: Mapping[str, str]) -> Iterator[Document]:
-        entries = pages(self._client, "/v1/plans", "plans", {**filters, "limit": PAGE})
-        for part in batches(entries, PAGE):
-            yield from valid_plans(part, filters.get("workload"))
-
-    def _retractions(self) -> Iterator[Document]:
-        query = {"limit": 1000}
-        for entry in pages(self._client, "/v1/retractions", "retractions", query):
-            yield parse_entry("retraction", entry)
-
-    def _peaks(self, device_id: str | None) -> Iterator[DevicePeaks]:
-        """Yield the latest limits of a device, or of each device."""
-        for listed_id in [device_id] if device_id else self._device_ids():
-            if peaks := self.peaks(listed_id):
-                yield peaks
+            yield from valid_documents(kind, part, query.get("workload"))
 
     def _device_ids(self) -> Iterator[str]:
-        for entry in pages(self._client, "/v1/devices", "devices", {"limit": 1000}):
+        for entry in self._list("/v1/devices", "devices"):
             device_id = entry.get("id") if isinstance(entry, dict) else None
             if not is_content_id(device_id):
                 raise self._error("answered with something other than devices")
@@ -261,10 +255,20 @@ class HttpStore(Store):
     def _takes_plans(self) -> bool:
         """Whether the service is of a release that has plans."""
         try:
-            self._client.get("/v1/plans", {"limit": 1})
+            self.client.get("/v1/plans", {"limit": 1})
         except NoSuchRouteError:
             return False
         return True
 
     def _error(self, problem: str) -> ServiceError:
-        return ServiceError(f"the service at {self._client.address} {problem}")
+        return ServiceError(f"the service at {self.client.address} {problem}")
+
+
+def _parse(kind: type[T], data: Any) -> T:
+    """Return the value of a class in JSON data of a service, which has no id."""
+    try:
+        return from_json(kind, json.dumps(data))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecordError(
+            f"a service sent no valid {kind.__name__}: {error}"
+        ) from None

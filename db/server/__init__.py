@@ -14,7 +14,7 @@ from feinsum.db.server.pages import (
 )
 from feinsum.db.server.reader import Reader, Size, StoredFact, Summary
 from feinsum.db.server.serving import ServingStore, open_serving_store
-from feinsum.db.server.trust import Receipt, Trust
+from feinsum.db.sql.trust import Receipt, Trust
 
 __all__ = [
     "ApiKey",

@@ -25,8 +25,7 @@ from sqlalchemy import (
 )
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.sql.rows import INSERTS
-from feinsum.db.sql.statements import RETRACTED
+from feinsum.db.sql.rows import INSERTS, RETRACTED
 from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 

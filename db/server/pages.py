@@ -15,11 +15,13 @@ from typing import Any, Literal, TypeAlias, cast
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
 from feinsum.db.sql.retracting import count_retracted
-from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of, read_documents
-from feinsum.db.sql.statements import (
+from feinsum.db.sql.rows import (
+    DEVICE_COLUMNS,
     IS_TRUSTED,
     RETRACTED,
     count,
+    device_of,
+    read_documents,
     retracted,
     select_documents,
     trusted,
@@ -86,7 +88,7 @@ class ListedFact:
     """A fact as its document, which is JSON text.
 
     Attributes:
-        is_trusted: see :mod:`feinsum.db.server.trust`.
+        is_trusted: see :mod:`feinsum.db.sql.trust`.
     """
 
     id: str

@@ -19,11 +19,14 @@ from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection
 
-from feinsum.db.sql.engine import reading_engine
-from feinsum.db.sql.failures import RetryPolicy, translated
-from feinsum.db.sql.location import Location
+from feinsum.db.address import Location
+from feinsum.db.sql.engine import (
+    MAX_WAIT_S,
+    Transactions,
+    engine_of,
+    translated,
+)
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of, read_documents
-from feinsum.errors import StoreUnavailableError
 from feinsum.records import Device, TuningRecord
 
 GENERATION = {
@@ -103,7 +106,7 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class StoredFact:
-    """A record with its stored JSON text; see :mod:`feinsum.db.server.trust`.
+    """A record with its stored JSON text; see :mod:`feinsum.db.sql.trust`.
 
     Attributes:
         recorder: who sent it first; empty if nobody did.
@@ -164,24 +167,22 @@ class Reader:
     """
 
     def __init__(self, location: Location) -> None:
-        self._engine = reading_engine(location)
-        self._location = location
-        self._dialect = self._engine.dialect.name
-        self._is_closed = False
+        engine = engine_of(location, is_reader=True)
+        self._transactions = Transactions(engine, location, MAX_WAIT_S)
+        self._dialect = engine.dialect.name
         self._lock = threading.Lock()
         self._watch: Connection | None = None
         self._n_watches = 0
-        self._retry = RetryPolicy()
 
     def generation(self) -> object:
         """Return a value that differs from all earlier ones after any commit."""
-        return self._retry.run(self._generation)
+        return self._transactions.retry.run(self._generation)
 
     def _generation(self) -> object:
         # One connection that stays open; two threads must not use it at once.
-        with self._lock, translated(self._location):
+        with self._lock, translated(self._transactions.location):
             if self._watch is None:
-                self._watch = self._connect()
+                self._watch = self._transactions.connect()
                 self._n_watches += 1
             try:
                 statement = GENERATION[self._dialect]
@@ -235,11 +236,10 @@ class Reader:
 
     def close(self) -> None:
         """Close all connections; only when no thread reads any more."""
-        self._is_closed = True
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        self._engine.dispose()
+        self._transactions.close()
 
     def _rows_of(self, statement: str, keys: Sequence[str]) -> Iterator[Sequence[Any]]:
         """Yield the rows of some keys, a part of the keys at a time."""
@@ -254,16 +254,11 @@ class Reader:
                 yield from self._rows(statement.format(among=f"IN ({marks})"), part)
 
     def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
-        def read() -> Sequence[Sequence[Any]]:
-            with translated(self._location), self._connect() as connection:
-                return connection.exec_driver_sql(statement, tuple(values)).all()
-
-        return self._retry.run(read)
-
-    def _connect(self) -> Connection:
-        if self._is_closed:
-            raise StoreUnavailableError(f"the reader of {self._location} was closed")
-        return self._engine.connect()
+        return self._transactions.read(
+            lambda connection: connection.exec_driver_sql(
+                statement, tuple(values)
+            ).all()
+        )
 
 
 def _read_facts(rows: Iterable[Sequence[Any]]) -> Iterator[StoredFact]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -18,6 +17,7 @@ from typing import Any, TypeVar, cast
 from cachetools import LRUCache
 from sqlalchemy import Connection, Engine
 
+from feinsum.db.address import Location, locate
 from feinsum.db.server import api_keys, demand, pages
 from feinsum.db.server.pages import (
     DriverOf,
@@ -28,29 +28,20 @@ from feinsum.db.server.pages import (
     Overview,
 )
 from feinsum.db.server.reader import Reader
-from feinsum.db.server.trust import (
+from feinsum.db.sql.engine import MAX_WAIT_S
+from feinsum.db.sql.retracting import latest_retractions
+from feinsum.db.sql.rows import rows_of
+from feinsum.db.sql.store import SqlStore, prepared_engine, reads, writes
+from feinsum.db.sql.trust import (
     Fact,
     Receipt,
     find_ids,
     find_missing,
     find_trust,
-    insert_owned,
     insert_received,
 )
-from feinsum.db.sql.failures import MAX_WAIT_S
-from feinsum.db.sql.location import Location, locate
-from feinsum.db.sql.retracting import latest_retractions
-from feinsum.db.sql.rows import rows_of
-from feinsum.db.sql.store import SqlStore, prepared_engine, reads, writes
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import (
-    FACT_KINDS,
-    Document,
-    PlanRecord,
-    Serialized,
-    TuningRecord,
-    kind_of,
-)
+from feinsum.records import PlanRecord, Serialized, TuningRecord
 
 T = TypeVar("T")
 
@@ -123,17 +114,13 @@ class CostlyResults:
 
 
 class ServingStore(SqlStore):
-    """An SQL store with what only the service needs.
-
-    A fact that is added here directly, not through the service, is trusted.
-    """
+    """An SQL store with what only the service needs."""
 
     max_wait_s = MAX_WAIT_S
 
     def __init__(self, engine: Engine, location: Location) -> None:
         super().__init__(engine, location)
         self._results = CostlyResults()
-        self._has_failed = False
 
     # Facts and who sent them.
 
@@ -160,12 +147,6 @@ class ServingStore(SqlStore):
             insert_received, fact.id, rows, recorder, is_trusted=is_trusted
         )
 
-    def add_all(self, documents: Iterable[Document]) -> int:
-        added = list(documents)
-        rows = [row for document in added for row in rows_of(document)]
-        facts = [d.id for d in added if kind_of(d) in FACT_KINDS]
-        return self.write(insert_owned, facts, rows)
-
     def stored(self, record_id: str) -> TuningRecord:
         """Return a record; the error does not reveal where the database is."""
         try:
@@ -189,7 +170,7 @@ class ServingStore(SqlStore):
 
     def reader(self) -> Reader:
         """Return a reader for look-ups, which the caller closes."""
-        return Reader(self._location)
+        return Reader(self.location)
 
     # Lists and totals; of those that read all facts, costly results are kept.
 
@@ -275,23 +256,18 @@ class ServingStore(SqlStore):
         Raises:
             StoreUnavailableError: if a fact could not be stored now.
         """
-        path = self._location.path
-        if path is None or self._location.is_read_only:
+        path = self.path
+        if path is None or self.location.is_read_only:
             return
         if shutil.disk_usage(path.parent).free < MIN_FREE_BYTES:
             raise StoreUnavailableError(
                 f"the disk of the database {path} has less than {MIN_FREE_BYTES} "
                 "bytes left; free some space"
             )
-        if self._has_failed:
-            with self._writing() as connection:
-                connection.exec_driver_sql("CREATE TABLE probe (anything TEXT)")
-                connection.exec_driver_sql("DROP TABLE probe")
+        if self.transactions.has_failed:
+            self.write(_write_nothing)
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        # and it stays so if anything is raised before the commit is complete
-        self._has_failed = True
-        with super()._writing() as connection:
-            yield connection
-        self._has_failed = False
+
+def _write_nothing(connection: Connection) -> None:
+    connection.exec_driver_sql("CREATE TABLE probe (anything TEXT)")
+    connection.exec_driver_sql("DROP TABLE probe")

@@ -1,8 +1,12 @@
-"""Engines: database connections that are safe for many concurrent processes.
+"""Connections of a database that are safe for many processes, and its failures.
 
 SQLite: write-ahead log, foreign keys checked, a busy timeout, and writers that acquire
 the write lock at the start (``BEGIN IMMEDIATE``). So writers queue; none fails half-way
 because another one was first.
+
+No other module catches errors of database libraries. A PostgreSQL server that restarts
+drops all connections and is away for seconds; the service waits for it
+(:class:`RetryPolicy`), so that a restart is a delay and no outage.
 """
 
 from __future__ import annotations
@@ -11,24 +15,24 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from feinsum.db.sql.location import Location
-from feinsum.db.sql.sqlite_file import has_log, result_code
+from feinsum.db.address import Location
 from feinsum.errors import StoreUnavailableError
 from feinsum.extras import requiring
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 IS_WRITER = "feinsum_is_writer"
 
@@ -49,43 +53,252 @@ it has no statistics of it.
 MAX_WAL_WAIT_S = 2.0
 """How long to wait for the moment in which the journal can be changed."""
 
+RESTORE = "restore a backup, or move the file away to start a new one"
+
+EXPLANATIONS = {
+    "SQLITE_BUSY": (
+        "has been locked by another process for over {timeout:g} s",
+        "wait for that process, or end it, and try again",
+    ),
+    "SQLITE_CANTOPEN": (
+        "cannot be opened",
+        "check that its folder exists and is readable and writable",
+    ),
+    "SQLITE_CORRUPT": ("is damaged", RESTORE),
+    "SQLITE_FULL": ("cannot grow: the disk is full", "free some space"),
+    "SQLITE_IOERR": (
+        "cannot be read or written: I/O error",
+        "check the disk, then try again",
+    ),
+    "SQLITE_NOTADB": ("is not an SQLite database", RESTORE),
+    "SQLITE_READONLY": (
+        "cannot be written",
+        "check the permissions of the file and its folder",
+    ),
+}
+"""Meaning of SQLite error codes, and their remedies."""
+
+LOST_CODES = ("08", "57P")
+"""Prefixes of PostgreSQL codes for connections, and for a server that ends or starts.
+
+https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""
+
+MAX_WAIT_S = 10.0
+"""How long the service waits for a server that was there before."""
+
+# The first retry comes at once: often only the connections of the pool are stale.
+PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Between attempts; the last one again and again."""
+
 _inherited: list[Any] = []
 """Connections of the parent process, which must not be closed here."""
 
 
-def engine_of(location: Location) -> Engine:
+class LostConnectionError(StoreUnavailableError):
+    """A database server dropped a connection, or accepts none at the moment.
+
+    Retrying may help, since a restarting server is away for seconds.
+    """
+
+
+class RetryPolicy:
+    """Retries after a lost connection, until the server is back.
+
+    Once a server was away for the whole time, calls fail at once until one succeeds:
+    otherwise every thread of a service would wait for a server that is gone.
+
+    Args:
+        max_wait_s: how long one call waits; 0 for no retry.
+
+    >>> answers = iter([LostConnectionError("ended"), 7])
+    >>> def ask():
+    ...     answer = next(answers)
+    ...     if isinstance(answer, Exception):
+    ...         raise answer
+    ...     return answer
+    >>> RetryPolicy().run(ask)
+    7
+    """
+
+    def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
+        self._max_wait_s = max_wait_s
+        self._is_away = False
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Return the result of ``work``: a transaction that may run several times.
+
+        Raises:
+            LostConnectionError: if the server did not come back.
+        """
+        start_s, n_retries = time.monotonic(), 0
+        while True:
+            try:
+                result = work()
+            except LostConnectionError:
+                waited_s = time.monotonic() - start_s
+                if self._is_away or waited_s >= self._max_wait_s:
+                    self._is_away = True
+                    raise
+                time.sleep(PAUSES_S[min(n_retries, len(PAUSES_S) - 1)])
+                n_retries += 1
+            else:
+                self._is_away = False
+                return result
+
+
+class Transactions:
+    """Transactions on one database, on connections of SQLAlchemy's pool.
+
+    Args:
+        max_wait_s: how long a call waits for a server that dropped the connection.
+
+    Attributes:
+        has_failed: whether the last change was not committed.
+    """
+
+    def __init__(self, engine: Engine, location: Location, max_wait_s: float) -> None:
+        self.engine, self.location = engine, location
+        self.has_failed = False
+        self.retry = RetryPolicy(max_wait_s)
+        self._is_closed = False
+
+    def read(
+        self,
+        query: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a query on a connection of its own; it may run several times."""
+
+        def run() -> T:
+            with translated(self.location), self.connect() as connection:
+                return query(connection, *args, **kwargs)
+
+        return self.retry.run(run)
+
+    def write(
+        self,
+        change: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a change in a transaction of its own; it may run several times."""
+
+        def run() -> T:
+            self._check_open()
+            # SQLite would say so only at the first write, in its own words.
+            if self.location.is_read_only:
+                raise read_only(self.location)
+            # and it stays so if anything is raised before the commit is complete
+            self.has_failed = True
+            with translated(self.location), writer(self.engine).begin() as connection:
+                result = change(connection, *args, **kwargs)
+            self.has_failed = False
+            return result
+
+        return self.retry.run(run)
+
+    def connect(self) -> Connection:
+        """Return a connection of the pool.
+
+        Raises:
+            StoreUnavailableError: after :meth:`close`.
+        """
+        self._check_open()
+        return self.engine.connect()
+
+    def close(self) -> None:
+        """Release all connections."""
+        self._is_closed = True
+        self.engine.dispose()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailableError(
+                f"the store {self.location} was closed; open it again with open_store"
+            )
+
+
+@contextmanager
+def translated(location: Location) -> Iterator[None]:
+    """Raise :class:`StoreUnavailableError` for every failure of the database."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        logger.debug("the database %s failed", location, exc_info=True)
+        # SQLAlchemy wraps the error of the driver, which has the code.
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        problem, advice = EXPLANATIONS.get(
+            result_code(cause),
+            ("failed", "check that it can be reached, and that nobody changed it"),
+        )
+        # only the first line: PostgreSQL adds the statement, SQLAlchemy a link
+        detail = next(iter(str(cause).splitlines()), type(cause).__name__)
+        is_lost = _is_lost(location, error)
+        kind = LostConnectionError if is_lost else StoreUnavailableError
+        raise kind(
+            f"the database {location} "
+            f"{problem.format(timeout=location.busy_timeout_s)} ({detail}); {advice}"
+        ) from None
+
+
+def _is_lost(location: Location, error: Exception) -> bool:
+    """Whether it is the connection to a server that failed, and not a statement.
+
+    A socket that fails has no code; an error of another kind than of operation is one
+    of the statement.
+    """
+    if location.path is not None or not isinstance(error, DBAPIError):
+        return False
+    cause = error.orig
+    kinds = {kind.__name__ for kind in type(cause).__mro__}
+    state = getattr(cause, "sqlstate", None) or "08"
+    return "OperationalError" in kinds and state.startswith(LOST_CODES)
+
+
+def read_only(location: Location) -> StoreUnavailableError:
+    """Return the error of a write to a read-only database."""
+    return StoreUnavailableError(
+        f"the database {location} is read-only and cannot store new facts: ask for "
+        "write permission on the file and its folder, or set FEINSUM_DATABASE to a "
+        "database of your own"
+    )
+
+
+def result_code(error: BaseException | None) -> str:
+    """SQLite's primary result code, such as ``SQLITE_BUSY``; empty if there is none."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return "_".join(name.split("_")[:2])
+
+
+def engine_of(location: Location, *, is_reader: bool = False) -> Engine:
     """Return an engine for a location, without opening it.
 
-    Raises:
-        StoreUnavailableError: if the driver is not installed.
-    """
-    engine = (
-        _server_engine(location.url)
-        if location.path is None
-        else _file_engine(location, location.path)
-    )
-    event.listen(engine, "begin", _begin)
-    event.listen(engine, "connect", _remember_process)
-    event.listen(engine, "checkout", _refuse_inherited)
-    return engine
-
-
-def reading_engine(location: Location) -> Engine:
-    """Return an engine with a pool of connections that only read, in no transaction.
+    Args:
+        is_reader: whether its connections only read, each statement in no transaction.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.
     """
     if location.path is None:
-        # Statements are few, and each runs often: prepared at its first use. No ping
-        # before each of them: a read that meets a lost connection is simply repeated.
-        options = {"isolation_level": "AUTOCOMMIT", "pool_use_lifo": True}
-        engine = _server_engine(
-            location.url, {"prepare_threshold": 0}, pool_pre_ping=False, **options
-        )
+        engine = _server_engine(location, is_reader)
+    elif location.is_read_only:
+        connect = partial(_connect_for_reading, location.path, location)
+        engine = create_engine(location.url, creator=connect, poolclass=NullPool)
     else:
-        engine = _file_engine(location, location.path)
-    event.listen(engine, "connect", partial(_set_up, SET_UP[engine.dialect.name]))
+        engine = create_engine(
+            location.url,
+            creator=partial(_connect, str(location.path), location.busy_timeout_s),
+            poolclass=QueuePool,
+            pool_size=5,
+            max_overflow=40,  # one for each thread of a service
+            pool_use_lifo=True,  # few connections are used, each has a cache of pages
+        )
+    if is_reader:
+        event.listen(engine, "connect", partial(_set_up, SET_UP[engine.dialect.name]))
+    else:
+        event.listen(engine, "begin", _begin)
     event.listen(engine, "connect", _remember_process)
     event.listen(engine, "checkout", _refuse_inherited)
     return engine
@@ -94,6 +307,80 @@ def reading_engine(location: Location) -> Engine:
 def writer(engine: Engine) -> Engine:
     """Return the engine with transactions that hold the write lock from the start."""
     return engine.execution_options(**{IS_WRITER: True})
+
+
+def _server_engine(location: Location, is_reader: bool) -> Engine:
+    arguments: dict[str, Any] = (
+        {} if "connect_timeout" in location.url.query else dict(CONNECT)
+    )
+    # A restarted server has ended the connections of the pool.
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if is_reader:
+        # Statements are few, and each runs often: prepared at its first use. No ping
+        # before each of them: a read that meets a lost connection is simply repeated.
+        arguments["prepare_threshold"] = 0
+        options = {"isolation_level": "AUTOCOMMIT", "pool_use_lifo": True}
+    try:
+        with requiring("psycopg", "postgresql", "PostgreSQL", StoreUnavailableError):
+            return create_engine(location.url, connect_args=arguments, **options)
+    except SQLAlchemyError as error:
+        raise StoreUnavailableError(
+            f"the URL of a database of kind {location.url.drivername!r} is not usable: "
+            f"{error}"
+        ) from None
+
+
+def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
+    connection = sqlite3.connect(
+        target,
+        timeout=busy_timeout_s,
+        isolation_level=None,  # transactions begin in _begin, nowhere else
+        check_same_thread=False,  # a connection may move to another thread
+        uri=uri,
+    )
+    # damaged text is decoded, too: its content id tells that it is damaged
+    connection.text_factory = lambda content: content.decode(errors="replace")
+    try:
+        connection.execute("PRAGMA foreign_keys=ON")
+        # with a write-ahead log, NORMAL may lose the last facts at a power failure
+        connection.execute("PRAGMA synchronous=FULL")
+        # SQLite opens the file at the first statement: errors shall come here
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_for_reading(path: Path, location: Location) -> Any:
+    """Connect to a file that is only read, without writing beside it if necessary.
+
+    SQLite creates the files of the write-ahead log even to read. Where that is not
+    possible and no log is left, the file alone is the database, and it is opened as
+    immutable.
+    """
+    if not location.is_immutable:
+        try:
+            uri = f"{path.as_uri()}?mode=ro"
+            return _connect(uri, location.busy_timeout_s, uri=True)
+        except sqlite3.OperationalError as error:
+            is_refused = result_code(error) in ("SQLITE_CANTOPEN", "SQLITE_READONLY")
+            # with a log, the file alone would lack the latest facts
+            if not is_refused or has_log(path):
+                raise
+    immutable_uri = f"{path.as_uri()}?immutable=1"
+    return _connect(immutable_uri, location.busy_timeout_s, uri=True)
+
+
+def has_log(path: Path) -> bool:
+    """Whether a log or journal beside the file holds part of the database."""
+    for suffix in ("-wal", "-journal"):
+        try:
+            if path.with_name(path.name + suffix).stat().st_size > 0:
+                return True
+        except FileNotFoundError:
+            continue
+    return False
 
 
 def use_write_ahead_log(path: Path, max_wait_s: float = MAX_WAL_WAIT_S) -> bool:
@@ -116,97 +403,6 @@ def use_write_ahead_log(path: Path, max_wait_s: float = MAX_WAL_WAIT_S) -> bool:
                     return False
                 # SQLite may refuse this at once while others read, whatever the timeout
                 time.sleep(0.02)
-
-
-def _server_engine(
-    url: URL,
-    arguments: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    pool_pre_ping: bool = True,  # a restarted server has ended those of the pool
-    **options: Any,
-) -> Engine:
-    timeout = {} if "connect_timeout" in url.query else CONNECT
-    try:
-        with requiring("psycopg", "postgresql", "PostgreSQL", StoreUnavailableError):
-            return create_engine(
-                url,
-                connect_args={**timeout, **arguments},
-                pool_pre_ping=pool_pre_ping,
-                **options,
-            )
-    except SQLAlchemyError as error:
-        raise StoreUnavailableError(
-            f"the URL of a database of kind {url.drivername!r} is not usable: {error}"
-        ) from None
-
-
-def _file_engine(location: Location, path: Path) -> Engine:
-    if location.is_read_only:
-        engine = create_engine(
-            location.url,
-            creator=partial(_connect_for_reading, path, location),
-            poolclass=NullPool,
-        )
-    else:
-        engine = create_engine(
-            location.url,
-            creator=partial(_connect, str(path), location.busy_timeout_s),
-            poolclass=QueuePool,
-            pool_size=5,
-            max_overflow=40,  # one for each thread of a service
-            pool_use_lifo=True,  # few connections are used, each has a cache of pages
-        )
-    return engine
-
-
-def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
-    connection = sqlite3.connect(
-        target,
-        timeout=busy_timeout_s,
-        isolation_level=None,  # transactions begin in _begin, nowhere else
-        check_same_thread=False,  # a connection may move to another thread
-        uri=uri,
-    )
-    connection.text_factory = _decode_leniently
-    try:
-        connection.execute("PRAGMA foreign_keys=ON")
-        # with a write-ahead log, NORMAL may lose the last facts at a power failure
-        connection.execute("PRAGMA synchronous=FULL")
-        # SQLite opens the file at the first statement: errors shall come here
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
-def _decode_leniently(content: bytes) -> str:
-    """Decode damaged text, too: its content id tells that it is damaged."""
-    return content.decode(errors="replace")
-
-
-def _connect_for_reading(path: Path, location: Location) -> Any:
-    """Connect to a file that is only read, without writing beside it if necessary.
-
-    SQLite creates the files of the write-ahead log even to read. Where that is not
-    possible and no log is left, the file alone is the database, and it is opened as
-    immutable.
-    """
-    busy_timeout_s = location.busy_timeout_s
-    immutable_uri = f"{path.as_uri()}?immutable=1"
-    if location.is_immutable:
-        return _connect(immutable_uri, busy_timeout_s, uri=True)
-    try:
-        return _connect(f"{path.as_uri()}?mode=ro", busy_timeout_s, uri=True)
-    except sqlite3.OperationalError as error:
-        cannot_create_files = result_code(error) in (
-            "SQLITE_CANTOPEN",
-            "SQLITE_READONLY",
-        )
-        # with a log, the file alone would lack the latest facts
-        if not cannot_create_files or has_log(path):
-            raise
-        return _connect(immutable_uri, busy_timeout_s, uri=True)
 
 
 def _begin(connection: Connection) -> None:

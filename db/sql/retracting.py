@@ -9,17 +9,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    exists,
+    func,
+    or_,
+    select,
+)
+from sqlalchemy import cast as sql_cast
 
-from feinsum.db.sql.rows import insert_missing, read_documents, rows_of
-from feinsum.db.sql.statements import (
+from feinsum.db.sql.rows import (
     FACT_TABLES,
-    MAX_IDS,
-    RETRACTED,
     FactRow,
+    in_parts,
+    insert_missing,
+    read_documents,
     retracted,
+    rows_of,
     select_documents,
 )
 from feinsum.db.sql.tables import (
@@ -32,10 +43,7 @@ from feinsum.db.sql.tables import (
 )
 from feinsum.errors import InvalidRequestError, RecordNotFoundError
 from feinsum.records import Retraction, RetractionQuery, utc_now
-from feinsum.records.retraction import DIGITS
-
-OWNER = ""
-"""The recorder of a fact that the owner of the database recorded, too."""
+from feinsum.records.kinds import DIGITS
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,46 @@ class Retracted:
     peaks: tuple[SuspectPeaks, ...] = ()
 
 
+_TRANSFORM = (
+    RecordRow.transform_name + "@" + sql_cast(RecordRow.transform_version, String)
+)
+
+SUSPECTS: dict[FactRow, tuple[type[Any], Any]] = {
+    RecordRow: (
+        Suspect,
+        select(
+            RecordRow.id,
+            RecordRow.workload_key,
+            WorkloadRow.text,
+            _TRANSFORM,
+            RecordRow.device_id,
+            RecordRow.speedup,
+            RecordRow.recorded_at,
+        ).join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key),
+    ),
+    PlanRow: (
+        SuspectPlan,
+        select(
+            PlanRow.id,
+            PlanRow.workload_key,
+            PlanRow.plan_id,
+            PlanRow.device_id,
+            PlanRow.recorded_at,
+        ),
+    ),
+    DevicePeaksRow: (
+        SuspectPeaks,
+        select(
+            DevicePeaksRow.id,
+            DevicePeaksRow.device_id,
+            DevicePeaksRow.bandwidth_bytes_per_s,
+            DevicePeaksRow.measured_at,
+        ),
+    ),
+}
+"""How facts of each table are listed: the class, and the columns of its fields."""
+
+
 def retract(
     connection: Connection,
     query: RetractionQuery,
@@ -136,13 +184,15 @@ def retract(
             "no reason was given for the retraction; state one for the users of these "
             "facts"
         )
-    tables = _tables_of(query)
-    suspects = tuple(_records(connection, query))
-    plans = tuple(_plans(connection, query)) if PlanRow in tables else ()
-    peaks = tuple(_peaks(connection, query)) if DevicePeaksRow in tables else ()
-    ids = [suspect.id for suspect in suspects]
-    ids += [plan.id for plan in plans]
-    ids += [measured.id for measured in peaks]
+    suspects: dict[FactRow, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
+    n_shared = 0
+    for table in _tables_of(query):
+        kind, columns = SUSPECTS[table]
+        matching = columns.where(~retracted(table), *_conditions(query, table))
+        rows = connection.execute(matching.order_by(table.id))
+        suspects[table] = tuple(kind(*row) for row in rows)
+        n_shared += _count_shared(connection, query, table)
+    ids = [suspect.id for listed in suspects.values() for suspect in listed]
     # Ids of facts that are not stored here are retracted, too: copies elsewhere may
     # still arrive by a merge.
     unknown = _unknown_ids(connection, query, ids)
@@ -153,8 +203,15 @@ def retract(
             for document_id in (*ids, *unknown)
         ]
         insert_missing(connection, [row for r in retractions for row in rows_of(r)])
-    n_shared = sum(_count_shared(connection, query, table) for table in tables)
-    return Retracted(suspects, len(ids), n_shared, unknown, is_dry_run, plans, peaks)
+    return Retracted(
+        suspects[RecordRow],
+        len(ids),
+        n_shared,
+        unknown,
+        is_dry_run,
+        suspects[PlanRow],
+        suspects[DevicePeaksRow],
+    )
 
 
 def find_retractions(
@@ -162,9 +219,8 @@ def find_retractions(
 ) -> tuple[Retraction, ...]:
     """Return the retractions of some documents, ordered by id."""
     retractions: list[Retraction] = []
-    ordered = sorted(ids)
-    for first in range(0, len(ordered), MAX_IDS):
-        among = RetractionRow.document_id.in_(ordered[first : first + MAX_IDS])
+    for part in in_parts(ids):
+        among = RetractionRow.document_id.in_(part)
         retractions += _read(connection, select_documents("retraction").where(among))
     return tuple(sorted(retractions, key=lambda retraction: retraction.id))
 
@@ -189,9 +245,7 @@ def latest_retractions(
 
 def _read(connection: Connection, statement: Select[Any]) -> Iterator[Retraction]:
     rows = connection.execute(statement).all()
-    for retraction in read_documents("retraction", rows):
-        assert isinstance(retraction, Retraction)
-        yield retraction
+    return cast(Iterator[Retraction], read_documents("retraction", rows))
 
 
 def count_retracted(connection: Connection) -> int:
@@ -199,42 +253,6 @@ def count_retracted(connection: Connection) -> int:
     ids = select(RetractionRow.document_id)
     n = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
     return connection.execute(n).scalar_one()
-
-
-def _records(connection: Connection, query: RetractionQuery) -> Iterator[Suspect]:
-    statement = (
-        select(
-            RecordRow.id,
-            RecordRow.workload_key,
-            WorkloadRow.text,
-            RecordRow.transform_name,
-            RecordRow.transform_version,
-            RecordRow.device_id,
-            RecordRow.speedup,
-            RecordRow.recorded_at,
-        )
-        .join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key)
-        .where(~RETRACTED, *_conditions(query, RecordRow))
-        .order_by(RecordRow.id)
-    )
-    for record_id, key, text, name, version, *columns in connection.execute(statement):
-        yield Suspect(record_id, key, text, f"{name}@{version}", *columns)
-
-
-def _plans(connection: Connection, query: RetractionQuery) -> Iterator[SuspectPlan]:
-    row = PlanRow
-    columns = row.id, row.workload_key, row.plan_id, row.device_id, row.recorded_at
-    statement = select(*columns).where(~retracted(row), *_conditions(query, row))
-    for values in connection.execute(statement.order_by(row.id)):
-        yield SuspectPlan(*values)
-
-
-def _peaks(connection: Connection, query: RetractionQuery) -> Iterator[SuspectPeaks]:
-    row = DevicePeaksRow
-    columns = row.id, row.device_id, row.bandwidth_bytes_per_s, row.measured_at
-    statement = select(*columns).where(~retracted(row), *_conditions(query, row))
-    for values in connection.execute(statement.order_by(row.id)):
-        yield SuspectPeaks(*values)
 
 
 def _tables_of(query: RetractionQuery) -> tuple[FactRow, ...]:
@@ -261,8 +279,9 @@ def _conditions(
             yield RecordRow.transform_version == version
     if query.recorders:
         # A fact that somebody else sent, too, is not the lie of these recorders.
-        yield _is_sent_by(query, table)
-        yield ~_is_sent_by_others(query, table)
+        is_sent, is_sent_by_others = _senders(query, table)
+        yield is_sent
+        yield ~is_sent_by_others
     elif (since := query.since_instant) is not None:
         # by the clock of the service, if it got the fact: the sender may have chosen
         # any time of recording
@@ -281,22 +300,18 @@ def _has_id(ids: Iterable[str], table: FactRow) -> ColumnElement[bool]:
     return or_(table.id.in_(complete), *prefixes)
 
 
-def _is_sent_by(query: RetractionQuery, table: FactRow) -> ColumnElement[bool]:
-    conditions = [
-        RecordingRow.record_id == table.id,
-        RecordingRow.recorder.in_(query.recorders),
-    ]
-    if (since := query.since_instant) is not None:
-        conditions.append(RecordingRow.received_at >= since)
-    return exists().where(*conditions)
+def _senders(
+    query: RetractionQuery, table: FactRow
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Whether the recorders of a query sent a fact since its time, and anybody else.
 
-
-def _is_sent_by_others(query: RetractionQuery, table: FactRow) -> ColumnElement[bool]:
-    """Whether others sent the fact too, or the same recorders before that time."""
-    is_other: ColumnElement[bool] = RecordingRow.recorder.not_in(query.recorders)
+    The same recorders before that time count as others.
+    """
+    is_meant: ColumnElement[bool] = RecordingRow.recorder.in_(query.recorders)
     if (since := query.since_instant) is not None:
-        is_other = or_(is_other, RecordingRow.received_at < since)
-    return exists().where(RecordingRow.record_id == table.id, is_other)
+        is_meant &= RecordingRow.received_at >= since
+    of_fact = exists().where(RecordingRow.record_id == table.id)
+    return of_fact.where(is_meant), of_fact.where(~is_meant)
 
 
 def _count_shared(
@@ -305,15 +320,8 @@ def _count_shared(
     """Return how many facts are kept because others sent them, too."""
     if not query.recorders:
         return 0
-    shared = (
-        select(func.count())
-        .select_from(table)
-        .where(
-            ~retracted(table),
-            _is_sent_by(query, table),
-            _is_sent_by_others(query, table),
-        )
-    )
+    shared = select(func.count()).select_from(table)
+    shared = shared.where(~retracted(table), *_senders(query, table))
     return connection.execute(shared).scalar_one()
 
 

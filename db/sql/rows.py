@@ -1,4 +1,4 @@
-"""Converting documents to table rows and back.
+"""Documents as rows: what is inserted, which rows a look-up sees, and how they read.
 
 A record becomes four rows, each after those that it refers to; a row that exists
 already is left as it is::
@@ -15,11 +15,23 @@ another digest was changed by somebody else and is never served.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
 from math import isfinite
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    exists,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from feinsum.db.sql.tables import (
@@ -28,6 +40,7 @@ from feinsum.db.sql.tables import (
     DeviceRow,
     EnvironmentRow,
     PlanRow,
+    RecordingRow,
     RecordRow,
     RetractionRow,
     TrialRow,
@@ -35,6 +48,7 @@ from feinsum.db.sql.tables import (
 )
 from feinsum.errors import InvalidRecordError
 from feinsum.records import (
+    FACT_KINDS,
     KINDS,
     Device,
     DevicePeaks,
@@ -52,8 +66,8 @@ from feinsum.records import (
     to_json,
     untrusted,
 )
-from feinsum.records.document import digest_of, to_text
-from feinsum.records.plausibility import instant
+from feinsum.records.document import digest_of, instant, to_text
+from feinsum.records.kinds import document_of
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +123,7 @@ def rows_of(document: Document, serialized: Serialized | None = None) -> list[Ro
     kind = kind_of(document)
     row = {
         "id": _checked_id(document, serialized.text),
-        **_columns_of(document),
+        **columns_of(document),
         "document": serialized.text,
     }
     rows: list[Row] = []
@@ -134,7 +148,7 @@ def rows_of(document: Document, serialized: Serialized | None = None) -> list[Ro
     return rows
 
 
-def _columns_of(document: Document) -> dict[str, Any]:
+def columns_of(document: Document) -> dict[str, Any]:
     """Return the columns that statistics and look-ups need, by kind of document."""
     match document:
         case TuningRecord():
@@ -222,21 +236,21 @@ def _checked_id(document: Any, text: str) -> str:
 def _check_columns(document: Document, values: dict[str, Any]) -> None:
     """Refuse values that one of the two database systems cannot hold."""
     for name, value in values.items():
-        problem = None
-        if isinstance(value, float) and not isfinite(value):
-            problem = f"{value}, expected a finite number"
-        elif isinstance(value, int) and value not in INT32:
-            problem = "expected an integer of 32 bits"
-        elif isinstance(value, str) and "\0" in value:
-            problem = "expected a text without the character NUL"
-        elif isinstance(value, str):
-            max_length = MAX_INDEXED_LENGTHS.get(name)
-            if max_length is not None and len(value) > max_length:
+        max_length = MAX_INDEXED_LENGTHS.get(name)
+        match value:
+            case float() if not isfinite(value):
+                problem = f"{value}, expected a finite number"
+            case int() if value not in INT32:
+                problem = "expected an integer of 32 bits"
+            case str() if "\0" in value:
+                problem = "expected a text without the character NUL"
+            case str() if max_length is not None and len(value) > max_length:
                 problem = f"expected {max_length} characters at most"
-        if problem is not None:
-            raise InvalidRecordError(
-                f"{type(document).__name__} {document.id}: {name}: {problem}"
-            )
+            case _:
+                continue
+        raise InvalidRecordError(
+            f"{type(document).__name__} {document.id}: {name}: {problem}"
+        )
 
 
 def insert_missing(connection: Connection, rows: Iterable[Row]) -> int:
@@ -259,22 +273,6 @@ def insert_missing(connection: Connection, rows: Iterable[Row]) -> int:
         else:
             connection.execute(insert, list(by_key.values()))
     return n_new
-
-
-def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
-    """Parse a stored or sent document, after checking that its text has that id.
-
-    Raises:
-        InvalidRecordError: if it is not well formed, or does not match the id.
-    """
-    if not isinstance(text, str) or digest_of(text) != document_id:
-        raise InvalidRecordError(
-            f"{kind} {document_id}: the text has another content id; expected them to "
-            "be equal: it was changed"
-        )
-    document = from_json(KINDS[kind].cls, text)
-    vars(document)["id"] = document_id  # checked above; costly to compute again
-    return document
 
 
 def read_documents(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
@@ -315,3 +313,96 @@ def device_of(columns: Sequence[Any]) -> Device:
             logger.error("skipped the processor of a device: %s", error)
             fields["processor"] = None
     return Device(**fields)
+
+
+# Statements
+
+FactRow = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
+
+FACT_TABLES: tuple[FactRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
+
+MAX_IDS = 500
+"""How many ids are passed to one statement; SQLite has a limit of variables."""
+
+
+def retracted(table: DocumentRow) -> ColumnElement[bool]:
+    """Whether a document was retracted, so that no look-up sees it."""
+    return exists().where(RetractionRow.document_id == table.id)
+
+
+def trusted(table: DocumentRow) -> ColumnElement[bool]:
+    """Whether a trusted key sent a document, or nobody did: it was recorded here."""
+    is_sent = exists().where(RecordingRow.record_id == table.id)
+    return ~is_sent | is_sent.where(RecordingRow.is_trusted)
+
+
+RETRACTED = retracted(RecordRow)
+
+IS_TRUSTED = trusted(RecordRow)
+
+RECORDS = select(
+    RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
+)
+
+
+def select_documents(kind: DocumentKind) -> Select[*tuple[Any, ...]]:
+    """Select the documents of a kind that look-ups see, with their trust."""
+    table = TABLES[kind]
+    columns: list[Any] = [table.id, table.document]
+    if kind == "record":
+        columns += [RecordRow.workload_key, RecordRow.device_id]
+    if kind not in FACT_KINDS:
+        return select(*columns)
+    columns.append(trusted(table).label("is_trusted"))
+    return select(*columns).where(~retracted(table))
+
+
+# Building a statement takes as long as running it, so each is built once.
+@cache
+def filter_documents(
+    kind: DocumentKind, filters: frozenset[str]
+) -> Select[*tuple[Any, ...]] | None:
+    """Select documents by bound parameters with the names of the filters.
+
+    Args:
+        filters: some of ``among`` (ids), ``workload``, ``device_id`` and ``notation``.
+            Without any, the parameters are ``after`` (an id) and ``limit``.
+
+    Returns:
+        None if documents of the kind have no such property.
+    """
+    table, statement = TABLES[kind], select_documents(kind)
+    columns = table.__table__.c
+    for name in filters:
+        column = {"among": "id", "workload": "workload_key"}.get(name, name)
+        if name == "notation" and table is RecordRow:
+            # SQLite's LIKE ignores the case, so the beginnings are compared
+            start = bindparam("notation", type_=Text)
+            begins = func.substr(WorkloadRow.text, 1, func.length(start)) == start
+            statement = statement.join(
+                WorkloadRow, WorkloadRow.key == RecordRow.workload_key
+            ).where(begins)
+        elif column not in columns:
+            return None
+        elif name == "among":
+            statement = statement.where(table.id.in_(bindparam(name, expanding=True)))
+        else:
+            statement = statement.where(columns[column] == bindparam(name))
+    if not filters:
+        # Pages, so that no lock is held while a whole database is read. Only here: with
+        # another filter, PostgreSQL might walk along the ids instead of its index.
+        statement = statement.where(table.id > bindparam("after"))
+        statement = statement.limit(bindparam("limit", type_=Integer))
+    return statement.order_by(table.id)
+
+
+def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
+    """Yield ids in order, as many as one statement can have."""
+    ordered = sorted(ids)
+    for first in range(0, len(ordered), MAX_IDS):
+        yield ordered[first : first + MAX_IDS]
+
+
+def count(connection: Connection, table: type[Base]) -> int:
+    """Return the number of rows of a table."""
+    return connection.execute(select(func.count()).select_from(table)).scalar_one()

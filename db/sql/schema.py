@@ -1,8 +1,11 @@
-"""Schema versions: create, migrate or refuse a schema.
+"""Schema versions: create, migrate or refuse a schema; copies of SQLite files.
 
 A new database is created with the newest version. Whoever opens an older one to record
 facts migrates it, after making a copy beside it; readers refuse it, and change nothing.
-A newer one is refused: it would be read wrongly.
+A newer one is refused: it would be read wrongly. A file is checked by its first bytes,
+so that a foreign one is never opened for writing.
+
+Source: "Database File Format", https://www.sqlite.org/fileformat2.html.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import logging
 import os
 import secrets
 import shlex
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import (
@@ -27,37 +32,34 @@ from sqlalchemy import (
     text,
 )
 
-from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
-from feinsum.db.sql.location import Location, check_folder, missing
-from feinsum.db.sql.sqlite_file import (
-    APPLICATION_ID,
-    VERSION_TABLE,
-    back_up,
-    check_file,
-    foreign,
-)
+from feinsum.db.address import Location, check_folder, missing
+from feinsum.db.sql.engine import engine_of, has_log, use_write_ahead_log, writer
 from feinsum.db.sql.tables import Base
-from feinsum.errors import SchemaVersionError
+from feinsum.errors import SchemaVersionError, StoreUnavailableError
 from feinsum.extras import requiring
 
 logger = logging.getLogger(__name__)
 
-VERSIONS = (
-    "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010",
-    "0011",
-)  # fmt: skip
-"""All versions of the schema, oldest first; the revisions in ``migrations/``."""
+VERSIONS = tuple(f"{number:04}" for number in range(1, 12))
+"""All versions of the schema, oldest first; see :mod:`feinsum.db.sql.migrations`."""
 
 NEWEST = VERSIONS[-1]
+
+APPLICATION_ID = 0x6665696E
+"""Marks a database as ours in its header: the letters ``fein``."""
+
+VERSION_TABLE = "feinsum_schema_version"
 
 _VERSION = Table(
     VERSION_TABLE, MetaData(), Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
 )  # fmt: skip
-"""The table of Alembic, which reads and writes it when it migrates."""
 
 # "feinsum" in ASCII; any number that other programs do not lock would do.
 POSTGRESQL_LOCK = 0x6665696E73756D
+
+MAGIC = b"SQLite format 3\x00"
+HEADER_BYTES = 100
 
 
 def prepare(engine: Engine, location: Location) -> str | None:
@@ -74,22 +76,28 @@ def prepare(engine: Engine, location: Location) -> str | None:
             and is only read.
         StoreUnavailableError: if it is not a feinsum database.
     """
-    if location.path is not None:
-        # by its first bytes, before SQLite could change a foreign file
-        check_file(location.path)
-        if not location.path.exists():
-            _refuse_missing(location)
-            check_folder(location.path)
-            _create_file(location, location.path)
+    may_create = location.may_create and not location.is_read_only
+    may_change = location.may_migrate and not location.is_read_only
+    if location.path is not None and not _is_ours(location.path):
+        if not may_create:  # its path may be misspelt
+            raise missing(location)
+        check_folder(location.path)
+        _create_file(location, location.path)
     with engine.connect() as connection:
         version = _version(connection, location)
-    if version is None:
-        _refuse_missing(location)
+    if version is None and not may_create:
+        raise missing(location)
     if version != NEWEST:
-        _refuse_reader(location, version)
+        # Not for a reader: other programs may still need the old schema.
+        if not may_change:
+            raise SchemaVersionError(
+                f"the database {location} has schema {version} of an older feinsum, "
+                f"expected {NEWEST}: upgrade it with 'feinsum db migrate --database "
+                f"{shlex.quote(str(location))}', from an account that may write to it"
+            )
         # In one transaction: after a crash, the database has the old schema.
         _migrate(engine, location)
-    if location.path is not None and _may_change(location):
+    if location.path is not None and may_change:
         use_write_ahead_log(location.path)
     return version
 
@@ -153,9 +161,12 @@ def _migrate(engine: Engine, location: Location) -> None:
             from feinsum.db.sql.migrations import upgrade
         if location.path is not None:
             # There is no downgrade: who needs the old schema has the copy.
-            copy = back_up(location.path, version)
-            logger.info("%s: schema %s copied to %s", location, version, copy)
-        upgrade(connection)
+            stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+            name = f"{location.path.name}.backup-{version}-{stamp}"
+            copy_database(location.path, location.path.with_name(name))
+            logger.info("%s: schema %s copied to %s", location, version, name)
+        upgrade(connection, version, NEWEST)
+        connection.execute(_VERSION.update().values(version_num=NEWEST))
 
 
 def _version(connection: Connection, location: Location) -> str | None:
@@ -165,9 +176,8 @@ def _version(connection: Connection, location: Location) -> str | None:
         return None
     # Never create tables beside those of another program.
     if VERSION_TABLE not in names:
-        raise foreign(location)
-    query = text(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608
-    versions = connection.execute(query).scalars().all()
+        raise _foreign(location)
+    versions = connection.scalars(_VERSION.select()).all()
     if len(versions) == 1 and versions[0] in VERSIONS:
         return str(versions[0])
     listed = " and ".join(map(str, versions)) or "no version"
@@ -178,21 +188,83 @@ def _version(connection: Connection, location: Location) -> str | None:
     )
 
 
-def _refuse_missing(location: Location) -> None:
-    """Refuse to create a database for a reader: its path may be misspelt."""
-    if location.is_read_only or not location.may_create:
-        raise missing(location)
+def _foreign(location: object) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"the database {location} belongs to another program: it has tables, but "
+        f"not {VERSION_TABLE!r}; give feinsum a database of its own"
+    )
 
 
-def _refuse_reader(location: Location, version: str | None) -> None:
-    """Refuse to migrate for a reader: other programs may still need the old schema."""
-    if not _may_change(location):
-        raise SchemaVersionError(
-            f"the database {location} has schema {version} of an older feinsum, "
-            f"expected {NEWEST}: upgrade it with 'feinsum db migrate --database "
-            f"{shlex.quote(str(location))}', from an account that may write to it"
+def _is_ours(path: Path) -> bool:
+    """Check that a file is a complete feinsum database; false if it is missing.
+
+    Raises:
+        StoreUnavailableError: if it is not an SQLite database, is empty or truncated,
+            or belongs to another program.
+        OSError: if it cannot be read.
+    """
+    if not path.exists():
+        return False
+    with path.open("rb") as stream:
+        header = stream.read(HEADER_BYTES)
+    if not header and not has_log(path):
+        raise StoreUnavailableError(
+            f"{path} is an empty file; expected a database of feinsum: remove it to "
+            "create a new one there, restore a backup, or give another path"
         )
+    # A file that is being copied may have less than the whole header.
+    if header and not header.startswith(MAGIC[: len(header)]):
+        raise StoreUnavailableError(
+            f"{path} is not an SQLite database; expected a database that feinsum made: "
+            "give another path, or move the file away"
+        )
+    if len(header) < HEADER_BYTES or _is_truncated(path, header):
+        raise StoreUnavailableError(
+            f"the database {path} is truncated; restore a backup, or move the file "
+            "away to start a new one"
+        )
+    # Without our mark it is another program's, or an empty database of SQLite.
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        uri = f"{path.as_uri()}?immutable=1"  # takes no lock, makes no file
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_master").fetchall()
+        if rows and (VERSION_TABLE,) not in rows:
+            raise _foreign(path)
+    return True
 
 
-def _may_change(location: Location) -> bool:
-    return location.may_migrate and not location.is_read_only
+def _is_truncated(path: Path, header: bytes) -> bool:
+    """Whether pages that the header counts are missing from the file.
+
+    A log or a journal beside the file may still hold them. The order of the
+    questions makes the answer right while another process writes.
+    """
+    if header[24:28] != header[92:96]:  # written by a version that does not count
+        return False
+    if has_log(path):
+        return False
+    page_bytes = int.from_bytes(header[16:18], "big")
+    # 1 stands for 64 KiB, too large for the field of 16 bits
+    page_bytes = 65536 if page_bytes == 1 else page_bytes
+    return path.stat().st_size < page_bytes * int.from_bytes(header[28:32], "big")
+
+
+def copy_database(path: Path, copy: Path) -> None:
+    """Copy a consistent snapshot of a database, even while others use it.
+
+    The copy is for those who may read the database.
+
+    Raises:
+        sqlite3.Error, OSError: if it cannot be read or written; nothing is left behind.
+    """
+    try:
+        # before the copy has content: facts of a private database stay private
+        copy.touch(mode=path.stat().st_mode & 0o777)
+        with (
+            closing(sqlite3.connect(path)) as source,
+            closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+    except (sqlite3.Error, OSError):
+        copy.unlink(missing_ok=True)
+        raise

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, func, select, text
 
-from feinsum.db.sql.location import Location
+from feinsum.db.address import Location
+from feinsum.db.sql.rows import RETRACTED, count, in_parts
 from feinsum.db.sql.schema import NEWEST
-from feinsum.db.sql.statements import MAX_IDS, RETRACTED, count
 from feinsum.db.sql.tables import (
     DeviceRow,
     EnvironmentRow,
@@ -26,30 +25,6 @@ SIZES = {
     "postgresql": "SELECT pg_database_size(current_database())",
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
 }
-
-
-@dataclass(frozen=True)
-class StoreInfo:
-    """Properties and totals of a store.
-
-    Attributes:
-        location: path or URL, without a password.
-        schema_version: version of the tables.
-        n_records, n_workloads, n_devices, n_trials, n_retractions, n_plans: stored
-            rows, including damaged and retracted ones. Workloads are those of records.
-        size_bytes: size of the file, or of the whole database on a server.
-    """
-
-    location: str
-    schema_version: str
-    n_records: int
-    n_workloads: int
-    n_devices: int
-    n_trials: int
-    n_retractions: int
-    n_plans: int
-    size_bytes: int
-    is_read_only: bool
 
 
 @dataclass(frozen=True)
@@ -79,27 +54,6 @@ class TransformCount:
 
 
 @dataclass(frozen=True)
-class Statistics:
-    """The facts of a database, counted.
-
-    Attributes:
-        drivers: drivers with the most records first; likewise transforms.
-        oldest, newest: times of records; None if there are none.
-    """
-
-    drivers: tuple[DriverCount, ...]
-    transforms: tuple[TransformCount, ...]
-
-    @property
-    def oldest(self) -> datetime | None:
-        return min((count.oldest for count in self.drivers), default=None)
-
-    @property
-    def newest(self) -> datetime | None:
-        return max((count.newest for count in self.drivers), default=None)
-
-
-@dataclass(frozen=True)
 class WorkloadCount:
     """Totals of a workload.
 
@@ -116,6 +70,36 @@ class WorkloadCount:
     n_devices: int
     n_trials: int
     highest_speedup: float | None
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Properties and totals of a store.
+
+    Attributes:
+        location: path or URL, without a password.
+        schema_version: version of the tables.
+        n_records, n_workloads, n_devices, n_trials, n_retractions, n_plans: stored
+            rows, including damaged and retracted ones. Workloads are those of records.
+        size_bytes: size of the file, or of the whole database on a server.
+        oldest, newest: times of records; None if there are none.
+        drivers, transforms: counts without retracted facts, most records first.
+    """
+
+    location: str
+    schema_version: str
+    n_records: int
+    n_workloads: int
+    n_devices: int
+    n_trials: int
+    n_retractions: int
+    n_plans: int
+    size_bytes: int
+    is_read_only: bool
+    oldest: datetime | None
+    newest: datetime | None
+    drivers: tuple[DriverCount, ...]
+    transforms: tuple[TransformCount, ...]
 
 
 N_RECORDS = func.count()
@@ -144,16 +128,12 @@ DRIVERS = (
     .order_by(N_RECORDS.desc(), DeviceRow.id, EnvironmentRow.driver_version)
 )
 
+TRANSFORM_COLUMNS = (RecordRow.transform_name, RecordRow.transform_version)
+
 TRANSFORMS = (
-    select(
-        RecordRow.transform_name,
-        RecordRow.transform_version,
-        N_WORKLOADS,
-        N_RECORDS,
-        func.max(RecordRow.speedup),
-    )
+    select(*TRANSFORM_COLUMNS, N_WORKLOADS, N_RECORDS, func.max(RecordRow.speedup))
     .where(~RETRACTED)
-    .group_by(RecordRow.transform_name, RecordRow.transform_version)
+    .group_by(*TRANSFORM_COLUMNS)
     .order_by(
         N_RECORDS.desc(), RecordRow.transform_name, RecordRow.transform_version.desc()
     )
@@ -163,7 +143,7 @@ FACTS_BY_WORKLOAD = (
     select(
         RecordRow.workload_key,
         WorkloadRow.text,
-        func.count(),
+        N_RECORDS,
         func.count(RecordRow.device_id.distinct()),
         func.max(RecordRow.speedup),
     )
@@ -172,15 +152,12 @@ FACTS_BY_WORKLOAD = (
     .group_by(RecordRow.workload_key, WorkloadRow.text)
 )
 
-TRIALS_BY_WORKLOAD = select(TrialRow.workload_key, func.count()).group_by(
-    TrialRow.workload_key
-)
 
-
-def describe(connection: Connection, location: Location) -> StoreInfo:
+def summarize(connection: Connection, location: Location) -> Statistics:
     """Count and measure a database with the newest schema."""
     size = connection.execute(text(SIZES[connection.dialect.name])).scalar_one()
-    return StoreInfo(
+    drivers = tuple(DriverCount(*row) for row in connection.execute(DRIVERS))
+    return Statistics(
         location=str(location),
         schema_version=NEWEST,
         n_records=count(connection, RecordRow),
@@ -191,42 +168,28 @@ def describe(connection: Connection, location: Location) -> StoreInfo:
         n_plans=count(connection, PlanRow),
         size_bytes=int(size),
         is_read_only=location.is_read_only,
-    )
-
-
-def summarize(connection: Connection) -> Statistics:
-    """Count the unretracted facts of a database by driver and by transform."""
-    return Statistics(
-        tuple(DriverCount(*row) for row in connection.execute(DRIVERS)),
-        tuple(TransformCount(*row) for row in connection.execute(TRANSFORMS)),
+        oldest=min((driver.oldest for driver in drivers), default=None),
+        newest=max((driver.newest for driver in drivers), default=None),
+        drivers=drivers,
+        transforms=tuple(TransformCount(*r) for r in connection.execute(TRANSFORMS)),
     )
 
 
 def list_workloads(connection: Connection) -> tuple[WorkloadCount, ...]:
     """List workloads with facts or trials, by number of facts, of trials, by key."""
-    n_trials = {row[0]: row[1] for row in connection.execute(TRIALS_BY_WORKLOAD)}
+    key, n_trials = TrialRow.workload_key, dict[str, int]()
+    for row in connection.execute(select(key, func.count()).group_by(key)):
+        n_trials[row[0]] = row[1]
     counts = [
         WorkloadCount(key, text, n, n_devices, n_trials.get(key, 0), speedup)
         for key, text, n, n_devices, speedup in connection.execute(FACTS_BY_WORKLOAD)
     ]
-    # Trials have no row in the table of workloads, so the join above lacks them.
-    only_tried = sorted({*n_trials} - {workload.key for workload in counts})
-    counts += [
-        WorkloadCount(key, text, 0, 0, n_trials[key], None)
-        for key, text in _texts_of_trials(connection, only_tried)
-    ]
+    # A trial has no row in workloads: its text is in one of the documents.
+    documents = select(key, func.min(TrialRow.document)).group_by(key)
+    for part in in_parts({*n_trials} - {workload.key for workload in counts}):
+        for workload, document in connection.execute(documents.where(key.in_(part))):
+            einsum = json.loads(document).get("workload_text", "")
+            n = n_trials[workload]
+            counts.append(WorkloadCount(workload, einsum, 0, 0, n, None))
     counts.sort(key=lambda count: (-count.n_records, -count.n_trials, count.key))
     return tuple(counts)
-
-
-def _texts_of_trials(
-    connection: Connection, keys: list[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield the einsums of workloads of which there are only trials."""
-    # A trial has no row in workloads: its text is in one of the documents.
-    key, document = TrialRow.workload_key, func.min(TrialRow.document)
-    documents = select(key, document).group_by(key)
-    for first in range(0, len(keys), MAX_IDS):
-        chosen = documents.where(key.in_(keys[first : first + MAX_IDS]))
-        for workload, text_of_trial in connection.execute(chosen):
-            yield workload, json.loads(text_of_trial).get("workload_text", "")

@@ -13,45 +13,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, Executable, String, delete, literal, select
+from sqlalchemy import Connection, Engine, Executable, select
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.sql.engine import engine_of, writer
-from feinsum.db.sql.failures import RetryPolicy, read_only, translated
-from feinsum.db.sql.location import BUSY_TIMEOUT_S, Location, locate
+from feinsum.db.address import BUSY_TIMEOUT_S, Location, locate
+from feinsum.db.sql.engine import Transactions, engine_of, read_only, translated
 from feinsum.db.sql.retracting import (
     Retracted,
     count_retracted,
     find_retractions,
     retract,
 )
-from feinsum.db.sql.rows import TABLES, Row, insert_missing, read_documents, rows_of
-from feinsum.db.sql.schema import NEWEST, prepare
-from feinsum.db.sql.statements import (
-    MAX_IDS,
+from feinsum.db.sql.rows import (
     RECORDS,
     RETRACTED,
+    TABLES,
     count,
     filter_documents,
+    in_parts,
+    read_documents,
+    rows_of,
     select_documents,
     trusted,
 )
-from feinsum.db.sql.statistics import StoreInfo, describe, list_workloads, summarize
-from feinsum.db.sql.tables import (
-    DevicePeaksRow,
-    RecordingRow,
-    RecordRow,
-    TrialRow,
-)
-from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.db.sql.schema import NEWEST, prepare
+from feinsum.db.sql.statistics import Statistics, list_workloads, summarize
+from feinsum.db.sql.tables import DevicePeaksRow, RecordRow, TrialRow
+from feinsum.db.sql.trust import delete_records, insert_owned, insert_rekeyed
+from feinsum.errors import RecordNotFoundError
 from feinsum.records import (
+    FACT_KINDS,
     DevicePeaks,
     Document,
     DocumentKind,
@@ -60,6 +57,7 @@ from feinsum.records import (
     RetractionQuery,
     Store,
     TuningRecord,
+    kind_of,
     latest_peaks,
 )
 
@@ -177,7 +175,7 @@ class SqlStore(Store):
     When ``add`` returns, the document is on disk. Rows that do not match their ids are
     skipped and logged, and never served. Retracted facts
     (:mod:`feinsum.db.sql.retracting`) can only be read by :meth:`stored`. Look-ups mark
-    the facts of untrusted recorders (:mod:`feinsum.db.server.trust`). Thread-safe;
+    the facts of untrusted recorders (:mod:`feinsum.db.sql.trust`). Thread-safe;
     create one with :func:`open_store`.
     """
 
@@ -185,46 +183,23 @@ class SqlStore(Store):
     """How long a call waits for a server that dropped the connection."""
 
     def __init__(self, engine: Engine, location: Location) -> None:
-        self._engine = engine
-        self._location = location
-        self._retry = RetryPolicy(self.max_wait_s)
-        self._is_closed = False
-
-    def read(
-        self,
-        query: Callable[Concatenate[Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run a query on a connection of its own; it may run several times."""
-
-        def run() -> T:
-            with self._reading() as connection:
-                return query(connection, *args, **kwargs)
-
-        return self._retry.run(run)
-
-    def write(
-        self,
-        change: Callable[Concatenate[Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run a change in a transaction of its own; it may run several times."""
-
-        def run() -> T:
-            with self._writing() as connection:
-                return change(connection, *args, **kwargs)
-
-        return self._retry.run(run)
+        self.transactions = Transactions(engine, location, self.max_wait_s)
+        self.read, self.write = self.transactions.read, self.transactions.write
 
     def add_all(self, documents: Iterable[Document]) -> int:
+        added = list(documents)
         # Before the transaction: an invalid document takes no lock.
-        rows = [row for document in documents for row in rows_of(document)]
-        return self.write(insert_missing, rows)
+        rows = [row for document in added for row in rows_of(document)]
+        facts = [d.id for d in added if kind_of(d) in FACT_KINDS]
+        return self.write(insert_owned, facts, rows)
 
     def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
-        return self.write(_insert_rekeyed, record.id, rows_of(record), origin)
+        """Store a record again under another key; returns whether it was new.
+
+        Args:
+            origin: id of the record under its old key; both have the same senders.
+        """
+        return self.write(insert_rekeyed, record.id, rows_of(record), origin)
 
     def get(self, record_id: str) -> TuningRecord:
         for retraction in self.retractions_of([record_id]):
@@ -245,7 +220,7 @@ class SqlStore(Store):
         # A damaged row is an error of the disk, and no wrong id.
         state = "stored but damaged" if rows else "not stored"
         raise RecordNotFoundError(
-            f"a record with the id {record_id!r} is {state} in {self._location}; "
+            f"a record with the id {record_id!r} is {state} in {self.location}; "
             "list ids with 'feinsum query'"
         )
 
@@ -269,9 +244,7 @@ class SqlStore(Store):
         if statement is None:
             return
         if among is not None:
-            ids = sorted(among)
-            for first in range(0, len(ids), MAX_IDS):
-                part = ids[first : first + MAX_IDS]
+            for part in in_parts(among):
                 yield self._rows(statement, values | {"among": part})
         elif values:
             yield self._rows(statement, values)
@@ -303,7 +276,7 @@ class SqlStore(Store):
         Nothing recorded should be lost: :func:`feinsum.db.exchange.collect_garbage`
         writes them to a file first.
         """
-        return self.write(_delete_records, sorted(record_ids))
+        return self.write(delete_records, record_ids)
 
     def __len__(self) -> int:
         return self.read(lambda c: count(c, RecordRow) - count_retracted(c))
@@ -346,36 +319,33 @@ class SqlStore(Store):
 
     def retracted(self) -> Iterator[TuningRecord]:
         """Yield the facts that are stored and retracted, ordered by id."""
-        ids = sorted(self._values(select(RecordRow.id).where(RETRACTED)))
-        for first in range(0, len(ids), MAX_IDS):
-            among = RecordRow.id.in_(ids[first : first + MAX_IDS])
-            rows = self._rows(RECORDS.where(among).order_by(RecordRow.id))
+        for part in in_parts(self._values(select(RecordRow.id).where(RETRACTED))):
+            among = RECORDS.where(RecordRow.id.in_(part)).order_by(RecordRow.id)
+            rows = self._rows(among)
             yield from cast(Iterator[TuningRecord], read_documents("record", rows))
 
     def check_writable(self) -> None:
-        if self._location.is_read_only:
-            raise StoreUnavailableError(
-                f"the database {self._location} is read-only and cannot store the "
-                "results of a tuning: ask for write permission on the file and its "
-                "folder, or give another database"
-            )
+        if self.location.is_read_only:
+            raise read_only(self.location)
 
-    def info(self) -> StoreInfo:
+    def stats(self) -> Statistics:
         """Return location, version, totals and size, for operators."""
-        return self.read(describe, self._location)
+        return self.read(summarize, self.location)
 
-    statistics = reads(summarize)
     listed_workloads = reads(list_workloads)
+
+    @property
+    def location(self) -> Location:
+        return self.transactions.location
 
     @property
     def path(self) -> Path | None:
         """The file of the database; None for a server."""
-        return self._location.path
+        return self.location.path
 
     def close(self) -> None:
         """Release all connections; the store cannot be used afterwards."""
-        self._is_closed = True
-        self._engine.dispose()
+        self.transactions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -389,7 +359,7 @@ class SqlStore(Store):
         self.close()
 
     def __repr__(self) -> str:
-        return f"SqlStore({str(self._location)!r})"
+        return f"SqlStore({str(self.location)!r})"
 
     def _rows(
         self, statement: Executable, values: dict[str, Any] | None = None
@@ -399,49 +369,3 @@ class SqlStore(Store):
     def _values(self, statement: Executable) -> Sequence[Any]:
         """Return the only column of a statement."""
         return self.read(lambda c: c.execute(statement).scalars().all())
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        self._check_open()
-        with translated(self._location), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        self._check_open()
-        # SQLite would say so only at the first write, in its own words.
-        if self._location.is_read_only:
-            raise read_only(self._location)
-        with translated(self._location), writer(self._engine).begin() as connection:
-            yield connection
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreUnavailableError(
-                f"the store {self._location} was closed; open it again with open_store"
-            )
-
-
-def _insert_rekeyed(
-    connection: Connection, record_id: str, rows: Sequence[Row], origin: str
-) -> bool:
-    """Insert a record, sent by whoever sent the record under its old key."""
-    is_new = insert_missing(connection, rows) == 1
-    if is_new:
-        table, row = RecordingRow.__table__, RecordingRow
-        new_id = literal(record_id, String)
-        sent = select(new_id, row.recorder, row.received_at, row.is_trusted)
-        names = ["record_id", "recorder", "received_at", "is_trusted"]
-        copies = sent.where(row.record_id == origin)
-        connection.execute(table.insert().from_select(names, copies))
-    return is_new
-
-
-def _delete_records(connection: Connection, ids: Sequence[str]) -> int:
-    n_removed = 0
-    for first in range(0, len(ids), MAX_IDS):
-        part = ids[first : first + MAX_IDS]
-        connection.execute(delete(RecordingRow).where(RecordingRow.record_id.in_(part)))
-        records = delete(RecordRow).where(RecordRow.id.in_(part))
-        n_removed += len(connection.execute(records.returning(RecordRow.id)).all())
-    return n_removed

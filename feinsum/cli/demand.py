@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -78,8 +78,7 @@ def list_demand(
         for demand in demands
     ]
     headings = ("workload", "device"), ("asked", "callers", "last")
-    documents = [_document(demand) for demand in demands]
-    print_document(documents, as_json, lambda: print_table(*headings, rows))
+    print_document(demands, as_json, lambda: print_table(*headings, rows))
 
 
 @app.command(
@@ -106,15 +105,3 @@ def clear(
         n_cleared = store.clear_demands(workload)
     document = {"n_cleared": n_cleared}
     print_document(document, as_json, lambda: typer.echo(f"cleared: {n_cleared}"))
-
-
-def _document(demand: Demand) -> dict[str, Any]:
-    return {
-        "workload": demand.workload,
-        "workload_text": demand.workload_text,
-        "device": demand.device,
-        "count": demand.count,
-        "n_callers": demand.n_callers,
-        "first_seen": demand.first_seen.isoformat(),
-        "last_seen": demand.last_seen.isoformat(),
-    }

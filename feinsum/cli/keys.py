@@ -178,17 +178,14 @@ def _print(keys: Iterable[ApiKey]) -> None:
 
 
 def _document(key: ApiKey) -> dict[str, Any]:
-    times = {
-        name: at.isoformat() if (at := getattr(key, name)) else None
-        for name in ("created_at", "expires_at", "revoked_at")
-    }
-    state = key.state(datetime.now(UTC))
     return {
         "id": key.id,
         "name": key.name,
         "scope": key.scope,
-        "state": state,
+        "state": key.state(datetime.now(UTC)),
         # an admin can trust its own keys, so that it is trusted itself
         "is_trusted": key.is_trusted or key.scope == "admin",
-        **times,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
     }

@@ -26,7 +26,7 @@ from feinsum.distributed.schedule import LeafWork
 from feinsum.distributed.search import best_of_machines
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.ir.workload import with_extents
-from feinsum.records import Fleet, Links, PlanRecord, Store, refusals
+from feinsum.records import Fleet, Links, PlanRecord, Store, judge
 from feinsum.records.signature import trusted_signers, why_untrusted
 
 MAX_PRICED = 24
@@ -203,7 +203,7 @@ def measured_s(records: Iterable[PlanRecord], fleet: Fleet) -> Mapping[Hashable,
         if median_s is None or not (recorded.is_timed and recorded.is_like(fleet)):
             continue
         # a store may contain facts that later rules refuse
-        plan = None if refusals(record) else _einsum_plan(record)
+        plan = None if judge(record) else _einsum_plan(record)
         if plan is not None:
             times[identity(plan)].append(median_s)
     return {plan: median(seconds) for plan, seconds in times.items()}

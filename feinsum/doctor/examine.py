@@ -16,14 +16,9 @@ from pathlib import Path
 from typing import TypeAlias, get_args
 
 from feinsum.cache import cache_folder
-from feinsum.db import OPENERS, REMOTE, USER, layer_names, opened_layers
-from feinsum.db.remote import (
-    BUDGET_VARIABLE,
-    REMOTE_VARIABLE,
-    examine_service,
-    remote_url,
-)
-from feinsum.db.sql import examine
+from feinsum.db import OPENERS, REMOTE, USER, examine, layer_names, opened_layers
+from feinsum.db.address import REMOTE_VARIABLE, remote_url
+from feinsum.db.remote import BUDGET_VARIABLE, examine_service
 from feinsum.doctor.machine import (
     Finding,
     check_compiler,

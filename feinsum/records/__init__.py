@@ -1,22 +1,40 @@
 """Tuning records as plain data, their choice, and the protocol of their stores."""
 
-from feinsum.records.demand import Demand, Miss, is_text_of
 from feinsum.records.document import (
     Serialized,
     content_id,
     from_json,
+    parse_json,
     serialize,
     to_json,
     untrusted,
+    utc_now,
 )
-from feinsum.records.environment import Device, DevicePeaks, Environment
-from feinsum.records.fleet import EngineName, Fleet, Host, Links
+from feinsum.records.environment import (
+    Device,
+    DevicePeaks,
+    EngineName,
+    Environment,
+    Fleet,
+    Host,
+    Links,
+    Processor,
+    operations_s,
+    roofline_s,
+)
 from feinsum.records.kinds import (
     FACT_KINDS,
     KINDS,
+    BlockCheck,
+    Demand,
     Document,
     DocumentKind,
     Kind,
+    Miss,
+    PlanRecord,
+    Retraction,
+    RetractionQuery,
+    is_text_of,
     kind_of,
 )
 from feinsum.records.match import (
@@ -34,30 +52,28 @@ from feinsum.records.match import (
     resources_of,
     tied,
 )
-from feinsum.records.measurement import (
+from feinsum.records.plausibility import (
+    CODES,
+    Finding,
+    check_plausible,
+    judge,
+    latest_peaks,
+    unchecked,
+)
+from feinsum.records.record import (
+    MESSAGE_LENGTH,
+    OK,
+    FramedSpec,
     Measurement,
+    ParameterValue,
+    TransformSpec,
+    Trial,
+    TuningRecord,
     Verification,
     is_noisy,
     median_interval,
     quartiles,
 )
-from feinsum.records.plan_record import BlockCheck, PlanRecord
-from feinsum.records.plausibility import (
-    APART,
-    CODES,
-    Finding,
-    check_plausible,
-    check_unique_names,
-    judge,
-    latest_peaks,
-    refusals,
-    unchecked,
-)
-from feinsum.records.processor import Processor
-from feinsum.records.record import TuningRecord, utc_now
-from feinsum.records.retraction import Retraction, RetractionQuery
-from feinsum.records.roofline import operations_s, roofline_s
-from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
     Candidates,
     Filters,
@@ -65,10 +81,8 @@ from feinsum.records.store import (
     LookUp,
     Store,
 )
-from feinsum.records.trial import MESSAGE_LENGTH, OK, Trial
 
 __all__ = [
-    "APART",
     "CODES",
     "FACT_KINDS",
     "KINDS",
@@ -113,7 +127,6 @@ __all__ = [
     "Verification",
     "best_match",
     "check_plausible",
-    "check_unique_names",
     "content_id",
     "distance",
     "from_json",
@@ -125,9 +138,9 @@ __all__ = [
     "level_of",
     "median_interval",
     "operations_s",
+    "parse_json",
     "quartiles",
     "rank",
-    "refusals",
     "remoteness",
     "resources_of",
     "roofline_s",

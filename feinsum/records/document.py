@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from copy import copy
+from datetime import UTC, datetime
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
@@ -145,3 +146,56 @@ def content_id(document: object) -> str:
 def digest_of(text: str) -> str:
     """Return the SHA-256 of a text, as hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def utc_now() -> str:
+    """Return the time now, UTC, ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def instant(text: str) -> datetime:
+    """Parse an ISO 8601 time; one without an offset is in UTC.
+
+    Raises:
+        InvalidRecordError: if the text is not one.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidRecordError(
+            f"the time {text[:50]!r} was given, expected ISO 8601 in UTC, such as "
+            "'2025-01-31T12:00:00+00:00' (feinsum.records.utc_now)"
+        ) from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse the JSON text of somebody else; an ambiguous one is refused.
+
+    Raises:
+        InvalidRecordError: if it is no JSON, or an object has a name twice.
+
+    >>> parse_json('{"a": {"b": 1, "b": 2}}')
+    Traceback (most recent call last):
+        ...
+    feinsum.errors.InvalidRecordError: the name 'b' is repeated in a JSON object; ...
+    """
+    try:
+        # Parsers differ in which of two equal names counts, and so would content ids.
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except InvalidRecordError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecordError(f"not JSON: {str(error)[:200]}") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRecordError(
+            f"the name {twice[:50]!r} is repeated in a JSON object; expected every "
+            "name once"
+        )
+    return unique

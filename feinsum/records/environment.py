@@ -1,4 +1,10 @@
-"""Where a measurement was made: the device, its driver, the software, the policy."""
+"""Where measurements were made: processors, devices, drivers, fleets, and their limits.
+
+The roofline is the least time that the measured limits of a device allow. For ``i j, j
+-> i`` with 1000 x 1000 entries of 8 bytes, on a device with 4e10 bytes/s and 2e11
+operations/s: 2e6 operations take 1e-5 s, 8.016e6 bytes take 2.004e-4 s, so no kernel
+takes less than 0.2 ms.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +13,102 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from constantdict import constantdict
 from pydantic import Field
 
+from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.records.document import STRICT, Document, content_id
-from feinsum.records.processor import Processor
-from feinsum.words import brief
+from feinsum.words import brief, counted
+
+SHOWN = (
+    "avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile",
+    "asimd", "sve", "sve2",
+)  # fmt: skip
+"""The features shown to people."""
+
+UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A CPU as the system describes it; unknown values are -1 or empty.
+
+    Attributes:
+        family, model, stepping: the vendor's numbers for its processors; on ARM the
+            architecture, the part and the revision.
+        microarchitecture: archspec's name, such as ``zen5``, or a generic one, such as
+            ``x86_64_v4``, if no other fits.
+        features: sorted names of the instruction sets that affect code generation.
+        n_cores: physical cores.
+        cache_bytes: the data caches that a core uses: ``L1d``, ``L2``, ``L3``.
+    """
+
+    __pydantic_config__ = STRICT
+
+    vendor: str
+    family: int
+    model: int
+    stepping: int
+    microarchitecture: str
+    features: tuple[str, ...]
+    n_cores: int
+    cache_bytes: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cache_bytes", constantdict(self.cache_bytes))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be distinguished from others: numbers may be masked."""
+        # virtual machines may hide the numbers, but programs need the features
+        return bool(self.features)
+
+    @property
+    def caches(self) -> str:
+        """The caches in words.
+
+        >>> Processor("", -1, -1, -1, "", (), 1, {"L1d": 49152, "L2": 2**20}).caches
+        'L1d 48 KiB, L2 1 MiB'
+        """
+        sizes = sorted(self.cache_bytes.items())
+        return ", ".join(f"{name} {_size(n_bytes)}" for name, n_bytes in sizes)
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector register that compilers use; at least 16.
+
+        >>> Processor("", -1, -1, -1, "", ("avx", "avx2"), 1, {}).vector_bytes
+        32
+        """
+        # a name that is not listed is of SSE, NEON or no vectors: 16 bytes
+        widths = {"avx512f": 64, "avx2": 32}
+        return max((widths.get(name, 16) for name in self.features), default=16)
+
+    @property
+    def shown_features(self) -> tuple[str, ...]:
+        """Its features among :data:`SHOWN`."""
+        return tuple(name for name in SHOWN if name in self.features)
+
+    def __str__(self) -> str:
+        """Describe it in one line.
+
+        >>> str(Processor("", 26, 2, 1, "zen5", ("avx2", "fma"), 8, {"L2": 2**20}))
+        'zen5, 8 cores, L2 1 MiB, avx2 fma'
+        """
+        cores = "" if self.n_cores < 0 else counted(self.n_cores, "core")
+        name = self.microarchitecture or "unknown microarchitecture"
+        parts = (name, cores, self.caches, " ".join(self.shown_features))
+        return ", ".join(part for part in parts if part)
+
+
+def _size(n_bytes: int) -> str:
+    for unit, name in UNITS:
+        # only whole units: 48 KiB is the size of a cache, 0.047 MiB is not
+        if n_bytes >= unit and n_bytes % unit == 0:
+            return f"{n_bytes // unit} {name}"
+    return f"{n_bytes} B"
+
 
 CUDA_PLATFORM = "NVIDIA CUDA C++"
 """The platform of facts of the target ``cuda``; that of OpenCL is ``NVIDIA CUDA``."""
@@ -145,3 +241,147 @@ class DevicePeaks(Document):
     def __post_init__(self) -> None:
         for name in ("operations_per_s", "cache_bytes_per_s", "cache_bytes"):
             object.__setattr__(self, name, constantdict(getattr(self, name)))
+
+
+_REAL_PER_COMPLEX = 4
+"""A complex multiply-add, two operations, is eight real operations."""
+
+
+def roofline_s(
+    operations: Mapping[str, int], footprint_bytes: int, peaks: DevicePeaks
+) -> float:
+    """Return the larger of the times to compute and to move the data, in seconds.
+
+    Args:
+        operations: number of operations by dtype; the times of the dtypes add
+            up. A complex operation counts as four real ones, which is exact for
+            multiply-adds.
+        footprint_bytes: bytes that must be moved.
+        peaks: measured limits of the device.
+
+    Raises:
+        MeasurementError: if the peak of a dtype is not known.
+
+    Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
+    """
+    moving_s = footprint_bytes / peaks.bandwidth_bytes_per_s
+    return max(operations_s(operations, peaks), moving_s)
+
+
+def operations_s(operations: Mapping[str, int], peaks: DevicePeaks) -> float:
+    """Return the time to compute alone, in seconds; see :func:`roofline_s`."""
+    return sum(_compute_s(*item, peaks) for item in operations.items())
+
+
+def _compute_s(dtype: str, count: int, peaks: DevicePeaks) -> float:
+    kind = np.dtype(dtype)
+    is_complex = kind.kind == "c"  # peaks are measured for real numbers only
+    real = np.empty(0, kind).real.dtype.str if is_complex else kind.str
+    if real not in peaks.operations_per_s:
+        raise MeasurementError(
+            f"the peak of {real} on {peaks.device} is unknown; measured are "
+            f"{sorted(peaks.operations_per_s)}, see measure_peaks(dtypes=...)"
+        )
+    weight = _REAL_PER_COMPLEX if is_complex else 1
+    return count * weight / peaks.operations_per_s[real]
+
+
+EngineName = Literal["local", "mpi", "dask"]
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class Links:
+    """The time of messages and elements between two processes.
+
+    Attributes:
+        message_s: seconds per message, however short.
+        element_s: seconds per element.
+    """
+
+    __pydantic_config__ = STRICT
+
+    message_s: Seconds
+    element_s: Seconds
+
+    def __post_init__(self) -> None:
+        if not (self.message_s >= 0 and self.element_s >= 0):
+            raise InvalidRecordError(
+                f"links with {self.message_s} s a message and {self.element_s} s an "
+                "element; expected numbers from 0"
+            )
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of a fleet, without its name.
+
+    Attributes:
+        ranks: number of processes on the host.
+        cores: number of cores that they could use.
+    """
+
+    __pydantic_config__ = STRICT
+
+    ranks: Count
+    cores: Count
+
+
+@dataclass(frozen=True)
+class Fleet(Document):
+    """The ranks that ran a plan.
+
+    Attributes:
+        engine: the engine; ``local`` is one process in which ranks take turns.
+        hosts: in the order of their first ranks.
+        threads: number of threads per rank.
+        device: the processor of all hosts.
+        software: package name to version.
+        links: measured between two ranks, if at all.
+
+    >>> cpu = Device("p", "n", "v", "cpu", "x86_64", 2)
+    >>> Fleet("mpi", (Host(2, 2), Host(4, 2)), 1, cpu).load
+    2.0
+    """
+
+    engine: EngineName
+    hosts: Annotated[tuple[Host, ...], Field(min_length=1)]
+    threads: Count
+    device: Device
+    software: Mapping[str, str] = field(default_factory=constantdict)
+    links: Links | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "software", constantdict(self.software))
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all hosts."""
+        return sum(host.ranks for host in self.hosts)
+
+    @property
+    def load(self) -> float:
+        """Threads of all ranks over cores, on the host with the most."""
+        # the slowest host decides: all ranks wait for each other
+        return max(host.ranks * self.threads / host.cores for host in self.hosts)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times are meaningful: all ranks run at once, each on its own cores.
+
+        Ranks that share cores wait for each other, which says nothing about the plan.
+        """
+        return self.engine != "local" and self.load <= 1
+
+    def is_like(self, other: Fleet) -> bool:
+        """Whether times of one apply to the other: the same machines and load."""
+        ours = self.engine, self.hosts, self.threads
+        theirs = other.engine, other.hosts, other.threads
+        return ours == theirs and self.device.is_surely(other.device)
+
+    def __str__(self) -> str:
+        n = len(self.hosts)
+        hosts = f"{counted(n, 'host')}, load {self.load:g}, {self.device}"
+        return f"{counted(self.ranks, 'rank')} ({self.engine}) on {hosts}"

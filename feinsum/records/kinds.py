@@ -1,16 +1,288 @@
-"""The kinds of documents: facts, plans, limits of devices, trials, retractions."""
+"""The kinds of documents: facts, plans, limits of devices, trials, retractions.
+
+A demand is no document: it counts look-ups without an answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from statistics import median
+from typing import Annotated, Any, Literal, TypeAlias
 
-from feinsum.records.environment import Device, DevicePeaks
-from feinsum.records.plan_record import PlanRecord
-from feinsum.records.record import TuningRecord
-from feinsum.records.retraction import Retraction
-from feinsum.records.trial import Trial
+from constantdict import constantdict
+from pydantic import Field
+
+from feinsum.canonical import WorkloadKey, text_digest
+from feinsum.errors import InvalidRecordError, InvalidRequestError
+from feinsum.records.document import (
+    STRICT,
+    digest_of,
+    from_json,
+    instant,
+    to_text,
+    utc_now,
+)
+from feinsum.records.document import Document as StoredDocument
+from feinsum.records.environment import Device, DevicePeaks, Fleet
+from feinsum.records.record import Trial, TuningRecord
+from feinsum.words import brief, counted
+
+
+@dataclass(frozen=True)
+class BlockCheck:
+    """Blocks of results that were compared with a reference.
+
+    Attributes:
+        n_blocks: number of samples, each of one rank's part of one result.
+        n_entries: number of entries in all of them.
+        tolerance: maximum error, relative to the largest entry.
+        largest_error: the largest error found.
+    """
+
+    __pydantic_config__ = STRICT
+
+    n_blocks: int
+    n_entries: int
+    tolerance: float
+    largest_error: float
+
+
+@dataclass(frozen=True)
+class PlanRecord(StoredDocument):
+    """A plan with its traffic and run times on a fleet.
+
+    Attributes:
+        workload: the key of the einsum or program.
+        plan: its document, as text.
+        fleet: the fleet that ran it.
+        predicted: the counts of the plan's steps, by name; see
+            :class:`feinsum.distributed.Counts`.
+        counted: elements received by all ranks.
+        verification: of blocks of the results.
+        samples_s: seconds of runs, each of the slowest rank; none if ranks shared cores
+            (:attr:`Fleet.is_timed`).
+        provenance: who or what recorded it, as free text by topic.
+        recorded_at: UTC, ISO 8601.
+    """
+
+    workload: str
+    plan: str  # as text: records of plans need no planner to be stored or compared
+    fleet: Fleet
+    predicted: Mapping[str, int]
+    counted: int
+    verification: BlockCheck
+    samples_s: tuple[float, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=constantdict)
+    recorded_at: str = field(default_factory=utc_now)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "predicted", constantdict(self.predicted))
+        object.__setattr__(self, "provenance", constantdict(self.provenance))
+
+    @cached_property
+    def plan_id(self) -> str:
+        """The content id of the plan."""
+        return hashlib.sha256(self.plan.encode()).hexdigest()
+
+    @property
+    def median_s(self) -> float | None:
+        """Seconds of a run; None if none were taken."""
+        return median(self.samples_s) if self.samples_s else None
+
+    def __str__(self) -> str:
+        seconds = "" if self.median_s is None else f", {self.median_s * 1e3:.4g} ms"
+        moved = f"{counted(self.counted, 'element', ',')} moved{seconds}"
+        return f"plan {self.plan_id[:12]} on {self.fleet}: {moved}"
+
+    def __repr__(self) -> str:
+        return brief(self, str(self))
+
+
+MAX_IDS, MAX_PREFIXES = 10_000, 100
+"""Maximum ids of a query, and of abbreviated ones among them.
+
+A prefix costs a scan of all ids.
+"""
+
+MAX_REASON = 500
+"""Maximum characters of a reason, and of a name."""
+
+MIN_DIGITS, DIGITS = 12, 64
+"""Digits of an abbreviated id, and of a full one."""
+
+HEXADECIMAL = frozenset("0123456789abcdef")
+
+ContentId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Words = Annotated[str, Field(max_length=MAX_REASON, pattern=r"^[^\x00]*$")]
+
+
+@dataclass(frozen=True)
+class Retraction(StoredDocument):
+    """The retraction of a document.
+
+    It may arrive before the document and hides it from then on, so retractions merge
+    like facts. It is final; after a mistaken retraction, measure again, which makes
+    another fact.
+
+    Attributes:
+        document: content id of a fact or of measured limits of a device.
+        reason: why, in words.
+        retracted_by: who; of the service, the name of a key.
+        retracted_at: UTC, ISO 8601.
+
+    >>> one = Retraction("0" * 64, "sent with a leaked key", "ann")
+    >>> one.id == Retraction(one.document, one.reason, "bob", one.retracted_at).id
+    False
+    """
+
+    document: ContentId
+    reason: Words
+    retracted_by: Words
+    retracted_at: str = field(default_factory=utc_now)
+
+    def __str__(self) -> str:
+        return f"{self.retracted_by} at {self.retracted_at}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class RetractionQuery:
+    """The facts to retract: those that match all given criteria.
+
+    Attributes:
+        ids: content ids, or prefixes of at least 12 digits.
+        workload: a key, of an einsum or a program.
+        recorders: names of keys of a service. Only facts sent with these names alone
+            match, not those that somebody else sent too.
+        transform: a name, or a name and a version such as ``rowwise@1``.
+        since: not before this time, ISO 8601, UTC by default: when the service received
+            the fact or, if it was recorded directly in the database, when it was
+            measured.
+
+    Raises:
+        InvalidRequestError: if there are no criteria, or invalid ones.
+
+    >>> RetractionQuery(transform="rowwise@1").transform_parts
+    ('rowwise', 1)
+    """
+
+    ids: tuple[str, ...] = ()
+    workload: str | None = None
+    recorders: tuple[str, ...] = ()
+    transform: str | None = None
+    since: str | None = None
+
+    def __post_init__(self) -> None:
+        # An empty query would match every fact.
+        if not any(vars(self).values()):
+            raise InvalidRequestError(
+                "no fact was named for retraction; expected ids, a workload, "
+                "recorders, a transform or a time"
+            )
+        _check_ids(self.ids)
+        named = (self.workload, self.transform, self.since, *self.recorders)
+        for text in filter(None, named):
+            if "\x00" in text or len(text) > MAX_REASON:
+                raise InvalidRequestError(
+                    f"{text[:50]!r} was given; expected at most {MAX_REASON} "
+                    "characters, and no NUL"
+                )
+        # evaluated now, so that an invalid query is refused before it reaches a store
+        _ = self.transform_parts, self.since_instant
+
+    @property
+    def transform_parts(self) -> tuple[str, int | None] | None:
+        """The name of the transform, and its version if given."""
+        if self.transform is None:
+            return None
+        name, at, version = self.transform.rpartition("@")
+        if not at:
+            return self.transform, None
+        if not (name and version.isdecimal() and len(version) < 9):
+            raise InvalidRequestError(
+                f"the transform {self.transform[:80]!r} was given; expected a name, or "
+                "a name and a version such as rowwise@1"
+            )
+        return name, int(version)
+
+    @property
+    def since_instant(self) -> datetime | None:
+        """The time, in UTC."""
+        try:
+            return None if self.since is None else instant(self.since)
+        except InvalidRecordError:
+            raise InvalidRequestError(
+                f"the time {self.since!r:.52} was given; expected ISO 8601, such as "
+                "2025-01-31 or 2025-01-31T12:00:00Z"
+            ) from None
+
+
+def _check_ids(ids: Collection[str]) -> None:
+    for digits in ids:
+        if not (MIN_DIGITS <= len(digits) <= DIGITS and set(digits) <= HEXADECIMAL):
+            raise InvalidRequestError(
+                f"{digits[:80]!r} is not the id of a fact; expected its first "
+                f"{MIN_DIGITS} to {DIGITS} hexadecimal digits"
+            )
+    n_prefixes = sum(len(digits) < DIGITS for digits in ids)
+    if len(ids) > MAX_IDS or n_prefixes > MAX_PREFIXES:
+        raise InvalidRequestError(
+            f"{len(ids)} ids were given, {n_prefixes} of them prefixes; expected "
+            f"at most {MAX_IDS}, with {MAX_PREFIXES} prefixes"
+        )
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A look-up without an answer; ``device`` is empty if none was named."""
+
+    workload: WorkloadKey
+    device: str
+
+    @property
+    def sort_key(self) -> tuple[str, str]:
+        """The order in which misses are stored."""
+        return self.workload, self.device
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How often a workload was requested, for a device, without an answer.
+
+    Attributes:
+        workload_text: the canonical einsum, if a request had it.
+        device: as the requests named it; empty if they named none.
+        n_callers: number of callers that requested it.
+    """
+
+    workload: WorkloadKey
+    workload_text: str | None
+    device: str
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    n_callers: int = 1
+
+    @property
+    def sort_key(self) -> tuple[int, int, str, str]:
+        """The position in a list of demands, most wanted first."""
+        return self.n_callers, self.count, self.workload, self.device
+
+
+def is_text_of(text: str, workload: str) -> bool:
+    """Whether a text is the canonical text that a key digests.
+
+    >>> from feinsum.canonical import canonicalize
+    >>> from feinsum.ir import array, einsum
+    >>> form = canonicalize(einsum("ij->j", array("A", (3, 4))))
+    >>> is_text_of(form.text, form.key), is_text_of("another", form.key)
+    (True, False)
+    """
+    return workload.endswith(f"-{text_digest(text)}")
+
 
 Document: TypeAlias = TuningRecord | DevicePeaks | Trial | Retraction | PlanRecord
 
@@ -28,7 +300,6 @@ class Kind:
         device: the device of a document.
         has_recipe: whether it has the outcome of a recipe for a workload in an
             environment.
-        is_judged: whether it may be implausible.
     """
 
     cls: type[Document]
@@ -36,7 +307,6 @@ class Kind:
     time: str
     device: Callable[[Any], Device | None]
     has_recipe: bool = False
-    is_judged: bool = True
 
 
 KINDS: dict[DocumentKind, Kind] = {
@@ -59,7 +329,6 @@ KINDS: dict[DocumentKind, Kind] = {
         "recorded_at",
         lambda trial: trial.environment.device,
         has_recipe=True,
-        is_judged=False,
     ),
     "retraction": Kind(
         Retraction,
@@ -84,3 +353,41 @@ def kind_of(document: Document) -> DocumentKind:
     """Return the kind of a document."""
     # in the order of KINDS: most documents are records
     return next(name for name, kind in KINDS.items() if isinstance(document, kind.cls))
+
+
+def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
+    """Parse a document in its canonical text, which must have that id.
+
+    Raises:
+        InvalidRecordError: if it is not well formed, or does not match the id.
+    """
+    if not isinstance(text, str) or digest_of(text) != document_id:
+        raise InvalidRecordError(
+            f"{kind} {document_id}: the text has another content id; expected them to "
+            "be equal: it was changed"
+        )
+    document = from_json(KINDS[kind].cls, text)
+    vars(document)["id"] = document_id  # checked above; costly to compute again
+    return document
+
+
+def document_in(kind: DocumentKind, document_id: Any, data: Any) -> Document:
+    """Return the document in JSON data of somebody else; see :func:`document_of`."""
+    if not is_content_id(document_id):
+        raise InvalidRecordError(
+            f"a {kind} has no content id; expected {DIGITS} hexadecimal digits"
+        )
+    try:
+        text = to_text(data)
+    # RecursionError: JSON may be nested as deeply as its sender likes
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecordError(
+            f"{kind} {document_id} is not a valid document: {error}"
+        ) from None
+    return document_of(kind, document_id, text)
+
+
+def is_content_id(text: object) -> bool:
+    """Whether a text can be the id of a document."""
+    is_long = isinstance(text, str) and len(text) == DIGITS
+    return is_long and HEXADECIMAL.issuperset(str(text))

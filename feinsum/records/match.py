@@ -26,9 +26,7 @@ from typing import Literal, NamedTuple
 
 from feinsum.ir import PROFILE
 from feinsum.records.environment import HOST_PLATFORM, Device, Environment
-from feinsum.records.record import TuningRecord
-from feinsum.records.spec import FramedSpec, TransformSpec
-from feinsum.records.trial import Trial
+from feinsum.records.record import FramedSpec, TransformSpec, Trial, TuningRecord
 from feinsum.words import brief, counted, html_table
 
 Policy = Literal["strict", "default", "loose"]

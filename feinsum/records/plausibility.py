@@ -1,8 +1,8 @@
 """Checks of received facts and limits: plausible or refused.
 
 A finding states a value of a document and what is expected. A document with a finding
-is refused wherever it arrives: by the service, an import, a merge. The codes in
-:data:`APART` do not refuse a document: this installation cannot judge it.
+is refused wherever it arrives: by the service, an import, a merge. What this
+installation cannot judge, such as a recipe of a newer one, is not refused.
 
 For one fact of ``i j, j -> i`` with 10,000 x 10,000 entries of 8 bytes, on 8 cores::
 
@@ -15,9 +15,8 @@ For one fact of ``i j, j -> i`` with 10,000 x 10,000 entries of 8 bytes, on 8 co
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -37,13 +36,17 @@ from feinsum.records.capability import (
     least_work,
     slowest_s,
 )
-from feinsum.records.demand import is_text_of
-from feinsum.records.document import Serialized, serialize
+from feinsum.records.document import Serialized, instant, serialize
 from feinsum.records.environment import Device, DevicePeaks
-from feinsum.records.kinds import KINDS, Document, kind_of
-from feinsum.records.measurement import Measurement, Verification
-from feinsum.records.plan_record import BlockCheck, PlanRecord
-from feinsum.records.record import TuningRecord
+from feinsum.records.kinds import (
+    KINDS,
+    BlockCheck,
+    Document,
+    PlanRecord,
+    is_text_of,
+    kind_of,
+)
+from feinsum.records.record import Measurement, TuningRecord, Verification
 
 DOCUMENT_BYTES = 64 * 1024
 """Maximum bytes of a document; those of tunings have some thousands."""
@@ -117,14 +120,8 @@ CODES: dict[str, str] = {
     "rate": "measured limits are possible for the kind of device",
     "time": "a time is ISO 8601, in UTC",
     "future": f"no time is more than {CLOCKS.seconds // 60} minutes ahead",
-    "unknown-transform": "the transform is registered here",
-    "unknown-parameters": "the parameters are in the space of the transform",
-    "unknown-form": "the text is of a version that can be read here",
 }
 """Every code of a finding, with its rule."""
-
-APART = frozenset({"unknown-transform", "unknown-parameters", "unknown-form"})
-"""Codes of documents that this installation cannot judge, and does not refuse."""
 
 _FREE = frozenset({"workload_text", "plan"})
 """Fields bounded only by the size of the document."""
@@ -149,31 +146,14 @@ class Finding:
     given: str
     expected: str
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether the document is refused."""
-        return self.code not in APART
-
     def __str__(self) -> str:
         return f"[{self.code}] {self.given}; expected: {self.expected}"
-
-
-JudgeRecipe = Callable[[TuningRecord], Iterator[Finding]]
-"""Yields findings about a recipe; may need the code generator."""
-
-
-def shipped_recipe(record: TuningRecord) -> Iterator[Finding]:
-    """Yield a finding unless the transform comes with this package."""
-    spec = record.spec
-    if (spec.name, spec.version) not in SHIPPED:
-        yield finding("unknown-transform", f"{spec.name[:50]}@{spec.version}")
 
 
 def judge(
     document: Document,
     *,
     now: datetime | None = None,
-    judge_recipe: JudgeRecipe = shipped_recipe,
     serialized: Serialized | None = None,
 ) -> tuple[Finding, ...]:
     """Return all findings in a document; trials are not checked.
@@ -187,8 +167,7 @@ def judge(
     ['compute-units', 'rate', 'time']
     """
     name = kind_of(document)
-    kind = KINDS[name]
-    if not kind.is_judged:
+    if name == "trial":
         return ()
     data, text = serialized or serialize(document)
     # First, and alone: other checks of a huge document would take long.
@@ -202,29 +181,18 @@ def judge(
         case DevicePeaks():
             findings += _judge_peaks(document)
         case TuningRecord():
-            findings += _judge_record(document, judge_recipe)
+            findings += _judge_record(document)
         case PlanRecord():
             findings += _judge_plan(document)
     if not findings:  # those of other packages may take longer, as for a plan
         for judge_more in registered(DOCUMENTS, name):
             findings += judge_more(document)
-    return (*findings, *_judge_time(getattr(document, kind.time), latest))
-
-
-def refusals(
-    document: Document,
-    *,
-    now: datetime | None = None,
-    serialized: Serialized | None = None,
-) -> tuple[Finding, ...]:
-    """Return the findings for which a document is refused; see :func:`judge`."""
-    findings = judge(document, now=now, serialized=serialized)
-    return tuple(finding for finding in findings if finding.is_refused)
+    return (*findings, *_judge_time(getattr(document, KINDS[name].time), latest))
 
 
 def latest_peaks(measured: Iterable[DevicePeaks]) -> DevicePeaks | None:
     """Return the latest plausible limits."""
-    plausible = [peaks for peaks in measured if not refusals(peaks)]
+    plausible = [peaks for peaks in measured if not judge(peaks)]
     return max(plausible, key=lambda p: (instant(p.measured_at), p.id), default=None)
 
 
@@ -237,7 +205,7 @@ def check_plausible(document: Document, serialized: Serialized | None = None) ->
     Raises:
         ImplausibleError: with all findings.
     """
-    if findings := refusals(document, serialized=serialized):
+    if findings := judge(document, serialized=serialized):
         raise ImplausibleError(
             f"{type(document).__name__} {document.id}: "
             + "; ".join(map(str, findings[:5])),
@@ -249,57 +217,9 @@ def unchecked(document: Document) -> None:
     """Refuse nothing: for copies of databases as they were."""
 
 
-def check_unique_names(text: str | bytes) -> None:
-    """Refuse a JSON text with an object that has a name twice: it is ambiguous.
-
-    Raises:
-        InvalidRecordError: naming it. Invalid JSON is left to the parser.
-
-    >>> check_unique_names('{"a": {"b": 1, "b": 2}}')
-    Traceback (most recent call last):
-        ...
-    feinsum.errors.InvalidRecordError: the name 'b' is repeated in a JSON object; ...
-    """
-    try:
-        # Parsers differ in which of two equal names counts, and so would content ids.
-        json.loads(text, object_pairs_hook=_without_repeats)
-    except InvalidRecordError:
-        raise
-    except (ValueError, RecursionError):
-        return
-
-
-def instant(text: str) -> datetime:
-    """Parse an ISO 8601 time; one without an offset is in UTC.
-
-    Raises:
-        InvalidRecordError: if the text is not one.
-    """
-    try:
-        time = datetime.fromisoformat(text)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidRecordError(
-            f"the time {text[:50]!r} was given, expected ISO 8601 in UTC, such as "
-            "'2025-01-31T12:00:00+00:00' (feinsum.records.utc_now)"
-        ) from None
-
-
 def finding(code: str, value: str) -> Finding:
     """Return a finding against the rule of a code."""
     return Finding(code, value, CODES[code])
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidRecordError(
-            f"the name {twice[:50]!r} is repeated in a JSON object; expected every "
-            "name once"
-        )
-    return unique
 
 
 def _judge_values(
@@ -351,7 +271,7 @@ def _judge_rate(name: str, rate: float, max_rate: float) -> Iterator[Finding]:
         yield finding("rate", value)
 
 
-def _judge_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Finding]:
+def _judge_record(record: TuningRecord) -> Iterator[Finding]:
     device = record.environment.device
     yield from _judge_device(device)
     yield from _judge_samples(record.measurement)
@@ -364,16 +284,14 @@ def _judge_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[F
         einsum = _parse(text)
     except InvalidEinsumError:
         # A text of a newer canonical form cannot be judged, but is not refused.
-        is_ours = key.startswith(f"{FORM_VERSION}-")
-        code = "unreadable-text" if is_ours else "unknown-form"
-        yield finding(code, repr(text[:60]))
+        if key.startswith(f"{FORM_VERSION}-"):
+            yield finding("unreadable-text", repr(text[:60]))
         return
     if _has_other_sizes(einsum, record.measurement.sizes):
         yield finding("sizes", str(dict(record.measurement.sizes))[:100])
         return
     yield from _judge_times(record.measurement, einsum, device)
     yield from _judge_verification(record.measurement, einsum)
-    yield from judge_recipe(record)
 
 
 def _judge_plan(record: PlanRecord) -> Iterator[Finding]:

@@ -1,24 +1,316 @@
-"""Tuning records: facts, immutable and named by their content."""
+"""Tuning records and trials: which recipe ran, how fast, and how it was verified.
+
+A recipe and the untransformed kernel are timed in turns, so that a machine that slows
+down slows both. For samples of 2.0, 2.1 and 2.0 ms and a baseline of 8.0, 8.4 and 8.0
+ms, the speed-up is the ratio of the medians, 4.0; its interval is that of the median of
+the recipe's samples (a notch), because all recipes of one run have the same baseline.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
+from math import inf, sqrt
+from statistics import median, quantiles
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey
-from feinsum.records.document import Document
+from feinsum.errors import InvalidRecordError
+from feinsum.records.document import STRICT, Document, utc_now
 from feinsum.records.environment import Environment
-from feinsum.records.measurement import Measurement
-from feinsum.records.spec import FramedSpec, TransformSpec
-from feinsum.words import brief
+from feinsum.words import brief, counted
+
+ParameterValue: TypeAlias = bool | int | str | tuple[int | str, ...]
+
+HOST_PREFIX = "library_"
+"""Prefix of the names of transforms that call a library of the host."""
+
+_HEAD = re.compile(r"([a-z][a-z0-9_]*)@(\d+)\((.*)\)", re.DOTALL)
 
 
-def utc_now() -> str:
-    """Return the time now, UTC, ISO 8601 with seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+@dataclass(frozen=True)
+class TransformSpec:
+    """A registered transform's name, its version, and parameters.
+
+    >>> spec = TransformSpec("rowwise", 1, {"lanes": 8, "index": "a"})
+    >>> str(spec)
+    "rowwise@1(index='a', lanes=8)"
+    >>> TransformSpec.parse(str(spec)) == spec
+    True
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    version: int
+    parameters: Mapping[str, ParameterValue]
+
+    def __post_init__(self) -> None:
+        # in one order, so that equal specs have equal texts and ids
+        ordered = dict(sorted(self.parameters.items()))
+        object.__setattr__(self, "parameters", constantdict(ordered))
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether a library of the host computes it, by the transform's name."""
+        return self.name.startswith(HOST_PREFIX)
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{k}={v!r}" for k, v in self.parameters.items())
+        return f"{self.name}@{self.version}({inside})"
+
+    @classmethod
+    def parse(cls, text: str) -> TransformSpec:
+        """Parse the text form.
+
+        Raises:
+            InvalidRecordError: if the text is not of the form
+                ``name@version(parameter=value, ...)`` with literal values.
+        """
+        if not isinstance(text, str):
+            raise _refuse(repr(text), "expected text, or a TransformSpec")
+        head = _HEAD.fullmatch(text.strip())
+        if head is None:
+            raise _refuse(text, _missing_in(text.strip()))
+        name, version, inside = head.groups()
+        try:
+            parameters = _parameters(inside)
+            number = int(version)
+        except SyntaxError as error:
+            # the offset counts from "f(", which the text does not have
+            at = max((error.offset or 0) - len("f(") - 1, 0)
+            rest = inside[at : at + 20] or inside
+            raise _refuse(text, f"{rest!r} cannot be parsed: {error.msg}") from None
+        except (TypeError, ValueError) as error:
+            raise _refuse(text, str(error)) from None
+        except (MemoryError, RecursionError):
+            raise _refuse(text, "the values are nested too deeply") from None
+        for key, value in parameters.items():
+            if not _is_parameter(value):
+                raise _refuse(
+                    text, f"{key}={value!r} is not an int, bool, text or tuple"
+                )
+        return cls(name, number, parameters)
+
+
+class FramedSpec(NamedTuple):
+    """A recipe, and the text of the workload to whose names it refers."""
+
+    spec: TransformSpec
+    frame: str
+
+
+def _missing_in(text: str) -> str:
+    """Describe the missing part of ``name@version(parameter=value, ...)``."""
+    form = "expected name@version(parameter=value, ...)"
+    head, bracket, _ = text.partition("(")
+    name, at, version = head.partition("@")
+    if not bracket:
+        return f"the parameters in brackets are missing; {form}"
+    if not at:
+        return f"{name!r} has no version, such as {name or 'name'}@1; {form}"
+    if not version.isascii() or not version.isdigit():
+        return f"{version!r} is no version; {form}"
+    if not text.endswith(")"):
+        return f"the closing bracket is missing; {form}"
+    return f"{name!r} is no name of a transform; {form}"
+
+
+def _parameters(inside: str) -> dict[str, Any]:
+    """Parse the literals of ``key=value, ...``; nothing is executed."""
+    # A spec arrives from other people, so the values must be literals. Python's own
+    # parser reads them, as the arguments of a call that is never made.
+    match ast.parse(f"f({inside})", mode="eval").body:
+        case ast.Call(func=ast.Name(), args=[], keywords=keywords):
+            pass
+        case ast.Call(func=ast.Name(), args=[first, *_]):
+            raise ValueError(f"{ast.unparse(first)!r} has no name; write name=value")
+        case _:
+            raise ValueError("expected only named parameters")
+    parameters: dict[str, Any] = {}
+    for keyword in keywords:
+        name, value = keyword.arg, ast.unparse(keyword.value)
+        if name is None:
+            raise ValueError(f"'**{value}' is not a parameter; write name=value")
+        if name in parameters:
+            raise ValueError(f"the parameter {name!r} is given twice")
+        try:
+            parameters[name] = ast.literal_eval(keyword.value)
+        except ValueError:
+            raise ValueError(
+                f"{name}={value} is not a literal; expected a number, True, False, a "
+                "quoted text, or a tuple"
+            ) from None
+    return parameters
+
+
+def _is_parameter(value: object) -> bool:
+    if isinstance(value, tuple):  # one level: JSON has no tuples, so lists become some
+        return all(type(item) in (int, str) for item in value)
+    return isinstance(value, (bool, int, str))
+
+
+def _refuse(text: str, problem: str) -> InvalidRecordError:
+    return InvalidRecordError(f"transform spec {text!r}: {problem}")
+
+
+NOISE = 0.2
+"""Interquartile range, over the median, above which times say little."""
+
+Seconds = Annotated[float, Gt(0)]
+Count = Annotated[int, Ge(0), Le(2**63 - 1)]
+Size = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How a kernel was compared with the reference evaluator.
+
+    Attributes:
+        reference: name of the reference.
+        tolerance: largest error allowed, relative to the largest result.
+        largest_error: largest error seen, relative to the largest result.
+        sizes: the values of the size parameters at which it was compared.
+    """
+
+    __pydantic_config__ = STRICT
+
+    reference: str
+    tolerance: float
+    largest_error: float
+    sizes: tuple[Mapping[str, Size], ...]
+
+    def __post_init__(self) -> None:
+        frozen = tuple(constantdict(sizes) for sizes in self.sizes)
+        object.__setattr__(self, "sizes", frozen)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All samples of a kernel and of the untransformed one, from one run.
+
+    Attributes:
+        samples_s: one time per round, in seconds.
+        baseline_s: the same for the untransformed kernel, interleaved.
+        timer: ``opencl-profiling`` (device clock) or ``wall``.
+        n_warmup: rounds before the first sample.
+        sizes: the values of the size parameters.
+        operations: exact number of arithmetic operations by dtype.
+        footprint_bytes: bytes of all operands and results, each once.
+    """
+
+    __pydantic_config__ = STRICT
+
+    samples_s: Annotated[tuple[Seconds, ...], MinLen(1)]
+    baseline_s: Annotated[tuple[Seconds, ...], MinLen(1)]
+    timer: str
+    n_warmup: Count
+    sizes: Mapping[str, Size]
+    operations: Mapping[str, Count]
+    footprint_bytes: Count
+    verification: Verification
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", constantdict(self.sizes))
+        object.__setattr__(self, "operations", constantdict(self.operations))
+
+    @property
+    def median_s(self) -> float:
+        return median(self.samples_s)
+
+    @property
+    def spread_s(self) -> float:
+        """Interquartile range of the samples, in seconds."""
+        low, high = quartiles(self.samples_s)
+        return high - low
+
+    @property
+    def is_noisy(self) -> bool:
+        """See :func:`is_noisy`."""
+        return is_noisy(self.samples_s)
+
+    @cached_property
+    def speedup(self) -> float:
+        """Median time of the untransformed kernel over this one's."""
+        return median(self.baseline_s) / self.median_s
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is faster than the untransformed kernel, by a finite factor."""
+        # infinite if a sample is denormal: no such time was measured
+        return 1 < self.speedup < inf
+
+    @cached_property
+    def speedup_interval(self) -> tuple[float, float]:
+        """The speed-up at the ends of the interval in which the median lies.
+
+        See :func:`median_interval`. That of the untransformed kernel is left out: all
+        that ran beside it in one run have the same.
+        """
+        low, high = median_interval(self.samples_s)
+        baseline = median(self.baseline_s)
+        return baseline / high, baseline / low
+
+    @property
+    def giga_operations_per_s(self) -> float:
+        return sum(self.operations.values()) / self.median_s * 1e-9
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{self.median_s * 1e3:.4g} ms (IQR {self.spread_s * 1e3:.2g} ms, "
+            f"{counted(len(self.samples_s), 'sample')}), {self.speedup:.3g} times "
+            "as fast as "
+            "untransformed",
+        )
+
+
+def is_noisy(samples: tuple[float, ...]) -> bool:
+    """Whether the interquartile range is above a fifth of the median.
+
+    >>> is_noisy((1.0, 1.0, 1.1)), is_noisy((1.0, 1.0, 2.0))
+    (False, True)
+    """
+    low, high = quartiles(samples)
+    return high - low > NOISE * median(samples)
+
+
+def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
+    """Return the notch of a box plot; if two do not overlap, their medians differ.
+
+    That is 1.57 interquartile ranges over the square root of the number of samples on
+    both sides of the median, as far as there are samples.
+
+    Source: McGill, Tukey and Larsen 1978, Variations of box plots.
+
+    >>> median_interval((1.0,) * 8 + (1.1,) * 8)
+    (1.01075, 1.08925)
+    """
+    low, high = quartiles(samples)
+    # 1.57: medians whose notches do not overlap differ at the level of 5 %
+    half = 1.57 * (high - low) / sqrt(len(samples))
+    middle = median(samples)
+    return max(middle - half, min(samples)), min(middle + half, max(samples))
+
+
+def quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
+    """Lower and upper quartile.
+
+    >>> quartiles((1.0, 2.0, 3.0))
+    (1.5, 2.5)
+    """
+    if len(samples) == 1:  # of a slow untransformed kernel; quantiles needs two
+        return samples[0], samples[0]
+    # inclusive: the samples are all there is, so no quartile lies outside of them
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -51,3 +343,64 @@ class TuningRecord(Document):
     def recipe(self) -> FramedSpec:
         """The recipe, with the text to whose names it refers."""
         return FramedSpec(self.spec, self.workload_text)
+
+
+OK = "ok"
+
+MESSAGE_LENGTH = 2000
+"""Maximum stored characters of a message."""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True)
+class Trial(Document):
+    """The outcome of one recipe, good or bad; stored, but never served.
+
+    Attributes:
+        workload, workload_text, sizes: the tuned workload, in canonical names.
+        status: ``ok``, or the code of an error of :mod:`feinsum.errors`.
+        message: what went wrong, in words.
+        median_s: the recipe's median time, if it passed.
+        ratio: its time over the untransformed kernel's, if it passed; see
+            :mod:`feinsum.tuning.trials`.
+        recorded_at: UTC, ISO 8601.
+    """
+
+    workload: WorkloadKey
+    workload_text: str
+    sizes: Mapping[str, int]
+    environment: Environment
+    spec: TransformSpec
+    status: str
+    message: Annotated[str, MaxLen(MESSAGE_LENGTH)] = ""
+    median_s: Annotated[float, Gt(0)] | None = None
+    ratio: Annotated[float, Gt(0)] | None = None
+    recorded_at: str = field(default_factory=_now)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", constantdict(self.sizes))
+        # A trial that passed has both times, one that failed has none.
+        n_times = (self.median_s is not None) + (self.ratio is not None)
+        if n_times != 2 * self.is_ok:
+            raise InvalidRecordError(
+                f"a trial of {self.spec} with the status {self.status!r} was given "
+                f"{n_times} of median_s and ratio; expected both if it is {OK}, "
+                "else none"
+            )
+
+    def __repr__(self) -> str:
+        time = f", {self.median_s * 1e3:.4g} ms" if self.median_s else ""
+        message = f": {self.message}" if self.message else ""
+        return brief(self, f"{self.spec}: {self.status}{time}{message}")
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == OK
+
+    @property
+    def cost(self) -> float:
+        """The ranking key, lowest first: :attr:`ratio`, infinite if it failed."""
+        return float("inf") if self.ratio is None else self.ratio

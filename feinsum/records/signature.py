@@ -30,7 +30,7 @@ from feinsum.canonical import WorkloadKey
 from feinsum.errors import SignatureError, SigningKeyError, TrustedSignersError
 from feinsum.extras import requiring
 from feinsum.records.document import to_json
-from feinsum.records.plan_record import PlanRecord
+from feinsum.records.kinds import PlanRecord
 from feinsum.records.record import TuningRecord
 
 if TYPE_CHECKING:

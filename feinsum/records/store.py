@@ -31,13 +31,18 @@ from typing import Any, cast
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records.environment import Device, DevicePeaks
-from feinsum.records.kinds import FACT_KINDS, KINDS, Document, DocumentKind, kind_of
+from feinsum.records.kinds import (
+    FACT_KINDS,
+    KINDS,
+    Document,
+    DocumentKind,
+    PlanRecord,
+    Retraction,
+    kind_of,
+)
 from feinsum.records.match import Policy
-from feinsum.records.plan_record import PlanRecord
 from feinsum.records.plausibility import latest_peaks
-from feinsum.records.record import TuningRecord
-from feinsum.records.retraction import Retraction
-from feinsum.records.trial import Trial
+from feinsum.records.record import Trial, TuningRecord
 
 Candidates = Mapping[WorkloadKey, tuple[TuningRecord, ...]]
 """The records of each workload, ordered by id."""
@@ -132,14 +137,6 @@ class Store(ABC):
     def add(self, document: Document) -> bool:
         """Store a document of any kind; returns whether it was new."""
         return self.add_all([document]) == 1
-
-    def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
-        """Store a record again under another key; returns whether it was new.
-
-        Args:
-            origin: id of the record under its old key; both have the same senders.
-        """
-        return self.add(record)
 
     def check_writable(self) -> None:
         """Refuse early, before doing work whose results could not be stored.

@@ -27,7 +27,7 @@ from feinsum.records import (
     from_json,
     to_json,
 )
-from feinsum.records.retraction import MAX_REASON
+from feinsum.records.kinds import MAX_REASON
 from feinsum.service.pages.rendering import page_or_problem
 from feinsum.service.paging import FACTS, PLANS, RETRACTIONS, Cursor, Limit, Listing
 from feinsum.service.problems import OF_BODIES, problem, problems

@@ -5,52 +5,91 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
+from feinsum.canonical import WorkloadKey
 from feinsum.db import open_store
 from feinsum.db.sql.schema import VERSIONS
-from tests.db.factories import make_trial
+from feinsum.records import TransformSpec
+from tests.cli.facts import MATVEC, matvec_record
+from tests.db.factories import make_measurement, make_peaks, make_record, make_trial
 from tests.db.test_schema import OLD_SCHEMAS
+from tests.older import respelled, under_older_key
+
+OTHER = WorkloadKey("fe2-nauty2.8-0123456789abcdef")
 
 
-def test_info_counts_what_is_stored(run, database, known_records):
-    """The numbers are those of the store, in text and as JSON."""
+def test_a_new_database_is_empty(run, database):
+    """It is for its owner alone; one that exists stays as it is."""
+    assert run("db", "init").stdout == f"{database}\n"
+    assert database.stat().st_mode & 0o777 == 0o600
     with open_store(database) as store:
-        store.add(make_trial())
-    document = json.loads(run("db", "info", "--json").stdout)
-    assert document["n_records"] == len(known_records)
-    assert (document["n_workloads"], document["n_trials"]) == (1, 1)
-    assert document["location"] == str(database.resolve())
-    lines = run("db", "info").stdout.splitlines()
-    assert {f"records: {len(known_records)}", "trials: 1"} <= {*lines}
+        store.add(make_record())
+    assert json.loads(run("db", "init", "--json").stdout) == {"database": str(database)}
+    with open_store(database) as store:
+        assert len(store) == 1
 
 
-def test_path_is_that_of_the_default_database(run, database):
-    """It is printed alone, for use in a shell, and nothing is made there."""
-    assert run("db", "path").stdout == f"{database}\n"
-    assert json.loads(run("db", "path", "--json").stdout) == {"path": str(database)}
-    assert not database.exists()
+@pytest.fixture
+def filled(database):
+    """A workload with two facts and three trials, and one with a trial alone."""
+    failed = make_trial(7, status="build-failed", message="no\nway")
+    with open_store(database) as store:
+        store.add_all([make_record(0), make_record(1)])
+        store.add_all([make_trial(2), make_trial(1), failed])
+        store.add(replace(make_trial(3), workload=OTHER, workload_text="i ->"))
+    return database
 
 
-def test_a_password_is_never_printed(run, monkeypatch):
-    """A server's URL is shown without its password."""
-    url = "postgresql://ada:s3cret@host/facts"
-    monkeypatch.setenv("FEINSUM_DATABASE", url)
-    assert run("db", "path").stdout == "postgresql://ada:***@host/facts\n"
+@pytest.mark.usefixtures("filled")
+def test_workloads_are_listed(run):
+    """Those with most facts first, as rows and as JSON."""
+    document = json.loads(run("db", "stats", "--by-workload", "--json").stdout)
+    first, second = document["workloads"]
+    record = make_record()
+    assert first["key"] == record.workload
+    assert first["text"] == record.workload_text
+    assert (first["n_records"], first["n_devices"], first["n_trials"]) == (2, 1, 3)
+    assert second == {
+        "key": OTHER, "text": "i ->", "n_records": 0, "n_devices": 0, "n_trials": 1,
+        "highest_speedup": None,
+    }  # fmt: skip
+    shown = run("db", "stats", "--by-workload").stdout
+    assert f" {OTHER[:24]}      0        0       1         -  i ->\n" in shown
+    assert "workloads: 2\n" in shown
+    assert OTHER[:24] not in run("db", "stats", "--by-workload", "--limit", "1").stdout
+
+
+@pytest.mark.usefixtures("filled")
+def test_trials_are_listed(run):
+    """The fastest first, failures last with their reasons; a start names the key."""
+    key = make_record().workload
+    document = json.loads(run("db", "stats", "--trials-of", key, "--json").stdout)
+    assert document["key"] == key
+    assert [one["status"] for one in document["trials"]] == ["ok", "ok", "build-failed"]
+    assert [one["median_s"] for one in document["trials"]] == [2e-3, 3e-3, None]
+    shown = run("db", "stats", "--trials-of", OTHER[:20]).stdout
+    assert f"key: {OTHER}\n" in shown
+    assert f"  {make_trial(3).spec}\n" in shown
+    failed = run("db", "stats", "--trials-of", key).stdout
+    assert f"{make_trial(7).spec}: no way\n" in failed
+    for start, n in (("fe", 2), ("none", 0)):
+        ended = run("db", "stats", "--trials-of", start)
+        assert ended.exit_code == 2
+        assert f"keys of {n} workloads" in ended.stderr
 
 
 READERS = [
-    "db audit",
     "db backup copy.sqlite",
     "db export -",
     "db gc",
-    "db info",
-    "db rekey --write",
+    "db migrate",
     "db retract --reason slow --yes 0f7c2ab41d03",
     "db stats",
-    "db trials fe",
-    "db workloads",
+    "db stats --trials-of fe",
+    "db stats --by-workload",
     "demand clear --all",
     "demand list",
     "devices",
@@ -78,9 +117,78 @@ def test_migrate_upgrades_what_readers_refuse(run, database):
     """They name the command; after it they read, and it says what it did."""
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(OLD_SCHEMAS["0001"].read_text())
-    refused = run("db", "info")
+    refused = run("db", "stats")
     assert f"feinsum db migrate --database {database}" in refused.stderr
-    assert f"upgraded from schema 0001 to {VERSIONS[-1]}" in run("db", "migrate").stdout
-    assert json.loads(run("db", "info", "--json").stdout)["n_records"] == 1
+    migrated = run("db", "migrate")
+    assert f"upgraded from schema 0001 to {VERSIONS[-1]}" in migrated.stdout
+    # its only fact is about no einsum
+    assert migrated.exit_code == 1
+    assert "[invalid-einsum] left under the key fe1-" in migrated.stderr
+    assert json.loads(run("db", "stats", "--json").stdout)["n_records"] == 1
     done = json.loads(run("db", "migrate", "--json").stdout)
     assert done["from"] == done["to"] == VERSIONS[-1]
+    assert [left["code"] for left in done["unreadable"]] == ["invalid-einsum"]
+
+
+def test_migrate_adds_facts_under_current_keys(run, database):
+    """Those of older forms are found then; the older ones are still there."""
+    old = [under_older_key(matvec_record(0)), respelled(matvec_record(1))]
+    with open_store(database) as store:
+        store.add_all(old)
+    assert run("query", *MATVEC).exit_code == 3
+    done = run("db", "migrate")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "added again under current keys: 2 records, 0 trials\n" in done.stdout
+    candidates = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
+    assert {c["spec"] for c in candidates} == {str(r.spec) for r in old}
+    assert json.loads(run("db", "migrate", "--json").stdout)["n_added"] == 0
+    with open_store(database) as store:
+        assert len(store) == 4
+
+
+FAST = replace(
+    make_record(), measurement=replace(make_measurement(), samples_s=(1e-30,) * 3)
+)
+FOREIGN = replace(make_record(1), spec=TransformSpec("miracle", 1, {}))
+
+
+@pytest.mark.parametrize("command", ["merge", "import"])
+def test_what_is_odd_comes_in_only_if_it_is_wanted(run, database, tmp_path, command):
+    """It is named and left out, but for a copy of a database as it was."""
+    source = tmp_path / "old.sqlite"
+    with open_store(source) as store:
+        store.add_all([FAST, FOREIGN])
+    if command == "import":
+        lines = tmp_path / "old.jsonl"
+        run("db", "export", str(lines), "--database", str(source))
+        arguments = ["import", str(lines), "--skip-bad"]
+    else:
+        arguments = ["merge", str(source)]
+    result = run("db", *arguments)
+    assert result.exit_code == 1
+    assert "implausible" in result.stderr
+    assert "below-resolution" in result.stderr
+    with open_store(database) as store:
+        assert list(store.records()) == [FOREIGN]
+    assert run("db", *arguments, "--with-implausible").exit_code == 0
+    with open_store(database) as store:
+        assert {fact.id for fact in store.records()} == {FAST.id, FOREIGN.id}
+
+
+@pytest.mark.parametrize("bandwidth", [1e-300, -5.0, 1e300])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_odd_limits_and_facts_do_not_end_a_query(run, database, bandwidth, form):
+    """``feinsum query`` prints what there is, whatever is stored beside it."""
+    fact = matvec_record()
+    odd = replace(
+        matvec_record(1),
+        measurement=replace(
+            make_measurement(), samples_s=(1e-200, 1e-199), baseline_s=(1e100,)
+        ),
+    )
+    limits = make_peaks(fact.environment.device, "9999-01-01T00:00:00+00:00")
+    with open_store(database) as store:
+        store.add_all([fact, odd, replace(limits, bandwidth_bytes_per_s=bandwidth)])
+    result = run("query", *MATVEC, "--database", str(database), *form)
+    assert result.exit_code == 0, result.stderr
+    assert fact.id[:12] in result.stdout

@@ -43,7 +43,7 @@ def test_facts_are_retracted(run, filled):
         (retraction,) = store.retractions_of([first])
         assert retraction.reason == "a wrong clock"
         assert retraction.retracted_by
-    assert "retractions: 1" in run("db", "info").stdout
+    assert "retractions: 1" in run("db", "stats").stdout
 
 
 def test_facts_that_are_elsewhere_are_retracted(run, filled):

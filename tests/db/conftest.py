@@ -88,7 +88,7 @@ def any_database(request: pytest.FixtureRequest, database: Path) -> str:
     if request.param == "sqlite":
         return str(database)
     make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
-    return make()._location.url.render_as_string(hide_password=False)
+    return make().location.url.render_as_string(hide_password=False)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])

@@ -21,7 +21,7 @@ MakeStore = Callable[[], SqlStore]
 
 def url_of(store: SqlStore) -> str:
     """What another process opens."""
-    return store._location.url.render_as_string(hide_password=False)
+    return store.location.url.render_as_string(hide_password=False)
 
 
 def assert_none_lost(database: str | Path, n_processes: int, n_facts: int) -> None:

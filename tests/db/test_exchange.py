@@ -29,17 +29,30 @@ from feinsum.errors import InvalidRecordError, StoreUnavailableError
 from feinsum.records import (
     Document,
     InMemoryStore,
+    Retraction,
     Store,
+    Trial,
     to_json,
     unchecked,
 )
-from tests.db.factories import make_peaks, make_record, make_trial, tuning_records
+from tests.db.factories import (
+    make_peaks,
+    make_plan_record,
+    make_record,
+    make_trial,
+    tuning_records,
+)
 
-few = st.lists(
+AT = "2026-02-01T09:00:00+00:00"
+documents = (
     tuning_records()
     | st.builds(make_trial, st.integers(0, 3))
-    | st.integers(1, 3).map(lambda n: make_peaks(measured_at=f"2025-01-0{n}T00:00:00")),
-    max_size=5,
+    | st.integers(1, 3).map(lambda n: make_peaks(measured_at=f"2025-01-0{n}T00:00:00"))
+    | st.integers(0, 3).map(make_plan_record)
+)
+few = st.lists(
+    documents | documents.map(lambda one: Retraction(one.id, "wrong", "ann", AT)),
+    max_size=6,
 )
 in_files = settings(
     max_examples=4,
@@ -79,7 +92,7 @@ def everything() -> list[Document]:
     """Documents of all kinds."""
     records = [make_record(n) for n in range(3)]
     trials = [make_trial(n) for n in range(2)]
-    return [*records, make_peaks(), *trials]
+    return [*records, make_peaks(), *trials, make_plan_record()]
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -103,7 +116,9 @@ def test_merging_is_a_union(
         assert content(left) == content(right)
         assert all(difference.is_empty for difference in compare(left, right))
         assert content(make.union(a, a)) == content(a)
-        assert {d.id for d in union} == {d.id for d in one + two}
+        retracted = {d.document for d in one + two if isinstance(d, Retraction)}
+        kept = (d for d in one + two if isinstance(d, Trial) or d.id not in retracted)
+        assert {d.id for d in union} == {d.id for d in kept}
 
 
 @given(one=few, two=few)
@@ -130,8 +145,8 @@ def test_between_all_kinds_of_databases(
     makes = InMemoryStore, make_sql_store, make_postgresql_store
     for make_source, make_target in product(makes, makes):
         source, target = make_source(), make_target()
-        assert source.add_all(everything()) == 6
-        assert merge(target, source).total() == 6
+        assert source.add_all(everything()) == 7
+        assert merge(target, source).total() == 7
         assert merge(target, source).total() == 0
         assert content(target) == content(source)
 
@@ -142,11 +157,11 @@ def test_a_file_reads_back(tmp_path: Path, database: Path, suffix: str) -> None:
     path = tmp_path / f"facts{suffix}"
     with open_store(database) as source:
         source.add_all(everything())
-        assert write_file(all_documents(source, has_trials=True), path).total() == 6
+        assert write_file(all_documents(source, has_trials=True), path).total() == 7
         assert list(tmp_path.glob("*.part")) == []
         with open_store(tmp_path / "other.sqlite") as target:
             found = import_entries(target, read_file(path), pytest.fail)
-            assert found.n_new == Counter(record=3, peaks=1, trial=2)
+            assert +found.n_new == Counter(record=3, peaks=1, trial=2, plan=1)
             again = import_entries(target, read_file(path), pytest.fail)
             assert (again.n_read, again.n_new.total()) == (found.n_read, 0)
             assert content(target) == content(source)
@@ -187,7 +202,7 @@ def test_a_forged_id_is_not_taken(
     source, target = make_sql_store(), make_sql_store()
     source.add_all([make_record(0), make_record(1)])
     forged = hashlib.sha256(text.encode()).hexdigest()
-    with source._engine.begin() as connection:
+    with source.transactions.engine.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE records SET id = ?, document = ? WHERE id = ?",
             (forged, text, make_record(0).id),

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from feinsum.db.exchange import Bad, line_schema, lines, read_lines, write_lines
+from feinsum.db.exchange import Bad, files, line_schema, read_lines, write_lines
 from feinsum.errors import InvalidRecordError, SchemaVersionError
 from feinsum.records import Document, kind_of, to_json
+from feinsum.records.document import digest_of, to_text
 from tests.db.factories import make_peaks, make_record, make_trial, tuning_records
 from tests.db.golden_schema import GOLDEN, schema_text
 
@@ -81,10 +82,10 @@ def test_every_line_is_valid_under_the_schema(given_documents: list[Document]) -
     [
         ({"kind": "record", "more": 1}, "more"),
         ({"kind": "pickle"}, "kind"),
-        ({"id": 3}, "record.id"),
-        ({"id": "../../etc/passwd"}, "record.id"),
-        ({"document": None}, "record.document"),
-        ({"document": json.loads(to_json(make_peaks()))}, "record.document.workload"),
+        ({"id": 3}, "content id"),
+        ({"id": "../../etc/passwd"}, "content id"),
+        ({"document": None}, "content id"),
+        ({"document": json.loads(to_json(make_peaks()))}, "content id"),
     ],
 )
 def test_what_the_schema_refuses_is_refused(
@@ -104,18 +105,28 @@ def replaced(old: str, new: str) -> bytes:
     return line.replace(old, new).encode() + b"\n"
 
 
+def renamed(old: str, new: str) -> bytes:
+    """The same under the id of the changed text."""
+    line = json.loads(replaced(old, new))
+    line["id"] = digest_of(to_text(line["document"]))
+    return json.dumps(line).encode() + b"\n"
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         (replaced('"n":0', '"n":1'), "content id"),
-        (replaced('"n_warmup":1', '"n_warmup":true'), "n_warmup"),
-        (replaced('"n_warmup":1', '"n_warmup":' + "9" * 20), "n_warmup"),
-        (replaced('"n_warmup":1', '"n_warmup":' + "9" * 10_000), "n_warmup|JSON"),
-        (replaced("0.001,", "NaN,"), "samples_s|JSON"),
-        (replaced("0.001,", "1e999,"), "samples_s|JSON"),
-        (replaced("0.001,", "-1.0,"), "samples_s"),
-        (replaced('"driver_version"', '"path":"/bin/sh","driver_version"'), "path"),
-        (replaced('"lanes":8', '"lanes":{"a":8}'), "lanes"),
+        (renamed('"n_warmup":1', '"n_warmup":true'), "n_warmup"),
+        (renamed('"n_warmup":1', '"n_warmup":' + "9" * 20), "n_warmup"),
+        (replaced('"n_warmup":1', '"n_warmup":' + "9" * 10_000), "JSON"),
+        (replaced("0.001,", "NaN,"), "JSON"),
+        (replaced("0.001,", "1e999,"), "JSON"),
+        (renamed("0.001,", "-1.0,"), "samples_s"),
+        (
+            renamed('"driver_version"', '"a":"/bin/sh","driver_version"'),
+            "environment.a",
+        ),
+        (renamed('"lanes":8', '"lanes":{"a":8}'), "lanes"),
         (pickle.dumps(make_peaks()).replace(b"\n", b" ") + b"\n", "JSON"),
         (b"[" * 100_000 + b"\n", "JSON"),
         (b'"\xff\xfe"\n', "JSON|line"),
@@ -157,13 +168,13 @@ def test_a_line_of_100_megabytes_is_not_read_into_memory() -> None:
     stream: Any = Endless(100 * 2**20)
     with pytest.raises(InvalidRecordError, match=r"line 1.*longer than"):
         list(read_lines(stream))
-    assert stream.largest == lines.LINE_BYTES + 1
+    assert stream.largest == files.LINE_BYTES + 1
     assert stream.left == 0
 
 
 def test_a_long_line_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line after it is read."""
-    monkeypatch.setattr(lines, "LINE_BYTES", 3000)
+    monkeypatch.setattr(files, "LINE_BYTES", 3000)
     problem, document = read(
         HEADER + b"x" * 10_000 + b"\n" + written(make_record())[49:]
     )

@@ -83,9 +83,9 @@ def table(path: Path, **changes: list[Any]) -> Path:
         ("kind", None, "kind None"),
         ("kind", "trial", "not a valid Trial"),
         ("id", "0" * 64, "content id"),
-        ("id", None, "with an id"),
+        ("id", None, "content id"),
         ("document", "{}", "content id"),
-        ("document", None, "with an id"),
+        ("document", None, "content id"),
     ],
 )
 def test_a_hostile_row_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,21 +10,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feinsum.db import SqlStore
 from feinsum.db.exchange import (
-    all_documents,
-    audit,
-    compare,
-    import_entries,
     merge,
-    sign_facts,
 )
-from feinsum.db.exchange.lines import read_lines, write_lines
-from feinsum.db.exchange.parquet import read_parquet, write_parquet
 from feinsum.errors import ImplausibleError
 from feinsum.records import (
     InMemoryStore,
     RetractionQuery,
     check_plausible,
-    refusals,
+    judge,
 )
 from feinsum.records.signature import public_key_of, sign, why_untrusted
 from tests.db.factories import make_plan, make_plan_record, make_record
@@ -47,39 +39,6 @@ def make_store(request: pytest.FixtureRequest) -> Callable[[], SqlStore]:
 
 def held(store):
     return list(store.documents("plan"))
-
-
-def test_a_merge_is_a_union(make_store):
-    """A ∪ b = b ∪ a, (a ∪ b) ∪ c = a ∪ (b ∪ c), a ∪ a = a, for plans as for facts."""
-    parts = [RECORDS[:2], RECORDS[1:3], RECORDS[3:]]
-
-    def united(*order):
-        store = make_store()
-        for part in order:
-            source = InMemoryStore()
-            source.add_all([make_record(), *parts[part]])
-            merge(store, source)
-        return store
-
-    expected = sorted(RECORDS, key=lambda record: record.id)
-    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 0, 2, 1)):
-        assert held(united(*order)) == expected
-    assert all(one.is_empty for one in compare(united(0, 1, 2), united(2, 1, 0)))
-
-
-@pytest.mark.parametrize(
-    ("write", "read"), [(write_lines, read_lines), (write_parquet, read_parquet)]
-)
-def test_files_bring_plans_back(make_store, write, read):
-    """Lines and tables have all that a database has of them."""
-    one, other = make_store(), make_store()
-    one.add_all(RECORDS)
-    stream = io.BytesIO()
-    assert write(all_documents(one, has_trials=False), stream) == {"plan": 4}
-    stream.seek(0)
-    assert import_entries(other, read(stream), pytest.fail).n_new["plan"] == 4
-    assert held(other) == held(one)
-    assert one.info().n_plans == 4
 
 
 def test_plans_are_retracted_like_facts(make_store):
@@ -105,25 +64,19 @@ def test_plans_are_retracted_like_facts(make_store):
     assert held(store) == []
 
 
-def test_signed_plans_take_the_place_of_unsigned_ones(make_store):
-    """Each is there once, signed; what a signature covers cannot be changed."""
-    store = make_store()
-    store.add_all(RECORDS)
-    done = sign_facts(store, KEY, is_dry_run=False)
-    assert (done.n_records, done.n_signed) == (4, 4)
-    assert sign_facts(store, KEY, is_dry_run=False).n_signed == 0
-    expected = {sign(one, KEY).id for one in RECORDS}
-    assert {one.id for one in held(store)} == expected
+def test_a_signature_covers_a_plan():
+    """What it covers cannot be changed, and the signed plan is as plausible."""
     trusted = {public_key_of(KEY)}
-    for one in held(store):
-        assert why_untrusted(one, trusted) == ""
-        assert not refusals(one)
-        faster = replace(one, samples_s=tuple(s / 2 for s in one.samples_s))
+    for record in RECORDS:
+        signed = sign(record, KEY)
+        assert why_untrusted(signed, trusted) == ""
+        assert not judge(signed)
+        faster = replace(signed, samples_s=tuple(s / 2 for s in signed.samples_s))
         assert "is not that of" in why_untrusted(faster, trusted)
 
 
 def test_what_was_made_up_comes_into_no_database():
-    """Neither by a merge nor by a file; of one that has it, an audit says so."""
+    """Neither by a merge nor by a file."""
     with pytest.raises(ImplausibleError, match=r"\[counts\]"):
         check_plausible(FAKE)
     source, target = InMemoryStore(), InMemoryStore()
@@ -132,5 +85,3 @@ def test_what_was_made_up_comes_into_no_database():
     assert merge(target, source, on_bad=left_out.append)["plan"] == 1
     assert held(target) == [RECORDS[1]]
     assert len(left_out) == 1
-    (odd,) = audit(source)
-    assert (odd.kind, odd.id, odd.is_refused) == ("plan", FAKE.id, True)

@@ -7,15 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import LayeredStore, SqlStore, open_store
 from feinsum.db.exchange import (
     all_documents,
     collect_garbage,
-    compare,
     find_garbage,
     import_entries,
     merge,
@@ -34,17 +31,12 @@ from feinsum.records import (
     LookUp,
     Retraction,
     RetractionQuery,
-    TuningRecord,
-    from_json,
-    to_json,
 )
-from tests.db.contract import released
 from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_peaks,
     make_record,
-    tuning_records,
 )
 
 MakeStore = Callable[[], InMemoryStore | SqlStore]
@@ -54,37 +46,6 @@ AT = "2026-02-01T09:00:00+00:00"
 
 def retraction(document: str, reason: str = "a wrong clock") -> Retraction:
     return Retraction(document, reason, "ann", AT)
-
-
-few_facts = st.lists(tuning_records(), max_size=5)
-doubts = st.lists(
-    st.builds(
-        retraction,
-        tuning_records().map(lambda record: record.id),
-        st.sampled_from(["a wrong clock", "é 'quoted'"]),
-    ),
-    max_size=4,
-)
-stores = st.tuples(few_facts, doubts)
-
-
-def filled(make: MakeStore, content: tuple[list, list]) -> InMemoryStore | SqlStore:
-    store = make()
-    facts, retractions = content
-    store.add_all([*facts, *retractions])
-    return store
-
-
-def united(make: MakeStore, *sources) -> InMemoryStore | SqlStore:
-    target = make()
-    for source in sources:
-        merge(target, source)
-    return target
-
-
-def content(store) -> tuple[list[TuningRecord], list[str]]:
-    """What a store answers, and what it retracts."""
-    return list(store.records()), list(store.ids("retraction"))
 
 
 def query(**given) -> RetractionQuery:
@@ -130,59 +91,6 @@ def test_limits_of_devices_are_retracted(make_store: MakeStore) -> None:
         store.add(retraction(new.id))
         assert store.peaks(make_device().id) == old
         assert list(store.documents("peaks")) == [old]
-
-
-@given(one=stores, two=stores)
-def test_merging_commutes(one: tuple, two: tuple) -> None:
-    """A ∪ b = b ∪ a: the facts of both but for what either of them retracts."""
-    check_union(InMemoryStore, one, two)
-
-
-@given(one=stores, two=stores, three=stores)
-def test_merging_associates(one: tuple, two: tuple, three: tuple) -> None:
-    """(a ∪ b) ∪ c = a ∪ (b ∪ c)."""
-    make = InMemoryStore
-    a, b, c = (filled(make, given) for given in (one, two, three))
-    left = united(make, united(make, a, b), c)
-    right = united(make, a, united(make, b, c))
-    assert content(left) == content(right)
-
-
-@given(one=stores)
-def test_merging_is_idempotent(one: tuple) -> None:
-    """A ∪ a = a, and an export of a is a."""
-    make = InMemoryStore
-    a = filled(make, one)
-    assert content(united(make, a, a)) == content(a)
-    copy = make()
-    copy.add_all(all_documents(a, has_trials=True))
-    assert content(copy) == content(a)
-    assert all(found.is_empty for found in compare(a, copy))
-
-
-@settings(
-    max_examples=3,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(one=stores, two=stores)
-def test_databases_are_united_likewise(
-    make_store: MakeStore, one: tuple, two: tuple
-) -> None:
-    """In SQLite and in PostgreSQL as in memory."""
-    with released(make_store) as make:
-        check_union(make, one, two)
-
-
-def check_union(make: MakeStore, one: tuple, two: tuple) -> None:
-    a, b = filled(make, one), filled(make, two)
-    merge(a, b)
-    merge(b, filled(InMemoryStore, one))
-    union = content(a)
-    assert union == content(b)
-    retracted = {r.document for r in one[1] + two[1]}
-    facts = {r.id for r in one[0] + two[0]} - retracted
-    assert [record.id for record in union[0]] == sorted(facts)
 
 
 def test_a_merge_does_not_bring_back(make_sql_store: Callable[[], SqlStore]) -> None:
@@ -236,12 +144,6 @@ def test_odd_retractions_are_refused(store: SqlStore, changes: dict[str, str]) -
     with pytest.raises(InvalidRecordError):
         store.add(odd)
     assert list(store.ids("retraction")) == []
-
-
-def test_a_retraction_reads_back() -> None:
-    """Its text is the same everywhere, and names it."""
-    one = retraction("0" * 64)
-    assert from_json(Retraction, to_json(one)) == one
 
 
 def test_the_first_look_writes_nothing(store: SqlStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.db.sql.failures import MAX_WAIT_S, LostConnectionError, RetryPolicy
+from feinsum.db.sql.engine import MAX_WAIT_S, LostConnectionError, RetryPolicy
 
 
 class Clock:
@@ -36,7 +36,7 @@ class Server:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("feinsum.db.sql.failures.time", clock)
+    monkeypatch.setattr("feinsum.db.sql.engine.time", clock)
     return clock
 
 

@@ -33,9 +33,9 @@ def test_facts_are_counted(
     )
     for make in (make_sql_store, make_postgresql_store):
         store = make()
-        assert store.statistics().newest is None
+        assert store.stats().newest is None
         store.add_all([make_record(0), make_record(1), later, make_trial()])
-        found = store.statistics()
+        found = store.stats()
         first = datetime(2025, 1, 31, 12, tzinfo=UTC)
         last = datetime(2026, 2, 3, 2, 5, 6, tzinfo=UTC)
         platform = make_device().platform

@@ -16,7 +16,6 @@ from sqlalchemy.exc import IntegrityError
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, default_location, open_store
-from feinsum.db.sql import StoreInfo
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.tables import EnvironmentRow
 from feinsum.errors import (
@@ -44,7 +43,7 @@ def run_sql(database: Path, *statements: str) -> None:
 
 
 def pragma(store: SqlStore, name: str) -> object:
-    with store._engine.connect() as connection:
+    with store.transactions.engine.connect() as connection:
         return connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
 
 
@@ -100,7 +99,7 @@ def test_foreign_keys_are_checked(database: Path) -> None:
     with (
         open_store(database) as store,
         pytest.raises(IntegrityError, match="FOREIGN KEY"),
-        store._engine.begin() as connection,
+        store.transactions.engine.begin() as connection,
     ):
         connection.exec_driver_sql(
             "INSERT INTO environments VALUES ('e', 'no-such-device', '', '')"
@@ -138,26 +137,18 @@ def test_an_environment_is_stored_as_its_own_text() -> None:
     assert row["id"] == content_id(environment)
 
 
-def test_info_counts(filled_database: Path) -> None:
+def test_stats_count(filled_database: Path) -> None:
     """The numbers of the store are those of its content."""
     with open_store(filled_database) as store:
         store.add(make_record(0, workload=WorkloadKey("another")))
         for trial in (make_trial(), make_trial(status="trial-crashed")):
             store.add(trial)
-        info = store.info()
-    assert info == StoreInfo(
-        location=str(filled_database),
-        schema_version="0011",
-        n_records=4,
-        n_workloads=2,
-        n_devices=1,
-        n_trials=2,
-        n_retractions=0,
-        n_plans=0,
-        size_bytes=info.size_bytes,
-        is_read_only=False,
-    )
-    assert info.size_bytes == filled_database.stat().st_size
+        stats = store.stats()
+    assert (stats.location, stats.schema_version) == (str(filled_database), "0011")
+    assert (stats.n_records, stats.n_workloads, stats.n_devices) == (4, 2, 1)
+    assert (stats.n_trials, stats.n_retractions, stats.n_plans) == (2, 0, 0)
+    assert not stats.is_read_only
+    assert stats.size_bytes == filled_database.stat().st_size
 
 
 @pytest.mark.parametrize(

@@ -7,26 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feinsum.db import LayeredStore, open_store
-from feinsum.db.exchange import (
-    all_documents,
-    back_up_store,
-    find_garbage,
-    plan_rekey,
-    rekey,
-    sign_facts,
-)
+from feinsum.db.exchange import all_documents, back_up_store, find_garbage, rekey
 from feinsum.db.server import Receipt, ServingStore, open_serving_store
-from feinsum.db.sql.retracting import OWNER
+from feinsum.db.sql.trust import OWNER
 from feinsum.records import InMemoryStore, RetractionQuery, untrusted
 from tests.db.factories import (
     make_peaks,
     make_plan_record,
     make_record,
 )
-from tests.db.rekeyable import older_facts
+from tests.db.test_rekeying import older_facts
 
 FACT, OTHER = make_record(0), make_record(1)
 
@@ -152,20 +144,9 @@ def test_lies_make_no_honest_fact_garbage(store: ServingStore) -> None:
 def test_a_rekeyed_fact_has_the_senders_of_the_old_one(store: ServingStore) -> None:
     """It is no more trusted than before, and goes with what its recorder sent."""
     store.receive(OLD, "eve")
-    rekey(store, plan_rekey(store))
+    rekey(store)
     (new,) = (one for one in store.records() if one.id != OLD.id)
     assert not store.trust(new.id).is_trusted
     assert [one.recorder for one in store.trust(new.id).recordings] == ["eve"]
     found = store.retract(RetractionQuery(recorders=("eve",)))
     assert {one.id for one in found.suspects} == {OLD.id, new.id}
-
-
-def test_nobody_signs_what_others_sent(store: ServingStore) -> None:
-    """Only trusted facts, of plans too."""
-    store.add(FACT)
-    store.receive(OTHER, "eve")
-    store.receive(make_plan_record(), "eve")
-    key = Ed25519PrivateKey.generate()
-    done = sign_facts(store, key, is_dry_run=False)
-    assert (done.n_records, done.n_signed) == (1, 1)
-    assert OTHER.id in {one.id for one in store.records()}

@@ -134,8 +134,8 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
         ("postgresql://user:secret@host:port/facts", "not well formed"),
         ("nonsense://", "not (well formed|supported)"),
         ("postgresql+nonsense://user:secret@host/facts", "not supported"),
-        ("bad\0name", "not the path"),
-        ("sqlite:///bad\0name", "not the path"),
+        ("bad\0name", "null byte; give another path"),
+        ("sqlite:///bad\0name", "null byte; give another path"),
         ("x" * 5000, "as the path of a database.*too long"),
         ("sqlite:///" + "x" * 5000, "as the path of a database.*too long"),
         ("x" * 300 + "/facts.sqlite", "too long"),
@@ -210,7 +210,7 @@ def test_read_only_by_wish(filled_database: Path, form: str) -> None:
     location = form.format(filled_database)
     with open_store(location, is_read_only="mode" not in form) as store:
         assert len(store.query(WORKLOAD)) == len(store) == 3
-        assert store.info().is_read_only
+        assert store.stats().is_read_only
         with pytest.raises(StoreUnavailableError, match=r"read-only.*permission"):
             store.add(make_record(9))
 
@@ -251,7 +251,7 @@ def test_folder_without_write_permission(public_folder: Path) -> None:
     public_folder.chmod(0o555)
     with unprivileged():
         with open_store(database) as store:
-            assert store.info().is_read_only
+            assert store.stats().is_read_only
             assert store.get(make_record().id) == make_record()
             with pytest.raises(StoreUnavailableError, match="read-only"):
                 store.add(make_record(1))

@@ -38,7 +38,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     database = str(tmp_path / "facts.sqlite")
     if request.param == "postgresql":
         make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
-        database = make()._location.url.render_as_string(hide_password=False)
+        database = make().location.url.render_as_string(hide_password=False)
     with world_of(database, tmp_path) as found:
         yield found
 

@@ -11,7 +11,7 @@ from feinsum import array, einsum, generate_loopy
 from feinsum.db import HttpStore
 from feinsum.db.address import address_of
 from feinsum.db.remote import open_remote
-from feinsum.db.remote.breaker import Breaker
+from feinsum.db.remote.cache import Breaker
 from feinsum.memory import fresh_memory
 from feinsum.records import LookUp, TransformSpec
 from feinsum.retrieval import look_up, request, retrieve, search

@@ -12,6 +12,7 @@ import pytest
 from feinsum.db import HttpStore, SqlStore, open_store
 from feinsum.db.exchange import merge
 from feinsum.db.remote import open_remote
+from feinsum.db.remote.client import Client
 from feinsum.db.server import open_serving_store
 from feinsum.errors import NotAuthenticatedError, NotPermittedError, RecordNotFoundError
 from feinsum.memory import fresh_memory
@@ -65,8 +66,8 @@ class Team:
 
     def store(self, name: str) -> HttpStore:
         store = HttpStore.at(self.server.url)
-        client = replace(store._client, key=self.secrets[name] if name else None)
-        return HttpStore(client)
+        key = self.secrets[name] if name else None
+        return HttpStore(Client(store.client.address, key))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -75,7 +76,7 @@ def team(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Team]:
     location = str(tmp_path / "facts.sqlite")
     if request.param == "postgresql":
         make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
-        location = make()._location.url.render_as_string(hide_password=False)
+        location = make().location.url.render_as_string(hide_password=False)
     secrets = {}
     with open_serving_store(location) as store:
         for name, scope in (("ci", "record"), ("leaked", "record"), ("ann", "admin")):

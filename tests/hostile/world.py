@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from feinsum.canonical import WorkloadKey
-from feinsum.db.remote.documents import valid_records
+from feinsum.db.remote.best import valid_documents
 from feinsum.db.server import ApiKey, open_serving_store
 from feinsum.records import (
     Device,
@@ -143,7 +142,9 @@ class World:
         """Those of the answer; a client tries the one first that it says is first."""
         answer = self._answer(workload, device, policy)
         assert answer["slower"] == []
-        records = valid_records(answer["facts"], WorkloadKey(workload))
+        records = cast(
+            list[TuningRecord], valid_documents("record", answer["facts"], workload)
+        )
         match = best_match(records, make_environment(device), policy)
         recipes = list(dict.fromkeys(str(record.spec) for record in records))
         assert str(match.ranking[0].spec) == recipes[0]

@@ -8,11 +8,10 @@ from functools import cached_property
 
 import pytest
 
-from feinsum.db.exchange import lines, merging, parquet
+from feinsum.db.exchange import files, merging
 from feinsum.db.sql.rows import TABLES
-from feinsum.records import KINDS, InMemoryStore, Kind, kind_of
+from feinsum.records import KINDS, InMemoryStore, Kind, judge, kind_of
 from feinsum.records.document import STRICT, content_id
-from feinsum.records.plausibility import judge
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ def notes(monkeypatch):
     """A kind that is nothing but an entry."""
     kind = Kind(Note, "A note.", "written_at", lambda _note: None)
     monkeypatch.setitem(KINDS, "note", kind)
-    monkeypatch.setattr(lines, "_LINE", lines._line_type())
 
 
 def test_every_table_by_kind_has_every_kind():
@@ -61,10 +59,10 @@ def test_a_new_kind_is_kept_written_read_and_judged(notes):
     assert list(store.documents("note")) == [NOTE]
     assert list(store.ids("note")) == [NOTE.id]
     text = io.BytesIO()
-    assert lines.write_lines([NOTE], text) == {"note": 1}
+    assert files.write_lines([NOTE], text) == {"note": 1}
     text.seek(0)
-    assert list(lines.read_lines(text)) == [("line 2", NOTE)]
-    assert "note" in lines.line_schema()["discriminator"]["mapping"]
+    assert list(files.read_lines(text)) == [("line 2", NOTE)]
+    assert "note" in files.line_schema()["discriminator"]["mapping"]
     assert judge(NOTE) == ()
     late = replace(NOTE, written_at="9999-01-01T00:00:00+00:00")
     assert [finding.code for finding in judge(late)] == ["future"]
@@ -74,6 +72,6 @@ def test_a_new_kind_goes_through_parquet(notes):
     """Columns of recipes and devices are empty."""
     pytest.importorskip("pyarrow")
     stream = io.BytesIO()
-    parquet.write_parquet([NOTE], stream)
+    files.write_parquet([NOTE], stream)
     stream.seek(0)
-    assert list(parquet.read_parquet(stream)) == [("row 1", NOTE)]
+    assert list(files.read_parquet(stream)) == [("row 1", NOTE)]

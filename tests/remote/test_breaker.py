@@ -7,7 +7,7 @@ import time
 import pytest
 
 from feinsum.db.address import address_of
-from feinsum.db.remote.breaker import PAUSE_S, Breaker
+from feinsum.db.remote.cache import PAUSE_S, Breaker
 from tests.remote.conftest import forget
 
 HERE = address_of("https://facts.example/team")

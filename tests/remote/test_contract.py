@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
 
 from feinsum.db import HttpStore
-from feinsum.db.remote.wire import ExchangeLimits
+from feinsum.db.remote.client import Client, ExchangeLimits
 from feinsum.errors import ServiceError
 from feinsum.records import Retraction, Store
 from tests.db.contract import FactStoreContract, MakeStore, PlansContract
@@ -53,7 +52,7 @@ class TestHttpStore(FactStoreContract, PlansContract):
             def make() -> HttpStore:
                 leases = stack.enter_context(ExitStack())
                 plain = leases.enter_context(leased_store(service))
-                store = LeasedStore(replace(plain._client, limits=VERY_PATIENT))
+                store = LeasedStore(Client(plain.client.address, limits=VERY_PATIENT))
                 store.leases = leases
                 return store
 

@@ -172,10 +172,13 @@ def test_no_answer_is_kept_for_ever(age, monkeypatch):
 
 def _asked(server):
     from feinsum.db.address import address_of
-    from feinsum.db.remote.best import best_of as ask
+    from feinsum.db.remote.best import request_best
     from feinsum.db.remote.client import Client
 
-    return ask(Client(address_of(server.url)), LookUp({KEY: ""})).values()
+    look_up = LookUp({KEY: ""})
+    return [
+        answer for _, answer in request_best(Client(address_of(server.url)), look_up)
+    ]
 
 
 BATCHES = {

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from feinsum.cache import default_cache
 from feinsum.canonical import WorkloadKey
 from feinsum.db import HttpStore, open_store, opened_store, states_of
-from feinsum.db.remote import answer_cache, breaker, layer, open_remote
+from feinsum.db.address import remote_url
+from feinsum.db.remote import cache, layer, open_remote
 from feinsum.db.server import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import LookUp, MatchLevel, best_match, to_json
@@ -67,7 +69,7 @@ def clock(monkeypatch):
             return self.now
 
     found = Clock()
-    for module in (breaker, layer, answer_cache):
+    for module in (cache, layer):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -103,14 +105,14 @@ def test_an_old_answer_is_confirmed_and_not_sent_again(service, clock):
     forget()
     assert ask() == {WORKLOAD: (GOOD,)}
     assert len(service.requests) == 2
-    HttpStore.at(layer.remote_url()).add(make_record(1))
+    HttpStore.at(remote_url()).add(make_record(1))
     clock.now += 61
     assert {r.id for r in ask()[WORKLOAD]} == {GOOD.id, make_record(1).id}
 
 
 def test_a_cached_answer_says_what_is_trusted(service):
     """In this process, and in the next one, which reads it from disk."""
-    with open_store(service.path(layer.remote_url())) as owned:
+    with open_store(service.path(remote_url())) as owned:
         owned.add(make_record(1))
     for _ in range(3):
         marks = {record.id: record.is_trusted for record in ask()[WORKLOAD]}
@@ -122,9 +124,9 @@ def test_a_cached_answer_says_what_is_trusted(service):
 def test_plans_of_the_untrusted_are_not_asked_for(service):
     """They would be of no use, and could be any number."""
     record = make_plan_record()
-    assert HttpStore.at(layer.remote_url()).add(record)
+    assert HttpStore.at(remote_url()).add(record)
     assert open_remote().plans(record.workload) == ()
-    with open_serving_store(service.path(layer.remote_url())) as owned:
+    with open_serving_store(service.path(remote_url())) as owned:
         owned.add(record)
     assert open_remote().plans(record.workload) == (record,)
 
@@ -133,7 +135,7 @@ def test_an_old_miss_is_asked_for_again(service, clock):
     """When a minute has gone, facts that came meanwhile are found."""
     assert ask(BOTH) == {WORKLOAD: (GOOD,), OTHER: ()}
     found = make_record(workload=OTHER)
-    HttpStore.at(layer.remote_url()).add(found)
+    HttpStore.at(remote_url()).add(found)
     assert ask(BOTH)[OTHER] == ()
     clock.now += 61
     assert ask(BOTH)[OTHER] == (found,)
@@ -298,8 +300,8 @@ def test_damage_on_disk_is_an_answer_that_is_not_there(service, tmp_path):
 )  # fmt: skip
 def test_what_is_signed_and_still_no_answer_is_none(service, content):
     """What is read from disk is checked as what is sent."""
-    kept = answer_cache.AnswerCache(open_remote().address, HERE)
-    kept._cache.write(kept._name(WORKLOAD), content)
+    kept = cache.AnswerCache(open_remote().address, HERE)
+    default_cache().write(kept.name_of(WORKLOAD), content)
     assert ask() == {WORKLOAD: (GOOD,)}
 
 

@@ -12,7 +12,7 @@ import tracemalloc
 import pytest
 
 from feinsum.db.address import address_of
-from feinsum.db.remote.wire import ExchangeLimits, HttpRequest, exchange
+from feinsum.db.remote.client import ExchangeLimits, HttpRequest, exchange
 from feinsum.errors import StoreUnavailableError
 from tests.remote import chaos as c
 from tests.remote.chaos import chaos

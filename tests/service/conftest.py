@@ -33,7 +33,7 @@ def any_location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "facts.sqlite")
     make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
-    return make()._location.url.render_as_string(hide_password=False)
+    return make().location.url.render_as_string(hide_password=False)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ READ_ONLY = " -cdefault_transaction_read_only=on"
 
 def test_a_replica_answers_and_takes_nothing(serve, make_postgresql_store, caplog):
     """Look-ups and keys are as in the first one; what is to be kept is refused."""
-    first = make_postgresql_store()._location.url
+    first = make_postgresql_store().location.url
     options = first.query["options"]
     replica = first.update_query_dict({"options": options + READ_ONLY})
     writer, reader = (

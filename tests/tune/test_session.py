@@ -12,7 +12,7 @@ import pytest
 
 from feinsum import query
 from feinsum.db import open_store
-from feinsum.db.exchange import plan_rekey, rekey
+from feinsum.db.exchange import rekey
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.tuning import IsolatedBench, TrialOutcome, make_problem, tune_einsum
@@ -287,11 +287,11 @@ def test_a_spent_budget_begins_one_trial_however_many_machines_there_are():
     assert len(list(session.run())) == 1
 
 
-def test_trials_of_an_older_version_are_known_after_rekeying():
+def test_trials_of_an_older_version_are_known_after_rekeying(tmp_path):
     """Where the einsum has the same text now; not before, and not by another text."""
     problem = make_problem(LITERAL)
     present = trial_of("odd_right", 4)
-    store = InMemoryStore()
+    store = open_store(tmp_path / "facts.sqlite")
     store.add(replace(present, workload=older_key(present.workload_text)))
     store.add(
         replace(
@@ -301,6 +301,6 @@ def test_trials_of_an_older_version_are_known_after_rekeying():
         )
     )
     assert find_trials(store, problem, environment()) == []
-    rekey(store, plan_rekey(store))
+    rekey(store)
     assert len(store.trials(problem.form.key)) == 2
     assert find_trials(store, problem, environment()) == [present]

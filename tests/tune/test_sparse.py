@@ -11,7 +11,7 @@ import pytest
 from feinsum import call_einsum, canonicalize, query, record_facts
 from feinsum.calling.kernel_cache import Calls
 from feinsum.db import open_store
-from feinsum.db.exchange.lines import read_lines, write_lines
+from feinsum.db.exchange.files import read_lines, write_lines
 from feinsum.errors import FeinsumWarning, InvalidEinsumError, RecordNotFoundError
 from feinsum.ir import generalize
 from feinsum.measure import open_device

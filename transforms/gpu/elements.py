@@ -42,7 +42,13 @@ from feinsum.transforms.gpu.cost import (
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    register,
+    starting_with,
+)
 from feinsum.transforms.roles import (
     element_indices,
     has_real_dtype,
@@ -398,7 +404,7 @@ def space(workload: Workload) -> Space | None:
         ]
         return [start for start in tried if constraint(start) is None]
 
-    return Space(table, constraint, starts, proposes_all=True)
+    return starting_with(Space(table, constraint), starts)
 
 
 def _excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:

@@ -411,7 +411,7 @@ def space(workload: Workload) -> Space | None:
         return None
     plans = [MatrixRoles.of(einsum, einsum.extents, n) for n in range(3)]
     stacked = tuple(n for n, plan in enumerate(plans) if plan is not None)
-    return Space({"stacked": stacked}, proposes_all=True)
+    return Space({"stacked": stacked})
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

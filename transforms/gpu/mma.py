@@ -48,7 +48,14 @@ from feinsum.transforms.primitives.multiply_fragments import (
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.primitives.store_pair import STORES
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    choices,
+    register,
+    starting_with,
+)
 from feinsum.transforms.roles import number, reuse, volume
 
 NAMES = (
@@ -249,9 +256,8 @@ def space(workload: Workload) -> Space | None:
         ]
         return suited(workload, NAMES, tried, _constraint)
 
-    def proposals() -> Iterable[Parameters]:
-        yield from starts()
-        yield from choices(
+    def others() -> Iterable[Parameters]:
+        return choices(
             {
                 **table,
                 "depth": (16,),
@@ -263,7 +269,8 @@ def space(workload: Workload) -> Space | None:
             }
         )
 
-    return Space(table, partial(_constraint, workload), starts, proposals)
+    points = Space(table, partial(_constraint, workload))
+    return starting_with(points, starts, others)
 
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:

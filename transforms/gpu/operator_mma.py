@@ -25,7 +25,14 @@ from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorTiles, Steps
 from feinsum.transforms.gpu.tiles import GPUS, is_double
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    choices,
+    register,
+    starting_with,
+)
 from feinsum.transforms.roles import element_indices, text
 
 
@@ -126,14 +133,11 @@ def space(workload: Workload) -> Space | None:
         ]
         return [start for start in tried if constraint(start) is None]
 
-    def proposals() -> Iterable[Parameters]:
-        yield from starts()
+    def others() -> Iterable[Parameters]:
         # with more terms an instruction, more zeros are multiplied at the end of a sum
-        yield from choices(
-            {**table, "terms": (4,), "turns": (4, 7, 10), "ahead": (True,)}
-        )
+        return choices({**table, "terms": (4,), "turns": (4, 7, 10), "ahead": (True,)})
 
-    return Space(table, constraint, starts, proposals)
+    return starting_with(Space(table, constraint), starts, others)
 
 
 def _excess(tiles: OperatorTiles) -> str | None:

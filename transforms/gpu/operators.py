@@ -46,7 +46,13 @@ from feinsum.transforms.gpu.operator_steps import Steps
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    register,
+    starting_with,
+)
 from feinsum.transforms.roles import (
     element_indices,
     has_real_dtype,
@@ -424,7 +430,7 @@ def space(workload: Workload) -> Space | None:
         ]
         return [start for start in tried if constraint(start) is None]
 
-    return Space(table, constraint, starts, proposes_all=True)
+    return starting_with(Space(table, constraint), starts)
 
 
 def _excess(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> str | None:

@@ -33,7 +33,14 @@ from feinsum.transforms.gpu.tiled_product import TiledProduct, TileSizes, tiled_
 from feinsum.transforms.gpu.tiles import GPUS, Items, Points, has_plain_dtype
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    choices,
+    register,
+    starting_with,
+)
 from feinsum.transforms.roles import number, reuse
 
 NAMES = ("across", "along", "depth", "columns", "rows", "stages", "copies")
@@ -181,13 +188,13 @@ def space(workload: Workload) -> Space | None:
     def starts() -> tuple[Parameters, ...]:
         return suited(workload, NAMES, h.PRODUCT_STARTS, _constraint)
 
-    def proposals() -> Iterable[Parameters]:
-        yield from starts()
+    def others() -> Iterable[Parameters]:
         # millions of choices: the cost of the others hardly differs from these
         fewer = {**table, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
-        yield from choices(fewer)
+        return choices(fewer)
 
-    return Space(table, partial(_constraint, workload), starts, proposals)
+    points = Space(table, partial(_constraint, workload))
+    return starting_with(points, starts, others)
 
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:

@@ -145,7 +145,7 @@ def space(workload: Workload) -> Space | None:
     if not fits or output_and_sum(einsum, einsum.extents) is None:
         return None
     table = {"items": (256, 128, 512), "parts": (128, 32, 512, 8)}
-    return Space(table, proposes_all=True)
+    return Space(table)
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

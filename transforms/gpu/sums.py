@@ -174,7 +174,7 @@ def _space(
         return None
 
     table: Table = {"summed": tuple(summed), "items": items, name: sums}
-    return Space(table, constraint, proposes_all=True)
+    return Space(table, constraint)
 
 
 def cost_of_rows(

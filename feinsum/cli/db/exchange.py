@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,12 @@ from feinsum.cli.shared.options import (
     WithImplausible,
     WithoutRetractions,
 )
-from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
+from feinsum.cli.shared.output import (
+    ID_LENGTH,
+    print_document,
+    print_json,
+    print_table,
+)
 from feinsum.cli.shared.progress import counted, counting
 
 if TYPE_CHECKING:
@@ -33,7 +37,6 @@ Examples:
   feinsum db export facts.jsonl --with-trials
   feinsum db export - | gzip > facts.jsonl.gz
   feinsum db export facts.parquet
-  feinsum db export --kernel-tuner results
 """
 
 IMPORT_EXAMPLES = """\b
@@ -55,19 +58,11 @@ def export(
         typer.Argument(
             metavar="FILE|-",
             help="Output file: JSON Lines, or Parquet if it ends in .parquet; - for "
-            "standard output; a folder with --kernel-tuner.",
+            "standard output.",
             show_default=False,
         ),
     ],
     trials: Trials = False,
-    t4: Annotated[
-        bool,
-        typer.Option(
-            "--kernel-tuner",
-            help="Write Kernel Tuner's T4 format to a folder, one file per workload "
-            "and environment.",
-        ),
-    ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,13 +74,11 @@ def export(
     from feinsum.db.exchange import all_documents
 
     # Standard output holds the documents, so that nothing else may be printed there.
-    if file == STREAM and (as_json or t4):
-        raise typer.BadParameter(
-            "standard output takes neither --json nor --kernel-tuner"
-        )
+    if file == STREAM and as_json:
+        raise typer.BadParameter("standard output does not take --json")
     with opened_documents(database) as store, counting("writing ...") as step:
         documents = all_documents(store, has_trials=trials)
-        n_written = _write(counted(documents, step), file, is_t4=t4)
+        n_written = _write(counted(documents, step), file)
     if as_json:
         print_json({"file": file, "n_written": n_written})
     elif file != STREAM:
@@ -133,10 +126,7 @@ def import_(
         check = unchecked if with_implausible else check_plausible
         on_bad = report_bad if skip_bad else _stop
         imported = import_entries(store, entries, on_bad, step, check=check)
-    if as_json:
-        print_json(vars(imported))
-    else:
-        _print_imported(imported)
+    print_document(vars(imported), as_json, lambda: _print_imported(imported))
     if imported.n_bad:
         raise typer.Exit(FAILED)
 
@@ -164,11 +154,9 @@ def _without_retractions(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield entry
 
 
-def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[str]:
-    from feinsum.db.exchange import write_file, write_lines, write_t4
+def _write(documents: Iterable[Document], file: str) -> Counter[str]:
+    from feinsum.db.exchange import write_file, write_lines
 
-    if is_t4:
-        return write_t4(documents, Path(file))
     if file == STREAM:
         return write_lines(documents, typer.get_binary_stream("stdout"))
     return write_file(documents, Path(file))
@@ -229,11 +217,9 @@ def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
     ):
         differences = compare(store_a, store_b)
     is_same = all(difference.is_empty for difference in differences)
-    if as_json:
-        document = {difference.kind: asdict(difference) for difference in differences}
-        print_json({"is_same": is_same, "kinds": document})
-    else:
-        _print_differences(differences)
+    kinds = {difference.kind: difference for difference in differences}
+    document = {"is_same": is_same, "kinds": kinds}
+    print_document(document, as_json, lambda: _print_differences(differences))
     # as diff(1): a script can test whether databases are equal
     if not is_same:
         raise typer.Exit(DIFFERENT)
@@ -291,11 +277,9 @@ def merge(
             )
     for bad in left_out:
         report_bad(bad)
-    if as_json:
-        print_json({"n_new": n_new, "n_left_out": len(left_out)})
-    else:
-        for name, number in counted_kinds(n_new):
-            typer.echo(f"{name} added: {number}")
+    lines = [f"{name} added: {number}" for name, number in counted_kinds(n_new)]
+    document = {"n_new": n_new, "n_left_out": len(left_out)}
+    print_document(document, as_json, lambda: typer.echo("\n".join(lines)))
     if left_out:
         raise typer.Exit(FAILED)
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import getpass
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from feinsum.cli.shared.options import AsJson, Database
-from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_digits
+from feinsum.cli.shared.output import ID_LENGTH, print_document, print_table, to_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from feinsum.db.sql import Retracted, Suspect, SuspectPeaks, SuspectPlan
-
-    AnySuspect: TypeAlias = Suspect | SuspectPlan | SuspectPeaks
 
 EXAMPLES = """\b
 Examples:
@@ -97,53 +92,10 @@ def retract(
         retracted = store.retract(
             query, reason=reason, retracted_by=getpass.getuser(), is_dry_run=not yes
         )
-    if as_json:
-        print_json(_document(retracted))
-    else:
-        _print(retracted)
-
-
-def _document(retracted: Retracted) -> dict[str, Any]:
-    def plain(suspects: Iterable[AnySuspect]) -> list[dict[str, Any]]:
-        return [
-            {**asdict(suspect), "recorded_at": suspect.recorded_at.isoformat()}
-            for suspect in suspects
-        ]
-
-    return {
-        **asdict(retracted),
-        "suspects": plain(retracted.suspects),
-        "plans": plain(retracted.plans),
-        "peaks": plain(retracted.peaks),
-    }
+    print_document(retracted, as_json, lambda: _print(retracted))
 
 
 def _print(retracted: Retracted) -> None:
-    _print_suspects(retracted)
-    # a service lists only the first facts, but counts all
-    n_shown = sum(
-        min(N_SHOWN, len(suspects))
-        for suspects in (retracted.suspects, retracted.plans, retracted.peaks)
-    )
-    if retracted.n_facts > n_shown:
-        typer.echo(f"and {retracted.n_facts - n_shown} more; --json has all")
-    for document_id in retracted.unknown:
-        typer.echo(
-            f"not stored here: {document_id}; the retraction applies to any copy"
-        )
-    if retracted.n_shared:
-        typer.echo(f"kept: {retracted.n_shared} that others also sent or recorded")
-    n = retracted.n_facts + len(retracted.unknown)
-    if not n:
-        typer.echo("no matching facts, or all are already retracted")
-    elif retracted.is_dry_run:
-        typer.echo(f"facts to retract: {n}; nothing was written; use --yes")
-    else:
-        typer.echo(f"facts retracted: {n}")
-
-
-def _print_suspects(retracted: Retracted) -> None:
-    """Print a table of the first facts, plans and limits, if there are any."""
     records = [
         (r.id[:ID_LENGTH], r.workload, r.transform, to_digits(r.speedup, 3), _day(r))
         for r in retracted.suspects[:N_SHOWN]
@@ -168,7 +120,23 @@ def _print_suspects(retracted: Retracted) -> None:
         print_table(("record", "workload", "plan"), ("recorded",), plans)
     if peaks:
         print_table(("limits", "device"), ("GB/s", "measured"), peaks)
+    # a service lists only the first facts, but counts all
+    if n_more := retracted.n_facts - len(records) - len(plans) - len(peaks):
+        typer.echo(f"and {n_more} more; --json has all")
+    for document_id in retracted.unknown:
+        typer.echo(
+            f"not stored here: {document_id}; the retraction applies to any copy"
+        )
+    if retracted.n_shared:
+        typer.echo(f"kept: {retracted.n_shared} that others also sent or recorded")
+    n = retracted.n_facts + len(retracted.unknown)
+    if not n:
+        typer.echo("no matching facts, or all are already retracted")
+    elif retracted.is_dry_run:
+        typer.echo(f"facts to retract: {n}; nothing was written; use --yes")
+    else:
+        typer.echo(f"facts retracted: {n}")
 
 
-def _day(suspect: AnySuspect) -> str:
+def _day(suspect: Suspect | SuspectPlan | SuspectPeaks) -> str:
     return f"{suspect.recorded_at:%Y-%m-%d}"

@@ -1,32 +1,135 @@
-"""``feinsum db gc`` and ``feinsum db rekey``."""
+"""``feinsum db init``, ``migrate``, ``backup`` and ``gc``."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from feinsum import words
 from feinsum.cli.shared.failure import FAILED, say
 from feinsum.cli.shared.options import AsJson, Database, Write
-from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
+from feinsum.cli.shared.output import ID_LENGTH, print_document, print_table
 from feinsum.cli.shared.progress import counted, counting
+from feinsum.words import counted as in_words
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from feinsum.db.exchange import Collected, GarbagePlan, Rekeyed
+    from feinsum.db.sql import Migration
 
-    from feinsum.db.exchange import (
-        Collected,
-        GarbagePlan,
-        Kind,
-        OnProgress,
-        RekeyPlan,
-        Unreadable,
-    )
+INIT_EXAMPLES = """\b
+Examples:
+  feinsum db init
+  feinsum db init --database postgresql://ada@host/facts
+"""
+
+
+def init(database: Database = None, as_json: AsJson = False) -> None:
+    """Create a database without facts; one that exists stays as it is.
+
+    Only its owner can read a new file. Commands that record facts create the user's
+    own database if it is missing.
+    """
+    from feinsum.db.server import open_serving_store
+
+    with open_serving_store(database) as store:
+        location = str(store.location)
+    print_document({"database": location}, as_json, lambda: typer.echo(location))
+
+
+MIGRATE_EXAMPLES = """\b
+Examples:
+  feinsum db migrate
+  feinsum db migrate --database team.sqlite
+"""
+
+
+def migrate(database: Database = None, as_json: AsJson = False) -> None:
+    """Upgrade a database of an older feinsum: its schema, and its keys.
+
+    An SQLite file is first copied to the same folder if its schema is older. Facts and
+    trials under keys of an older canonical form are added again under current keys.
+    Exits with code 1 if the einsum of any cannot be read.
+    """
+    from feinsum.db import open_store
+    from feinsum.db.exchange import rekey
+    from feinsum.db.sql import migrate
+
+    migration = migrate(database)
+    with (
+        open_store(database, may_create=False) as store,
+        counting("adding ...") as step,
+    ):
+        rekeyed = rekey(store, step)
+    unreadable = [
+        {"key": left.key, "code": left.problem.code, "message": str(left.problem)}
+        for left in rekeyed.unreadable
+    ]
+    document = {
+        "database": migration.location,
+        "from": migration.before,
+        "to": migration.after,
+        "n_added": rekeyed.n_new["record"],
+        "n_trials_added": rekeyed.n_new["trial"],
+        "unreadable": unreadable,
+    }
+    print_document(document, as_json, lambda: _print_migration(migration, rekeyed))
+    for left in unreadable:
+        say(f"[{left['code']}] left under the key {left['key']}: {left['message']}")
+    if unreadable:
+        raise typer.Exit(FAILED)
+
+
+def _print_migration(migration: Migration, rekeyed: Rekeyed) -> None:
+    location, before, after = migration.location, migration.before, migration.after
+    if before == after:
+        typer.echo(f"{location}: schema {after} is up to date")
+    else:
+        typer.echo(f"{location}: upgraded from schema {before} to {after}")
+    n_records, n_trials = rekeyed.n_new["record"], rekeyed.n_new["trial"]
+    if n_records or n_trials:
+        numbers = f"{in_words(n_records, 'record')}, {in_words(n_trials, 'trial')}"
+        typer.echo(f"added again under current keys: {numbers}")
+
+
+BACKUP_EXAMPLES = """\b
+Examples:
+  feinsum db backup facts-of-monday.sqlite
+  feinsum db backup facts.jsonl --database postgresql://ada@host/facts
+"""
+
+
+def backup(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A new file; for a database on a server, .jsonl is appended to its "
+            "name if missing.",
+            show_default=False,
+        ),
+    ],
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a whole database to a new file, even while others write to it.
+
+    The copy of an SQLite database is an SQLite database that can replace it. A
+    database on a server is written as JSON Lines, for 'feinsum db import'.
+    """
+    from feinsum.db import open_store
+    from feinsum.db.exchange import back_up_store
+
+    # Read-only: a backup must work from an account that may not write.
+    with open_store(database, is_read_only=True) as store:
+        copy = back_up_store(store, file)
+        form = "JSON Lines" if store.path is None else "SQLite"
+    n_bytes = copy.stat().st_size
+    document = {"file": str(copy), "format": form, "size_bytes": n_bytes}
+    text = f"{copy}: {form}, {in_words(n_bytes, 'byte')}"
+    print_document(document, as_json, lambda: typer.echo(text))
+
 
 GC_EXAMPLES = """\b
 Examples:
@@ -88,42 +191,25 @@ def gc(
         collected = None
         if write and backups is not None and not plan.is_empty:
             collected = collect_garbage(store, plan, backups)
-    if as_json:
-        print_json(_garbage_document(plan, collected))
-    else:
-        _print_garbage(plan, collected)
-
-
-def _garbage_document(
-    plan: GarbagePlan, collected: Collected | None
-) -> dict[str, object]:
-    return {
+    document = {
         "n_records": plan.n_records,
-        "surplus": [
-            {**asdict(entry), "reason": entry.reason} for entry in plan.surplus
-        ],
-        "retracted": list(plan.retracted),
+        "surplus": [{**asdict(fact), "reason": fact.reason} for fact in plan.surplus],
+        "retracted": plan.retracted,
         "n_removed": collected.n_removed if collected else 0,
         "backup": str(collected.backup) if collected else None,
         "removed": str(collected.removed) if collected else None,
     }
+    print_document(document, as_json, lambda: _print_garbage(plan, collected))
 
 
 def _print_garbage(plan: GarbagePlan, collected: Collected | None) -> None:
-    if plan.surplus:
-        print_table(
-            ("record", "why"),
-            (),
-            [
-                (entry.id[:ID_LENGTH], entry.reason, entry.recipe)
-                for entry in plan.surplus[:N_SHOWN]
-            ],
-            last="recipe",
-        )
-    n_more = len(plan.surplus) - N_SHOWN
-    if n_more > 0:
+    shown = plan.surplus[:N_SHOWN]
+    rows = [(entry.id[:ID_LENGTH], entry.reason, entry.recipe) for entry in shown]
+    if rows:
+        print_table(("record", "why"), (), rows, last="recipe")
+    if n_more := len(plan.surplus) - len(rows):
         typer.echo(f"and {n_more} more; --json has all")
-    n = words.counted(plan.n_records, "record")
+    n = in_words(plan.n_records, "record")
     typer.echo(f"{len(plan.surplus)} of {n} can be removed")
     if plan.retracted:
         typer.echo(f"{len(plan.retracted)} more are retracted and can be removed")
@@ -134,117 +220,3 @@ def _print_garbage(plan: GarbagePlan, collected: Collected | None) -> None:
     typer.echo(f"records removed: {collected.n_removed}")
     typer.echo(f"removed records: {collected.removed}")
     typer.echo(f"backup of the database: {collected.backup}")
-
-
-REKEY_EXAMPLES = """\b
-Examples:
-  feinsum db rekey
-  feinsum db rekey --write --database team.sqlite
-"""
-
-
-def rekey(
-    write: Write = False,
-    database: Database = None,
-    as_json: AsJson = False,
-) -> None:
-    """Add facts and trials again under the current keys of their einsums.
-
-    Keys change with the versions of the canonical form and the canonicalizer;
-    documents under older keys stay, but are no longer found. Exits with code 1 if
-    the einsum of a fact or trial cannot be read.
-    """
-    plan, n_added = _rekey(database, write, is_shown=not as_json)
-    if as_json:
-        print_json(_rekey_document(plan, write, n_added))
-    else:
-        _print_rekey(plan, write, n_added)
-    _report_unreadable(plan.unreadable)
-    if plan.unreadable:
-        raise typer.Exit(FAILED)
-
-
-def _rekey(
-    database: str | None, write: bool, is_shown: bool
-) -> tuple[RekeyPlan, Counter[Kind]]:
-    """Plan and, if wanted, rekey, with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from feinsum.db import opened_store
-    from feinsum.db.exchange import plan_rekey, rekey
-
-    console = Console(stderr=True)
-    # A bar would mix with JSON, and fill a log with lines.
-    is_hidden = not (is_shown and console.is_terminal)
-    with (
-        opened_store(database) as store,
-        Progress(console=console, transient=True, disable=is_hidden) as bar,
-    ):
-        plan = plan_rekey(store, _task(bar, "reading ..."))
-        n_added: Counter[Kind] = Counter()
-        if write:
-            n_added = rekey(store, plan, _task(bar, "adding ..."))
-    return plan, n_added
-
-
-def _task(bar: Progress, description: str) -> OnProgress:
-    task = bar.add_task(description, total=None)
-
-    def show(n_done: int, n_total: int) -> None:
-        bar.update(task, completed=n_done, total=n_total)
-
-    return show
-
-
-def _rekey_document(
-    plan: RekeyPlan, write: bool, n_added: Counter[Kind]
-) -> dict[str, Any]:
-    return {
-        "n_records": plan.n_records,
-        "n_trials": plan.n_trials,
-        "prefixes": [asdict(count) for count in plan.count()],
-        "unreadable": [
-            {
-                "kind": entry.kind,
-                "id": entry.id,
-                "key": entry.old,
-                "code": entry.problem.code,
-                "message": str(entry.problem),
-            }
-            for entry in plan.unreadable
-        ],
-        "is_written": write,
-        "n_added": n_added["record"],
-        "n_trials_added": n_added["trial"],
-    }
-
-
-def _print_rekey(plan: RekeyPlan, write: bool, n_added: Counter[Kind]) -> None:
-    counts = plan.count()
-    if counts:
-        print_table(
-            ("kind", "from", "to"),
-            ("number", "keys", "there", "missing", "unreadable"),
-            [tuple(map(str, asdict(count).values())) for count in counts],
-        )
-    n_wrong = Counter(move.kind for move in plan.moves)
-    n_wrong.update(entry.kind for entry in plan.unreadable)
-    n_looked_at: dict[Kind, int] = {"record": plan.n_records, "trial": plan.n_trials}
-    for kind, n in n_looked_at.items():
-        typer.echo(f"{n - n_wrong[kind]} of {n} {kind}s have the current key")
-    if write:
-        numbers = f"records added: {n_added['record']}, trials: {n_added['trial']}"
-        typer.echo(f"{numbers}; nothing was deleted or changed")
-    elif plan.missing:
-        typer.echo("nothing was written; use --write to add them")
-    else:
-        typer.echo("nothing was written; nothing needs to be added")
-
-
-def _report_unreadable(unreadable: Iterable[Unreadable]) -> None:
-    """Report each workload that is left in one line on stderr."""
-    # The same text fails for each of its facts: one line says it once.
-    left = Counter((e.kind, e.old, e.problem.code, str(e.problem)) for e in unreadable)
-    for (kind, key, code, message), n in left.items():
-        say(f"[{code}] {kind}s left under the key {key}: {n}; {message}")

@@ -6,7 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -45,8 +48,17 @@ def print_json(document: object, *, is_line: bool = False) -> None:
     """A JSON document on stdout; on one line if documents follow each other."""
     indent = None if is_line else 2
     # nan is no JSON: a number that can be infinite is null in the document
-    text = json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(
+        document, indent=indent, allow_nan=False, ensure_ascii=False, default=_plain
+    )
     typer.echo(text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON lacks as one that it has."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return asdict(value)
 
 
 def to_digits(value: float, n_digits: int = 4) -> str:

@@ -15,21 +15,23 @@ Who sent a fact is a row beside it, and no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, String, delete, literal, select
 
-from feinsum.db.sql.retracting import OWNER, find_retractions
-from feinsum.db.sql.rows import INSERTS, Row, insert_missing
-from feinsum.db.sql.statements import FACT_TABLES, MAX_IDS
-from feinsum.db.sql.tables import RecordingRow
+from feinsum.db.sql.retracting import find_retractions
+from feinsum.db.sql.rows import FACT_TABLES, INSERTS, Row, in_parts, insert_missing
+from feinsum.db.sql.tables import RecordingRow, RecordRow
 from feinsum.errors import RecordNotFoundError
 from feinsum.records import DevicePeaks, PlanRecord, Retraction, TuningRecord
 
 Fact: TypeAlias = TuningRecord | PlanRecord | DevicePeaks
+
+OWNER = ""
+"""The recorder of a fact that the owner of the database recorded, too."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,35 @@ def insert_owned(
         fact_ids: the facts among the documents.
     """
     n_new = insert_missing(connection, rows)
-    for first in range(0, len(fact_ids), MAX_IDS):
-        sent = _find_sent(connection, fact_ids[first : first + MAX_IDS])
+    for part in in_parts(fact_ids):
+        sent = _find_sent(connection, part)
         _insert_recorder(connection, sent, OWNER, is_trusted=True)
     return n_new
+
+
+def insert_rekeyed(
+    connection: Connection, record_id: str, rows: Sequence[Row], origin: str
+) -> bool:
+    """Insert a record, sent by whoever sent the record under its old key."""
+    is_new = insert_missing(connection, rows) == 1
+    if is_new:
+        row = RecordingRow
+        columns = row.recorder, row.received_at, row.is_trusted
+        sent = select(literal(record_id, String), *columns)
+        names = ["record_id", "recorder", "received_at", "is_trusted"]
+        copies = sent.where(row.record_id == origin)
+        connection.execute(row.__table__.insert().from_select(names, copies))
+    return is_new
+
+
+def delete_records(connection: Connection, ids: Collection[str]) -> int:
+    """Delete records, and who sent them; returns their number."""
+    n_removed = 0
+    for part in in_parts(ids):
+        connection.execute(delete(RecordingRow).where(RecordingRow.record_id.in_(part)))
+        records = delete(RecordRow).where(RecordRow.id.in_(part))
+        n_removed += len(connection.execute(records.returning(RecordRow.id)).all())
+    return n_removed
 
 
 def find_trust(connection: Connection, fact_id: str) -> Trust:
