@@ -374,13 +374,20 @@ def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
 
 
+def packed_contraction_2(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Apply recipes of version 2: compilers choose what to hold in registers."""
+    return packed_contraction(t_unit, nest, parameters, is_explicit=False)
+
+
 register(
     Transform(
         "packed_contraction",
         2,
         "operands packed in tiles, as before vectors were held in registers",
         _space,
-        partial(packed_contraction, is_explicit=False),
+        packed_contraction_2,
     )
 )
 
