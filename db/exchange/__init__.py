@@ -16,6 +16,7 @@ from feinsum.db.exchange.garbage import (
     collect_garbage,
     find_garbage,
 )
+from feinsum.db.exchange.kernel_tuner import t4_document, write_t4
 from feinsum.db.exchange.merging import (
     Imported,
     KindDifference,
@@ -49,6 +50,8 @@ __all__ = [
     "read_lines",
     "rekey",
     "rekeyed",
+    "t4_document",
     "write_file",
     "write_lines",
+    "write_t4",
 ]

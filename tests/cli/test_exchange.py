@@ -55,7 +55,7 @@ def test_streams(filled, tmp_path):
         assert len(store) == 3
 
 
-@pytest.mark.parametrize("options", [["--json"]])
+@pytest.mark.parametrize("options", [["--json"], ["--kernel-tuner"]])
 def test_a_stream_takes_nothing_else(run, filled, options):
     """It is bad usage to mix it with a report, or to write a folder there."""
     result = run("db", "export", "-", *options)
@@ -93,6 +93,16 @@ def test_parquet_by_its_suffix(run, filled, tmp_path):
     assert run("db", "export", file, "--with-trials").exit_code == 0
     assert run("db", "import", file, "--database", other).exit_code == 0
     assert run("db", "diff", str(filled), other).exit_code == 0
+
+
+def test_t4_into_a_folder(run, filled, tmp_path):
+    """A file for the workload on the device, with facts and, on demand, trials."""
+    folder = tmp_path / "t4"
+    options = "--kernel-tuner", "--with-trials", "--json"
+    result = run("db", "export", str(folder), *options)
+    assert json.loads(result.stdout)["n_written"] == {"record": 3, "trial": 1}
+    (file,) = folder.iterdir()
+    assert len(json.loads(file.read_text())["results"]) == 4
 
 
 def test_databases_that_differ(run, filled, tmp_path):

@@ -37,6 +37,7 @@ Examples:
   feinsum db export facts.jsonl --with-trials
   feinsum db export - | gzip > facts.jsonl.gz
   feinsum db export facts.parquet
+  feinsum db export --kernel-tuner results
 """
 
 IMPORT_EXAMPLES = """\b
@@ -58,11 +59,19 @@ def export(
         typer.Argument(
             metavar="FILE|-",
             help="Output file: JSON Lines, or Parquet if it ends in .parquet; - for "
-            "standard output.",
+            "standard output; a folder with --kernel-tuner.",
             show_default=False,
         ),
     ],
     trials: Trials = False,
+    t4: Annotated[
+        bool,
+        typer.Option(
+            "--kernel-tuner",
+            help="Write Kernel Tuner's T4 format to a folder, one file per workload "
+            "and environment.",
+        ),
+    ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,11 +83,13 @@ def export(
     from feinsum.db.exchange import all_documents
 
     # Standard output holds the documents, so that nothing else may be printed there.
-    if file == STREAM and as_json:
-        raise typer.BadParameter("standard output does not take --json")
+    if file == STREAM and (as_json or t4):
+        raise typer.BadParameter(
+            "standard output takes neither --json nor --kernel-tuner"
+        )
     with opened_documents(database) as store, counting("writing ...") as step:
         documents = all_documents(store, has_trials=trials)
-        n_written = _write(counted(documents, step), file)
+        n_written = _write(counted(documents, step), file, is_t4=t4)
     if as_json:
         print_json({"file": file, "n_written": n_written})
     elif file != STREAM:
@@ -154,9 +165,11 @@ def _without_retractions(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield entry
 
 
-def _write(documents: Iterable[Document], file: str) -> Counter[str]:
-    from feinsum.db.exchange import write_file, write_lines
+def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[str]:
+    from feinsum.db.exchange import write_file, write_lines, write_t4
 
+    if is_t4:
+        return write_t4(documents, Path(file))
     if file == STREAM:
         return write_lines(documents, typer.get_binary_stream("stdout"))
     return write_file(documents, Path(file))

@@ -1,0 +1,150 @@
+"""Kernel Tuner's T4 format, for other people's tools.
+
+A file holds the results of one workload in one environment: one for every fact and
+every trial. The format is write-only here, since T4 cannot represent all of a fact.
+
+Source: schemas "results" and "metadata" of T4, version 1.0.0, at
+https://github.com/odgaard/TuningSchema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from feinsum.records import (
+    KINDS,
+    Document,
+    Trial,
+    TuningRecord,
+    kind_of,
+    to_json,
+)
+
+T4_VERSION = "1.0.0"
+
+TRANSFORM = "@transform"
+"""The key of a configuration that names the transform; no parameter has such a name."""
+
+INVALIDITY = {
+    "ok": "correct",
+    "build-failed": "compile",
+    "invalid-parameter": "constraints",
+    "transform-failed": "constraints",
+    "trial-timeout": "timeout",
+    "wrong-result": "correctness",
+}
+"""T4's word for the status of a trial; any other one failed while it ran."""
+
+
+def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
+    """Write a file for every workload and environment; returns counts by kind.
+
+    Complexity: all facts and trials are in memory.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    by_file: dict[str, list[TuningRecord | Trial]] = {}
+    n_written: Counter[str] = Counter()
+    for document in documents:
+        if not KINDS[kind_of(document)].has_recipe:
+            continue
+        assert isinstance(document, (TuningRecord, Trial))
+        name = f"{_file_name(document.workload)}-{document.environment.id[:12]}.json"
+        by_file.setdefault(name, []).append(document)
+        n_written[kind_of(document)] += 1
+    # T4 has one workload and environment per file, so all results must be known first.
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, results in by_file.items():
+        text = json.dumps(t4_document(results), indent=2, allow_nan=False)
+        (folder / name).write_text(f"{text}\n", "utf-8")
+    return n_written
+
+
+def t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
+    """Return the T4 document of the facts and trials of a workload in an environment.
+
+    Times are in milliseconds, as in Kernel Tuner.
+
+    Args:
+        results: at least one.
+    """
+    ordered = sorted(results, key=lambda result: (result.recorded_at, result.id))
+    first = ordered[0]
+    software = sorted(first.environment.software.items())
+    environment = first.environment
+    return {
+        "schema_version": T4_VERSION,
+        "metadata": {
+            "workload": first.workload,
+            "workload_text": first.workload_text,
+            "hardware": {
+                "hardware_description": [json.loads(to_json(environment.device))]
+            },
+            "environment": {
+                "device_query": {
+                    "driver_version": environment.driver_version,
+                    "platform_version": environment.platform_version,
+                },
+                "requirements": [f"{name}=={version}" for name, version in software],
+                "policy": dict(environment.policy),
+            },
+        },
+        "results": [_result(result) for result in ordered],
+    }
+
+
+def _file_name(workload: str) -> str:
+    """Return the key, or a digest of one that cannot be the name of a file."""
+    if re.fullmatch(r"\w[\w.-]{0,150}", workload, re.ASCII):
+        return workload
+    return hashlib.sha256(workload.encode()).hexdigest()[:40]
+
+
+def _result(result: TuningRecord | Trial) -> dict[str, Any]:
+    spec = result.spec
+    invalidity = "correct"
+    if isinstance(result, Trial):
+        invalidity = INVALIDITY.get(result.status, "runtime")
+    return {
+        "timestamp": result.recorded_at,
+        "configuration": {
+            **{name: _plain(value) for name, value in spec.parameters.items()},
+            TRANSFORM: f"{spec.name}@{spec.version}",
+        },
+        "times": {"runtimes": [1e3 * sample for sample in _samples(result)]},
+        "invalidity": invalidity,
+        "correctness": int(invalidity == "correct"),
+        "measurements": [
+            {"name": name, "value": value, "unit": unit}
+            for name, value, unit in _measurements(result)
+        ],
+        "objectives": ["time"],
+    }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _samples(result: TuningRecord | Trial) -> tuple[float, ...]:
+    if isinstance(result, TuningRecord):
+        return result.measurement.samples_s
+    return () if result.median_s is None else (result.median_s,)
+
+
+def _measurements(result: TuningRecord | Trial) -> Iterator[tuple[str, Any, str]]:
+    if isinstance(result, TuningRecord):
+        measured = result.measurement
+        yield "time", 1e3 * measured.median_s, "ms"
+        yield "speedup", measured.speedup, ""
+        yield "GFLOP/s", measured.giga_operations_per_s, ""
+    elif result.median_s is not None:
+        yield "time", 1e3 * result.median_s, "ms"
+        yield "ratio", result.ratio, ""
