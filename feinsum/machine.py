@@ -58,7 +58,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineModel:
     """Figures of a device for analytic costs.
 
     Attributes:
@@ -124,12 +124,12 @@ class Machine:
         return self.bandwidth_bytes_per_s
 
 
-TYPICAL = Machine()
+TYPICAL = MachineModel()
 """The machine of costs that must be the same wherever they are computed."""
 
 
 def region_s(
-    machine: Machine,
+    machine: MachineModel,
     cycles: float,
     n_bytes: float,
     *,
@@ -149,7 +149,7 @@ def region_s(
         footprint: size of all arrays, which determines where they are; by default
             ``n_bytes``.
 
-    >>> machine = Machine(n_cores=2, cycles_per_s=1e9, region_s=0)
+    >>> machine = MachineModel(n_cores=2, cycles_per_s=1e9, region_s=0)
     >>> [region_s(machine, 2e6, 0, n_groups=n) for n in (100, 1, 1.25)]
     [0.001, 0.002, 0.0016]
     """

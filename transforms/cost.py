@@ -13,7 +13,7 @@ from math import prod
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.machine import LEVELS as LEVELS
 from feinsum.machine import Gpu as Gpu
-from feinsum.machine import Machine as Machine
+from feinsum.machine import MachineModel as MachineModel
 from feinsum.machine import region_s as region_s
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, with_extents
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.records import TransformSpec
 from feinsum.transforms.cost import SizedEinsum
 from feinsum.transforms.registry import Transform, proposed
@@ -41,7 +41,7 @@ def ranked(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     transforms: Iterable[Transform],
-    machine: Machine,
+    machine: MachineModel,
 ) -> list[Costed]:
     """Rank the proposals of all families with a cost, cheapest first.
 

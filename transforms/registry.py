@@ -40,7 +40,7 @@ from feinsum.errors import (
     UnknownTransformError,
 )
 from feinsum.ir import BatchedEinsum, Workload, WorkloadLike, workload_of
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.records.environment import DeviceKind
@@ -51,7 +51,7 @@ Parameters: TypeAlias = Mapping[str, ParameterValue]
 """A value for each parameter of a family."""
 Table: TypeAlias = Mapping[str, tuple[ParameterValue, ...]]
 """The values of each parameter, the recommended one first."""
-Cost: TypeAlias = Callable[[BatchedEinsum, Parameters, Machine], float]
+Cost: TypeAlias = Callable[[BatchedEinsum, Parameters, MachineModel], float]
 """About how many seconds a configuration takes, for an einsum of known extents."""
 
 

@@ -17,10 +17,9 @@ from feinsum.bounds.bound import (
 from feinsum.bounds.finite import Certificate, FastMemory, certify
 from feinsum.bounds.levels import MemoryLevel, levels_of
 from feinsum.bounds.paths import BoundedProduct, PathBound
-from feinsum.bounds.soap import Access, SoapStatement, statement
+from feinsum.bounds.soap import SoapAccess, SoapStatement, statement
 
 __all__ = [
-    "Access",
     "Bound",
     "BoundedProduct",
     "Certificate",
@@ -30,6 +29,7 @@ __all__ = [
     "LevelBound",
     "MemoryLevel",
     "PathBound",
+    "SoapAccess",
     "SoapStatement",
     "bound_at",
     "bound_of_record",

@@ -18,7 +18,7 @@ from math import factorial, prod
 
 import numpy as np
 
-from feinsum.bounds.soap import Access, SoapStatement
+from feinsum.bounds.soap import SoapAccess, SoapStatement
 from feinsum.errors import BoundError
 from feinsum.ir import (
     BatchedEinsum,
@@ -101,7 +101,7 @@ class Factors:
             max(self._symmetry(row, whole) for row in rows),
         )
 
-    def _factor(self, block: Positions, rows: tuple[Row, ...]) -> Access:
+    def _factor(self, block: Positions, rows: tuple[Row, ...]) -> SoapAccess:
         if len(block) > 1:
             return self._product(block, rows)
         (position,) = block
@@ -109,7 +109,7 @@ class Factors:
         # An array at several positions is loaded once for all of them: each position
         # counts for its part of the bytes.
         n_positions = {name: self._n_positions(name) for name in counts}
-        return Access(
+        return SoapAccess(
             " ".join(counts),
             self._ordered(block, self.einsum.inputs[position]),
             min(self.entry_bytes[name] / n for name, n in n_positions.items()),
@@ -121,12 +121,12 @@ class Factors:
             max(counts.values()),
         )  # fmt: skip
 
-    def _product(self, block: Positions, rows: tuple[Row, ...]) -> Access:
+    def _product(self, block: Positions, rows: tuple[Row, ...]) -> SoapAccess:
         counts = Counter(self._key(row, block) for row in rows)
         itemsizes = {self._key(row, block): _itemsize(row, block) for row in rows}
         terms = chain.from_iterable(self.einsum.inputs[p] for p in block)
         indices = self._ordered(block, terms)
-        return Access(
+        return SoapAccess(
             "*".join(rows[0][p].name for p in block),
             indices,
             Fraction(min(itemsizes.values())),
@@ -134,11 +134,11 @@ class Factors:
             max(counts.values()),
         )
 
-    def _result(self, whole: Positions, rows: tuple[Row, ...]) -> Access:
+    def _result(self, whole: Positions, rows: tuple[Row, ...]) -> SoapAccess:
         is_last = len(whole) == self.einsum.n_operands
         if not is_last:
             statement = self._product(whole, rows)
-            return Access(
+            return SoapAccess(
                 statement.name,
                 statement.indices,
                 statement.entry_bytes,
@@ -148,7 +148,7 @@ class Factors:
         itemsizes = [dtype.itemsize for dtype in self.einsum.output_dtypes]
         indices = self.einsum.output
         total = Fraction(sum(itemsizes) * self._n(indices))
-        return Access("out", indices, Fraction(min(itemsizes)), total)
+        return SoapAccess("out", indices, Fraction(min(itemsizes)), total)
 
     def _ordered(self, block: Positions, order: Iterable[str]) -> tuple[str, ...]:
         its = self.indices(block)

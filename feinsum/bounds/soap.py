@@ -11,7 +11,7 @@ from constantdict import constantdict
 
 
 @dataclass(frozen=True)
-class Access:
+class SoapAccess:
     """The arrays at one position of a statement.
 
     Attributes:
@@ -41,7 +41,7 @@ class SoapStatement:
         symmetry: maximum number of steps that are the same, as in ``A @ A.T``.
     """
 
-    accesses: tuple[Access, ...]
+    accesses: tuple[SoapAccess, ...]
     extents: Mapping[str, int]
     n_instances: int = 1
     symmetry: int = 1
@@ -89,7 +89,7 @@ def statement(
     weight = Fraction(entry_bytes)
     return SoapStatement(
         tuple(
-            Access(
+            SoapAccess(
                 name,
                 tuple(dict.fromkeys(term)),
                 weight,

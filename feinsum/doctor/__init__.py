@@ -1,6 +1,6 @@
 """Possible faults of an installation, and their remedies."""
 
 from feinsum.doctor.examine import examination
-from feinsum.doctor.machine import Finding, State
+from feinsum.doctor.machine import Diagnosis, State
 
-__all__ = ["Finding", "State", "examination"]
+__all__ = ["Diagnosis", "State", "examination"]

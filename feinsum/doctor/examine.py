@@ -20,7 +20,7 @@ from feinsum.db import OPENERS, REMOTE, USER, examine, layer_names, opened_layer
 from feinsum.db.address import REMOTE_VARIABLE, remote_url
 from feinsum.db.remote import BUDGET_VARIABLE, examine_service
 from feinsum.doctor.machine import (
-    Finding,
+    Diagnosis,
     check_compiler,
     check_contractions,
     check_devices,
@@ -46,12 +46,12 @@ from feinsum.words import counted
 
 logger = logging.getLogger(__name__)
 
-Check: TypeAlias = Callable[[], Iterator[Finding]]
+Check: TypeAlias = Callable[[], Iterator[Diagnosis]]
 
 
 def examination(
     database: str | PathLike[str] | None = None, device: str | None = None
-) -> Iterator[Finding]:
+) -> Iterator[Diagnosis]:
     """Run all checks and yield their findings as they come.
 
     Args:
@@ -93,7 +93,7 @@ CLOCK_TOLERANCE_S = 5.0
 OLDEST = datetime(2025, 1, 1, tzinfo=UTC)
 
 
-def check_settings() -> Iterator[Finding]:
+def check_settings() -> Iterator[Diagnosis]:
     """Variables whose values are one of a few, and a switch."""
     policy = os.environ.get(POLICY_VARIABLE, "").strip()
     if policy and policy not in get_args(Policy):
@@ -112,7 +112,7 @@ def check_settings() -> Iterator[Finding]:
         )
 
 
-def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
+def check_database(database: str | PathLike[str] | None) -> Iterator[Diagnosis]:
     """Can it be opened, read, locked and written?"""
     health = examine(database)
     if health.problem:
@@ -130,7 +130,7 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
         )
 
 
-def check_layers() -> Iterator[Finding]:
+def check_layers() -> Iterator[Diagnosis]:
     """Report the layers that facts are looked up in, except user and service."""
     try:
         names = layer_names()
@@ -152,7 +152,7 @@ def check_layers() -> Iterator[Finding]:
             )
 
 
-def check_cache() -> Iterator[Finding]:
+def check_cache() -> Iterator[Diagnosis]:
     """Can kernels and verifications be kept?"""
     folder = cache_folder()
     if folder is None:
@@ -186,7 +186,7 @@ def _why_not_private(folder: Path, *, is_own: bool) -> str:
     return f"cannot be used ({why})" if why else ""
 
 
-def check_room() -> Iterator[Finding]:
+def check_room() -> Iterator[Diagnosis]:
     """Is there room for what compilers write, and for Loopy's databases?"""
     try:
         why = find_folder_problem(Path(tempfile.gettempdir()))
@@ -208,7 +208,7 @@ def check_room() -> Iterator[Finding]:
         )
 
 
-def check_clock() -> Iterator[Finding]:
+def check_clock() -> Iterator[Diagnosis]:
     """Is it about now, and does the file system agree?"""
     now = datetime.now(UTC)
     if now < OLDEST:
@@ -229,7 +229,7 @@ def check_clock() -> Iterator[Finding]:
         yield ok("clock", f"{now.isoformat(timespec='seconds')}")
 
 
-def check_remote() -> Iterator[Finding]:
+def check_remote() -> Iterator[Diagnosis]:
     """Does the service answer, if one is set, and take the key?"""
     url = remote_url()
     if not url:

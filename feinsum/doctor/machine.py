@@ -71,7 +71,7 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 """Kernels of OpenBLAS that use the vectors of a processor, the widest first."""
 
 
-def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Finding]:
+def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
     """Report variables that begin with FEINSUM_ but have no effect.
 
     Args:
@@ -99,7 +99,7 @@ def _find_similar(name: str) -> str | None:
     return by_suffix[near[0]] if near else None
 
 
-def check_plugins() -> Iterator[Finding]:
+def check_plugins() -> Iterator[Diagnosis]:
     """Modules with transforms of others, and whether they can be imported."""
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",")]
     modules = {name: VARIABLE for name in named if name}
@@ -119,7 +119,7 @@ def check_plugins() -> Iterator[Finding]:
             yield ok("plug-ins", f"loaded {name}")
 
 
-def check_contractions() -> Iterator[Finding]:
+def check_contractions() -> Iterator[Diagnosis]:
     """Report whether the contraction kernel in C was compiled."""
     if IS_BUILT:
         yield ok("contractions", f"by a kernel with vectors of {VECTOR_BYTES} bytes")
@@ -131,7 +131,7 @@ def check_contractions() -> Iterator[Finding]:
         )
 
 
-def check_compiler() -> Iterator[Finding]:
+def check_compiler() -> Iterator[Diagnosis]:
     """Report the compiler, and whether it is too old for current processors."""
     try:
         text = find_compiler().version
@@ -151,7 +151,7 @@ def check_compiler() -> Iterator[Finding]:
 
 def check_machine(
     load: float | None = None, statistics: Path = STATISTICS
-) -> Iterator[Finding]:
+) -> Iterator[Diagnosis]:
     """Report whether load of others or a CPU limit makes times noisy.
 
     Args:
@@ -183,7 +183,7 @@ def check_machine(
 
 def check_openblas(
     kernel: str | None = None, features: tuple[str, ...] | None = None
-) -> Iterator[Finding]:
+) -> Iterator[Diagnosis]:
     """Report whether numpy's OpenBLAS uses the vectors of this processor.
 
     Args:
@@ -231,7 +231,7 @@ State = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One finding of the doctor.
 
     Attributes:
@@ -246,19 +246,19 @@ class Finding:
     advice: str = ""
 
 
-def ok(check: str, text: str) -> Finding:
+def ok(check: str, text: str) -> Diagnosis:
     """It is well."""
-    return Finding(check, "ok", text)
+    return Diagnosis(check, "ok", text)
 
 
-def note(check: str, text: str, advice: str) -> Finding:
+def note(check: str, text: str, advice: str) -> Diagnosis:
     """It works, but not everybody wants it so."""
-    return Finding(check, "note", text, advice)
+    return Diagnosis(check, "note", text, advice)
 
 
-def problem(check: str, text: str, advice: str) -> Finding:
+def problem(check: str, text: str, advice: str) -> Diagnosis:
     """It does not work."""
-    return Finding(check, "problem", text, advice)
+    return Diagnosis(check, "problem", text, advice)
 
 
 PACKAGES = ("feinsum", "loopy", "pymbolic", "islpy", "pynauty", "numpy", "sqlalchemy",
@@ -274,7 +274,7 @@ DEVICE_ADVICE = (
 OPTIONAL = "ignore this if another device works; see docs/reference/devices.md"
 
 
-def check_versions() -> Iterator[Finding]:
+def check_versions() -> Iterator[Diagnosis]:
     """Report the versions of the packages that determine code and keys."""
     versions, missing = [f"Python {platform.python_version()}"], []
     for name in PACKAGES:
@@ -291,7 +291,7 @@ def check_versions() -> Iterator[Finding]:
     yield ok("versions", ", ".join(versions))
 
 
-def check_devices(selector: str | None) -> Iterator[Finding]:
+def check_devices(selector: str | None) -> Iterator[Diagnosis]:
     """Report every device, whether it works, and the one that is selected."""
     for state in sorted(device_states(), key=lambda state: state.device is not None):
         yield from _check_device(state)
@@ -303,7 +303,7 @@ def check_devices(selector: str | None) -> Iterator[Finding]:
         yield ok("device", f"selected {chosen}, id {chosen.id[:ID_LENGTH]}")
 
 
-def _check_device(state: DeviceState) -> Iterator[Finding]:
+def _check_device(state: DeviceState) -> Iterator[Diagnosis]:
     device = state.device
     if device is None:
         yield ok("devices", f"{state.target}: {state.trouble}")
@@ -328,7 +328,7 @@ def _check_device(state: DeviceState) -> Iterator[Finding]:
         )
 
 
-def check_packaged_facts(selector: str | None) -> Iterator[Finding]:
+def check_packaged_facts(selector: str | None) -> Iterator[Diagnosis]:
     """Report how well the packaged facts match the device."""
     try:
         environment = open_device(selector).environment({})

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from feinsum.nests.nest import Forest, Loop, Node, Orders, fuse
+from feinsum.nests.nest import Forest, NestLoop, Node, Orders, fuse
 from feinsum.nests.networks import FactorProduct, Network, Path, Sizes
 
 V = TypeVar("V")
@@ -95,7 +95,7 @@ def _of_forest(
 
 
 def _of_node(cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]) -> Any:
-    if not isinstance(node, Loop):
+    if not isinstance(node, NestLoop):
         return cost.nothing
     part = TermGroup(tuple(path[t] for t in _terms(node)), ancestors)
     body = _of_forest(cost, path, node.body, ancestors | {node.index})
@@ -103,7 +103,7 @@ def _of_node(cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str])
 
 
 def _terms(node: Node) -> Iterator[int]:
-    if isinstance(node, Loop):
+    if isinstance(node, NestLoop):
         for inner in node.body:
             yield from _terms(inner)
     else:

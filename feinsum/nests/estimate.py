@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf, prod
 
-from feinsum.machine import TYPICAL, Machine
+from feinsum.machine import TYPICAL, MachineModel
 from feinsum.nests.cost import (
     TermGroup,
     crossing_buffers,
@@ -64,7 +64,7 @@ class EstimatedTime:
 
     network: Network
     sizes: Sizes
-    machine: Machine = TYPICAL
+    machine: MachineModel = TYPICAL
     item_bytes: int = 8
     index_bytes: int = 4
     n_threads: int = 1

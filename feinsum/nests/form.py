@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests.cost import Operations
-from feinsum.nests.nest import Forest, Loop, Nest, Node, Order
+from feinsum.nests.nest import Forest, Nest, NestLoop, Node, Order
 from feinsum.nests.networks import Network, Sizes, consumers
 from feinsum.words import counted
 
@@ -344,6 +344,6 @@ def _lowered(
 
 
 def _terms(node: Node) -> tuple[int, ...]:
-    if isinstance(node, Loop):
+    if isinstance(node, NestLoop):
         return tuple(t for inner in node.body for t in _terms(inner))
     return (node,)

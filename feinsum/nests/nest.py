@@ -148,12 +148,12 @@ def unfactorized(network: Network) -> Nest:
 def _common(forest: Forest, first: int, second: int) -> frozenset[str]:
     """The indices of the loops around both terms."""
     for node in forest:
-        if isinstance(node, Loop) and {first, second} <= _terms(node):
+        if isinstance(node, NestLoop) and {first, second} <= _terms(node):
             return _common(node.body, first, second) | {node.index}
     return frozenset()
 
 
-def _terms(node: Loop | int) -> frozenset[int]:
+def _terms(node: NestLoop | int) -> frozenset[int]:
     if isinstance(node, int):
         return frozenset({node})
     return frozenset().union(*map(_terms, node.body))
@@ -162,7 +162,7 @@ def _terms(node: Loop | int) -> frozenset[int]:
 def _lines(nest: Nest, forest: Forest, indent: str) -> list[str]:
     lines: list[str] = []
     for node in forest:
-        if isinstance(node, Loop):
+        if isinstance(node, NestLoop):
             lines += [
                 f"{indent}for {node.index}",
                 *_lines(nest, node.body, indent + "  "),
@@ -197,14 +197,14 @@ def _refuse(message: str) -> None:
 
 
 @dataclass(frozen=True)
-class Loop:
+class NestLoop:
     """A loop and what is in it, in the order in which it is computed."""
 
     index: str
     body: tuple[Node, ...]
 
 
-Node: TypeAlias = "Loop | int"
+Node: TypeAlias = "NestLoop | int"
 """A loop, or the number of a term whose loops are all around it."""
 
 Forest: TypeAlias = tuple[Node, ...]
@@ -214,7 +214,8 @@ def fuse(orders: Orders) -> Forest:
     """The fully fused forest of these orders, by peeling.
 
     >>> fuse((("i", "j", "k"), ("i", "j")))
-    (Loop(index='i', body=(Loop(index='j', body=(Loop(index='k', body=(0,)), 1)),)),)
+    (NestLoop(index='i',
+              body=(NestLoop(index='j', body=(NestLoop(index='k', body=(0,)), 1)),)),)
     """
     return _peeled(orders, range(len(orders)), 0)
 
@@ -230,7 +231,7 @@ def _peeled(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
             continue
         r = next((k for k, head in enumerate(heads) if head != heads[0]), len(heads))
         body = _peeled(orders, terms[at : at + r], depth + 1)
-        nodes.append(Loop(heads[0][0], body))
+        nodes.append(NestLoop(heads[0][0], body))
         at += r
     return tuple(nodes)
 

@@ -1,4 +1,4 @@
-"""Machine models of devices, without and with measured limits."""
+"""Models of devices, without and with measured limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.machine import LEVELS, Gpu, Machine
+from feinsum.machine import LEVELS, Gpu, MachineModel
 from feinsum.records import Device, DevicePeaks, Processor
 from feinsum.records.environment import CUDA_PLATFORM
 
@@ -18,7 +18,7 @@ CYCLES_PER_S = 3.4e9
 """Clock of a server core under load. Virtual machines hide theirs."""
 
 
-def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:
+def machine_of(device: Device, peaks: DevicePeaks | None = None) -> MachineModel:
     """Return the machine model for costs; measured limits override typical values.
 
     For GPUs of other vendors than NVIDIA, typical figures are used.
@@ -28,8 +28,10 @@ def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:
     4
     """
     if device.kind == "gpu":
-        return Machine(gpu=_gpu(device, peaks))
-    machine = Machine(n_cores=max(device.compute_units, 1), cycles_per_s=CYCLES_PER_S)
+        return MachineModel(gpu=_gpu(device, peaks))
+    machine = MachineModel(
+        n_cores=max(device.compute_units, 1), cycles_per_s=CYCLES_PER_S
+    )
     if device.processor is not None:
         machine = _with_processor(machine, device.processor)
     if peaks is None:
@@ -124,7 +126,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
     )
 
 
-def _with_processor(machine: Machine, processor: Processor) -> Machine:
+def _with_processor(machine: MachineModel, processor: Processor) -> MachineModel:
     vector_bytes = processor.vector_bytes
     is_wide = vector_bytes >= 64
     # others split a vector of 64 bytes into two halves

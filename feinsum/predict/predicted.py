@@ -12,7 +12,7 @@ from math import inf
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.nests import EstimatedTime, choose_form, network_of, sizes_at
 from feinsum.nests.cost import evaluate
@@ -172,7 +172,7 @@ def sparse_predictions(
     cost = EstimatedTime(
         network,
         typical_sizes,
-        Machine(vector_bytes=machine.vector_bytes),
+        MachineModel(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )

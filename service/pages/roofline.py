@@ -26,7 +26,7 @@ WIDTH, HEIGHT = 860.0, 380.0
 
 
 @dataclass(frozen=True)
-class Dot:
+class FactDot:
     """A workload with its fastest fact.
 
     Attributes:
@@ -61,7 +61,7 @@ class RooflineChart:
     device: Device
     x_axis: Axis
     y_axis: Axis
-    dots: tuple[Dot, ...]
+    dots: tuple[FactDot, ...]
     roofs: tuple[Line, ...]
     slopes: tuple[Line, ...]
 
@@ -99,7 +99,7 @@ def roofline_chart(
     return RooflineChart(peaks.device, x_axis, y_axis, dots, lines, slopes)
 
 
-def _dots(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> tuple[Dot, ...]:
+def _dots(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> tuple[FactDot, ...]:
     """Return the fastest fact of each workload whose work is known."""
     # one dot for each workload: slower recipes say nothing about the device
     best: dict[str, TuningRecord] = {}
@@ -112,7 +112,7 @@ def _dots(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> tuple[Dot, ...]:
         timing = fact.measurement
         operations = sum(timing.operations.values())
         roof_s = roofline_of(timing, peaks)
-        dot = Dot(
+        dot = FactDot(
             fact,
             operations / max(1, timing.footprint_bytes),
             operations / timing.median_s,

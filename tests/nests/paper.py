@@ -13,7 +13,7 @@ from math import factorial, prod
 from feinsum.nests import (
     FactorProduct,
     Forest,
-    Loop,
+    NestLoop,
     Network,
     Orders,
     Path,
@@ -74,7 +74,7 @@ def _leaves(
     nodes: Forest, around: tuple[str, ...]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, NestLoop):
             yield from _leaves(node.body, (*around, node.index))
         else:
             yield node, around
@@ -82,9 +82,9 @@ def _leaves(
 
 def is_fully_fused(forest: Forest) -> bool:
     """Whether no two neighbouring loops are over one index."""
-    loops = [node for node in forest if isinstance(node, Loop)]
+    loops = [node for node in forest if isinstance(node, NestLoop)]
     return all(is_fully_fused(loop.body) for loop in loops) and not any(
-        isinstance(a, Loop) and isinstance(b, Loop) and a.index == b.index
+        isinstance(a, NestLoop) and isinstance(b, NestLoop) and a.index == b.index
         for a, b in pairwise(forest)
     )
 

@@ -8,13 +8,13 @@ from math import inf, prod
 import numpy as np
 import pytest
 
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.nests import (
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
-    Loop,
     Nest,
+    NestLoop,
     Operations,
     Sizes,
     evaluate,
@@ -83,7 +83,7 @@ def test_independent_loops_are_the_dense_ones_at_the_end_of_single_terms(nests):
 def depth_of_sharing(forest, number, depth=0, shared=0):
     """How many loops a term shares with another one."""
     for node in forest:
-        if isinstance(node, Loop):
+        if isinstance(node, NestLoop):
             inside = leaves(node)
             if number in inside:
                 now = depth + 1 if len(inside) > 1 else shared
@@ -93,7 +93,9 @@ def depth_of_sharing(forest, number, depth=0, shared=0):
 
 def leaves(node):
     return (
-        {t for n in node.body for t in leaves(n)} if isinstance(node, Loop) else {node}
+        {t for n in node.body for t in leaves(n)}
+        if isinstance(node, NestLoop)
+        else {node}
     )
 
 
@@ -168,7 +170,7 @@ class TestEstimatedTime:
 
     def of(self, net, pairs, *orders, **machine):
         path = path_of(net, *pairs)
-        cost = EstimatedTime(net, self.SIZES, Machine(**machine))
+        cost = EstimatedTime(net, self.SIZES, MachineModel(**machine))
         return evaluate(cost, path, tuple(map(tuple, orders)))
 
     def test_a_vector_buffer_is_better_than_a_scalar_one(self):
@@ -198,7 +200,7 @@ class TestEstimatedTime:
         sizes = Sizes({"i": 3309, "j": 1609, "k": 2, "a": 32}, (3309, 420_000, 520_437))
 
         def time(pairs, *orders):
-            cost = EstimatedTime(net, sizes, Machine(vector_bytes=64))
+            cost = EstimatedTime(net, sizes, MachineModel(vector_bytes=64))
             return evaluate(cost, path_of(net, *pairs), tuple(map(tuple, orders)))
 
         rows = time([(0, 1), (3, 2)], "ijka", "ika")

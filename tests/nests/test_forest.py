@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests import Loop, Nest, Network, fuse, network
+from feinsum.nests import Nest, NestLoop, Network, fuse, network
 from tests.nests.networks import EXAMPLE, KERNELS, path_of, random_nest
 from tests.nests.paper import is_fully_fused, unfuse
 
@@ -35,10 +35,10 @@ def test_other_orders_are_another_forest(first, second):
 
 def test_neighbouring_loops_over_one_index_are_not_fully_fused():
     """At any depth; a term in between separates them."""
-    loops = (Loop("i", (0,)), Loop("i", (1,)))
+    loops = (NestLoop("i", (0,)), NestLoop("i", (1,)))
     assert not is_fully_fused(loops)
-    assert not is_fully_fused((Loop("j", loops),))
-    assert is_fully_fused((Loop("i", (0,)), 1, Loop("i", (2,))))
+    assert not is_fully_fused((NestLoop("j", loops),))
+    assert is_fully_fused((NestLoop("i", (0,)), 1, NestLoop("i", (2,))))
 
 
 def test_the_example_of_the_paper_has_its_buffers():

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.nests import (
     EstimatedTime,
     IndependentLoops,
@@ -38,7 +38,7 @@ from tests.nests.paper import BufferDimension, BufferSize, CacheMisses, all_orde
 
 def costs_of(net, sizes):
     loops, operations = IndependentLoops(net, 1), Operations(net, sizes)
-    small = Machine(register_bytes=8, cache_bytes={"L2": 64, "L3": 256})
+    small = MachineModel(register_bytes=8, cache_bytes={"L2": 64, "L3": 256})
     return [
         BufferDimension(),
         BufferSize(sizes.extents),

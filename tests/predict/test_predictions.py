@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.predict import has_vectors, hopeless, machine_of, predictions
 from feinsum.records import Device, DevicePeaks, Processor, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
@@ -51,7 +51,7 @@ def test_more_work_costs_more():
     """Of one configuration, at larger extents."""
     for one in predictions(matmul(64), {}, CPU)[:20]:
         cost = REGISTRY[one.spec.name, one.spec.version].cost
-        assert cost(matmul(400), one.spec.parameters, Machine()) > one.seconds
+        assert cost(matmul(400), one.spec.parameters, MachineModel()) > one.seconds
 
 
 def test_nothing_is_predicted_for_other_devices():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from feinsum.errors import TransformError
 from feinsum.ir import SizeParam
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.records import TransformSpec
 from feinsum.transforms import (
     Transform,
@@ -100,7 +100,7 @@ def test_a_random_configuration_is_right(name, spec):
 def test_the_best_candidate_is_right():
     """So is what predictions choose for vectors of 64 bytes."""
     e = EINSUMS["matrix product"]
-    machine = Machine(vector_bytes=64, fma_bytes=128)
+    machine = MachineModel(vector_bytes=64, fma_bytes=128)
     spec = ranked(e, {}, [PACKED_CONTRACTION], machine)[0].spec
     assert spec.parameters["lanes"] * e.operands[0].dtype.itemsize == 64
     assert_right("matrix product", spec)

@@ -10,7 +10,7 @@ import pytest
 from feinsum import array, einsum, record_facts
 from feinsum.canonical import canonicalize
 from feinsum.errors import InvalidParameterError
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.measure import open_device
 from feinsum.measure.cases import make_case
 from feinsum.predict import predictions
@@ -44,7 +44,7 @@ def short_and_full(name):
     """The canonical einsum, a recipe that leaves its steps to costs, and in full."""
     workload, family = WORKLOADS[name]
     canonical = canonicalize(workload).einsum
-    (short, *_) = [one.spec for one in ranked(canonical, {}, [family], Machine())]
+    (short, *_) = [one.spec for one in ranked(canonical, {}, [family], MachineModel())]
     return canonical, short, in_full(short, canonical)
 
 
@@ -124,6 +124,6 @@ def test_steps_that_are_none_are_refused(family, steps):
 def test_every_configuration_of_a_path_costs_something(name):
     """Whatever its steps are; a tuning compares it with the least that is expected."""
     canonical, *_ = short_and_full(name)
-    machine = Machine()
+    machine = MachineModel()
     for spec in configurations(CONTRACTION_PATH, canonical):
         assert CONTRACTION_PATH.cost(canonical, spec.parameters, machine) > 0

@@ -6,11 +6,11 @@ import pytest
 
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.transforms.library.packed.cost import packed_cost
 from feinsum.transforms.ranking import at_sizes
 
-MACHINE = Machine(n_cores=2, vector_bytes=64, fma_bytes=128)
+MACHINE = MachineModel(n_cores=2, vector_bytes=64, fma_bytes=128)
 TILES = {
     "lanes": 8,
     "vectors": 2,

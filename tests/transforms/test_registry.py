@@ -15,7 +15,7 @@ import pytest
 from feinsum import array, canonicalize, einsum
 from feinsum.errors import InvalidParameterError, TransformError, UnknownTransformError
 from feinsum.ir import Workload
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.records import TransformSpec
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import (
@@ -147,7 +147,7 @@ def test_families_know_the_sizes(toy):
     found = [spec.parameters["block"] for spec in configurations(sized, workload)]
     assert found == [12, 24]
     assert [p["block"] for p in proposed(sized, workload)] == [12]
-    costed = ranked(e, {size.name: 12}, [sized], Machine())
+    costed = ranked(e, {size.name: 12}, [sized], MachineModel())
     assert [(x.seconds, x.spec.parameters["block"]) for x in costed] == [(1.0, 12)]
     with pytest.raises(InvalidParameterError, match="outside its space"):
         check_spec(sized.spec({"block": 96}), workload)

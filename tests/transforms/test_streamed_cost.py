@@ -9,7 +9,7 @@ import pytest
 from constantdict import constantdict
 
 from feinsum.ir import array, einsum
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.transforms.cost import distinct_bytes
 from feinsum.transforms.heuristics import LINE_BYTES
 from feinsum.transforms.library.streaming_cost import read_bytes
@@ -21,7 +21,7 @@ ORDERS = [[(i, EXTENTS[i]) for i in order] for order in permutations("ijk")]
 
 def passing(loops, second_level):
     return read_bytes(
-        MATRICES, loops, Machine(cache_bytes=constantdict(L2=second_level))
+        MATRICES, loops, MachineModel(cache_bytes=constantdict(L2=second_level))
     )
 
 

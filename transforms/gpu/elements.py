@@ -30,7 +30,7 @@ from feinsum.contraction.paths import pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
@@ -441,7 +441,7 @@ def _shared_bytes(
     return n_entries * einsum.operands[0].dtype.itemsize
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds; sums read shared memory, and matrices from the cache."""
     assert machine.gpu is not None
     element, rows = text(parameters, "element"), number(parameters, "rows")

@@ -27,7 +27,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.cost import Machine, points
+from feinsum.transforms.cost import MachineModel, points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import itemsize_of, loads, product_s
 from feinsum.transforms.gpu.layouts import grid_axes
@@ -414,7 +414,7 @@ def space(workload: Workload) -> Space | None:
     return Space({"stacked": stacked})
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """What is not in order is read and written once more, in a launch of its own."""
     gpu = machine.gpu
     assert gpu is not None

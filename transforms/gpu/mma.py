@@ -27,7 +27,7 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine
+from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import HALVES, QUAD, WarpProduct
 from feinsum.transforms.gpu.layouts import (
@@ -331,7 +331,7 @@ def _shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
     return shares
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds; a warp reads the sides of its block from shared memory."""
     across, along, depth, columns, rows, terms, stages = (
         number(parameters, name) for name in NAMES[:7]

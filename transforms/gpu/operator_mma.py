@@ -18,7 +18,7 @@ import loopy as lp
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import LaunchWork, group_bytes, launch_s
 from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
@@ -164,7 +164,7 @@ def _excess(tiles: OperatorTiles) -> str | None:
     return None
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds; tiles and results pass through shared memory once."""
     gpu = machine.gpu
     assert gpu is not None

@@ -32,7 +32,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
@@ -467,7 +467,7 @@ def _shared_bytes(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -
     return entries * einsum.operands[0].dtype.itemsize
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
     assert machine.gpu is not None
     element = text(parameters, "element")

@@ -10,7 +10,7 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
     factors_of,
@@ -70,7 +70,7 @@ def space(workload: Workload) -> Table | None:
     return {"block": (256, 128, 64, 512)}
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds: neighbours share the terms that they read in the cache."""
     assert machine.gpu is not None
     block = number(parameters, "block")

@@ -23,7 +23,7 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine
+from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import itemsize_of
 from feinsum.transforms.gpu.layouts import uneven_tile
@@ -226,7 +226,7 @@ def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     )
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds; each step reads a column and a row from shared memory."""
     across, along, depth, columns, rows, stages = (
         number(parameters, name) for name in NAMES[:-1]

@@ -17,7 +17,7 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, distinct_bytes
+from feinsum.transforms.cost import MachineModel, distinct_bytes
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
     factors_of,
@@ -148,7 +148,7 @@ def space(workload: Workload) -> Space | None:
     return Space(table)
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds of both launches; the second reads what the first wrote."""
     assert machine.gpu is not None
     items, parts = number(parameters, "items"), number(parameters, "parts")

@@ -20,7 +20,7 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
     factors_of,
@@ -178,7 +178,7 @@ def _space(
 
 
 def cost_of_rows(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds; a warp reads neighbours of the sum."""
     summed, rows = text(parameters, "summed"), number(parameters, "rows")
@@ -187,7 +187,7 @@ def cost_of_rows(
 
 
 def cost_of_columns(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds; a warp reads neighbouring columns."""
     columns = number(parameters, "columns")
@@ -198,7 +198,7 @@ def cost_of_columns(
 
 def _shared_sums_s(
     einsum: BatchedEinsum,
-    machine: Machine,
+    machine: MachineModel,
     parameters: Parameters,
     sums: int,
     lanes: Sequence[Mapping[str, int]],

@@ -36,7 +36,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
@@ -276,7 +276,7 @@ class TileSizes(NamedTuple):
 
 def tiled_s(
     einsum: BatchedEinsum,
-    machine: Machine,
+    machine: MachineModel,
     tiles: TileSizes,
     *,
     n_items: int,
@@ -333,7 +333,7 @@ def tiled_s(
     return launch_s(gpu, launch) + _adding_s(einsum, machine, tiles.shares)
 
 
-def _adding_s(einsum: BatchedEinsum, machine: Machine, shares: int) -> float:
+def _adding_s(einsum: BatchedEinsum, machine: MachineModel, shares: int) -> float:
     """Predict the seconds to write parts of sums and to add them."""
     gpu = machine.gpu
     assert gpu is not None

@@ -23,7 +23,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
     factors_of,
@@ -134,7 +134,7 @@ def space(workload: Workload) -> Table | None:
     return {"turned": (turned,), "rows": (8, 4, 16)}
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds: both ways, neighbours are neighbours in memory."""
     assert machine.gpu is not None
     rows, read = number(parameters, "rows"), text(parameters, "turned")

@@ -27,7 +27,7 @@ from pymbolic import var
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, SizeParam, Workload
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import heuristics as cpu
@@ -147,7 +147,9 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Estimate the seconds of copies into matrices and of products, in sequence.
 
     Args:
@@ -223,7 +225,7 @@ def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
 
 
 def _vectors_s(
-    einsum: BatchedEinsum, n_products: int, n_entries: int, machine: Machine
+    einsum: BatchedEinsum, n_products: int, n_entries: int, machine: MachineModel
 ) -> float:
     """Estimate products with vectors, which take as long as reading the arrays.
 

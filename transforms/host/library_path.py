@@ -14,7 +14,7 @@ import loopy as lp
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
-from feinsum.machine import TYPICAL, Machine
+from feinsum.machine import TYPICAL, MachineModel
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.targets.units import LibraryUnit
@@ -143,7 +143,9 @@ def _space(workload: Workload) -> Space | None:
     return Space(table, find_problem, open=frozenset(table))
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Estimate the seconds of all steps in sequence."""
     steps = _step_einsums(einsum, parameters["path"])
     return cost_of(_recipes(einsum, parameters), steps, machine)

@@ -27,7 +27,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import heuristics as cpu
@@ -148,7 +148,7 @@ class _Path:
         """The recipes of all steps, chosen for the same machine everywhere."""
         lanes = number(self.parameters, "lanes")
         itemsize = self.einsum.operands[0].dtype.itemsize
-        machine = Machine(vector_bytes=lanes * itemsize)
+        machine = MachineModel(vector_bytes=lanes * itemsize)
         return recipes_of(self.parameters["steps"], self.einsums, FAMILIES, machine)
 
 
@@ -269,7 +269,9 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
     return all(n >= cpu.FEWER_THAN_PACKED * least for n in packed)
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Estimate the seconds of all steps; fused products stay in the second cache."""
     path = _Path.of(einsum, parameters)
     fused_s = 0.0

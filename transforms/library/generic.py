@@ -27,7 +27,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, IndexList, Workload
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import points
@@ -37,7 +37,13 @@ from feinsum.transforms.library.streaming_cost import (
     streaming_s,
     vector_cycles,
 )
-from feinsum.transforms.primitives import NestWriter, Part, Schedule, begin, with_hints
+from feinsum.transforms.primitives import (
+    LoopPart,
+    NestWriter,
+    Schedule,
+    begin,
+    with_hints,
+)
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
@@ -133,7 +139,7 @@ class Streams:
     cuts: Mapping[str, int]
 
 
-Parts: TypeAlias = Mapping[str, Part]
+Parts: TypeAlias = Mapping[str, LoopPart]
 """The part of each index in the loops of a statement, outermost first."""
 
 
@@ -210,7 +216,7 @@ class StreamedNest:
             step, entry = parts[vector], total
             if step.size > 1:
                 lane = self._lane(step.size)
-                step = Part((*step.loops, *lane.loops), step.point + lane.point)
+                step = LoopPart((*step.loops, *lane.loops), step.point + lane.point)
                 entry = tile[lane.point]
             parts = {**parts, vector: step}
             value = p.Sum((entry, self._product(row, _points(parts))))
@@ -220,16 +226,16 @@ class StreamedNest:
         after.append(self._assign(f"{stem}_end", total, value, self.around, after))
         self._store(row, total, self.around, after)
 
-    def _lane(self, size: int) -> Part:
+    def _lane(self, size: int) -> LoopPart:
         iname = self.writer.loop("lane", size=size, tag="unr")
-        return Part((iname,), var(iname))
+        return LoopPart((iname,), var(iname))
 
     def _steps(self) -> Iterator[Parts]:
         """Yield the loops over all summed indices: full steps, then the remainder."""
         *others, last = self.streams.summed
         outer = self._inside(self.around, others)
         size = self._fitting(last, self.streams.step)
-        parts: tuple[Part | None, ...] = (self.writer.entries(last),)
+        parts: tuple[LoopPart | None, ...] = (self.writer.entries(last),)
         if size > 1:
             parts = self.writer.cut(last, size)
         yield from ({**outer, last: part} for part in parts if part is not None)
@@ -359,7 +365,9 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Estimate the seconds by the innermost loop and the number of blocks."""
     vector, parallel = text(parameters, "vector"), text(parameters, "parallel")
     most_bytes = 64 if parameters.get("vectors") == VECTORS[1] else 32

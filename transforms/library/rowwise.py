@@ -18,7 +18,7 @@ import loopy as lp
 from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum, Workload
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import points
@@ -146,7 +146,9 @@ def _space_with_hints(workload: Workload) -> Space | None:
     return replace(hinted, candidates=candidates)
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Seconds; a compiler puts the best of the summed loops innermost."""
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     summed = einsum.summation_indices

@@ -19,7 +19,7 @@ from constantdict import constantdict
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
-from feinsum.machine import TYPICAL, Machine
+from feinsum.machine import TYPICAL, MachineModel
 from feinsum.raising import LoopNest, points_of
 from feinsum.records import TransformSpec
 from feinsum.transforms import heuristics as cpu
@@ -216,7 +216,9 @@ def _depth(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Estimate the seconds of both nests."""
     recipes, nests = _recipes(einsum, parameters), _nests(einsum, parameters)
     jumps_s = out_of_order_s(einsum, text(parameters, "index"), machine)

@@ -30,7 +30,7 @@ from pymbolic import var
 
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
-from feinsum.machine import TYPICAL, Machine
+from feinsum.machine import TYPICAL, MachineModel
 from feinsum.raising import LoopNest, names_of, points_of, value_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.library.pairwise import PathStep
@@ -53,7 +53,7 @@ def recipes_of(
     steps: ParameterValue,
     einsums: Sequence[BatchedEinsum],
     families: Families,
-    machine: Machine,
+    machine: MachineModel,
 ) -> list[TransformSpec]:
     """Return the recipes of all steps.
 
@@ -73,7 +73,7 @@ def recipes_of(
 
 @lru_cache(maxsize=1024)
 def cheapest(
-    einsum: BatchedEinsum, families: Families, machine: Machine
+    einsum: BatchedEinsum, families: Families, machine: MachineModel
 ) -> TransformSpec:
     """Return the cheapest recipe of a step."""
     return ranked(einsum, {}, families, machine)[0].spec
@@ -94,7 +94,7 @@ def apply_recipes(
 def cost_of(
     recipes: Sequence[TransformSpec],
     einsums: Sequence[BatchedEinsum],
-    machine: Machine,
+    machine: MachineModel,
 ) -> float:
     """Add up the seconds; a version without a cost uses that of the newest."""
     total = 0.0

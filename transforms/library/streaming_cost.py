@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feinsum.ir import BatchedEinsum, IndexList
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import distinct_bytes, points, region_s
 
 
 def vector_cycles(
-    einsum: BatchedEinsum, vector: str, machine: Machine, *, most_bytes: int, step: int
+    einsum: BatchedEinsum,
+    vector: str,
+    machine: MachineModel,
+    *,
+    most_bytes: int,
+    step: int,
 ) -> float:
     """Cycles of a row whose innermost loop is over ``vector``, all cores together.
 
@@ -57,7 +62,7 @@ def vector_cycles(
 
 
 def reduction_cycles(
-    einsum: BatchedEinsum, inner: str, machine: Machine, *, most_bytes: int
+    einsum: BatchedEinsum, inner: str, machine: MachineModel, *, most_bytes: int
 ) -> float:
     """Cycles of a row whose sum over ``inner`` the compiler cuts into lanes."""
     length = points(einsum, (inner,))
@@ -74,7 +79,7 @@ def jammed_cycles(
     einsum: BatchedEinsum,
     index: str,
     inner: str,
-    machine: Machine,
+    machine: MachineModel,
     *,
     rows: int,
     most_bytes: int,
@@ -113,13 +118,15 @@ def jammed_cycles(
     return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
 
 
-def _is_narrow_complex(einsum: BatchedEinsum, machine: Machine) -> bool:
+def _is_narrow_complex(einsum: BatchedEinsum, machine: MachineModel) -> bool:
     return (
         einsum.operands[0].dtype.kind == "c" and machine.vector_bytes < cpu.WIDE_BYTES
     )
 
 
-def _lanes_of_sums(einsum: BatchedEinsum, machine: Machine, most_bytes: int) -> int:
+def _lanes_of_sums(
+    einsum: BatchedEinsum, machine: MachineModel, most_bytes: int
+) -> int:
     """Lanes into which the compiler cuts a sum; complex numbers need shuffles."""
     dtype = einsum.operands[0].dtype
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
@@ -129,7 +136,7 @@ def _lanes_of_sums(einsum: BatchedEinsum, machine: Machine, most_bytes: int) -> 
 def out_of_order_s(
     einsum: BatchedEinsum,
     index: str,
-    machine: Machine,
+    machine: MachineModel,
     *,
     inner: str | None = None,
     parallel: str | None = None,
@@ -163,7 +170,7 @@ def restart_s(
     einsum: BatchedEinsum,
     along: str,
     outer: str | None,
-    machine: Machine,
+    machine: MachineModel,
     *,
     n_rows: int,
     width: int | None = None,
@@ -222,7 +229,7 @@ def _access_cycles(
 def streaming_s(
     einsum: BatchedEinsum,
     cycles: float,
-    machine: Machine,
+    machine: MachineModel,
     *,
     n_groups: float,
     loops: Sequence[tuple[str, int]] = (),
@@ -246,7 +253,7 @@ def streaming_s(
 
 
 def read_bytes(
-    einsum: BatchedEinsum, loops: Sequence[tuple[str, int]], machine: Machine
+    einsum: BatchedEinsum, loops: Sequence[tuple[str, int]], machine: MachineModel
 ) -> float:
     """Bytes of all rows that pass from beyond the second level of the caches.
 
@@ -256,8 +263,8 @@ def read_bytes(
     >>> from feinsum.ir import array, einsum as symbolic
     >>> A, B = array("A", (10**6, 8)), array("B", (10**6, 8))
     >>> gram = symbolic("ki,kj->ij", A, B)
-    >>> once = read_bytes(gram, [("k", 10**6), ("i", 8), ("j", 8)], Machine())
-    >>> again = read_bytes(gram, [("i", 8), ("k", 10**6), ("j", 8)], Machine())
+    >>> once = read_bytes(gram, [("k", 10**6), ("i", 8), ("j", 8)], MachineModel())
+    >>> again = read_bytes(gram, [("i", 8), ("k", 10**6), ("j", 8)], MachineModel())
     >>> once / 1e6, again / 1e6
     (128.0, 1024.0)
     """

@@ -26,11 +26,11 @@ from pymbolic import var
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import distinct_bytes, region_s
-from feinsum.transforms.primitives import NestWriter, Part, Schedule, begin
+from feinsum.transforms.primitives import LoopPart, NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.primitives.vector_store import stands_together
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
@@ -131,11 +131,11 @@ class TurnedNest:
                 squares, _ = self._cut(across)
                 entry = self.writer.loop(across, size=self.tiles.lanes)
                 point = squares.point + var(entry)
-                self._copy(row, Part((*squares.loops, entry), point), strip)
+                self._copy(row, LoopPart((*squares.loops, entry), point), strip)
             self._turn(row, rows, columns)
         return self.writer.finished()
 
-    def _cut(self, index: str) -> tuple[Part, Part | None]:
+    def _cut(self, index: str) -> tuple[LoopPart, LoopPart | None]:
         """The whole squares of a tile along an index, and the entries after them."""
         block, lanes = self.grid[index], self.tiles.lanes
         squares, strip = self.writer.cut(index, lanes, block, stem="square")
@@ -143,7 +143,7 @@ class TurnedNest:
             raise TransformError(f"index {index!r} is too short for vectors")
         return squares, strip
 
-    def _turn(self, row: int, across: Part, along: Part) -> None:
+    def _turn(self, row: int, across: LoopPart, along: LoopPart) -> None:
         """Return the squares: read, turned, and stored."""
         writer, lanes = self.writer, self.tiles.lanes
         dtype, stem = self.schedule.dtype_of_row(row), f"row_{row}"
@@ -185,7 +185,7 @@ class TurnedNest:
             is_streamed=self.tiles.is_streamed,
         )
 
-    def _copy(self, row: int, across: Part, along: Part) -> None:
+    def _copy(self, row: int, across: LoopPart, along: LoopPart) -> None:
         """Entries beside the squares, one by one."""
         points = self._points(across.point, along.point)
         value = calls_product(self.schedule, self.schedule.rows[row], points)
@@ -264,7 +264,9 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Seconds: squares are turned in registers, and what is beside them comes alone.
 
     What is stored past the caches goes to memory, and no line of it is read before.

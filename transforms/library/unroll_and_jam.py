@@ -23,7 +23,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import points
@@ -34,7 +34,13 @@ from feinsum.transforms.library.streaming_cost import (
     restart_s,
     streaming_s,
 )
-from feinsum.transforms.primitives import NestWriter, Part, Schedule, begin, with_hints
+from feinsum.transforms.primitives import (
+    LoopPart,
+    NestWriter,
+    Schedule,
+    begin,
+    with_hints,
+)
 from feinsum.transforms.primitives.compiler_hints import (
     SUMS,
     VECTORS,
@@ -125,7 +131,7 @@ class _JammedNest:
                 self._sum(row, {**others, plan.index: tile}, is_last=tile is tiles[-1])
         return writer.finished()
 
-    def _sum(self, row: int, parts: dict[str, Part], *, is_last: bool) -> None:
+    def _sum(self, row: int, parts: dict[str, LoopPart], *, is_last: bool) -> None:
         """Zero, add and store the sums of a tile."""
         dtype, writer = self.schedule.dtype_of_row(row), self.writer
         size = parts[self.plan.index].size
@@ -141,7 +147,10 @@ class _JammedNest:
         writer.store(row, entry, at, loops, [start, add], is_last=is_last)
 
     def _sum_of_row(
-        self, name: str, parts: dict[str, Part], sums: Mapping[str, Part] | None = None
+        self,
+        name: str,
+        parts: dict[str, LoopPart],
+        sums: Mapping[str, LoopPart] | None = None,
     ) -> tuple[Expression, Names, dict[str, Expression]]:
         """The sum of one row, the loops around it, and the values of all indices."""
         tile = parts[self.plan.index]
@@ -213,7 +222,9 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return f"{rows} rows do not divide a block of {block}" if is_cut else None
 
 
-def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+def _cost(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     index, inner = text(parameters, "index"), text(parameters, "inner")
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     rows = number(parameters, "rows")

@@ -21,11 +21,11 @@ from feinsum.transforms.primitives.stage_operand import (
     stage_operand,
     vectorize_last_axis,
 )
-from feinsum.transforms.primitives.write_nest import NestWriter, Part
+from feinsum.transforms.primitives.write_nest import LoopPart, NestWriter
 
 __all__ = [
+    "LoopPart",
     "NestWriter",
-    "Part",
     "Schedule",
     "SplitLoops",
     "StagedTile",

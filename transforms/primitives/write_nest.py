@@ -43,7 +43,7 @@ GRID = ("g.", "l.")
 
 
 @dataclass(frozen=True)
-class Part:
+class LoopPart:
     """Loops over a part of an index, and the first value that it has inside them.
 
     Attributes:
@@ -113,27 +113,32 @@ class NestWriter:
             self._single.add(iname)
         return iname
 
-    def blocks(self, index: str, size: int, *, stem: str = "tile") -> Part:
+    def blocks(self, index: str, size: int, *, stem: str = "tile") -> LoopPart:
         """Loop over blocks of an index, the last of which the extent may cut."""
         extent = self.schedule.extents[index]
         iname = self.loop(f"{index}_{stem}", f"{size}*{{}} < {extent}")
-        return Part((iname,), size * var(iname), size)
+        return LoopPart((iname,), size * var(iname), size)
 
-    def entries(self, index: str, block: Part | None = None) -> Part:
+    def entries(self, index: str, block: LoopPart | None = None) -> LoopPart:
         """Loop over the entries of an index, or over those of a block in the array."""
         extent = self.schedule.extents[index]
         if block is None:
             iname = self.loop(index, size=extent)
-            return Part((iname,), var(iname))
+            return LoopPart((iname,), var(iname))
         # without a bound the compiler knows the trip count
         is_exact = isinstance(extent, int) and extent % block.size == 0
         bounds = [] if is_exact else [f"{block.point} + {{}} < {extent}"]
         iname = self.loop(index, *bounds, size=block.size)
-        return Part((iname,), block.point + var(iname))
+        return LoopPart((iname,), block.point + var(iname))
 
     def cut(
-        self, index: str, size: int, block: Part | None = None, *, stem: str = "step"
-    ) -> tuple[Part | None, Part | None]:
+        self,
+        index: str,
+        size: int,
+        block: LoopPart | None = None,
+        *,
+        stem: str = "step",
+    ) -> tuple[LoopPart | None, LoopPart | None]:
         """Loop over the whole tiles of an index, or of a block, and over the rest.
 
         Rewrite, for an index i of the extent N::
@@ -159,13 +164,13 @@ class NestWriter:
         if not isinstance(extent, int) or extent >= size:
             full = f"{position} + {size} <= {extent}"
             tile = self.loop(f"{index}_{stem}", full, size=count)
-            whole = Part((tile,), base + size * var(tile), size)
+            whole = LoopPart((tile,), base + size * var(tile), size)
         if not isinstance(extent, int) or extent % size:
             is_left = f"{extent} < {position} + {size}", f"{position} < {extent}"
             tile = self.loop(f"{index}_left", *is_left, size=count)
             inside = f"{position.format(tile)} + {{}} < {extent}"
             entry = self.loop(index, inside, size=size)
-            rest = Part((tile, entry), base + size * var(tile) + var(entry))
+            rest = LoopPart((tile, entry), base + size * var(tile) + var(entry))
         return whole, rest
 
     def tag(self, iname: str, tag: str) -> None:

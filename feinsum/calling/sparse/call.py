@@ -33,7 +33,7 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.ir import IndexList, parse_subscripts
-from feinsum.machine import Machine
+from feinsum.machine import MachineModel
 from feinsum.memory import remembered
 from feinsum.nests import (
     EstimatedTime,
@@ -329,7 +329,7 @@ def _estimated(
     cost = EstimatedTime(
         network,
         sizes,
-        Machine(vector_bytes=machine.vector_bytes),
+        MachineModel(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )

@@ -245,7 +245,7 @@ def _estimate(
     nodes: tuple[int, ...],
     arrays: Sequence[Any],
 ) -> float:
-    from feinsum.machine import Machine
+    from feinsum.machine import MachineModel
     from feinsum.measure import open_device
     from feinsum.predict.machine import machine_of
 
@@ -258,7 +258,7 @@ def _estimate(
     cost = EstimatedTime(
         network,
         Sizes(extents, nodes),
-        Machine(vector_bytes=machine.vector_bytes),
+        MachineModel(vector_bytes=machine.vector_bytes),
         n_threads=machine.n_cores,
     )
     best = best_nest(network, cost)

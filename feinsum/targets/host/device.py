@@ -144,7 +144,7 @@ class HostBuilt:
         return call
 
 
-class Host:
+class HostTarget:
     """This machine; see :class:`feinsum.targets.protocol.Target`."""
 
     name = "host"
@@ -180,7 +180,7 @@ class Host:
         return is_run_here and not isinstance(loopy_target, StandaloneCTarget)
 
 
-HOST = Host()
+HOST = HostTarget()
 
 
 def _convert_to_host(t_unit: Any) -> Any:

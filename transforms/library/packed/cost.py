@@ -18,7 +18,7 @@ from itertools import product
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
-from feinsum.machine import Machine, region_s
+from feinsum.machine import MachineModel, region_s
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import SizedEinsum, distinct_bytes, padding, points
 from feinsum.transforms.library.packed.plan import (
@@ -33,7 +33,7 @@ from feinsum.transforms.registry import Parameters
 
 
 def packed_cost(
-    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Estimate :func:`packed_contraction` in seconds, with tiles padded to size."""
     work = _Work.of(einsum, parameters, machine)
@@ -55,7 +55,7 @@ def packed_cost(
     )
 
 
-def _moved(is_streamed: bool, written: int, machine: Machine) -> float:
+def _moved(is_streamed: bool, written: int, machine: MachineModel) -> float:
     """Return the bytes moved for a byte of the result."""
     if not is_streamed:
         return cpu.CACHED_STORE
@@ -75,7 +75,7 @@ class _Work:
     plan: PackingPlan
     tiles: PackedTiles
     is_row_inside: bool
-    machine: Machine
+    machine: MachineModel
     columns: int
     rows: int
     summed: int
@@ -83,7 +83,7 @@ class _Work:
 
     @classmethod
     def of(
-        cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+        cls, einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
     ) -> _Work:
         """Count the work on a machine, which may have fewer lanes."""
         wanted = PackedTiles.of(parameters)
