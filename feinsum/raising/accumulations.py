@@ -43,7 +43,7 @@ from feinsum.raising.rewriting import RewrittenKernel, is_plain
 
 
 def with_sums(program: RewrittenKernel) -> RewrittenKernel:
-    """Every accumulation over loops that nothing else needs, as a sum.
+    """Turn accumulations over loops that nothing else needs into sums.
 
     Rewrite::
 
@@ -61,7 +61,7 @@ def with_sums(program: RewrittenKernel) -> RewrittenKernel:
 def _accumulated(
     insn: lp.InstructionBase, program: RewrittenKernel
 ) -> tuple[frozenset[str], Expression] | None:
-    """The loops over which an instruction adds, and what it adds."""
+    """Return the loops over which an instruction accumulates, and the added term."""
     added = _added(insn, program)
     if added is None:
         return None
@@ -88,7 +88,7 @@ def _accumulated(
 
 
 def _added(insn: lp.InstructionBase, program: RewrittenKernel) -> Expression | None:
-    """The term that an instruction adds to what it assigns to."""
+    """Return the term that an instruction adds to its assignee, if it adds one."""
     if not is_plain(insn) or insn.id not in program.exact:
         return None
     added = added_term(insn.assignee, insn.expression)
@@ -153,7 +153,7 @@ def _as_sum(
 
 
 def with_shifts(program: RewrittenKernel) -> RewrittenKernel:
-    """Sums that begin with a value that another instruction assigned.
+    """Start sums from the value that another instruction assigned.
 
     Rewrite::
 
@@ -172,14 +172,15 @@ def with_shifts(program: RewrittenKernel) -> RewrittenKernel:
 def _beginning(
     insn: lp.InstructionBase, program: RewrittenKernel
 ) -> lp.Assignment | None:
-    """The instruction that gives the entries their first value, if no one else reads
-    or writes them before ``insn`` does.
+    """Find the instruction that initializes the entries that ``insn`` adds to.
+
+    None if another instruction reads or writes them before ``insn`` does.
     """
     if _added(insn, program) is None:
         return None
     kernel = program.kernel
     (name,) = insn.assignee_var_names()
-    # what stands in a rule is not rewritten
+    # accesses inside rules are not rewritten
     if name in program.in_rules:
         return None
     others = program.touching[name] - {insn.id}
@@ -202,8 +203,9 @@ def _beginning(
 def _renaming(
     first: lp.Assignment, insn: lp.Assignment, program: RewrittenKernel
 ) -> dict[str, str] | None:
-    """The inames of ``insn`` that stand for those of ``first``, if both run over the
-    same entries in the same iterations.
+    """Map the inames of ``first`` to those of ``insn``.
+
+    None unless both run over the same entries in the same iterations.
     """
     mine, theirs = subscripts_of(insn.assignee), subscripts_of(first.assignee)
     if len(mine) != len(theirs):
@@ -260,10 +262,10 @@ MOST_TERMS = 32
 def with_single_sums(
     program: RewrittenKernel, refused: Callable[[lp.LoopKernel], frozenset[str]]
 ) -> RewrittenKernel:
-    """Instructions that add several sums, as several that add one each.
+    """Split instructions that add several sums into several that add one each.
 
-    Products are multiplied out where they are refused otherwise: with a sum of terms
-    that no single array has the indices of.
+    Products are multiplied out only where they would otherwise be refused: where a
+    factor is a sum of terms whose indices no single array has.
 
     Rewrite::
 
@@ -273,10 +275,11 @@ def with_single_sums(
         out[i] = out[i] + 2*sum(k, B[i,k]*z[k])
 
     Args:
-        refused: the instructions of a kernel that are not einsums as they stand.
+        program: the kernel to rewrite.
+        refused: returns the ids of a kernel's instructions that are not yet einsums.
     """
-    # First sums alone are taken apart. What is refused even then is multiplied out,
-    # which makes more terms of it.
+    # First split sums only. Multiply out just what is still refused, since that adds
+    # terms.
     for is_fine in (False, True):
         left = refused(program.kernel)
         for insn_id in sorted(left):
@@ -347,10 +350,11 @@ def _split(
 
 
 def _expanded(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
-    """The terms of an expression, its products with sums multiplied out.
+    """Yield the terms of an expression, with its products of sums multiplied out.
 
     Args:
-        is_fine: whether those of products without a reduction are multiplied out, too.
+        expression: the expression to expand.
+        is_fine: whether to multiply out products without a reduction, too.
 
     >>> from pymbolic import parse
     >>> product = parse("(a + b)*(c - d)")
@@ -380,7 +384,7 @@ def _expanded(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
 def _products(
     factors: tuple[Expression, ...], *, is_fine: bool
 ) -> Iterator[tuple[Expression, ...]]:
-    """The terms of a product, as their factors."""
+    """Yield the terms of a product, each as its factors."""
     if not factors:
         yield ()
         return

@@ -41,12 +41,12 @@ class Affine:
 
     @property
     def inames(self) -> tuple[str, ...]:
-        """Those of the largest steps first, as in an array of these axes."""
+        """The inames, largest steps first, as in an array of these axes."""
         steps = self.coefficients
         return tuple(sorted(steps, key=lambda name: -abs(steps[name])))
 
     def expression(self) -> Expression:
-        """In as few words as can be."""
+        """Return the shortest equivalent expression."""
         terms = [
             p.Variable(name) if n == 1 else p.Product((n, p.Variable(name)))
             for name, n in self.coefficients.items()
@@ -56,7 +56,7 @@ class Affine:
         return add(terms)
 
     def text(self) -> str:
-        """As isl and Loopy read it.
+        """Return the text that isl and Loopy parse.
 
         >>> Affine(-2, constantdict({"start": -1, "end": 2})).text()
         '2*end - start - 2'
@@ -73,7 +73,7 @@ class Affine:
 
 
 def affine(expression: Expression, inames: Collection[str]) -> Affine | None:
-    """The expression as a sum of multiples of inames; None if it is no such sum.
+    """Write an expression as a sum of multiples of inames; None if it is not affine.
 
     >>> from pymbolic import parse
     >>> found = affine(parse("0 + i*16 + (j + 1)*4"), {"i", "j"})
@@ -97,7 +97,7 @@ Polynomial: TypeAlias = dict[tuple[Any, ...], int]
 CONSTANT_ONE: Polynomial = {(): 1}
 
 LONG = 2**20
-"""A size that stands for any, to put strides in order."""
+"""A size that represents all sizes, to sort strides."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Strides:
 
     @property
     def is_positive(self) -> bool:
-        """Whether no stride goes back, nor begins the place before the array."""
+        """Whether all strides are positive, and the offset is not negative."""
         return _at_long_sizes(self.offset) >= 0 and all(
             _at_long_sizes(stride) > 0 for stride in self.strides.values()
         )
@@ -126,7 +126,7 @@ class Strides:
 def strides_of(
     subscript: Expression, inames: Collection[str], sizes: Collection[str] = ()
 ) -> Strides | None:
-    """The strides of the inames; None if it is no sum of multiples of them.
+    """Return the strides of the inames in a subscript; None if it is not affine.
 
     >>> found = strides_of(parse("(i*m + j)*n + k + 2"), {*"ijk"}, {*"mn"})
     >>> dict(found.strides)
@@ -147,15 +147,15 @@ def strides_of(
             return None
         of = strides.setdefault(loops[0], {}) if loops else offset
         of[tuple(name for name in names if name not in loops)] = n
-    # the order of axes in memory; which of n and m is longer, nobody knows before the
-    # call
+    # the order of axes in memory; which of n and m is longer is unknown before the call
     by_length = sorted(strides, key=lambda name: -abs(_at_long_sizes(strides[name])))
     return Strides(offset, constantdict({name: strides[name] for name in by_length}))
 
 
 def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bool:
-    """Whether no two points have one subscript: each stride is longer than all that the
-    smaller ones can reach, whatever the sizes are.
+    """Whether all points have different subscripts.
+
+    That is so if each stride exceeds the reach of all smaller ones, at all sizes.
 
     >>> flat = strides_of(parse("10*e + i"), {*"ei"})
     >>> are_distinct_places(flat, {"e": 5, "i": 10})
@@ -172,8 +172,7 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
     # from the innermost axis outwards, as a positional number is read
     for name in reversed(subscript.inames):
         stride = subscript.strides[name]
-        # stride - reach - 1 has no negative term if it is positive for all sizes from 1
-        # on
+        # without negative terms, stride - reach - 1 is nonnegative at all sizes
         margin = _added(_added(stride, reach, -1), CONSTANT_ONE, -1)
         if not all(n >= 0 and {*names} <= positive for names, n in margin.items()):
             return False
@@ -186,10 +185,11 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
 def polynomial_of(
     expression: Expression, *, has_entries: bool = False
 ) -> Polynomial | None:
-    """The expression, multiplied out; None if it is no sum of products of names.
+    """Multiply out an expression; None if it is no sum of products of names.
 
     Args:
-        has_entries: whether its names may be other expressions, such as entries.
+        expression: the expression to multiply out.
+        has_entries: whether its names may be other expressions, such as array entries.
 
     >>> polynomial_of(parse("2*(i + 1)*n - n"))
     {('i', 'n'): 2, ('n',): 1}
@@ -232,7 +232,7 @@ def _at_long_sizes(polynomial: Polynomial) -> int:
 def box_extents(
     kernel: lp.LoopKernel, inames: Collection[str], instruction: str
 ) -> dict[str, Extent]:
-    """The extent of each iname, if their domain is the box ``[0, extent)``.
+    """Return the extent of each iname, if their domain is the box ``[0, extent)``.
 
     Raises:
         NotAnEinsumError: with the rule ``extent`` if an extent is neither a
@@ -281,7 +281,7 @@ def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
 
 
 def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
-    """The size parameter that an extent is, or that stands for it."""
+    """Return the size parameter that an extent is, or one that stands for it."""
     names = get_dependencies(size)
     if names & (kernel.temporary_variables.keys() | kernel.all_inames()):
         return None

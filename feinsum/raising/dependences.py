@@ -8,13 +8,13 @@ the instructions ::
     for e:     w[e]    = 2*u[e, 0]
 
 the first two exchange ``t``. Every iteration of the loop over ``e`` has entries of
-``t`` of its own (:func:`have_own_entries`), so both may run in loops of their own, one
-after the other. The third one exchanges nothing with them: it reads ``u``, which nobody
+``t`` to itself (:func:`have_own_entries`), so both may run in separate loops, one after
+the other. The third one exchanges nothing with them: it reads ``u``, which nothing
 writes. ``A[2*i]`` and ``A[2*j + 1]`` never meet (:func:`never_meet`).
 
-Three clients ask for them: a row, whose sum may run in any order
-(:func:`check_hazards`); a batch, whose rows run together (:func:`may_join`); and the
-phases of a kernel, which run one after another (:class:`Exchanges`).
+They have three uses: a row, whose sum may run in any order (:func:`check_hazards`); a
+batch, whose rows run together (:func:`may_join`); and the phases of a kernel, which run
+one after another (:class:`Exchanges`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
-    """The memory behind names; temporaries may share some."""
+    """Return the memory behind names; temporaries may share some."""
     temporaries = kernel.temporary_variables
     return frozenset(
         (getattr(temporaries.get(name), "base_storage", None) or name) for name in names
@@ -122,7 +122,7 @@ def _are_apart(kernel: lp.LoopKernel, first: Subscripts, second: Subscripts) -> 
 
 @memoize_on_first_arg  # type: ignore[untyped-decorator]
 def _entries(kernel: lp.LoopKernel, subscripts: Subscripts) -> isl.Set | None:
-    """All entries that an access reaches; None if isl cannot tell.
+    """Return the set of entries that an access reaches; None if isl cannot tell.
 
     Bounds that the kernel computes differ from one iteration to the next.
     """
@@ -149,11 +149,13 @@ def have_own_entries(
 ) -> bool:
     """Whether no two iterations of loops access the same entry of an array.
 
-    That is so if each iname is a subscript at one place of all accesses, or if all
-    accesses are one that is known to be another entry in every iteration.
+    That is so if each iname is the same subscript of all accesses, or if all accesses
+    are one that addresses another entry in every iteration.
 
     Args:
-        distinct: subscripts of such accesses.
+        accesses: the subscripts of all accesses of the array.
+        inames: the loops whose iterations are compared.
+        distinct: subscripts known to address another entry in every iteration.
     """
     if len({*accesses} & {*distinct}) == len({*accesses}) == 1:
         (only,) = {*accesses}
@@ -198,10 +200,10 @@ class Exchanges:
             self._accesses[insn.id] = [*accesses, *((name, ()) for name in unseen)]
 
     def groups(self, without: Part) -> list[Part]:
-        """The other instructions, in parts that stay together.
+        """Partition the other instructions into parts that must stay together.
 
-        These share a loop, or exchange something in an order that the kernel leaves
-        open: it is for Loopy to choose it, as it was before.
+        Instructions of one part share a loop, or exchange something in an order that
+        the kernel leaves open, which Loopy chooses.
         """
         others = [i for i in self.kernel.instructions if i.id not in without]
         before = self.kernel.recursive_insn_dep_map()
@@ -223,7 +225,7 @@ class Exchanges:
         return list(dict.fromkeys(parts))
 
     def conflict(self, a: Part, b: Part) -> list[str]:
-        """The variables that one of them writes and the other one accesses.
+        """Return the variables that one part writes and the other accesses.
 
         Arrays of which they access no common entry are left out.
         """
@@ -246,6 +248,7 @@ class Exchanges:
 
         Args:
             a: a nest, each of whose iterations assigns to an entry of its own.
+            b: another part of the kernel.
         """
         shared = self._loops(a) & self._loops(b)
         if not shared:
@@ -286,9 +289,11 @@ def check_hazards(
     expand: Expand,
     expressions: Iterable[Expression],
 ) -> None:
-    """No operand changes while the nest runs, and nobody interferes with its output.
+    """Check that nothing changes the operands or touches the output during the nest.
 
     Args:
+        insn: the instruction of the nest.
+        kernel: its kernel.
         inames: the loops of the instruction and of its sums.
         expand: expands substitution rules.
         expressions: the factors and the scale.
@@ -343,8 +348,12 @@ def _check_exchange(
     """Require that two instructions exchange values within one iteration only.
 
     Args:
+        insn: the instruction of the nest.
+        other: the instruction to compare it with.
+        kernel: the kernel of both.
         read: all names that ``insn`` reads, except its output.
-        expressions: those with its accesses.
+        expressions: those in which ``insn`` accesses arrays.
+        expand: expands substitution rules.
     """
     theirs = [expand(e) for e in _expressions(other)]
     written = other.assignee_var_names()
@@ -375,7 +384,7 @@ def _check_exchange(
 def _shared(
     kernel: lp.LoopKernel, names: Iterable[str], others: Iterable[str]
 ) -> list[str]:
-    """Those of ``names`` that lie in the memory of ``others``."""
+    """Return the ``names`` that share memory with ``others``."""
     # temporaries with one base storage overwrite each other
     memory = storage(kernel, others)
     return sorted(name for name in names if storage(kernel, [name]) & memory)
@@ -443,6 +452,10 @@ def may_join(
     """Whether an assignment may run with others: nothing has to run between them.
 
     Args:
+        insn: the assignment to add.
+        batch: the assignments that it may join.
+        kernel: their kernel.
+        expand: expands substitution rules.
         serving: instructions that only serve these, and are replaced with them.
     """
     others = list(batch)
@@ -461,7 +474,7 @@ def in_batches(
     pattern: Callable[[T], Hashable],
     can_join: Callable[[T, list[T]], bool],
 ) -> list[list[T]]:
-    """Rows of equal patterns, each in the first batch that it can join."""
+    """Group rows of equal patterns; each joins the first batch that takes it."""
     batches: dict[Hashable, list[list[T]]] = {}
     for row in rows:
         alike = batches.setdefault(pattern(row), [])
@@ -487,7 +500,7 @@ def _reads_output(
 
 
 def ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
-    """All instructions that must run before one."""
+    """Return all instructions that must run before an instruction."""
     before_it: set[str] = set()
     todo = [instruction]
     while todo:
@@ -498,7 +511,7 @@ def ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
 
 
 def _expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
-    """Expressions that an instruction accesses; none if it hides them."""
+    """Yield the expressions that an instruction accesses; none if it hides them."""
     if isinstance(insn, lp.Assignment):
         yield insn.assignee
         yield insn.expression

@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 
 class EveryNode(WalkMapper):  # type: ignore[misc]
-    """A walk through all nodes. Loopy's ``UncachedWalkMapper`` is cached, in spite of
-    its name, and visits the two ``x`` of ``x*x`` once.
+    """A walk through all nodes.
+
+    Loopy's ``UncachedWalkMapper`` does cache, and visits the two ``x`` of ``x*x`` once.
     """
 
     def __call__(self, expr: Any, /) -> None:
@@ -50,7 +51,7 @@ class _Collector(WalkMapper):  # type: ignore[misc]
 
 
 def nodes_of(expression: Expression, *kinds: type[T]) -> list[T]:
-    """The different nodes of some classes in an expression, outer ones first.
+    """Return the distinct nodes of some classes in an expression, outer ones first.
 
     >>> from pymbolic import parse
     >>> [str(node) for node in nodes_of(parse("x[i] + A[x[i], k]"), p.Subscript)]
@@ -92,24 +93,24 @@ class _AccessFinder(EveryNode):
 
 
 def accesses_in(expression: Expression) -> list[Expression]:
-    """Every access in an expression without rules, each as often as it stands there."""
+    """Return every access in an expression without rules, repetitions included."""
     finder = _AccessFinder()
     finder(expression)
     return finder.accesses
 
 
 def accesses_of(expression: Expression, name: str) -> list[Expression]:
-    """Every access of one array or scalar in an expression without rules."""
+    """Return every access of one array or scalar in an expression without rules."""
     return [access for access in accesses_in(expression) if array_of(access) == name]
 
 
 def array_of(access: Expression) -> str:
-    """The name of the array or scalar of an access, or of an assignee."""
+    """Return the name of the array or scalar of an access or an assignee."""
     return str(getattr(getattr(access, "aggregate", access), "name", ""))
 
 
 def subscripts_of(access: Expression) -> Subscripts:
-    """The subscripts of a read or of an assignee; none for a scalar."""
+    """Return the subscripts of a read or an assignee; none for a scalar."""
     return access.index_tuple if isinstance(access, p.Subscript) else ()
 
 
@@ -141,16 +142,18 @@ class _AccessRewriter(IdentityMapper):  # type: ignore[misc]
 def rewrite_accesses(
     expression: Expression, name: str, rewrite: Callable[[Subscripts], Expression]
 ) -> Expression:
-    """The expression with every access of ``name`` replaced.
+    """Replace every access of ``name`` in an expression.
 
     Args:
-        rewrite: from the subscripts of an access to the expression in its place.
+        expression: the expression to rewrite.
+        name: the array or scalar whose accesses are replaced.
+        rewrite: maps the subscripts of an access to the expression that replaces it.
     """
     return _AccessRewriter(name, rewrite)(expression)
 
 
 def substitute(expression: Expression, values: Mapping[str, Expression]) -> Expression:
-    """The expression with values in place of variables.
+    """Substitute values for variables in an expression.
 
     >>> from pymbolic import parse
     >>> print(substitute(parse("v[p] + q"), {"p": 2 * p.Variable("k")}))
@@ -160,7 +163,7 @@ def substitute(expression: Expression, values: Mapping[str, Expression]) -> Expr
 
 
 def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
-    """The expression in other variables.
+    """Rename variables in an expression.
 
     >>> from pymbolic import parse
     >>> print(rename(parse("v[p] + q"), {"p": "k"}))
@@ -170,21 +173,21 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
 
 
 def multiply(factors: Sequence[Expression]) -> Expression:
-    """The product of factors; 1 if there are none."""
+    """Return the product of factors; 1 if there are none."""
     if not factors:
         return 1
     return factors[0] if len(factors) == 1 else p.Product(tuple(factors))
 
 
 def add(terms: Sequence[Expression]) -> Expression:
-    """The sum of terms; 0 if there are none."""
+    """Return the sum of terms; 0 if there are none."""
     if not terms:
         return 0
     return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
 
 
 def terms_of(expression: Expression) -> list[Expression]:
-    """The terms of nested sums.
+    """Return the terms of nested sums.
 
     >>> from pymbolic import parse
     >>> [str(term) for term in terms_of(parse("a + (b + c*d)"))]
@@ -196,7 +199,7 @@ def terms_of(expression: Expression) -> list[Expression]:
 
 
 def added_term(assignee: Expression, value: Expression) -> Expression | None:
-    """What an assignment adds to what is there; None if it does anything else.
+    """Return the term that an assignment adds to its assignee; None if it adds none.
 
     >>> from pymbolic import parse
     >>> print(added_term(parse("y[i]"), parse("y[i] + 2*x[i]")))
@@ -230,21 +233,21 @@ class _NodeCounter(EveryNode):
 
 
 def count_nodes(expression: Expression, limit: int) -> int:
-    """The number of nodes; more than ``limit`` if there are more."""
+    """Count the nodes, stopping once there are more than ``limit``."""
     counter = _NodeCounter(limit)
     counter(expression)
     return counter.n_nodes
 
 
 def loops_of(*instructions: lp.InstructionBase) -> frozenset[str]:
-    """The loops of instructions, and those of the sums in them."""
+    """Return the loops of instructions and of the sums in them."""
     return frozenset[str]().union(
         *(insn.within_inames | insn.reduction_inames() for insn in instructions)
     )
 
 
 def writers_in(kernel: lp.LoopKernel) -> Mapping[str, tuple[str, ...]]:
-    """By variable, the instructions that assign to it."""
+    """Return the instructions that assign to each variable, by its name."""
     writers: dict[str, tuple[str, ...]] = {}
     for insn in kernel.instructions:
         for name in insn.assignee_var_names():

@@ -90,7 +90,7 @@ def has_literal(expression: Expression) -> bool:
 
 
 def size_literals(expression: Expression, dtype: np.dtype[Any]) -> Expression:
-    """The expression with its literals in a real dtype.
+    """Give the literals of an expression a real dtype.
 
     Outside of sums, they are written in the precision of what is assigned, though
     Loopy infers the least one that holds them: 0.1 is double for it.
@@ -104,17 +104,17 @@ def size_literals(expression: Expression, dtype: np.dtype[Any]) -> Expression:
 
 
 def function_text(expression: Expression) -> str:
-    """The body of a :class:`feinsum.ir.OperandFunction`."""
+    """Write the body of a :class:`feinsum.ir.OperandFunction`."""
     return str(_Texter()(expression))
 
 
 def unresolved(expression: Expression) -> Expression:
-    """The expression with functions by name, as a user writes them."""
+    """Refer to functions by name, as in user code."""
     return _Unresolver()(expression)
 
 
 def without_tags(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """The kernel without the tags of variables: they say nothing of the values."""
+    """Remove the tags of variables, which do not affect the values."""
     untag = _Untagger()
     rules = {
         name: rule.copy(expression=untag(rule.expression))
@@ -244,7 +244,10 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         whole: Expression,
         allowed: frozenset[np.dtype[Any]] = _PLAIN_INTEGERS,
     ) -> None:
-        """C promotes and wraps small and unsigned integers; numpy keeps them."""
+        """Refuse small and unsigned integers.
+
+        C promotes or wraps them; numpy keeps them.
+        """
         # a literal takes the dtype of what it is computed with
         dtypes = [self._dtype_of(c) for c in children if not _is_number(c)]
         if all(d.kind in "biu" for d in dtypes) and not set(dtypes) <= allowed:
@@ -325,9 +328,9 @@ Group: TypeAlias = tuple[int, ...]
 
 
 def regrouped(nest: RaisedNest) -> Iterator[RaisedNest]:
-    """The nest with fewer operands, those with the most of them first.
+    """Yield the nest with joined operands, those with the most operands first.
 
-    Operands are joined that have the same indices, in whatever order, each once.
+    Operands join if they have the same indices, in any order and without repetition.
     """
     # the first grouping is the nest itself
     whole = islice(_groupings(nest.einsum), 1, MOST_GROUPINGS)
@@ -335,7 +338,7 @@ def regrouped(nest: RaisedNest) -> Iterator[RaisedNest]:
 
 
 def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
-    """All of them, the finest first; each has its groups in the order of positions."""
+    """Yield all groupings, the finest first, with groups in the order of positions."""
     alike: dict[object, list[int]] = {}
     for at, term in enumerate(einsum.inputs):
         is_array = all(not row[at].storage for row in einsum.rows)
@@ -351,7 +354,7 @@ def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
 
 
 def _ways(positions: Sequence[int]) -> Iterator[list[Group]]:
-    """The ways to group operands of equal indices that are tried."""
+    """Yield the groupings to try of operands with equal indices."""
     if len(positions) <= MOST_FACTORS:
         yield from _partitions(positions)
         return
@@ -360,7 +363,7 @@ def _ways(positions: Sequence[int]) -> Iterator[list[Group]]:
 
 
 def _partitions(positions: Sequence[int]) -> Iterator[list[Group]]:
-    """All ways to put positions into groups.
+    """Yield all ways to put positions into groups.
 
     >>> [*_partitions([0, 1])]
     [[(0,), (1,)], [(0, 1)]]
@@ -376,7 +379,7 @@ def _partitions(positions: Sequence[int]) -> Iterator[list[Group]]:
 
 
 def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
-    """The nest with one operand for each group."""
+    """Build the nest that has one operand for each group."""
     old, functions = nest.einsum, dict(nest.functions)
     rules: dict[str, lp.SubstitutionRule] = {}
     inputs = tuple(old.inputs[group[0]] for group in groups)
@@ -417,7 +420,7 @@ def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
 def _rule(
     name: str, factors: Sequence[str], terms: Sequence[IndexList]
 ) -> lp.SubstitutionRule:
-    """The product of rules, with the axes of the first."""
+    """Build the product of rules, with the axes of the first."""
     parameters = {index: f"_{axis}" for axis, index in enumerate(terms[0])}
     calls = tuple(
         p.Call(p.Variable(factor), tuple(p.Variable(parameters[i]) for i in term))
@@ -429,7 +432,7 @@ def _rule(
 def _function(
     factors: Sequence[OperandFunction], terms: Sequence[IndexList]
 ) -> OperandFunction:
-    """The product of functions, with the axes of the first."""
+    """Build the product of functions, with the axes of the first."""
     parameters = {index: f"_{axis}" for axis, index in enumerate(terms[0])}
     bodies = []
     for factor, term in zip(factors, terms, strict=True):
@@ -441,7 +444,7 @@ def _function(
 
 
 def _renamed(function: OperandFunction, names: Mapping[str, str]) -> str:
-    """The body in other names of the parameters, in parentheses unless it is a read."""
+    """Rename the parameters in a body; parenthesize it unless it is a read or call."""
     tree = ast.parse(function.body, mode="eval")
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):

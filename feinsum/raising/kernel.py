@@ -70,6 +70,7 @@ def raise_kernel(
     """Find the functional batched einsums in a kernel.
 
     Args:
+        t_unit: the unit with the kernel.
         arguments: arrays of the call, or ``{name: (shape, dtype)}``, for dtypes and
             sizes that the kernel leaves open.
         instructions: a Loopy match expression; by default all instructions.
@@ -98,8 +99,8 @@ def raise_kernel(
         t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
     raised = _raised(t_unit, name, instructions, long_extent)
     raised = with_profiles(raised, arguments or {})
-    # Rewriting takes longer than raising, and most kernels need none: it is tried where
-    # something was refused, or where two inames stand for what could be one index.
+    # Rewriting takes longer than raising, and most kernels need none: try it only where
+    # something was refused, or where two inames might be one index.
     if raised.refused or joint_inames(raised):
         other = _normalized(t_unit, name)
         raised = _better_of(raised, other, instructions, long_extent)
@@ -134,7 +135,7 @@ def _raised(
 
 
 def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
-    """Where the operands of a kernel are collected, its types inferred.
+    """Build the table of a kernel's operands, with types inferred.
 
     Raises:
         NotAnEinsumError: with the rule ``kernel``, if these cannot be inferred.
@@ -154,7 +155,7 @@ def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
 
 
 def _normalized(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
-    """The kernel in the form that raising reads best, or as it is if that fails."""
+    """Rewrite the kernel for raising; return it unchanged if that fails."""
 
     def refused(unit: lp.TranslationUnit) -> frozenset[str]:
         table = _table(unit, name)
@@ -174,7 +175,7 @@ def _better_of(
     instructions: str | None,
     long_extent: int,
 ) -> RaisedKernel:
-    """The kernel as it was raised, or rewritten if less of the work is refused then."""
+    """Return the rewritten kernel, raised, if that refuses less of the work."""
     if other[raised.kernel_name] is raised.t_unit[raised.kernel_name]:
         return raised
     try:
@@ -189,7 +190,11 @@ def _better_of(
 
 
 def _badness(raised: RaisedKernel) -> tuple[int, int, int]:
-    """Refused loops, then inames that share a subscript, then how little was raised."""
+    """Rank a raised kernel: lower is better.
+
+    It compares refused loops, then inames that share a subscript, then how little was
+    raised.
+    """
     return _refused_loops(raised), joint_inames(raised), -len(raised.raised)
 
 
@@ -198,7 +203,7 @@ def _workloads(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:
 
 
 def _refused_loops(raised: RaisedKernel) -> int:
-    """How many loops and sums there are around refused instructions."""
+    """Count the loops and sums around refused instructions."""
     kernel = raised.t_unit[raised.kernel_name]
     insns = [kernel.id_to_insn[i] for nest in raised.refused for i in nest.instructions]
     return sum(len(loops_of(insn)) for insn in insns)
@@ -243,10 +248,12 @@ def _rows(
     instructions: Iterable[lp.InstructionBase],
     reasons: Mapping[str, NotAnEinsumError] | None = None,
 ) -> tuple[list[RaisedRow], list[RefusedNest]]:
-    """The rows among instructions; of the others, why they are none.
+    """Raise the instructions that are rows; refuse the others, with reasons.
 
     Args:
-        reasons: refusals that are known already, by instruction.
+        table: the operands of the kernel.
+        instructions: the instructions to raise.
+        reasons: refusals that are already known, by instruction id.
     """
     rows, refused = [], []
     for insn in instructions:
@@ -272,7 +279,7 @@ def _rows(
 def _chosen(
     kernel: lp.LoopKernel, instructions: str | None
 ) -> list[lp.InstructionBase]:
-    """The instructions that a match expression selects; all for None."""
+    """Return the instructions that a match expression selects; all for None."""
     if instructions is None:
         return list(kernel.instructions)
     try:
@@ -294,7 +301,7 @@ def _chosen(
 
 
 def _batches(rows: Iterable[RaisedRow], table: OperandTable) -> list[list[RaisedRow]]:
-    """Rows of one notation in the same loops form one batch.
+    """Group rows of one notation in the same loops into batches.
 
     Nothing else may have to run between two of them.
     """
@@ -321,7 +328,7 @@ def _raise_batch(
 def _with_rules(
     kernel: lp.LoopKernel, table: OperandTable, nests: list[RaisedNest]
 ) -> lp.LoopKernel:
-    """The kernel in which the raised instructions call the operands' rules."""
+    """Make the raised instructions of a kernel call the operands' rules."""
     new_values = {
         insn_id: _normal_value(nest, k)
         for nest in nests
@@ -420,7 +427,7 @@ REWRITES: Mapping[str, str] = {
 
 
 def with_rewrite(refused: RefusedNest, given_kernel: lp.LoopKernel) -> RefusedNest:
-    """The refusal with the line of the given kernel, and what to write instead."""
+    """Add the line of the given kernel and a suggested rewrite to a refusal."""
     instructions = (
         given_kernel.id_to_insn.get(insn_id) for insn_id in refused.instructions
     )
@@ -487,7 +494,7 @@ def identify_as_einsum(
 
 
 def single_nest(raised: RaisedKernel) -> RaisedNest:
-    """The only nest of a kernel.
+    """Return the only nest of a kernel.
 
     Raises:
         NotAnEinsumError: if any instruction was refused (with its rule), or if

@@ -46,7 +46,7 @@ from feinsum.raising.rewriting import RewrittenKernel, is_no_op
 
 
 def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """The kernel in which loops begin at 0, and count from where they began.
+    """Shift loops to begin at 0, so that they count from their lower bounds.
 
     That is done where the lower bound is a number, or a sum of multiples of parameters
     that nothing writes. Loops of parts in C are unchanged, since these name them.
@@ -92,13 +92,13 @@ class _Shift(SubstitutionMapper):  # type: ignore[misc]
 def _shifted_rule(
     rule: lp.SubstitutionRule, points: Mapping[str, Expression]
 ) -> lp.SubstitutionRule:
-    """A rule may read inames that are not its arguments."""
+    """Shift the inames that a rule reads besides its arguments."""
     read = {iname: x for iname, x in points.items() if iname not in rule.arguments}
     return rule.copy(expression=_Shift(make_subst_func(read))(rule.expression))
 
 
 def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
-    """The lower bounds that are not 0, of the loops that can be shifted."""
+    """Return the nonzero lower bounds of the loops that can be shifted."""
     if any(isinstance(insn, lp.CallInstruction) for insn in kernel.instructions):
         return {}  # a callee may be given slices, which name inames
     in_code: set[str] = set()
@@ -119,7 +119,7 @@ def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
 
 
 def _bounds_of(domain: isl.BasicSet) -> dict[str, Affine | None]:
-    """The lower bound of each iname that has a single one, without other inames."""
+    """Return the lower bound of each iname that has a single, loop-invariant one."""
     inames = domain.get_var_names(isl.dim_type.set)
     bounds: dict[str, Affine | None] = {}
     if domain.dim(isl.dim_type.div):
@@ -148,7 +148,7 @@ def _bounds_of(domain: isl.BasicSet) -> dict[str, Affine | None]:
 
 
 def _shifted(domain: isl.BasicSet, lower: Mapping[str, Affine]) -> isl.BasicSet:
-    """The domain of loops that count from their lower bounds."""
+    """Shift the loops of a domain to count from their lower bounds."""
     inames = domain.get_var_names(isl.dim_type.set)
     if not lower.keys() & set(inames):
         return domain
@@ -167,7 +167,7 @@ SET, PARAM, DIV = isl.dim_type.set, isl.dim_type.param, isl.dim_type.div
 
 
 def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """The kernel in which loops share a set only if constraints relate them.
+    """Split the domains so that loops share a set only if constraints relate them.
 
     isl's operations take time that grows with a high power of the loops of a set. A
     set that one instruction needs whole stays, for nothing is gained.
@@ -190,7 +190,7 @@ def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
 
 def _parts(domain: isl.BasicSet) -> list[isl.BasicSet]:
-    """Sets whose product is the domain, each of loops that constraints relate."""
+    """Split a domain into factors, each of loops that constraints relate."""
     parts = [_only(domain, loops) for loops in _related(domain)]
     # where one loop runs not at all, none does
     is_run = isl.BasicSet.universe(domain.get_space().params())
@@ -205,7 +205,7 @@ def _parts(domain: isl.BasicSet) -> list[isl.BasicSet]:
 
 
 def _related(domain: isl.BasicSet) -> Iterator[list[int]]:
-    """The places of loops that constraints relate, directly or by others."""
+    """Yield the positions of loops that constraints relate, directly or indirectly."""
     n_loops, n_divs = domain.dim(SET), domain.dim(DIV)
     axes = [(SET, k) for k in range(n_loops)] + [(DIV, k) for k in range(n_divs)]
     groups = [{axis} for axis in range(len(axes))]
@@ -224,7 +224,7 @@ def _related(domain: isl.BasicSet) -> Iterator[list[int]]:
 
 
 def _only(domain: isl.BasicSet, loops: list[int]) -> isl.BasicSet:
-    """The loops at some places, without the constraints of all others."""
+    """Keep the loops at some positions, without the constraints of all others."""
     ends = [-1, *loops, domain.dim(SET)]
     gaps = [(a + 1, b - a - 1) for a, b in pairwise(ends) if b - a > 1]
     for first, n in gaps:
@@ -236,7 +236,7 @@ def _only(domain: isl.BasicSet, loops: list[int]) -> isl.BasicSet:
 
 
 def _without_unused(domain: isl.BasicSet) -> isl.BasicSet:
-    """The set without parameters that it does not depend on."""
+    """Project out the parameters that a set does not depend on."""
     for axis in reversed(range(domain.dim(PARAM))):
         if not domain.involves_dims(PARAM, axis, 1):
             domain = domain.project_out(PARAM, axis, 1)
@@ -259,8 +259,10 @@ def _is_product(domain: isl.BasicSet, parts: list[isl.BasicSet]) -> bool:
 
 
 def joint_inames(raised: RaisedKernel) -> int:
-    """How many inames stand beside others in subscripts of outputs, or beside others
-    that are summed in those of operands. Loops over nodes of trees are never joint.
+    """Count the inames beyond the first in each subscript.
+
+    In subscripts of outputs all inames count, in those of operands only summed ones.
+    Nests over trees do not count.
     """
     kernel = raised.t_unit[raised.kernel_name]
     return sum(
@@ -279,7 +281,7 @@ def _of_outputs(nest: RaisedNest) -> Iterator[frozenset[str]]:
 
 
 def _of_sums(nest: RaisedNest, kernel: lp.LoopKernel) -> Iterator[frozenset[str]]:
-    """The parameters of operands that stand for indices which are summed."""
+    """Yield the operands' parameters that stand for summed indices, by subscript."""
     output = nest.einsum.output
     for row in nest.einsum.rows:
         for operand, term in zip(row, nest.einsum.inputs, strict=True):
@@ -295,9 +297,11 @@ def _of_sums(nest: RaisedNest, kernel: lp.LoopKernel) -> Iterator[frozenset[str]
 def with_order_of(
     given_kernel: lp.LoopKernel, kernel: lp.LoopKernel, raised: Collection[str]
 ) -> lp.LoopKernel:
-    """A kernel whose other instructions have their loops in the order of the given one.
+    """Order the loops of a kernel's other instructions as in the given one.
 
     Args:
+        given_kernel: the kernel with the wanted order.
+        kernel: the kernel to constrain.
         raised: the ids of the instructions of all raised nests.
     """
     # without a raised nest, Loopy orders the loops as for the given kernel
@@ -314,7 +318,7 @@ def with_order_of(
 
 
 def _orders(kernel: lp.LoopKernel, insn_id: str) -> set[tuple[str, str]]:
-    """Pairs of loops of an instruction that nest in one order only, outer one first."""
+    """Return the pairs of an instruction's loops that nest in one order only."""
     loops = kernel.id_to_insn[insn_id].within_inames
     return {
         pair
@@ -332,7 +336,7 @@ class Split(NamedTuple):
 
 
 def with_joined_loops(program: RewrittenKernel) -> RewrittenKernel:
-    """Loops that a user split, as one loop, if nothing needs one of them alone.
+    """Join loops that a user split, if nothing needs one of them alone.
 
     Rewrite::
 
@@ -354,7 +358,7 @@ def _joined_once(program: RewrittenKernel) -> RewrittenKernel | None:
 
 
 def _splits(program: RewrittenKernel) -> Iterator[Split]:
-    """The pairs of inames that occur as a position, each once."""
+    """Yield the pairs of inames that occur as a position, each once."""
     sums = dict.fromkeys(
         sum_
         for insn in program.kernel.instructions
@@ -376,7 +380,7 @@ def _splits(program: RewrittenKernel) -> Iterator[Split]:
 
 
 def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
-    """The kernel with one loop for two; None where these are used in other ways."""
+    """Merge two loops into one; None where they have other uses."""
     kernel = program.kernel
     pair = {split.outer, split.inner}
     is_whole = all(
@@ -418,7 +422,7 @@ def _renamed(names: frozenset[str], pair: set[str], new: str) -> frozenset[str]:
 def _domains(
     kernel: lp.LoopKernel, split: Split, new: str
 ) -> list[isl.BasicSet] | None:
-    """The domains with the new loop, whose points are those of the two, each once."""
+    """Build the domains with the merged loop in place of the two."""
     # both loops may have domains of their own
     homes = sorted(
         {kernel.get_home_domain_index(i) for i in (split.outer, split.inner)}
@@ -436,7 +440,7 @@ def _domains(
 
 
 def _image(domain: isl.BasicSet, split: Split, new: str) -> isl.BasicSet | None:
-    """The domain of the joint position, if that tells the points apart."""
+    """Map a domain to the joint position; None if points would coincide."""
     params = domain.get_var_names(PARAM)
     prefix = f"[{', '.join(params)}] -> " if params else ""
     names = domain.get_var_names(SET)
@@ -508,7 +512,7 @@ class _Joiner(IdentityMapper):  # type: ignore[misc]
         )
 
     def _with_inner_sum(self, expr: Reduction) -> Reduction:
-        """Two sums, each over one of the loops, as one over both."""
+        """Merge two sums, each over one of the loops, into one over both."""
         inner = expr.expr
         is_both = (
             isinstance(inner, Reduction)

@@ -1,7 +1,7 @@
-"""Results of raising: einsums found in a kernel, and parts that are none.
+"""Results of raising: the einsums found in a kernel, and the refused parts.
 
-A nest has an einsum in names of its own, and for each name what stands for it in the
-kernel. For ``v[e, i] = 2*sum(j, A_rule(i, j)*u_rule(e, j))`` with the canonical einsum
+A nest has an einsum in its own names, and maps each name to the kernel's. For
+``v[e, i] = 2*sum(j, A_rule(i, j)*u_rule(e, j))`` with the canonical einsum
 ``a c, b c -> a b`` of ``A0`` and ``A1`` these are ::
 
     points  a -> e, b -> i, c -> j       scales  2
@@ -52,7 +52,7 @@ class AffineSize(SizeParam):
 
 
 def in_kernel(extent: Extent) -> Extent:
-    """The extent in terms of the kernel.
+    """Convert an extent to the terms of the kernel.
 
     >>> in_kernel(AffineSize("size_2_n", "(2*n)"))
     SizeParam(name='(2*n)')
@@ -61,7 +61,7 @@ def in_kernel(extent: Extent) -> Extent:
 
 
 def names_of(extent: Extent) -> frozenset[str]:
-    """The parameters of the kernel in an extent that is in terms of it.
+    """Return the kernel parameters in an extent that is in terms of the kernel.
 
     >>> sorted(names_of(SizeParam("(2*n + m)")))
     ['m', 'n']
@@ -70,7 +70,7 @@ def names_of(extent: Extent) -> frozenset[str]:
 
 
 def value_of(extent: Extent) -> Expression:
-    """An extent in terms of the kernel, as an expression.
+    """Return an extent, in terms of the kernel, as an expression.
 
     >>> print(value_of(SizeParam("(2*n + 1)")))
     2*n + 1
@@ -79,7 +79,7 @@ def value_of(extent: Extent) -> Expression:
 
 
 def points_of(inames: Mapping[str, str]) -> constantdict[str, Expression]:
-    """The values of indices that have a loop each.
+    """Return the values of indices that have a loop each.
 
     >>> points_of({"i": "i_outer"})["i"]
     Variable('i_outer')
@@ -110,8 +110,8 @@ class Tree:
     """The sparse operand of a nest, as a kernel stores it.
 
     Attributes:
-        inames: the loop over the nodes of each level. In expressions of the nest it
-            stands for their places, whatever values it has in the kernel.
+        inames: the loop over the nodes of each level. In expressions of the nest its
+            values are their places, even if it has others in the kernel.
         loads: the other instructions of the nest: those that load bounds and indices,
             hold private values, or begin a sum.
     """
@@ -180,7 +180,7 @@ class LoopNest:
         return frozenset().union(*map(get_dependencies, self.points.values()))
 
     def extent(self, index: str) -> Extent:
-        """The extent of an index in terms of the kernel; see :func:`value_of`."""
+        """Return the extent of an index in kernel terms; see :func:`value_of`."""
         extent = self.einsum.extents[index]
         if isinstance(extent, int):
             return extent
@@ -188,7 +188,7 @@ class LoopNest:
         return size if isinstance(size, int) else SizeParam(size)
 
     def relabeled(self, relabeling: Relabeling) -> LoopNest:
-        """The same nest under the names and the order of another einsum."""
+        """Rename and reorder the nest to match another einsum."""
         # rows of a batch are sorted in the canonical order, and with them what belongs
         # to each
         rows = relabeling.rows
@@ -215,8 +215,8 @@ class RaisedNest:
     Attributes:
         nest: which name of the kernel stands for what.
         functional: the einsum and the functions of its operands.
-        generalized: literal extents that count as long, by the name of the
-            size parameter that stands for them.
+        generalized: literal extents that count as long, by the name of the size
+            parameter that replaces them.
         new_rules: substitution rules that the kernel does not have yet.
     """
 
@@ -259,7 +259,7 @@ class RaisedNest:
         return self.nest.shifts
 
     def generalized_each(self) -> Iterator[RaisedNest]:
-        """The nest with one literal extent after another as a size parameter."""
+        """Yield the nest with each literal extent in turn as a size parameter."""
         for general, literal in generalize_each(self.einsum):
             sizes = constantdict({**self.nest.sizes, **literal})
             yield replace(
@@ -288,11 +288,11 @@ class RaisedNest:
         return self.nest.relabeled(self.relabeling)
 
     def in_frame(self, text: str) -> LoopNest:
-        """The nest in terms of the workload as ``text`` writes it.
+        """Express the nest in the names and order of the workload ``text``.
 
         Args:
-            text: the canonical text, or one that an older canonicalizer gave to
-                the same workload: other names, another order.
+            text: the canonical text, or the text that an older canonicalizer gave
+                the same workload, with other names and another order.
         """
         if text == self.form.text:
             return self.canonical_nest
@@ -316,9 +316,10 @@ class RefusedNest:
 
 
 def refusal(insn_id: str, rule: str, reason: str) -> NotAnEinsumError:
-    """The error that an instruction is no einsum.
+    """Build the error for an instruction that is no einsum.
 
     Args:
+        insn_id: the id of the instruction.
         rule: see :class:`RefusedNest`.
         reason: what the instruction does, in words that follow its name.
     """

@@ -1,13 +1,12 @@
 """The form of a kernel in which raising finds most einsums.
 
 Programs write sums as loops that add, keep values in private variables, and order
-instructions that exchange nothing. :func:`normalize` takes the kernel apart: splits
-are joined, subscripts written plainly, each private value gets a name of its own, and
-orders that nothing depends on go. Then loops become sums and values go where they are
-read, one step after the other, until nothing changes.
+instructions that exchange nothing. :func:`normalize` undoes this: it joins split loops,
+simplifies subscripts, renames private values apart, and drops needless dependencies.
+Then it turns loops into sums and inlines values, step by step, until nothing changes.
 
-Every step is a function from a :class:`RewrittenKernel` to another one that computes
-the same, and says in its docstring how it rewrites a kernel.
+Every step maps a :class:`RewrittenKernel` to an equivalent one, and its docstring shows
+the rewrite.
 """
 
 from __future__ import annotations
@@ -56,13 +55,15 @@ def normalize(
     name: str,
     refused: Callable[[lp.TranslationUnit], frozenset[str]],
 ) -> lp.TranslationUnit:
-    """The kernel in a form in which raising finds more einsums; it computes the same.
+    """Rewrite a kernel into an equivalent form in which raising finds more einsums.
 
-    Loops that add to an entry become sums, private values are put in where they are
-    read or kept for all iterations, and sums that are added get an instruction each.
+    Loops that add to an entry become sums, private values are inlined or kept for all
+    iterations, and sums that are added get an instruction each.
 
     Args:
-        refused: the instructions of a unit that are not einsums as they stand.
+        t_unit: the unit with the kernel.
+        name: the name of the kernel.
+        refused: returns the ids of a unit's instructions that are not yet einsums.
 
     Returns:
         the unit itself where it has what this would not survive: barriers, code in C,
@@ -74,12 +75,12 @@ def normalize(
     # splits first: they hide which loop an axis belongs to
     program = with_joined_loops(_program(t_unit.with_kernel(kernel), name))
     program = with_own_versions(with_plain_subscripts(program))
-    # an order that nothing depends on keeps loops together
+    # a needless order keeps loops together
     program = with_true_order(program)
     for _ in range(MOST_STEPS):
         rewritten = _without_loops(program)
         if rewritten.kernel is program.kernel:
-            # kept values cost memory, so only what cannot be put in is kept
+            # kept values cost memory, so keep only those that cannot be inlined
             rewritten = with_kept_values(program)
         if rewritten.kernel is program.kernel:
             break
@@ -108,7 +109,7 @@ def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
 
 
 def _program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
-    """The kernel with what its dtypes say; tags of variables say nothing."""
+    """Build the program to rewrite, with its dtypes inferred and without tags."""
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
     typed = lp.infer_unknown_types(plain, expect_completion=False)
     kernel = typed[name]
@@ -130,7 +131,7 @@ def _program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
 def _with_sized(
     insn: lp.Assignment, dtypes: Mapping[str, np.dtype[Any]]
 ) -> lp.Assignment:
-    """An instruction with its literals outside of sums as the code has them."""
+    """Size the literals outside sums to the precision of the assignee."""
     assigned = dtypes.get(insn.assignee_var_names()[0])
     if assigned is None or assigned.kind not in "fc":
         return insn
@@ -162,14 +163,14 @@ def _is_exact(
 
 
 def _digits(dtype: np.dtype[Any]) -> Any:
-    """The dtype of the parts of numbers; the dtype itself for integers."""
+    """Return the dtype of a number's real part; the dtype itself for integers."""
     return np.empty(0, dtype).real.dtype
 
 
 def with_true_order(program: RewrittenKernel) -> RewrittenKernel:
-    """Assignments wait for those alone whose data they need, or whose data they change.
+    """Make instructions depend only on those with which they exchange data.
 
-    An order that nothing depends on would keep loops together that can be taken apart.
+    A needless dependency would keep loops together that can be split.
 
     Rewrite::
 
@@ -208,7 +209,7 @@ def _conflict(
 
 
 def with_plain_subscripts(program: RewrittenKernel) -> RewrittenKernel:
-    """Subscripts without what changes nothing.
+    """Simplify subscripts without changing their values.
 
     Rewrite::
 
@@ -240,7 +241,7 @@ class _Plainer(IdentityMapper):  # type: ignore[misc]
 
 
 def with_own_versions(program: RewrittenKernel) -> RewrittenKernel:
-    """Private values that several instructions assign as a whole, one after the other.
+    """Give each whole assignment of a private value a variable of its own.
 
     Rewrite::
 
@@ -258,7 +259,7 @@ def with_own_versions(program: RewrittenKernel) -> RewrittenKernel:
 
 
 def _starts(name: str, program: RewrittenKernel) -> list[str]:
-    """The instructions that assign to all entries, in their order."""
+    """Return the instructions that assign to all entries, in their order."""
     kernel = program.kernel
     writers = [kernel.id_to_insn[i] for i in program.writers.get(name, ())]
     starts = [
@@ -306,7 +307,7 @@ def _meets_whole(
 
 
 def _around(name: str, insn: lp.Assignment, program: RewrittenKernel) -> frozenset[str]:
-    """The loops in whose iterations the value is assigned as a whole."""
+    """Return the loops in whose iterations a value is assigned as a whole."""
     return frozenset(
         insn.within_inames - {*(find_covering_inames(name, insn, program) or ())}
     )

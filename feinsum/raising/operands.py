@@ -2,7 +2,7 @@
 
 How a product splits into operands:
 
-- a call of a rule whose arguments are inames is an operand as it stands;
+- a call of a rule whose arguments are inames is an operand unchanged;
 - a subscript whose indices are inames is an operand with these axes;
 - any other factor is an operand with one axis per iname that it depends on; it must
   read an array with all of these inames at once (inames of conditions excepted), so
@@ -11,7 +11,7 @@ How a product splits into operands:
   those whose order is nearest to the output's;
 - a factor that depends on no iname belongs to the scale.
 
-Equal functions over equal domains are one operand, whatever rule spells them.
+Equal functions over equal domains are one operand, even if their rules differ.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RuleUse:
 def align(
     accesses: Sequence[RuleUse], inputs: Sequence[IndexList]
 ) -> tuple[Operand, ...]:
-    """The operands in the order of ``inputs``; the terms are a permutation of it."""
+    """Return the operands in the order of ``inputs``, a permutation of their terms."""
     left = list(accesses)
     row = []
     for term in inputs:
@@ -92,7 +92,7 @@ class OperandTable:
     """The operands of a kernel found so far, and the rules made for them.
 
     Attributes:
-        sizes: what the size parameters stand for that are no parameters of the kernel.
+        sizes: the expressions of size parameters that the kernel does not have.
     """
 
     t_unit: lp.TranslationUnit
@@ -140,11 +140,11 @@ class OperandTable:
             self.sizes[extent.name] = extent.text
 
     def reads(self, expression: Expression) -> frozenset[str]:
-        """Every name that ``expression`` reads, rules expanded."""
+        """Return every name that ``expression`` reads, rules expanded."""
         return frozenset(get_dependencies(self.expand(expression)))
 
     def inames_of(self, expression: Expression) -> frozenset[str]:
-        """Every iname that ``expression`` depends on, rules expanded."""
+        """Return every iname that ``expression`` depends on, rules expanded."""
         return self.reads(expression).intersection(self.kernel.all_inames())
 
     def check_function(self, expression: Expression, instruction: str) -> None:
@@ -170,10 +170,14 @@ class OperandTable:
         instruction: str,
         along: IndexList = (),
     ) -> RuleUse:
-        """The operand that ``factor`` reads, and with which inames.
+        """Return the operand that ``factor`` reads, and the inames it reads it with.
 
         Args:
-            along: inames on which it does not depend, but along which it is repeated.
+            factor: an expression of the instruction.
+            output: the output indices, in order.
+            extents: the extent of each index.
+            instruction: the id of the instruction.
+            along: inames that it does not depend on, but along which it is repeated.
 
         Raises:
             NotAnEinsumError: if the factor is no function of its inames, or its
@@ -201,7 +205,7 @@ class OperandTable:
         return RuleUse(self._operands[key], term)
 
     def computed_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
-        """The dtype in which the code computes a factor.
+        """Return the dtype in which the code computes a factor.
 
         Literals are written in the precision of what is assigned, though Loopy infers
         the least one that holds them: ``1/(j + 1.0)`` is single for it.
@@ -217,7 +221,7 @@ class OperandTable:
     def _body(
         self, factor: Expression, term: IndexList, parameters: IndexList
     ) -> Expression:
-        """The function in terms of its parameters, rules expanded.
+        """Write the function in terms of its parameters, with rules expanded.
 
         A repeated iname of a subscript or call (a diagonal) keeps its places apart.
         """
@@ -230,7 +234,7 @@ class OperandTable:
         return unresolved(self.expand(p.Call(factor.function, arguments)))
 
     def _rule_of(self, factor: Expression) -> lp.SubstitutionRule | None:
-        """The rule that ``factor`` calls with inames only, if it does."""
+        """Return the rule that ``factor`` calls with inames only, if there is one."""
         called, arguments = _called(factor)
         rule = self.kernel.substitutions.get(called)
         if rule is None or _inames_only(arguments, self.kernel) is None:
@@ -241,7 +245,7 @@ class OperandTable:
         return rule if is_closed else None
 
     def _parameters(self, n: int) -> IndexList:
-        """Names for ``n`` arguments of a rule that nothing in the kernel has."""
+        """Return names for ``n`` arguments of a rule, unused in the kernel."""
         # a name of the kernel would be captured when the rule is expanded
         prefix = "_"
         while any(f"{prefix}{axis}" in self._used_names for axis in range(n)):
@@ -276,7 +280,7 @@ class OperandTable:
         *,
         is_new: bool,
     ) -> str:
-        """The user's own rule where there is one that is not taken, else a new one."""
+        """Return the user's own rule if it is free, else add a new one."""
         # an axis along which a function is constant is no argument of the user's rule
         rule = None if is_new else self._rule_of(factor)
         if rule is not None and self._is_free(rule):
@@ -310,12 +314,14 @@ class OperandTable:
         long_extent: int,
         tree: Tree | None = None,
     ) -> RaisedNest:
-        """The nest of an einsum, whose long extents get size parameters.
+        """Build the nest of an einsum, whose long extents become size parameters.
 
         Args:
-            rows: of each its instruction, assignee, scale and shift.
+            einsum: the einsum.
+            rows: the instruction, assignee, scale and shift of each row.
             points: the values of indices in the kernel.
             long_extent: see :func:`feinsum.raise_kernel`.
+            tree: the tree of the sparse operand, if there is one.
         """
         general, literal = generalize(einsum, long_extent)
         names = [param.name for param in general.size_params]
@@ -337,7 +343,7 @@ class OperandTable:
         return RaisedNest(nest, FunctionalBatchedEinsum(general, functions), literal)
 
     def dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
-        """The dtype that Loopy gives to an expression without rules."""
+        """Infer the dtype of an expression without rules, as Loopy does."""
         try:
             result = self._dtype_of(expanded)
         except (lp.LoopyError, NotImplementedError, KeyError) as error:
@@ -349,7 +355,7 @@ class OperandTable:
 
 
 def _place_in(output: IndexList) -> Callable[[str], int]:
-    """The place of an output index; the others come last."""
+    """Return a sort key: an index's position in the output; other indices come last."""
     positions = {iname: k for k, iname in enumerate(output)}
     return lambda iname: positions.get(iname, len(positions))
 
@@ -388,7 +394,7 @@ def _check_inside(
 
 
 def _text(parameters: Sequence[str], body: Expression) -> Expression:
-    """The body of a rule, whatever the names of its parameters."""
+    """Write the body of a rule independently of its parameter names."""
     return substitute(
         body, {name: RuleArgument(k) for k, name in enumerate(parameters)}
     )
@@ -423,7 +429,7 @@ def _unknown_dtype(
 def axis_order(
     expression: Expression, kernel: lp.LoopKernel, output: IndexList
 ) -> IndexList | None:
-    """The inames of an expression without rules, in an order that no spelling changes.
+    """Order the inames of an expression without rules, independently of its spelling.
 
     Returns:
         None if nothing is read with all inames that are not in conditions.

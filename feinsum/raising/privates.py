@@ -86,7 +86,7 @@ class Privates:
         )
 
     def value(self, insn: lp.InstructionBase, expression: Expression) -> Expression:
-        """An expression of an instruction, without rules and private variables.
+        """Expand rules and private variables in an expression of an instruction.
 
         Raises:
             NotAnEinsumError: with the rule ``compressed``, if the instruction may read
@@ -110,7 +110,7 @@ class Privates:
     def _at(
         self, insn: lp.InstructionBase, part: Expression, name: str
     ) -> Expression | None:
-        """The value of a variable, at the subscripts with which it is read."""
+        """Return the value of a variable at the subscripts with which it is read."""
         private = self.values[name]
         indices = subscripts_of(part)
         if len(indices) != len(private.axes):
@@ -139,7 +139,7 @@ class Privates:
             )
 
     def _private(self, name: str, insns: Sequence[lp.Assignment]) -> Private | None:
-        """The value that instructions give a variable, if it has one."""
+        """Return the value that instructions give a variable, if it has one."""
         axes = [_axes(insn) for insn in insns]
         first, last, inames = insns[0], insns[-1], axes[-1]
         if axes[0] is None or inames is None:
@@ -172,8 +172,9 @@ class Privates:
 
 
 def _axes(insn: lp.InstructionBase) -> tuple[str, ...] | None:
-    """The inames of what an instruction always assigns; None if there are others than
-    distinct inames in its subscripts.
+    """Return the inames that subscript an unconditional assignment.
+
+    None if its subscripts are not distinct inames.
     """
     if not is_plain(insn):
         return None
@@ -188,10 +189,10 @@ def _axes(insn: lp.InstructionBase) -> tuple[str, ...] | None:
 def find_fill(
     insn: lp.Assignment, output: str, kernel: lp.LoopKernel
 ) -> lp.Assignment | None:
-    """Who fills the output of an instruction with zeros, always and before it.
+    """Find the instruction that fills an output with zeros, always and first.
 
-    None if others write it, too, or if others may read it before the instruction: then
-    zeros have to be where they are.
+    None if others write it, too, or may read it before the instruction ``insn``: then
+    the zeros have to stay where they are.
     """
     others = [
         other

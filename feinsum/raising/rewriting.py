@@ -112,11 +112,11 @@ class RewrittenKernel:
         )
 
     def find(self, insn_id: str) -> lp.InstructionBase | None:
-        """An instruction as it stands now; None if it was removed."""
+        """Return the current form of an instruction; None if it was removed."""
         return self.kernel.id_to_insn.get(insn_id)
 
     def accesses(self, insn_id: str, name: str) -> list[Subscripts]:
-        """The subscripts of every access of one name, rules expanded."""
+        """Return the subscripts of every access of a name, rules expanded."""
         insn = self.kernel.id_to_insn[insn_id]
         return [
             subscripts_of(access)
@@ -133,7 +133,7 @@ class RewrittenKernel:
         return bool(mine and theirs) and never_meet(self.kernel, name, mine, theirs)
 
     def writers_in_storage(self, names: Iterable[str]) -> frozenset[str]:
-        """The instructions that assign to the memory of ``names``."""
+        """Return the instructions that assign to the memory of ``names``."""
         wanted = storage(self.kernel, names)
         return frozenset(
             insn_id
@@ -143,7 +143,7 @@ class RewrittenKernel:
         )
 
     def parameters(self) -> frozenset[str]:
-        """All names in the bounds of loops."""
+        """Return all names in the bounds of loops."""
         domains = self.kernel.domains
         names = (d.get_var_names(isl.dim_type.param) for d in domains)
         return frozenset[str]().union(*names)
@@ -151,8 +151,9 @@ class RewrittenKernel:
     def with_instructions(
         self, changed: Mapping[str, lp.InstructionBase | None], **more: Any
     ) -> RewrittenKernel:
-        """With instructions replaced, or removed for None: what waited for those
-        waits for what they waited for.
+        """Replace instructions, or remove those mapped to None.
+
+        What waited for a removed instruction now waits for what that one waited for.
         """
         removed = {name for name, insn in changed.items() if insn is None}
         gone = {
@@ -166,7 +167,7 @@ class RewrittenKernel:
         return replace(self, kernel=self.kernel.copy(instructions=rest, **more))
 
     def names(self, expression: Expression) -> frozenset[str]:
-        """Every name that an expression reads, rules expanded."""
+        """Return every name that an expression reads, rules expanded."""
         return frozenset(get_dependencies(self._expand(expression)))
 
     def is_inexact(self, expression: Expression) -> bool:
@@ -178,7 +179,7 @@ class RewrittenKernel:
         return replace(self, dtypes={**self.dtypes, name: dtype})
 
     def with_own_sums(self, insn_id: str) -> RewrittenKernel:
-        """With sums of an instruction over inames that no other instruction has."""
+        """Give an instruction's sums inames that no other instruction has."""
         kernel = self.kernel
         sums = kernel.id_to_insn[insn_id].reduction_inames()
         used = loops_of(*(i for i in kernel.instructions if i.id != insn_id))
@@ -191,7 +192,7 @@ class RewrittenKernel:
         return replace(self, kernel=kernel)
 
     def without(self, names: Collection[str]) -> dict[str, lp.TemporaryVariable]:
-        """The temporaries but those of ``names``."""
+        """Return the temporaries except those in ``names``."""
         temporaries = self.kernel.temporary_variables
         return {name: t for name, t in temporaries.items() if name not in names}
 
@@ -207,7 +208,7 @@ def is_plain(insn: lp.InstructionBase) -> bool:
 
 
 def without_no_ops(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """The kernel without instructions that do nothing."""
+    """Remove instructions that do nothing."""
     idle = {insn.id: None for insn in kernel.instructions if is_no_op(insn)}
     return RewrittenKernel(kernel).with_instructions(idle).kernel if idle else kernel
 
@@ -223,7 +224,7 @@ def _waiting(
     gone: Mapping[str, frozenset[str]],
     before: Mapping[str, frozenset[str]],
 ) -> lp.InstructionBase:
-    """An instruction that waits for none of those that are gone."""
+    """Redirect dependencies on removed instructions to those these waited for."""
     missing = insn.depends_on & gone.keys()
     if not missing:
         return insn

@@ -54,7 +54,7 @@ class ShiftedSum:
     Every factor depends on an index; what depends on none is in the scale.
 
     Attributes:
-        outer: the part of the scale that stands outside of all sums.
+        outer: the part of the scale that is outside all sums.
         n_outer: how many factors, the first ones, do so.
     """
 
@@ -78,8 +78,10 @@ def take_apart(
     Nested sums are one sum; a factor outside of a sum is a factor inside.
 
     Args:
+        expression: the assigned value.
         is_operand: whether a factor is an operand, and not part of the scale.
         reads_output: whether an expression reads what the instruction assigns.
+        instruction: the id of the instruction.
 
     Raises:
         NotAnEinsumError: for a reduction other than a sum, or several sums.
@@ -102,7 +104,7 @@ def take_apart(
             if not isinstance(factor, Reduction):
                 _refuse_inner_reduction(factor, instruction)
                 (operands if is_operand(factor) else scale).append(factor)
-        # after the first round: what was found so far stands outside of all sums
+        # after the first round: the factors found so far are outside all sums
         todo, n_outer = [], n_outer or (len(scale), len(operands))
         for reduction in sums:
             _check_is_sum(reduction, instruction)
@@ -120,7 +122,7 @@ def take_apart(
 def _split_shift(
     expression: Expression, is_shift: Test, instruction: str
 ) -> tuple[Expression, Expression]:
-    """A shift and the rest; factors of a shifted sum are multiplied into both."""
+    """Separate a shift from the rest, multiplying outer factors into both."""
     if isinstance(expression, p.Sum):
         return _split_terms(expression, is_shift, instruction)
     if isinstance(expression, p.Quotient):
@@ -165,7 +167,7 @@ def _is_without_sum(expression: Expression) -> bool:
 
 
 def _factors(expression: Expression, is_divisor: bool = False) -> list[Expression]:
-    """The factors of nested products and quotients, without the integer 1."""
+    """Return the factors of nested products and quotients, without the integer 1."""
     if isinstance(expression, p.Product):
         return [f for child in expression.children for f in _factors(child, is_divisor)]
     if isinstance(expression, p.Quotient):
@@ -257,7 +259,7 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
 
 
 def _why_no_operand(insn: lp.Assignment) -> str:
-    """A fill of an array, or a value that is computed once."""
+    """Explain why a row has no operand: it is a fill or a single value."""
     if insn.within_inames:
         return (
             f"it fills {insn.assignee} with one value, which depends on no operand; "
@@ -267,7 +269,7 @@ def _why_no_operand(insn: lp.Assignment) -> str:
 
 
 def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
-    """The assigned value, taken apart, without reductions behind rules."""
+    """Take an assigned value apart; refuse reductions hidden behind rules."""
     output = insn.assignee_var_names()[0]
     parts = take_apart(
         insn.expression, table.is_operand, lambda e: output in table.reads(e), insn.id
@@ -294,7 +296,7 @@ def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
 
 
 def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
-    """The dtype of what is assigned, if it is known."""
+    """Return the dtype of what is assigned, if it is known."""
     (name,) = insn.assignee_var_names()
     dtype = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
     return dtype if isinstance(dtype, np.dtype) else None
@@ -303,7 +305,7 @@ def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
 def _assigned_subscripts(
     insn: lp.InstructionBase, table: OperandTable
 ) -> list[Strides]:
-    """The subscripts of the assignee: each loop stands in one of them, once."""
+    """Return the assignee's subscripts; every loop occurs in one of them, once."""
     kernel = table.kernel
     if called := called_by(insn, table.t_unit):
         raise refusal(
@@ -330,7 +332,7 @@ def _assigned_subscripts(
             "numbers",
         )
     names = tuple(name for subscript in subscripts for name in subscript.inames)
-    # a loop that stands in no subscript writes one entry again and again
+    # a loop that no subscript uses writes one entry repeatedly
     if set(names) != insn.within_inames:
         extra = sorted(insn.within_inames - set(names))
         raise refusal(
@@ -340,8 +342,9 @@ def _assigned_subscripts(
 
 
 def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | None:
-    """The subscripts of an assignee; None if there are others than sums of multiples
-    of inames, each of which stands once.
+    """Return the subscripts of an assignee.
+
+    None unless all are sums of multiples of inames, each of which occurs once.
     """
     indices = getattr(assignee, "index_tuple", ())
     inames, sizes = kernel.all_inames(), kernel.get_unwritten_value_args()
@@ -359,7 +362,7 @@ def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | No
 def _check_distinct(
     insn: lp.Assignment, subscripts: Sequence[Strides], extents: Mapping[str, Extent]
 ) -> None:
-    """No two points of the output have one place."""
+    """Check that no two output points have the same place."""
     for subscript in subscripts:
         if not are_distinct_places(subscript, extents):
             raise refusal(
@@ -392,8 +395,10 @@ def _accesses(
     table: OperandTable,
     extents: Mapping[str, Extent],
 ) -> tuple[RuleUse, ...]:
-    """The operands. One is repeated along output indices that nothing depends on: the
-    first one without a summation index, if there is one.
+    """Return the operands.
+
+    The first operand without a summation index, if there is one, is repeated along
+    output indices that nothing depends on.
     """
     inames = [table.inames_of(factor) for factor in parts.factors]
     read = frozenset[str]().union(*inames)
@@ -418,7 +423,7 @@ def _summed(
     bound: set[str],
     extents: Mapping[str, Extent],
 ) -> frozenset[str]:
-    """The summation indices; a sum of one value over nothing is that value."""
+    """Return the summation indices; drop those of extent 1 that nothing depends on."""
     for iname in summed:
         if iname not in bound and extents[iname] != 1:
             raise refusal(
@@ -439,7 +444,7 @@ def _output(
     bound: set[str],
     extents: Mapping[str, Extent],
 ) -> IndexList:
-    """The output indices; an iname of one value that no operand has is none."""
+    """Return the output indices; drop those of extent 1 that no operand has."""
     for iname in names:
         if iname not in bound and extents[iname] != 1:
             raise refusal(
@@ -451,7 +456,7 @@ def _output(
 
 
 def _check_shift(insn: lp.Assignment, table: OperandTable, shift: Expression) -> None:
-    """A shift is a function of the loops that reads the output where it is written."""
+    """Check that a shift depends only on loops and the entry that is assigned."""
     table.check_function(shift, insn.id)
     expanded = table.expand(shift)
     outside = table.inames_of(shift) - insn.within_inames
@@ -474,7 +479,7 @@ def _check_dtypes(
     parts: ShiftedSum,
     accesses: tuple[RuleUse, ...],
 ) -> None:
-    """Operands, their product with the scale, and the result are of one dtype.
+    """Check that operands, their scaled product and the result have one dtype.
 
     Otherwise the kernel rounds or wraps where the einsum does not.
     """
@@ -538,7 +543,7 @@ def _check_order(
     parts: ShiftedSum,
     computed: np.dtype[Any],
 ) -> None:
-    """Factors can be multiplied in any order, and before what divides.
+    """Check that factors can be multiplied in any order, and before divisions.
 
     A product or quotient of narrower ones alone wraps or rounds where theirs with
     the others does not. Operands of lower precision do no harm, as others are written
@@ -581,14 +586,14 @@ def _is_narrow(
 
 
 def called_kernels(t_unit: lp.TranslationUnit, name: str) -> tuple[str, ...]:
-    """The kernels of a unit that one of them calls, in the order of instructions."""
+    """Return the kernels of a unit that a kernel calls, in instruction order."""
     instructions = t_unit[name].instructions
     names = (called_by(insn, t_unit) for insn in instructions)
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def called_by(insn: lp.InstructionBase, t_unit: lp.TranslationUnit) -> str | None:
-    """The kernel of a unit that an instruction calls, if it does."""
+    """Return the kernel of a unit that an instruction calls; None if it calls none."""
     if not isinstance(insn, lp.CallInstruction):
         return None
     function = getattr(insn.expression, "function", None)

@@ -34,12 +34,12 @@ from feinsum.words import counted
 def fold_constant_bounds(
     t_unit: lp.TranslationUnit, kernel_name: str
 ) -> lp.TranslationUnit:
-    """The kernel with its constant bounds as numbers.
+    """Fold the constant bounds of a kernel into numbers.
 
     A bound is a constant if a single instruction assigns it, unconditionally, an
-    integer. That instruction is removed. If it stands in loops, then all that uses
-    the bound must stand in these loops as well, and depend on it, so that
-    each read gets the value that was just assigned.
+    integer. That instruction is removed. If it is in loops, all uses of the bound must
+    be in these loops as well and depend on it, so that each read gets the value that
+    was just assigned.
 
     Rewrite::
 
@@ -55,7 +55,7 @@ def fold_constant_bounds(
 
 
 def _constants(kernel: lp.LoopKernel) -> dict[str, tuple[str, int]]:
-    """By bound that is a constant: the instruction that assigns it, and its value."""
+    """Return the instruction and the value that assign each constant bound."""
     params = [domain.get_var_names(isl.dim_type.param) for domain in kernel.domains]
     names = set[str]().union(*params) & set(kernel.temporary_variables)
     if not names:
@@ -95,7 +95,7 @@ def _is_seen_by_all(
 def _users(
     names: Collection[str], kernel: lp.LoopKernel
 ) -> dict[str, list[lp.InstructionBase]]:
-    """Instructions that read a scalar, or have it in the bounds of their loops."""
+    """Return the instructions that read each scalar or have it in their loop bounds."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     users: dict[str, list[lp.InstructionBase]] = {name: [] for name in names}
     for insn in kernel.instructions:
@@ -109,7 +109,7 @@ def _users(
 
 
 def _constant(insn: lp.InstructionBase) -> int | None:
-    """The value that an instruction assigns, if it is always the same integer."""
+    """Return the integer that an instruction always assigns; None if there is none."""
     is_plain = isinstance(insn, lp.Assignment) and not insn.atomicity
     if not is_plain or insn.predicates:
         return None
@@ -136,7 +136,7 @@ def _fits(value: int, scalar: lp.TemporaryVariable) -> bool:
 def _with_values(
     kernel: lp.LoopKernel, values: Mapping[str, tuple[str, int]]
 ) -> lp.LoopKernel:
-    """The kernel without these scalars and the instructions that assign them.
+    """Replace scalars by values and remove the instructions that assign them.
 
     Most are in domains only; putting them into all expressions is slow.
     """
@@ -152,7 +152,7 @@ def _with_values(
 
 
 def _names_in_expressions(kernel: lp.LoopKernel) -> frozenset[str]:
-    """Every name that is read other than by the domains of loops."""
+    """Return every name that is read other than by the domains of loops."""
     insns = [insn.dependency_names() for insn in kernel.instructions]
     rules = [get_dependencies(r.expression) for r in kernel.substitutions.values()]
     shapes: set[str] = set()
@@ -176,9 +176,10 @@ def _with_numbers(domain: isl.BasicSet, numbers: Mapping[str, int]) -> isl.Basic
 
 
 def with_profiles(raised: RaisedKernel, arguments: Mapping[str, Any]) -> RaisedKernel:
-    """The kernel, whose nests over trees know the sizes of these in a call.
+    """Add the sizes of trees, as passed in a call, to the nests over them.
 
     Args:
+        raised: the raised kernel.
         arguments: see :func:`feinsum.raise_kernel`.
     """
     if not any(nest.nest.tree for nest in raised.raised):
@@ -217,7 +218,7 @@ def _with_profile(
 def _nodes(
     tree: Tree, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> list[int | None]:
-    """The number of nodes at each level: that of indices, where these are stored."""
+    """Return the number of nodes per level; None where it is unknown."""
     n_nodes: list[int | None] = []
     for level in tree.levels:
         arrays = [] if level.index is None else [*subscripts_in(level.index)]
@@ -245,12 +246,15 @@ def specialize(
     kernel_name: str,
     long_extent: int,
 ) -> lp.TranslationUnit:
-    """The kernel with the dtypes of ``arguments`` and their short extents.
+    """Specialize a kernel to the dtypes and short extents of ``arguments``.
 
     A size that is at least ``long_extent`` stays a parameter.
 
     Args:
+        t_unit: the unit with the kernel.
         arguments: arrays or scalars, or ``{name: (shape, dtype)}``.
+        kernel_name: the name of the kernel.
+        long_extent: extents of at least this stay parameters.
 
     Raises:
         NotAnEinsumError: with the rule ``arguments`` if the arguments do not
@@ -298,7 +302,7 @@ def specialize(
 def sizes_of_arguments(
     kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> dict[str, int]:
-    """The values of a kernel's parameters that arguments tell."""
+    """Return the values of the kernel parameters that the arguments determine."""
     sizes: dict[str, int] = {}
     for name, argument in arguments.items():
         arg = kernel.arg_dict.get(name)
@@ -310,7 +314,7 @@ def sizes_of_arguments(
 
 
 def shape_and_dtype(name: str, argument: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Those of an array, or of what stands for one.
+    """Return the shape and dtype of an array, or of what stands for one.
 
     Raises:
         NotAnEinsumError: with the rule ``arguments``, if it is neither.
@@ -356,7 +360,7 @@ def _with_sizes(
     short: Mapping[str, int],
     dtypes: Mapping[str, np.dtype[Any]],
 ) -> dict[str, np.dtype[Any]]:
-    """Dtypes of arguments, and index dtypes of sizes that stay parameters."""
+    """Return dtypes of arguments, and index dtypes of sizes that stay parameters."""
     index = kernel.index_dtype.numpy_dtype
     long = {
         name: index

@@ -89,10 +89,10 @@ class TreeRow:
     def of(
         cls, insn: lp.Assignment, table: OperandTable, privates: Privates
     ) -> TreeRow | None:
-        """None if it is in no loop over nodes.
+        """Build the row of an instruction; None if it is in no loop over nodes.
 
         Raises:
-            NotAnEinsumError: if it is, and its loops are none of a tree.
+            NotAnEinsumError: if it is, but its loops are not those of a tree.
         """
         # coordinates and entries that the kernel holds in scalars, where they are read
         value = privates.value(insn, insn.expression)
@@ -152,7 +152,7 @@ class TreeRow:
         output = self._output()
         extents = self._extents(dense)
         table.note_sizes(extents.values(), insn.id)
-        # operands are read at indices, whatever the loops run over
+        # operands are read at indices, even where loops run over places
         accesses = [
             table.access(nodes.by_index(factor), output, extents, insn.id)
             for factor in dense
@@ -180,7 +180,7 @@ class TreeRow:
         return multiply(self.parts.scale)
 
     def _factors(self) -> tuple[list[Expression], list[Expression]]:
-        """Those with entries of leaves, and those that are dense, marked."""
+        """Return the factors with leaf entries and the dense factors, marked."""
         if not self.parts.factors:
             raise refused(self.insn, "its value depends on no operand")
         stored, dense = [], []
@@ -216,7 +216,7 @@ class TreeRow:
         return tuple(name for subscript in subscripts for name in subscript.inames)
 
     def _extents(self, dense: Sequence[Expression]) -> dict[str, Extent]:
-        """Extents of all indices: those of nodes are as long as their axes."""
+        """Return the extents of all indices; node indices are as long as their axes."""
         stored = self.nodes.stored
         extents = {i: extent for i, extent in self.boxes.items() if i not in stored}
         for iname in self.nodes.inames:
@@ -225,7 +225,7 @@ class TreeRow:
         return extents
 
     def _axis_extent(self, iname: str, marked: Sequence[Expression]) -> Extent:
-        """Extent of an axis indexed by a node; an unknown one has a name."""
+        """Return the extent of an axis that a node indexes; name it if unknown."""
         kernel, index = self.table.kernel, p.Variable(iname + INDEX)
         for entry in (e for expression in marked for e in subscripts_in(expression)):
             shape = kernel.get_var_descriptor(entry.aggregate.name).shape
@@ -261,7 +261,7 @@ class TreeRow:
     def _dtype(
         self, stored: Sequence[Expression], accesses: Sequence[RuleUse]
     ) -> np.dtype[Any]:
-        """The dtype of all accesses: a recipe rounds where the kernel does."""
+        """Return the one dtype of all accesses: recipes round as the kernel does."""
         table, insn = self.table, self.insn
         read = [self.nodes.bare(multiply(tuple(stored)))] if stored else []
         read += [*self.parts.scale, self.parts.shift]
@@ -283,10 +283,10 @@ class TreeRow:
         return next(iter(dtypes))
 
     def _private_dtypes(self) -> set[np.dtype[Any]]:
-        """Those in which its values are kept.
+        """Return the dtypes in which private values are kept.
 
         Raises:
-            NotAnEinsumError: if a whole number is kept of a value that is none.
+            NotAnEinsumError: if a variable of integers keeps another value.
         """
         dtypes = set()
         for name, private in self.privates.values.items():
@@ -300,7 +300,7 @@ class TreeRow:
         return dtypes
 
     def stored(self) -> Operand:
-        """The tree: its rule is for the place of a leaf, its function for indices."""
+        """Build the tree operand: its rule takes a leaf, its function takes indices."""
         terms, inames = self.terms, self.nodes.inames
         value = multiply(terms.stored)
         arrays = [entry.aggregate.name for entry in subscripts_in(value)]
@@ -348,7 +348,7 @@ class TreeRow:
         return shift, None
 
     def _start(self, output: IndexList, extents: Mapping[str, Extent]) -> str | None:
-        """The instruction that fills just the entries of the output with zeros."""
+        """Find the instruction that zeroes just the output entries the nest adds to."""
         stored = [i for i in self.nodes.inames if i in output]
         # entries of deeper nodes are visited several times, or never: zeros elsewhere
         # count
@@ -389,7 +389,7 @@ class TreeRow:
         return loads - {self.insn.id}
 
     def check_apart(self, ids: Collection[str], outputs: Collection[str]) -> None:
-        """Nobody else needs what the nest keeps to itself, and it reads no output.
+        """Check that others use none of the nest's values, and it reads no output.
 
         Args:
             ids: all instructions of the nest.
@@ -423,7 +423,7 @@ class TreeRow:
         self._check_unchanged(ids, read - {self.output})
 
     def _check_unchanged(self, ids: Collection[str], read: Collection[str]) -> None:
-        """Nothing that it reads is written in its loops."""
+        """Check that the loops write nothing that the row reads."""
         kernel = self.table.kernel
         loops = frozenset[str]().union(
             *(kernel.id_to_insn[i].within_inames for i in ids)
@@ -447,7 +447,7 @@ class TreeRow:
 
 
 def _without(kernel: lp.LoopKernel, levels: Collection[str]) -> lp.LoopKernel:
-    """A kernel without some loops, and without scalars in the bounds of others."""
+    """Project out some loops, and scalars in the bounds of others."""
     gone = [
         (isl.dim_type.set, {*levels}),
         (isl.dim_type.param, {*kernel.temporary_variables}),
@@ -485,15 +485,16 @@ def raise_trees(
     instructions: Iterable[lp.InstructionBase],
     long_extent: int,
 ) -> tuple[list[RaisedNest], dict[str, NotAnEinsumError]]:
-    """The einsums of a sparse operand in a kernel.
+    """Find the einsums of a kernel with a sparse operand.
 
     Args:
-        table: of the operands of the kernel.
+        table: the operands of the kernel.
         instructions: the candidates.
         long_extent: see :func:`feinsum.raise_kernel`.
 
     Returns:
-        The einsums; and of each other instruction in loops over nodes why it is none.
+        The einsums, and for every other instruction in loops over nodes the reason
+        why it is not one.
     """
     if not table.levels:
         return [], {}
@@ -517,7 +518,7 @@ def raise_trees(
 def _rows(
     table: OperandTable, instructions: Iterable[lp.InstructionBase]
 ) -> tuple[list[TreeRow], dict[str, NotAnEinsumError]]:
-    """The rows among instructions; and why others in loops over nodes are none."""
+    """Raise instructions as rows; explain refusals of those in loops over nodes."""
     privates = Privates(table.kernel)
     rows: list[TreeRow] = []
     reasons: dict[str, NotAnEinsumError] = {}
@@ -541,21 +542,21 @@ def _can_join(row: TreeRow, batch: Sequence[TreeRow]) -> bool:
 
 
 def _loads(batch: Sequence[TreeRow]) -> set[str]:
-    """The instructions that only serve these rows."""
+    """Return the instructions that only serve these rows."""
     return {i for row in batch for i in row.loads}
 
 
 def _by_rule(insn: lp.InstructionBase, error: FeinsumError) -> NotAnEinsumError:
-    """The same reason, by the rule of all loops over nodes."""
+    """Refuse an instruction with an error's reason under the rule ``compressed``."""
     text = str(error).removeprefix(f"instruction {insn.id!r}: ")
     return refused(insn, text)
 
 
 def _raised(batch: Sequence[TreeRow], long_extent: int) -> RaisedNest:
-    """The einsum whose rows these are.
+    """Build the nest of rows over one tree.
 
     Raises:
-        NotAnEinsumError: if they are none.
+        NotAnEinsumError: if the rows are not an einsum.
     """
     table, nodes, loads = batch[0].table, batch[0].nodes, _loads(batch)
     ids = {row.insn.id for row in batch}
@@ -580,7 +581,7 @@ def _raised(batch: Sequence[TreeRow], long_extent: int) -> RaisedNest:
 
 
 def _einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
-    """The einsum of the rows, with the tree as their first operand."""
+    """Build the einsum of the rows, with the tree as their first operand."""
     first, tree = batch[0], batch[0].stored()
     terms = [access.term for access in first.terms.accesses]
     return BatchedEinsum(

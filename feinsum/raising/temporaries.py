@@ -1,4 +1,4 @@
-"""Private values in loops: put in where they are read, or kept for all iterations.
+"""Private values in loops: inlined, or kept for all iterations.
 
 A private value ties the instruction that reads it to the loops of the one that writes
 it ::
@@ -6,10 +6,9 @@ it ::
     for e:  for q:  t[q] = sum(j, B[q,j]*u[e,j])
             for i:  v[e,i] = sum(q, D[i,q]*t[q])
 
-A cheap value is put in where it is read (:func:`with_values_put_in`). Others, like
-this sum, get an axis for each loop around them (:func:`with_kept_values`); then both
-instructions are einsums, in loops of their own. Kept values cost memory, so they are
-the last resort.
+A cheap value is inlined (:func:`with_values_put_in`). Others, like this sum, get an
+axis for each loop around them (:func:`with_kept_values`); then both instructions are
+einsums, in separate loops. Kept values cost memory, so they are the last resort.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from feinsum.raising.rewriting import RewrittenKernel, is_plain
 KnownExtents: TypeAlias = Mapping[str, int]
 """Extents of inames that are numbers."""
 LONGEST_EXPRESSION = 400
-"""In nodes; longer ones are not put in, since chains of scalars would explode."""
+"""In nodes; longer ones are not inlined, since chains of scalars would explode."""
 MOST_PRIVATE = 4096
 """Entries of an array that stays private; longer ones go to global memory."""
 
@@ -59,7 +58,7 @@ class Value(NamedTuple):
 
 
 def with_values_put_in(program: RewrittenKernel) -> RewrittenKernel:
-    """Values of single instructions in loops, where they are read.
+    """Inline the values of single instructions in loops where they are read.
 
     What a value reads must not change until it is read.
 
@@ -78,7 +77,7 @@ def with_values_put_in(program: RewrittenKernel) -> RewrittenKernel:
 
 
 def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
-    """One value after the other that every iteration has for itself, as an array.
+    """Keep the value of each iteration in an array, one variable per call.
 
     Rewrite::
 
@@ -100,8 +99,9 @@ def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
 
 
 def _value(name: str, program: RewrittenKernel) -> Value | None:
-    """A value that one instruction assigns to all entries, and others read later, in
-    the same iteration.
+    """Find a value that one instruction assigns and others read in the same iteration.
+
+    The instruction assigns all entries before they are read.
     """
     ids = program.writers.get(name, ())
     if len(ids) != 1:
@@ -123,8 +123,10 @@ def _value(name: str, program: RewrittenKernel) -> Value | None:
 def find_covering_inames(
     name: str, writer: lp.Assignment, program: RewrittenKernel
 ) -> tuple[str, ...] | None:
-    """The inames of an assignment that run over all entries of an array: no inames for
-    a scalar, and None if it assigns to some entries only, or to one twice.
+    """Return the inames that cover an array: each entry is assigned exactly once.
+
+    None if an assignment covers only some entries or assigns one twice; empty for a
+    scalar.
     """
     shape = program.kernel.temporary_variables[name].shape
     digits = _digits_of(writer, program)
@@ -148,7 +150,7 @@ class Digit(NamedTuple):
 def _digits_of(
     writer: lp.Assignment, program: RewrittenKernel
 ) -> list[tuple[Digit, ...]] | None:
-    """The digits of each subscript, the one of stride 1 last: ``2*v + a`` has two.
+    """Return the digits of each subscript, the one of stride 1 last.
 
     None where a subscript is something else, as then it leaves entries out.
     """
@@ -174,7 +176,7 @@ def _digits_of(
 
 
 def _length(axis: Sequence[Digit]) -> Expression:
-    """How many entries the digits count; they have a single one without a number."""
+    """Return how many entries the digits count; one entry if there are no digits."""
     if not axis:
         return 1
     length = value_of(in_kernel(axis[0].extent))
@@ -184,7 +186,7 @@ def _length(axis: Sequence[Digit]) -> Expression:
 def _points_at(
     subscripts: Subscripts, digits: Sequence[tuple[Digit, ...]], extents: KnownExtents
 ) -> dict[str, Expression]:
-    """The iteration that assigns to an entry: the digits of its subscripts."""
+    """Return the iteration that assigns to an entry: the digits of its subscripts."""
     return {
         digit.iname: subscript
         if len(axis) == 1
@@ -197,7 +199,7 @@ def _points_at(
 def _digit(
     subscript: Expression, digit: Digit, extents: KnownExtents, *, is_first: bool
 ) -> Expression:
-    """The digit at a place of a number, which is not negative."""
+    """Return the digit at a place of a nonnegative number."""
     high = _divided(subscript, digit.stride, extents)[0]
     if is_first:
         return high
@@ -208,10 +210,12 @@ def _digit(
 def _divided(
     number: Expression, divisor: int, extents: KnownExtents
 ) -> tuple[Expression, Expression]:
-    """Quotient and remainder: sums of inames if that is what they are.
+    """Return quotient and remainder, as sums of inames where possible.
 
     Args:
-        known: extents of inames.
+        number: the dividend, a nonnegative expression of inames.
+        divisor: a positive integer.
+        extents: the extents of the inames.
     """
     sum_ = affine(number, extents)
     if sum_ is not None:
@@ -252,7 +256,7 @@ def _can_be_put_in(value: Value, program: RewrittenKernel) -> bool:
 
 
 def _size_with(value: Value, expression: Expression) -> int:
-    """The size of a reader's expression in which the value is put in."""
+    """Return the size of a reader's expression after the value is inlined."""
     n_reads = len(accesses_of(expression, value.name))
     return _size(expression) + n_reads * _size(value.writer.expression)
 
@@ -272,8 +276,10 @@ def _is_read_once(value: Value) -> bool:
 
 
 def _is_factor(name: str, expression: Expression) -> bool:
-    """Whether a term or a product has the value as it is. Nothing else makes an einsum
-    of a sum, and Loopy adds up sums inside conditions only where these hold.
+    """Whether a term or a product has the value as it is.
+
+    Inlining it elsewhere makes no einsum, and Loopy evaluates sums in conditions
+    only where these hold.
     """
     match expression:
         case p.Sum() | p.Product():
@@ -357,7 +363,7 @@ def _put_in(value: Value, program: RewrittenKernel) -> RewrittenKernel:
 
 
 def _known_lengths(kernel: lp.LoopKernel) -> KnownExtents:
-    """The extents of inames that are numbers, and whose loops begin at 0."""
+    """Return the numeric extents of inames whose loops begin at 0."""
     extents = {}
     for iname in sorted(kernel.all_inames()):
         try:
@@ -370,7 +376,7 @@ def _known_lengths(kernel: lp.LoopKernel) -> KnownExtents:
 
 
 def _extents(value: Value, program: RewrittenKernel) -> dict[str, Extent] | None:
-    """The extents of the loops around a value, if these run over a box."""
+    """Return the extents of the loops around a value, if these run over a box."""
     dtype = program.dtypes.get(value.name)
     if dtype is None:
         return None
@@ -426,7 +432,7 @@ def _space(shape: Sequence[Expression]) -> lp.AddressSpace:
 def _outermost_first(
     loops: frozenset[str], extents: dict[str, Extent]
 ) -> tuple[str, ...]:
-    """Long loops first: their axes are the slow ones."""
+    """Order loops with long ones first, whose axes are slow."""
 
     def length(iname: str) -> tuple[float, str]:
         extent = extents[iname]

@@ -70,7 +70,8 @@ def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, TreeLoop]) -
     """Refuse what stands in loops over compressed rows, or finds their bounds.
 
     Args:
-        levels: of :func:`compressed_levels`.
+        insn: the instruction to check.
+        levels: the result of :func:`compressed_levels`.
 
     Raises:
         NotAnEinsumError: with the rule ``compressed``.
@@ -105,7 +106,7 @@ def same_place(first: Expression, second: Expression) -> bool:
 
 
 def compressed_levels(kernel: lp.LoopKernel) -> dict[str, TreeLoop]:
-    """The loops over compressed rows, by iname.
+    """Return the loops over compressed rows, by iname.
 
     >>> import numpy as np
     >>> ints = [lp.GlobalArg(name, np.int32, shape="n") for name in ("ptr", "idx")]
@@ -135,7 +136,7 @@ def compressed_levels(kernel: lp.LoopKernel) -> dict[str, TreeLoop]:
 
 
 def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
-    """The inames of domains that have one of some scalars as a parameter."""
+    """Return the inames of domains that have one of the scalars as a parameter."""
     return [
         iname
         for domain in kernel.domains
@@ -145,7 +146,7 @@ def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
 
 
 def _coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
-    """Scalars with an entry at the place of the node or of a child of it."""
+    """Return the scalars with an entry at the place of the node or of its child."""
     positions = [_terms(level.parent), _terms(level.position)]
     return {
         name
@@ -156,7 +157,7 @@ def _coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
 
 
 def _scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
-    """The values of private scalars that one instruction assigns, without condition."""
+    """Return the private scalars that one instruction assigns unconditionally."""
     return {
         name: kernel.id_to_insn[ids[0]].expression
         for name, ids in writers_in(kernel).items()
@@ -212,7 +213,7 @@ def _level(
 
 
 def _resolved(expression: Expression, values: Mapping[str, Expression]) -> Expression:
-    """The expression with the values of scalars; those of these, too."""
+    """Substitute the values of scalars into an expression, repeatedly."""
     # at most once per scalar, since `i = i + 1` would never be resolved
     for _ in range(len(values)):
         if not _names([expression]) & values.keys():
@@ -226,13 +227,13 @@ def _names(expressions: Iterable[Expression]) -> set[str]:
 
 
 def _entry_of(expression: Expression) -> str | None:
-    """The array of one axis whose entry an expression is."""
+    """Return the one-dimensional array whose entry an expression is, if any."""
     is_entry = isinstance(expression, p.Subscript) and len(expression.index_tuple) == 1
     return str(expression.aggregate.name) if is_entry else None
 
 
 def _terms(expression: Expression) -> Terms:
-    """The terms of an expression.
+    """Return the terms of an expression, with their coefficients.
 
     >>> from pymbolic import parse
     >>> terms = _terms(parse("2*a[i] - 3 + i - 1"))
@@ -244,7 +245,7 @@ def _terms(expression: Expression) -> Terms:
 
 
 def subscripts_in(expression: Expression) -> list[p.Subscript]:
-    """Every entry in an expression, those in subscripts included, outer ones first."""
+    """Return every entry in an expression and its subscripts, outer ones first."""
     return nodes_of(expression, p.Subscript)
 
 
@@ -253,7 +254,7 @@ INDEX, ENTRY = "@", "#"
 
 
 def refused(insn: lp.InstructionBase, reason: str) -> NotAnEinsumError:
-    """The refusal of an instruction in loops over nodes."""
+    """Refuse an instruction in loops over nodes."""
     return refusal(insn.id, "compressed", reason)
 
 
@@ -282,12 +283,13 @@ class Nodes:
         levels: Mapping[str, TreeLoop],
         values: Sequence[Expression],
     ) -> Nodes:
-        """Those of an instruction.
+        """Find the nodes that an instruction visits.
 
         Args:
-            inames: of its loops and sums.
-            levels: of the kernel.
-            values: what it reads, and its assignee.
+            insn: the instruction.
+            inames: the inames of its loops and sums.
+            levels: the tree loops of the kernel.
+            values: the expressions it reads, and its assignee.
 
         Raises:
             NotAnEinsumError: if they are no path, or have two arrays of indices.
@@ -305,7 +307,7 @@ class Nodes:
     def with_arrays(
         self, insn: lp.InstructionBase, values: Sequence[Expression]
     ) -> Nodes:
-        """With the arrays of indices of nodes.
+        """Find the arrays of indices of nodes.
 
         Raises:
             NotAnEinsumError: if there are two for one loop.
@@ -333,7 +335,7 @@ class Nodes:
         return frozenset(self.levels.keys() & {*self.inames} | root)
 
     def _placed(self, expression: Expression) -> Expression:
-        """With the mark of a place, where it is a subscript."""
+        """Mark places where they are subscripts."""
         positions = {
             i: self.levels[i].position for i in self.inames if i in self.levels
         }
@@ -342,7 +344,7 @@ class Nodes:
         return _Placed(positions)(expression)
 
     def marked(self, insn: lp.InstructionBase, expression: Expression) -> Expression:
-        """With marks for the places and the indices of nodes.
+        """Mark the places and the indices of nodes.
 
         Raises:
             NotAnEinsumError: if it depends on a loop over nodes in another way.
@@ -357,27 +359,27 @@ class Nodes:
         return marked
 
     def by_index(self, marked: Expression) -> Expression:
-        """In which a loop over nodes stands for their indices."""
+        """Replace index marks by the loops over nodes."""
         return rename(marked, {i + INDEX: i for i in self.inames})
 
     def bare(self, marked: Expression) -> Expression:
-        """In which it stands for both; of the same dtype and names."""
+        """Drop all marks, so that a loop stands for place and index."""
         names = {i + mark: i for i in self.inames for mark in (INDEX, ENTRY)}
         return rename(marked, names)
 
     def in_kernel(self, marked: Expression) -> Expression:
-        """In which it stands for places, and indices are read."""
+        """Express places and indices as the kernel writes them."""
         points = {i + INDEX: self.point(i) for i in self.inames}
         positions = {i + ENTRY: p.Variable(i) for i in self.inames}
         return substitute(marked, {**points, **positions})
 
     def point(self, index: str) -> Expression:
-        """The value of an index, by the place of its node."""
+        """Return the value of an index, given the place of its node."""
         array, position = self.arrays.get(index), p.Variable(index)
         return p.Variable(array)[position] if array else position
 
     def marks(self, marked: Expression, mark: str) -> set[str]:
-        """The loops of which an expression has this mark."""
+        """Return the loops of which an expression has this mark."""
         names = get_dependencies(marked)
         return {i for i in self.inames if i + mark in names}
 
@@ -387,10 +389,10 @@ class Nodes:
         return bool(marked == p.Variable(array)[leaf])
 
     def tree(self, root_end: Expression, loads: Iterable[str]) -> Tree:
-        """The tree as it is stored.
+        """Build the tree as it is stored.
 
         Args:
-            root_end: of the first loop, if its bounds are known.
+            root_end: the end of the first loop, if its bounds are known.
             loads: see :class:`Tree`.
         """
         tree_levels = []
@@ -414,7 +416,7 @@ def _children(level: TreeLoop) -> tuple[Expression, Expression]:
 def _path(
     insn: lp.InstructionBase, inames: Collection[str], levels: Mapping[str, TreeLoop]
 ) -> tuple[str, ...]:
-    """The loops over nodes of an instruction, as a path from the root."""
+    """Order an instruction's loops over nodes as a path from the root."""
     own_levels = {i: levels[i] for i in sorted(inames) if i in levels}
     above = {i: _above(insn, level, inames, levels) for i, level in own_levels.items()}
     # the levels of one tree have one leaf; two are two trees
@@ -438,7 +440,7 @@ def _above(
     inames: Collection[str],
     levels: Mapping[str, TreeLoop],
 ) -> str | None:
-    """The loop over the nodes whose children another one runs over; none at a root."""
+    """Return the loop over the parents of a level's nodes; None at a root."""
     if isinstance(level.parent, int):
         return None
     for iname in sorted(inames):
@@ -453,7 +455,7 @@ def _above(
 
 
 def _gathers(placed: Iterable[Expression]) -> dict[str, set[str]]:
-    """By loop, the arrays whose entries at places of its nodes are in subscripts."""
+    """Find by loop the arrays whose entries at its nodes' places are subscripts."""
     arrays_of: dict[str, set[str]] = {}
     for expression in placed:
         for outer in subscripts_in(expression):
@@ -467,7 +469,7 @@ def _gathers(placed: Iterable[Expression]) -> dict[str, set[str]]:
 
 
 def _indexed(placed: Expression, arrays: Mapping[str, str]) -> Expression:
-    """With the mark of an index for what an array has at the place of a node."""
+    """Replace entries that hold the indices of nodes by their marks."""
     marks = {
         p.Variable(array)[p.Variable(iname + ENTRY)]: p.Variable(iname + INDEX)
         for iname, array in arrays.items()
