@@ -79,7 +79,7 @@ class CacheEntry:
 
     @classmethod
     def of(cls, request: Request, environment: Environment) -> Self | None:
-        """The entry of a retrieval; None without a cache or a text of the kernel."""
+        """Return the entry of a retrieval; None if there is no cache or no text."""
         cache = default_cache()
         if cache is None:
             return None
@@ -102,7 +102,7 @@ class CacheEntry:
 
     @_optional
     def recall(self, database: Database) -> Answer | None:
-        """The cached answer, if the database can be read and has the same facts."""
+        """Return the cached answer if the database can be read and is unchanged."""
         content = self.cache.read(self.key)
         if content is None:
             return None
@@ -127,7 +127,7 @@ class CacheEntry:
         is_plain = not isinstance(
             retrieval.t_unit, LibraryUnit
         )  # whose program gets lost
-        # the next retrieval goes on where this one ran out of time
+        # the next retrieval continues where this one ran out of time
         is_final = retrieval.is_settled and retrieval.is_changed
         if not (is_final and is_plain and _is_ours(retrieval)):
             return answer
@@ -164,12 +164,12 @@ class _Shelf:
 
 @_optional
 def cache_entry(request: Request) -> CacheEntry | None:
-    """The entry of a retrieval; None if it cannot be cached."""
+    """Return the entry of a retrieval; None if it cannot be cached."""
     return CacheEntry.of(request, request.opened.environment({}))
 
 
 def _shape_and_dtype(argument: Any) -> Any:
-    """Everything that raising reads of an argument: an array's shape and dtype."""
+    """Return what raising reads of an argument: an array's shape and dtype."""
     if hasattr(argument, "shape") and hasattr(argument, "dtype") and argument.shape:
         return tuple(argument.shape), np.dtype(argument.dtype)
     return argument

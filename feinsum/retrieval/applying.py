@@ -3,7 +3,7 @@
 ::
 
     kernel:  interpolate, square, integrate      recipes for the first and the last
-      extract_nest   interpolate, in loops of its own; other arrays are hidden
+      extract_nest   interpolate, in separate loops; other arrays are hidden
       apply_spec     the transform, in the names of the canonical einsum
       insert_nest    its instructions in place of interpolate
       ...            the same for integrate
@@ -109,7 +109,7 @@ def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Appl
 def _with_output_dtypes(
     unit: lp.TranslationUnit, name: str, nests: Sequence[NestSelection]
 ) -> lp.TranslationUnit:
-    """With the dtypes of results that are left to inference, as Loopy infers them.
+    """Declare inferred dtypes of results, since recipes declare tiles of their dtypes.
 
     Recipes declare tiles of their dtypes.
     """
@@ -128,7 +128,7 @@ def _with_output_dtypes(
 
 
 def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
-    """Without the order in which Loopy put the loops, which change.
+    """Drop the order that Loopy gave the loops, which a recipe changes.
 
     The kernel is one that Loopy has not preprocessed: what a recipe writes needs that,
     and so does another target.
@@ -141,7 +141,7 @@ def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
 
 
 def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationUnit:
-    """A unit of one kernel; Loopy's transformations reach all kernels of a unit."""
+    """Isolate one kernel, since Loopy's transformations reach all kernels of a unit."""
     callables = {
         key: callable_
         for key, callable_ in unit.callables_table.items()
@@ -156,10 +156,13 @@ def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationU
 def _transformed(
     recipe: FramedSpec, alone: lp.TranslationUnit, nest: RaisedNest, is_whole: bool
 ) -> TransformedNest:
-    """A nest with a recipe applied; loops that it replaced are removed.
+    """Apply a recipe to a nest and remove the loops that it replaced.
 
     Args:
-        is_whole: the nest is all that its unit does.
+        recipe: the recipe, and the text whose names it uses.
+        alone: the unit with the nest alone.
+        nest: the nest to transform.
+        is_whole: whether the nest is all that its unit does.
 
     Raises:
         TransformError: if the recipe cannot be applied.
@@ -182,7 +185,7 @@ def _transformed(
 def _check_program(
     spec: TransformSpec, alone: lp.TranslationUnit, name: str, is_whole: bool
 ) -> None:
-    """A program takes the place of a kernel, where this process runs it."""
+    """Check that a program may replace the kernel and runs in this process."""
     if not is_whole:
         raise TransformError(
             f"{spec} computes whole kernels; kernel {name!r} does more than this einsum"
@@ -195,8 +198,10 @@ def _check_program(
 
 
 def _check_bounds(kernel: lp.LoopKernel, iname: str, inames: frozenset[str]) -> None:
-    """Where a loop depends on two axes of a work-group, Loopy looks at the domain of
-    neither; so those of all loops around it are taken, too.
+    """Check that Loopy can bound a loop.
+
+    Where a loop depends on two axes of a work-group, Loopy considers the domain of
+    neither, so the domains of all surrounding loops are taken as well.
 
     Raises:
         isl.Error, KeyError: if it has no bounds.
@@ -210,7 +215,7 @@ def _check_bounds(kernel: lp.LoopKernel, iname: str, inames: frozenset[str]) -> 
 
 
 def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
-    """Loopy finds no bounds for some loops that run once under the assumptions."""
+    """Check that each loop is bounded; Loopy finds no bounds for some that run once."""
     for insn in kernel.instructions:
         inames = loops_of(insn)
         for iname in inames:
@@ -226,11 +231,13 @@ def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
 def extract_nest(
     kernel: lp.LoopKernel, nest: RaisedNest, used: Collection[str]
 ) -> tuple[lp.LoopKernel, RaisedNest]:
-    """A kernel with the nest alone, with loops that no other instruction has.
+    """Extract the nest into a kernel, with loops that no other instruction has.
 
     Loop priorities are dropped: the recipe chooses the order.
 
     Args:
+        kernel: the kernel with the nest.
+        nest: the nest to extract.
         used: the loops of all other instructions.
 
     Raises:
@@ -263,7 +270,7 @@ def extract_nest(
 
 
 def _computed(kernel: lp.LoopKernel, ids: Collection[str]) -> list[isl.BasicSet]:
-    """The domains whose bounds are computed by other instructions than these."""
+    """Return the domains whose bounds other instructions than these compute."""
     others = [insn for insn in kernel.instructions if insn.id not in ids]
     written = {name for insn in others for name in insn.assignee_var_names()}
     scalars = written & kernel.temporary_variables.keys()
@@ -293,7 +300,7 @@ class _Hidden(Tag):  # type: ignore[misc]
 
 
 def _with_hidden_arrays(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """A kernel in which arrays are scalars that its instructions do not name.
+    """Turn the arrays that a kernel's instructions do not name into scalars.
 
     With every step, Loopy visits the shapes of all arrays.
     """
@@ -339,10 +346,13 @@ def insert_nest(
     transformed: lp.LoopKernel,
     gone: Collection[str],
 ) -> tuple[lp.LoopKernel, Part]:
-    """The kernel with some instructions replaced by those of a transformed one.
+    """Replace instructions of a kernel by those of a transformed one.
 
     Args:
-        gone: the loops that only these instructions had.
+        kernel: the kernel to change.
+        ids: the ids of the instructions to replace.
+        transformed: the kernel with their replacements.
+        gone: the loops that only the replaced instructions had.
 
     Returns:
         the kernel, in which the others depend on none of these, and their ids.
@@ -381,7 +391,7 @@ def insert_nest(
 def _with_all_arrays(
     kernel: lp.LoopKernel, transformed: lp.LoopKernel
 ) -> lp.LoopKernel:
-    """The transformed kernel with the arrays that were hidden from it."""
+    """Restore the arrays that were hidden from a transformed kernel."""
     temporaries = transformed.temporary_variables
     hidden = {name for name, t in temporaries.items() if _Hidden() in t.tags}
     # callers may pass arguments by position
@@ -404,13 +414,13 @@ def _with_all_arrays(
 def _priorities(
     kernel: lp.LoopKernel, gone: Collection[str]
 ) -> frozenset[tuple[str, ...]]:
-    """Those that still order loops."""
+    """Return the priorities that still order loops."""
     left = (tuple(i for i in order if i not in gone) for order in kernel.loop_priority)
     return frozenset(order for order in left if len(order) > 1)
 
 
 def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Part]) -> lp.LoopKernel:
-    """The kernel in which each phase waits for all of the one before it."""
+    """Separate the phases by barriers, so that each waits for the one before."""
     if len(phases) < 2:
         return kernel
     kernel = _with_global_exchange(kernel, phases)
@@ -437,7 +447,7 @@ def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Part]) -> lp.LoopKerne
 def _with_conditions_inside(
     kernel: lp.LoopKernel, phases: Sequence[Part]
 ) -> tuple[lp.LoopKernel, list[Part]]:
-    """No phase has a predicate in all of its instructions.
+    """Add an unconditional instruction to each phase that has a common predicate.
 
     Loopy would let the host decide, which cannot read what is on the device.
     """
@@ -471,7 +481,7 @@ def _barrier(insn_id: str, waits_for: Part) -> lp.BarrierInstruction:
 def _with_global_exchange(
     kernel: lp.LoopKernel, phases: Sequence[Part]
 ) -> lp.LoopKernel:
-    """Temporaries that outlive a phase are in global memory."""
+    """Put the temporaries that outlive a phase into global memory."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     seen: dict[str, set[int]] = {}
     for k, phase in enumerate(phases):

@@ -50,7 +50,7 @@ WIDTHS = (4, 8)
 
 
 def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
-    """The unit with batches of cells; name and arguments are unchanged.
+    """Rewrite a unit to compute batches of cells, with the same name and arguments.
 
     Args:
         unit: a unit with one entry point, which calls one kernel in a loop over cells.
@@ -72,7 +72,7 @@ def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
 
 
 def _kernel_of_batches(cells: CellLoop) -> lp.LoopKernel:
-    """The kernel in which batches take the place of cells."""
+    """Build the kernel in which batches take the place of cells."""
     batch = _Batch(
         cells,
         cells.kernel.get_var_name_generator(),
@@ -149,7 +149,7 @@ class _Batch:
         self.domains.append(f"{{[{self.lane}]: 0 <= {self.lane} < {width}}}")
 
     def instructions(self) -> list[lp.Assignment]:
-        """Each after the one before it."""
+        """Build the instructions, each dependent on the one before."""
         instructions = [self._set_ones()]
         arrays = self.cells.kernel.arg_dict
         for insn in self.cells.order:
@@ -184,7 +184,7 @@ class _Batch:
     def _moved(
         self, insn: lp.Assignment, lane: Expression, cell: Expression
     ) -> lp.Assignment:
-        """An instruction for all lanes, or for one of them."""
+        """Move an instruction to all lanes or to one lane."""
         into = _InLane(self.cells.private, lane, self.cells.loop, cell)
         lanes = {self.lane} if lane == p.Variable(self.lane) else set()
         others = insn.within_inames - {self.cells.loop}
@@ -201,8 +201,9 @@ class _Batch:
         )
 
     def _set_ones(self) -> lp.Assignment:
-        """A vector of ones; what is a number for all lanes is multiplied by it, and so
-        is a vector.
+        """Build the assignment that sets a vector to ones.
+
+        Multiplied by it, a number common to all lanes becomes a vector over them.
         """
         return lp.Assignment(
             p.Variable(self.unit_vector)[p.Variable(self.lane),],
@@ -232,8 +233,9 @@ class _Batch:
         return max(floats, key=lambda dtype: dtype.itemsize)
 
     def _with_own_loops(self, insn: lp.Assignment) -> lp.Assignment:
-        """In loops that no other instruction has: they end before those of the next
-        cell begin.
+        """Give an instruction loops that no other instruction has.
+
+        They end before those of the next cell begin.
         """
         kernel = self.cells.kernel
         loops = sorted(insn.within_inames - {self.cells.loop})
@@ -248,7 +250,7 @@ class _Batch:
         return insn.with_transformed_expressions(renamed).copy(within_inames=within)
 
     def temporaries(self) -> dict[str, lp.TemporaryVariable]:
-        """Private values as vectors of lanes; tables stay what they are."""
+        """Build private values as vectors of lanes; leave tables unchanged."""
         kernel, width = self.cells.kernel, self.cells.width
         values = {n: (t.dtype, t.shape) for n, t in self.cells.private.items()}
         private = {
@@ -278,7 +280,7 @@ MOST_BYTES = 1 << 18
 
 
 def loop_around(kernel: lp.LoopKernel, called: str) -> str:
-    """The one loop around the call."""
+    """Return the one loop around the call."""
     calls = [i for i in kernel.instructions if isinstance(i, lp.CallInstruction)]
     around = frozenset[str]().union(*(insn.within_inames for insn in calls))
     if len(calls) != 1 or len(around) != 1:
@@ -368,8 +370,9 @@ class CellLoop:
                 raise TransformError(f"loop {self.loop!r} shares its domain")
 
     def _check_arrays(self) -> None:
-        """An array that is written is written by one instruction, and read only where
-        that adds to it.
+        """Check that each written array has one writer.
+
+        Only the writer may read it, and only the entry to which it adds.
         """
         arrays = set(self.kernel.arg_dict)
         for insn in self.order:
@@ -391,7 +394,7 @@ class CellLoop:
                 )
 
     def _check_private(self, name: str, temporary: lp.TemporaryVariable) -> None:
-        """Each cell assigns all entries of a value before it reads any."""
+        """Check that each cell assigns all entries of a value before it reads any."""
         touching = [i for i in self.order if name in i.dependency_names()]
         first = touching[0]
         is_first = (

@@ -10,7 +10,7 @@ one of them cannot, none does ::
     sum        <---- failed: 0/1 ---->   sum
     the kernel, if no rank failed        the kernel, if no rank failed
 
-All ranks make the same two collective calls, whatever goes wrong in between.
+All ranks make the same two collective calls, even if something fails in between.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _decided(selection: NestSelection) -> DecidedNest:
 def selections_of(
     decision: Decision, nests: Sequence[RaisedNest]
 ) -> tuple[NestSelection, ...]:
-    """The nests of this rank's kernel with rank 0's choices, which are checked.
+    """Return this rank's nests with rank 0's choices, after checking them.
 
     Raises:
         TransformError: if they are not the einsums of rank 0's kernel, or if a recipe
@@ -157,7 +157,7 @@ class Ranks:
         self.size: int = comm.Get_size()
 
     def broadcast(self, text: str) -> str:
-        """The text of rank 0, on all ranks."""
+        """Send rank 0's text to all ranks."""
         if hasattr(self._comm, "bcast"):
             return str(self._comm.bcast(text if self.rank == 0 else None, root=0))
         # Bcast takes writable buffers only
@@ -170,7 +170,7 @@ class Ranks:
         return content.tobytes().decode()
 
     def sum(self, number: int) -> int:
-        """The sum of the numbers of all ranks."""
+        """Sum a number over all ranks."""
         if hasattr(self._comm, "allreduce"):
             return int(self._comm.allreduce(number))
         addend = np.array([number], dtype=np.int64)
@@ -184,11 +184,12 @@ def agree(
     find: Callable[[], Retrieval],
     follow: Callable[[Decision], Retrieval],
 ) -> Retrieval:
-    """Rank 0's result, on all ranks or on none.
+    """Apply rank 0's result on all ranks or on none.
 
     Args:
-        find: what rank 0 does.
-        follow: what the others do with its decision.
+        ranks: the communicator's ranks.
+        find: computes rank 0's result.
+        follow: applies rank 0's decision on the other ranks.
 
     Raises:
         RecordNotFoundError: if rank 0 found nothing, or another rank failed.
@@ -224,7 +225,7 @@ def agree(
 def _first_rank_decision(
     find: Callable[[], Retrieval],
 ) -> tuple[Decision, Retrieval | None]:
-    """The result of rank 0, and its decision for the others."""
+    """Compute rank 0's result, and the decision that the other ranks follow."""
     try:
         retrieval = find()
         if not retrieval.applied:

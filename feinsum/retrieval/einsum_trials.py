@@ -43,7 +43,7 @@ MEMORY_BYTES = 4 * 2**30
 
 
 def choose_by_einsums(variants: Variants, environment: Environment) -> Transformed:
-    """The kernel with the recipes that are fastest in the kernels of their einsums."""
+    """Build the kernel with the recipes that are fastest in their einsums' kernels."""
     trials = EinsumTrials(environment)
     # processes for several recipes load Loopy at the same time
     trials.verify_together(
@@ -137,7 +137,7 @@ class EinsumTrials:
         return CachedVerdict.of(parts, self.environment, is_kept=candidate.is_builtin)
 
     def _verification(self, verdict: Verdict, candidate: Candidate) -> VerifiedRecipe:
-        """The verification by a verdict.
+        """Turn a verdict into a verification.
 
         Raises:
             TransformError: if the recipe is wrong, or slow where that is final.
@@ -162,5 +162,5 @@ class EinsumTrials:
 
 
 def _sizes(candidate: Candidate) -> dict[str, int]:
-    """Those at which a recipe is timed: near those of the kernel, and short."""
+    """Return the sizes at which a recipe is timed: near the kernel's, and short."""
     return quick_sizes(from_text(candidate.recipe.frame), dict(candidate.sizes))

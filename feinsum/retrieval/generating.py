@@ -67,19 +67,19 @@ class Transformed(NamedTuple):
 
 
 def variant_of(nests: Iterable[NestSelection]) -> Variant:
-    """The variant with the first candidate of each nest that has one."""
+    """Return the variant of the first candidate of each nest that has one."""
     return {k: nest.candidates[0] for k, nest in enumerate(nests) if nest.chosen}
 
 
 def batch_variant(width: int) -> Variant:
-    """The given loop over cells, of which so many are computed together."""
+    """Describe the given loop over cells, with this many computed together."""
     spec = TransformSpec("cells", 1, {"width": width})
     match = Match(MatchLevel.MISS, "no record is about batches of cells")
     return {BATCH: Candidate(FramedSpec(spec, ""), match, is_builtin=True)}
 
 
 def batch_width(variant: Variant) -> int:
-    """The number of cells that a variant of :func:`batch_variant` computes together."""
+    """Return the number of cells that a :func:`batch_variant` computes together."""
     return int(str(variant[BATCH].recipe.spec.parameters["width"]))
 
 
@@ -138,7 +138,7 @@ class Variants:
 
 
 def build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
-    """Why a unit that is run here does not compile."""
+    """Return the error of a unit that does not compile here; None if it compiles."""
     is_coded = isinstance(unit, CodedUnit) and unit.shelf.code()
     if not is_coded or default_cache() is None:
         return None
@@ -155,7 +155,7 @@ def build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | No
 def build_selected(
     variants: Variants, select: Callable[[NestSelection], NestSelection]
 ) -> Transformed:
-    """The kernel with selected recipes, without those with which it does not build."""
+    """Build the kernel with selected recipes, dropping those that fail to build."""
     nests = variants.nests
     n_left = [N_UNBUILT] * len(nests)
     while True:
@@ -181,13 +181,16 @@ def generation_failures(
     result: Applied,
     unit: lp.TranslationUnit,
 ) -> Mapping[int, Exception]:
-    """The nests whose recipes make code generation fail, and why.
+    """Find the nests whose recipes break code generation, with the errors.
 
     For identical nests, code is generated once, since there may be many. Arguments
     whose dtypes are known only in a call are double here.
 
     Args:
-        unit: the result, as the user gets it.
+        raised: the raised kernel.
+        nests: its nests with the chosen recipes.
+        result: the kernel with the recipes applied.
+        unit: the result, as delivered to the user.
     """
     # a program of 500 right-hand sides would take minutes
     target, sampled = raised.t_unit.target, sample(raised, nests, result)
@@ -213,7 +216,7 @@ def generation_failures(
 
 
 def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
-    """A unit whose arguments all have dtypes; itself if they have."""
+    """Give every argument a dtype; return a fully typed unit unchanged."""
     for name in () if isinstance(unit, LibraryUnit) else unit.entrypoints:
         kernel = unit[name]
         dtypes = {
@@ -233,7 +236,7 @@ def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
 def _only(
     numbers: Collection[int], nests: Sequence[NestSelection]
 ) -> list[NestSelection]:
-    """The nests, of which those with other numbers have no recipe."""
+    """Keep the recipes of the given nests only."""
     return [
         nest if k in numbers else replace(nest, is_separable=False)
         for k, nest in enumerate(nests)
@@ -241,16 +244,17 @@ def _only(
 
 
 def deliver(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
-    """A unit as the user gets it, for the target of the given kernel."""
+    """Deliver a unit to the user, for the target of the given kernel."""
     return target_of(target).delivered(unit, target)
 
 
 def in_caller(
     given_unit: lp.TranslationUnit, unit: lp.TranslationUnit
 ) -> lp.TranslationUnit:
-    """The given unit with the transformed kernel as its callee, if it calls that.
+    """Put the transformed kernel into the caller of the given one, if it has any.
 
     Args:
+        given_unit: the unit that the user gave.
         unit: the transformed unit, delivered; its entry points are the given ones if
             there is no caller.
 
@@ -270,7 +274,7 @@ def in_caller(
 
 
 def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
-    """A unit that stores its code once generated, for its executor to use.
+    """Make a unit keep its generated code for its executor to reuse.
 
     Running the unit then does not wait for Loopy a second time.
     """
@@ -281,7 +285,7 @@ def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
 
 
 def find_refusal(unit: lp.TranslationUnit) -> Exception | None:
-    """Why Loopy cannot generate code; None if it can. Nothing is printed."""
+    """Return why Loopy cannot generate code; None if it can. Print nothing."""
     if isinstance(unit, LibraryUnit):
         return None
     try:
@@ -292,7 +296,7 @@ def find_refusal(unit: lp.TranslationUnit) -> Exception | None:
 
 
 def generate_code(unit: lp.TranslationUnit) -> str:
-    """The code that Loopy generates. Nothing is printed.
+    """Generate code with Loopy; print nothing.
 
     Raises:
         TransformError: if there is none.
@@ -321,7 +325,7 @@ _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 def sample(
     raised: RaisedKernel, nests: Sequence[NestSelection], result: Applied
 ) -> lp.TranslationUnit:
-    """The unit with one of each set of identical nests; itself if there are none."""
+    """Keep one of each set of identical nests; return the unit if there are none."""
     kernels = [
         callable_
         for callable_ in result.unit.callables_table.values()
@@ -345,7 +349,7 @@ def sample(
 def find_duplicates(
     raised: RaisedKernel, nests: Sequence[NestSelection]
 ) -> frozenset[int]:
-    """The numbers of nests with a recipe that are identical to an earlier one.
+    """Return the numbers of nests with a recipe that are identical to an earlier one.
 
     They have the same workload and recipe, and their expressions differ only in
     integers and in the names of arrays of the same shape, dtype and layout.
@@ -394,7 +398,7 @@ def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...
 
 
 def _description(name: str, kernel: lp.LoopKernel) -> str:
-    """Everything about an array but its name; other names stand for themselves."""
+    """Describe an array by everything but its name."""
     array = kernel.arg_dict.get(name, kernel.temporary_variables.get(name))
     if not isinstance(array, (lp.ArrayArg, lp.TemporaryVariable)):
         return name
@@ -406,12 +410,14 @@ def _description(name: str, kernel: lp.LoopKernel) -> str:
 def _without(
     kernel: lp.LoopKernel, parts: Mapping[int, Part], dropped: Collection[int]
 ) -> lp.LoopKernel:
-    """The kernel without the parts of some nests.
+    """Remove the parts of some nests from the kernel.
 
     Arrays that only they assign become arguments for the others.
 
     Args:
+        kernel: the kernel of all nests.
         parts: the instructions of each nest; the sets are disjoint.
+        dropped: the numbers of the nests to remove.
     """
     gone = frozenset[str]().union(*(parts[k] for k in dropped))
     left = [
@@ -439,7 +445,7 @@ def _without(
 
 
 def _assigned_in(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
-    """The temporaries that a part of a kernel assigns."""
+    """Return the temporaries that a part of a kernel assigns."""
     insns = [kernel.id_to_insn[i] for i in part]
     names = frozenset[str]().union(*(insn.assignee_var_names() for insn in insns))
     return frozenset(n for n in names if n in kernel.temporary_variables)

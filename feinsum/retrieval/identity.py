@@ -45,7 +45,7 @@ _OURS = (
 
 
 def fingerprint(environment: Environment) -> str:
-    """Machine, device, driver, versions, and the registered transforms."""
+    """Digest machine, device, driver, versions, and the registered transforms."""
     transforms = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
     )
@@ -86,12 +86,12 @@ def _source_digest() -> str:
 
 
 def deciding_files(folder: Path) -> list[Path]:
-    """The files of a room that decide what comes out of a retrieval, in order."""
+    """Return the files of a folder whose content decides what a retrieval returns."""
     return sorted(path for path in folder.rglob("*.*") if path.suffix in SUFFIXES)
 
 
 _LIBRARIES = {"loopy", "numpy", "pymbolic", "pytools"}
-"""Whose classes are data that :func:`vars` tells in full, at one version of each."""
+"""Libraries whose classes are data that :func:`vars` lists in full, per version."""
 
 _MEMOS = (
     "_memoize_", "_cached_", "_pytools_", "_cache_manager", "_key_builder",
@@ -105,7 +105,7 @@ class NoTextError(Exception):
 
 
 def text_of(value: object) -> str:
-    """The text of a value and its parts, with the class of each.
+    """Serialize a value and its parts to text, with the class of each.
 
     Raises:
         NoTextError: for values of classes that are not known to be plain data.
@@ -147,7 +147,7 @@ def _named(attributes: Mapping[str, object]) -> str:
 
 
 def _attributes(value: object) -> dict[str, object]:
-    """Attributes of a library's object, in its dictionary and in its slots."""
+    """Return a library object's attributes, in its dictionary and its slots."""
     # islpy's and pymbolic's classes have slots instead of a dictionary
     slots = {n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())}
     if not slots and not hasattr(value, "__dict__"):
@@ -184,14 +184,14 @@ def _dtype(value: Any) -> str:
 
 
 def _domain(value: Any) -> str:
-    """Loopy adds parameters in the order of a set, which is another in each process."""
+    """Write a set with sorted parameters; Loopy's order differs between processes."""
     names = sorted(value.get_var_names(isl.dim_type.param))
     space = isl.Space.create_from_names(value.get_ctx(), set=[], params=names)
     return repr(str(value.align_params(space)))
 
 
 def _target(value: Any) -> str:
-    """All but the C compiler that Loopy has found: nothing is compiled with it here."""
+    """Write a target without the C compiler that Loopy found, which is not used."""
     if value.__module__.partition(".")[0] not in {"loopy", "feinsum"}:
         raise NoTextError(
             f"{with_article(type(value).__qualname__)} cannot be written as text"

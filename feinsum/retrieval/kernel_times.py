@@ -94,7 +94,7 @@ class KernelTimes:
         return self.is_right and all(ratio.is_faster for ratio in self.ratios)
 
     def __str__(self) -> str:
-        """What the user has of it.
+        """Report the gain over the given kernel and both times.
 
         >>> print(KernelTimes(36e-3, 0.15e-3, (Ratio(240.0, 236.0, 244.0),)))
         240 times as fast as the given kernel (36 ms, 0.15 ms)
@@ -105,7 +105,7 @@ class KernelTimes:
 
     @property
     def failure(self) -> FeinsumError:
-        """Why it does not take the place of the given one."""
+        """Why it does not replace the given kernel."""
         if not self.is_right:
             return WrongResultError("its results are not those of the given kernel")
         worst = min(self.ratios, key=lambda ratio: ratio.low)
@@ -147,7 +147,7 @@ class TimedKernels:
     checked: tuple[Mapping[str, RandomArgument], ...] = ()
 
     def request(self, ask: Callable[[KernelComparison], Verdict]) -> Verdict:
-        """Have all run in another process, once they are compiled.
+        """Run all in another process, once they are compiled.
 
         Raises:
             BuildError: if one does not compile.
@@ -177,7 +177,7 @@ class TimedKernels:
             )
 
     def times(self, verdict: Verdict) -> tuple[KernelTimes, ...]:
-        """The times of each of the other kernels, by what was measured.
+        """Return the times of each of the other kernels from a verdict.
 
         Raises:
             MeasurementError: if nothing was.
@@ -215,11 +215,14 @@ def timed_kernels(
     """Generate the code of a kernel and of those that may take its place.
 
     Args:
-        others: as the user gets them.
+        given_unit: the given kernel.
+        others: the kernels that may replace it, as delivered.
+        opened: the processor to run on.
         sizes: values of all integer scalars.
         exactness: a tolerance, if that of the dtypes of the results is too strict.
         n_unknown: extent of the axes whose extent is unknown.
-        checked_sizes: other values, for which the results are compared, too.
+        checked_sizes: further values of all integer scalars, at which results are
+            compared.
 
     Raises:
         FeinsumError: if they cannot be timed, with the reason.
@@ -244,7 +247,7 @@ def _programs(
     opened: HostDevice,
     compiling: ThreadPoolExecutor,
 ) -> _Programs:
-    """The programs to compare, by how the target of a kernel is compiled."""
+    """Compile the programs to compare in the way that suits the kernel's target."""
     target = given_unit.target
     if HOST.serves(target) and not isinstance(target, ExecutableCTarget | HostCTarget):
         return _plain(given_unit, others, compiling)
@@ -260,7 +263,7 @@ def _threaded(
     *,
     has_loopy: bool,
 ) -> _Programs:
-    """Kernels for the threads of the host."""
+    """Compile kernels for the threads of the host."""
 
     def source(code: HostCode, flags: tuple[str, ...] = ()) -> _Source:
         return _Source(
@@ -283,13 +286,12 @@ def _plain(
     others: Sequence[lp.TranslationUnit],
     compiling: ThreadPoolExecutor,
 ) -> _Programs:
-    """Plain functions, which their user compiles."""
+    """Compile plain functions, as their users would."""
     compiler = find_compiler()
     first, *rest = map(generate_code, (given_unit, *others))
     codes = [_TABLES.sub("  static ", first), *rest]
     sources = []
-    # the user of a plain function compiles it; which options nobody knows, so both have
-    # to gain
+    # the user compiles a plain function with unknown options, so both have to gain
     for flags in (FLAGS, (*compiler.flags, "-fvisibility=default")):
         for unit, code in zip((given_unit, *others), codes, strict=True):
             kernel = unit.default_entrypoint
@@ -309,7 +311,7 @@ def _plain(
 def arguments_of(
     unit: lp.TranslationUnit, sizes: Mapping[str, int], *, n_unknown: int = 0
 ) -> dict[str, RandomArgument]:
-    """The arguments of a call of a kernel, which are drawn when it is timed.
+    """Return the arguments of a call, to be drawn when the kernel is timed.
 
     Raises:
         MeasurementError: if it has arrays that cannot be drawn, or are too large.
@@ -349,9 +351,10 @@ def arguments_of(
 def ragged_sizes(
     kernel: lp.LoopKernel, sizes: Mapping[str, int], names: Collection[str]
 ) -> tuple[Mapping[str, int], ...]:
-    """Sizes that no tile divides, as far as the assumptions of a kernel allow them.
+    """Choose sizes that no tile divides, as far as the kernel's assumptions allow.
 
     Args:
+        kernel: the kernel to call.
         sizes: values of all integer scalars.
         names: the scalars that may have any value.
     """
@@ -372,7 +375,7 @@ def _are_allowed(kernel: lp.LoopKernel, sizes: Mapping[str, int]) -> bool:
 
 
 def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
-    """The unit with an extent for each axis."""
+    """Give each axis an extent."""
     kernel = entry_kernel(unit)
 
     def with_shape(arg: Any) -> Any:
@@ -387,7 +390,7 @@ def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
 
 
 def _check_loops(kernel: Any) -> None:
-    """Loops over the nodes of a tree have bounds from arrays, which cannot be random.
+    """Check that loop bounds do not come from arrays, which cannot be random.
 
     Raises:
         MeasurementError: if the bounds of a loop are computed.
@@ -420,7 +423,7 @@ def _integer_scalars(kernel: lp.LoopKernel) -> set[str]:
 
 
 def sizes_of_loop(kernel: lp.LoopKernel) -> dict[str, int]:
-    """The values of the scalars of a loop over some cells.
+    """Return the values of the scalars of a loop over a few cells.
 
     Raises:
         MeasurementError: if a scalar is no size.
@@ -435,7 +438,7 @@ def sizes_of_loop(kernel: lp.LoopKernel) -> dict[str, int]:
 
 
 def sizes_for(kernel: lp.LoopKernel, raised: RaisedKernel) -> dict[str, int]:
-    """Values of the integer scalars of a kernel, near those of its einsums."""
+    """Choose the integer scalars of a kernel near the sizes of its einsums."""
     scalars = _integer_scalars(kernel)
     loops = scalars & kernel.outer_params()
     sizes = dict.fromkeys(sorted(loops), UNKNOWN_SIZE)
@@ -446,7 +449,7 @@ def sizes_for(kernel: lp.LoopKernel, raised: RaisedKernel) -> dict[str, int]:
 
 
 def summation_tolerance(selection: NestSelection, sizes: Mapping[str, int]) -> float:
-    """How far the results of two orders of an einsum's sums may be apart."""
+    """Return how far results may differ for two orders of an einsum's sums."""
     einsum = selection.nest.einsum
     dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
     all_sizes = {**sizes, **selection.nest.generalized}

@@ -6,11 +6,11 @@ same arrays, in a separate process; their results have to agree, also at extents
 tile divides. Only the kernels that the user has and gets are generated for that.
 
 A *variant* is the given kernel in which some nests have recipes. Of a kernel with three
-einsums of which two are alike, these are tried, in this order ::
+einsums of which two are equal, these are tried, in this order ::
 
     {0: packed, 1: packed, 2: streamed}   the first candidates, together: if that kernel
                                           is right and faster, nothing else is built
-    {0: packed, 1: packed}                the candidates of einsums that are alike, one
+    {0: packed, 1: packed}                the candidates of equal einsums, one
     {0: generic, 1: generic}              after the other, until one is as good as its
     {2: streamed}                         record claims
     {0: generic, 1: generic, 2: streamed} what gains alone has to gain together, too
@@ -89,9 +89,11 @@ def can_time(request: Request) -> bool:
 def choose_in_kernel(
     variants: Variants, environment: Environment, *, has_batches: bool
 ) -> Transformed:
-    """The given kernel with the recipes by which it gains most.
+    """Build the given kernel with the recipes by which it gains most.
 
     Args:
+        variants: the variants of the kernel.
+        environment: of the measurements.
         has_batches: whether a loop over cells may compute several together.
     """
     trials = KernelTrials(variants, environment)
@@ -101,8 +103,8 @@ def choose_in_kernel(
     if batches:
         firsts = [variant_of(variants.nests)] if is_sound else []
         trials.verify_together([*firsts, *batches])
-    # Einsums that are alike get the same recipe: a right-hand side has dozens, and
-    # trials of one each would take minutes.
+    # Similar einsums get the same recipe: a right-hand side has dozens, and separate
+    # trials would take minutes.
     groups = _groups(variants.nests)
     selected = None
     if is_sound and len(groups) > 1:
@@ -115,7 +117,7 @@ def choose_in_kernel(
 def _all_first_candidates(
     nests: Sequence[NestSelection], trials: KernelTrials
 ) -> list[NestSelection] | None:
-    """All first candidates, if the kernel with them is as good as they claim."""
+    """Select all first candidates, if their kernel is as good as they claim."""
     variant = variant_of(nests)
     try:
         verification = trials.verify(variant)
@@ -143,7 +145,7 @@ def _select_one_by_one(
     groups: Sequence[tuple[int, ...]],
     trials: KernelTrials,
 ) -> list[NestSelection]:
-    """The best recipe of each group of nests, and of these what gains together."""
+    """Choose the best recipe of each group of nests, then keep what gains together."""
     if len(groups) > 1:
         trials.verify_together(
             [
@@ -176,7 +178,7 @@ def _select_one_by_one(
 
 
 def _groups(nests: Iterable[NestSelection]) -> list[tuple[int, ...]]:
-    """The numbers of nests with equal workloads and candidates."""
+    """Group the numbers of nests with equal workloads and candidates."""
     groups: dict[object, list[int]] = {}
     for k, nest in enumerate(nests):
         if nest.chosen:
@@ -186,7 +188,7 @@ def _groups(nests: Iterable[NestSelection]) -> list[tuple[int, ...]]:
 
 
 def _built(selected: Sequence[NestSelection], trials: KernelTrials) -> Transformed:
-    """The kernel with selected recipes."""
+    """Build the kernel with selected recipes."""
     variant = variant_of(selected)
     if not variant:
         return Transformed(trials.variants.request.t_unit, tuple(selected))
@@ -204,7 +206,7 @@ def _built(selected: Sequence[NestSelection], trials: KernelTrials) -> Transform
 def _with_batch(
     chosen: Transformed, batches: Sequence[Variant], trials: KernelTrials
 ) -> Transformed:
-    """The fastest batch of cells, if it is faster than the chosen recipes."""
+    """Choose the fastest batch of cells, if it beats the chosen recipes."""
     speedups: list[tuple[Variant, float]] = []
     for batch in batches:
         try:
@@ -239,7 +241,7 @@ class KernelTrials:
         return self.environment.device
 
     def recall(self, variant: Variant) -> VerifiedRecipe | None:
-        """The result of an earlier trial; see :meth:`Trials.recall`.
+        """Return the result of an earlier trial; see :meth:`Trials.recall`.
 
         Raises:
             TransformError: if the variant must not be used.
@@ -279,7 +281,7 @@ class KernelTrials:
             self._time_together(variants)
 
     def reason(self, variant: Variant, k: int, verification: VerifiedRecipe) -> str:
-        """Why one nest of a variant that was verified may have its recipe."""
+        """Explain why one nest of a verified variant may have its recipe."""
         if measured := own_verification(variant[k]):
             return measured.reason
         verdict = self._cached(variant).recall()
@@ -288,7 +290,7 @@ class KernelTrials:
         return verification_of(verdict, verdict.message, variant[k]).reason
 
     def gain(self, variant: Variant) -> str:
-        """What the user has of the recipes, in words; empty if that was not timed."""
+        """Report the gain of the recipes; empty if that was not timed."""
         verdict = self._cached(variant).recall()
         if verdict is None or not verdict.is_ok:
             return ""
@@ -319,7 +321,7 @@ class KernelTrials:
             cached.store(_verdict_of(variant_times))
 
     def _verification(self, verdict: Verdict, variant: Variant) -> VerifiedRecipe:
-        """The verification of a variant by a verdict.
+        """Turn a verdict into the verification of a variant.
 
         Raises:
             TransformError: if it must not be used.
@@ -342,7 +344,7 @@ class KernelTrials:
     def _without_times(
         self, verdict: Verdict, candidates: Iterable[Candidate]
     ) -> VerifiedRecipe:
-        """The verification where the given kernel could not be timed: by the einsums.
+        """Verify by the einsums, since the given kernel could not be timed.
 
         Raises:
             TransformError: if a recipe is wrong, or not faster than the kernel that is
@@ -382,7 +384,7 @@ class KernelTrials:
     def _times(
         self, units: Sequence[lp.TranslationUnit], variant: Variant
     ) -> tuple[KernelTimes, ...]:
-        """The times of units, in which recipes are those of a variant.
+        """Time units, using the sizes and tolerances of a variant's recipes.
 
         Raises:
             FeinsumError: if they cannot be timed.
@@ -460,7 +462,7 @@ class KernelTrials:
 
 @dataclass(frozen=True)
 class NestTrials:
-    """The trials of the candidates of nests that are alike, in the whole kernel."""
+    """The trials of the candidates of equal nests, in the whole kernel."""
 
     trials: KernelTrials
     numbers: Collection[int]
@@ -483,7 +485,7 @@ class NestTrials:
 
 
 def _verdict_of(times: KernelTimes) -> Verdict:
-    """A verdict that can be cached: ``ok`` for a variant that is right and faster."""
+    """Convert times to a cacheable verdict: ``ok`` if right and faster."""
     code, message = OK, str(times)
     if not times.is_faster:
         code, message = times.failure.code, str(times.failure)

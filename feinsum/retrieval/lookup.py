@@ -140,7 +140,7 @@ def retrieve(
 def look_up(
     t_unit: lp.TranslationUnit, **options: Unpack[RetrievalOptions]
 ) -> Retrieval:
-    """Do what :func:`retrieve` does, and return everything that it found.
+    """Look up as :func:`retrieve` does, and return everything found.
 
     Raises:
         FeinsumError: if no target here runs such kernels, or the device or database
@@ -179,6 +179,7 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
     """Raise, look up, select, verify, apply; of a kernel that calls one, that one.
 
     Args:
+        request: the kernel and the options.
         has_batches: whether cells may be computed together, if that is faster.
     """
     raised = request.raised()
@@ -233,7 +234,7 @@ def follow_decision(request: Request, decision: Decision) -> Retrieval:
 
 
 def _answer(request: Request) -> Answer:
-    """The answer that an earlier process cached, or one that is made now.
+    """Return the answer cached by an earlier process, or compute it.
 
     Raises:
         NotAnEinsumError: if the kernel has no einsum.
@@ -254,7 +255,7 @@ def _answer(request: Request) -> Answer:
 
 
 def _common_answer(request: Request, comm: Any) -> Answer:
-    """The answer of rank 0, for all ranks.
+    """Compute the answer on rank 0, and share it with all ranks.
 
     Batches of cells are not among its decisions, so no rank computes them.
     """
@@ -269,7 +270,7 @@ def _or_unchanged(
     on_miss: OnMiss,
     comm: Any,
 ) -> lp.TranslationUnit:
-    """The transformed kernel; the given one if there is none, or on any error.
+    """Return the transformed kernel, or the given one on a miss or any error.
 
     Of several ranks, rank 0 reports the misses.
     """
@@ -278,7 +279,7 @@ def _or_unchanged(
         unchanged = result.decision.unchanged
         if unchanged and on_miss == "raise":
             raise RecordNotFoundError(_joined(unchanged))
-    except Exception as error:  # a build must never break for want of a recipe
+    except Exception as error:  # a missing recipe must never break a build
         if on_miss == "raise":
             raise
         reason = _logged_reason(error)
@@ -315,7 +316,7 @@ def _is_news(reason: str) -> bool:
 
 
 def _check_arguments(policy: Policy | None, effort: Effort | None) -> None:
-    """Misspelt arguments are errors; misspelt variables leave the kernel unchanged."""
+    """Check given options; misspelt variables leave the kernel unchanged."""
     if policy is not None:
         policy_of(policy)
     if effort is not None:

@@ -79,6 +79,7 @@ class MatchingFacts:
         """Query the workloads that were not queried yet.
 
         Args:
+            forms: the forms of the workloads.
             counts: see :class:`feinsum.records.LookUp`.
 
         Raises:
@@ -90,13 +91,13 @@ class MatchingFacts:
             self._records.update(self.store.candidates(look_up))
 
     def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
-        """The trusted records of a workload."""
+        """Return the trusted records of a workload."""
         self.ask([form, *self.wanted])
         doubts = self._doubts(form.key)
         return tuple(r for r in self._records[form.key] if r.id not in doubts)
 
     def passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
-        """The recipes of the untrusted records of a workload, and why."""
+        """List the recipes of a workload's untrusted records, with the reasons."""
         doubts = self._doubts(form.key)
         return [
             (record.spec, f"record {record.id[:12]}: {doubts[record.id]}")
@@ -105,7 +106,7 @@ class MatchingFacts:
         ]
 
     def _doubts(self, workload: WorkloadKey) -> dict[str, str]:
-        """Records without a trusted signer, by id, with the reason."""
+        """Return the records without a trusted signer, by id, with the reason."""
         if not self._signers:
             return {}
         doubts = {
@@ -153,7 +154,7 @@ class Nearest(NamedTuple):
         k: the number of the form.
         is_nearest: whether the facts may be for other extents.
         sizes: the extents behind the size parameters of the form.
-        effort: whether recipes that nobody measured may be used.
+        effort: whether unmeasured recipes may be used.
     """
 
     k: int
@@ -167,7 +168,7 @@ class Nearest(NamedTuple):
     effort: Effort = "recorded"
 
     def match(self, without: Collection[FramedSpec] = ()) -> Match:
-        """The best of the records, except for excluded recipes."""
+        """Return the best match of the records, except for excluded recipes."""
         return match_of(
             self.form,
             self.records,
@@ -181,7 +182,7 @@ class Nearest(NamedTuple):
         )
 
     def _predicted(self) -> Sequence[TransformSpec]:
-        """At the extents of the kernel alone; none is predicted for others."""
+        """Return predicted recipes, at the extents of the kernel only."""
         if self.is_nearest or self.effort == "recorded":
             return ()
         einsum, sizes = self.form.einsum, constantdict(self.sizes)
@@ -190,7 +191,7 @@ class Nearest(NamedTuple):
         return _predictions(einsum, sizes, device, limit)
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
-        """All recipes: those of a match, then of the next best level, and so on."""
+        """Yield all recipes: those of a match, then of the next best level, etc."""
         seen: set[FramedSpec] = set()
         extents = {**self.extents, self.form.text: self.sizes}
         while match.is_hit:
@@ -208,7 +209,7 @@ class Nearest(NamedTuple):
             match = self.match(without=seen)
 
     def _own_record(self, recipe: FramedSpec, match: Match) -> TuningRecord | None:
-        """The best measurement of a recipe by this installation and software."""
+        """Return this installation's best record of a recipe with this software."""
         if match.level != MatchLevel.EXACT:
             return None
         records = [
@@ -228,7 +229,7 @@ def select_candidates(
     policy: Policy,
     effort: Effort,
 ) -> NestSelection:
-    """All recipes for a nest: recorded for it, or at other extents, or predicted."""
+    """Select all recipes recorded for a nest or other extents, or predicted for it."""
     nests: list[RaisedNest] = []
 
     def forms() -> Iterator[LookupForm]:
@@ -246,7 +247,7 @@ def select_candidates(
     return NestSelection(
         nests[best.k],
         match,
-        # what this installation measured comes first, whatever others claim
+        # this installation's measurements precede the claims of others
         tuple(sorted(candidates, key=lambda candidate: candidate.own_record is None)),
         tuple(doubted[:MOST_DOUBTED]),
         own_ids=_own_ids(candidates[0].match if candidates else match),
@@ -254,7 +255,7 @@ def select_candidates(
 
 
 def _own_ids(match: Match) -> frozenset[str]:
-    """The ids of the records that this installation measured."""
+    """Return the ids of the records that this installation measured."""
     if match.level != MatchLevel.EXACT:
         return frozenset()
     return frozenset(record.id for record in match.ranking if is_own(record.id))
@@ -263,7 +264,7 @@ def _own_ids(match: Match) -> frozenset[str]:
 def _libraries_last(
     nest: RaisedNest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """Code before libraries, unless all operands are plain arrays.
+    """Move code before libraries, unless all operands are plain arrays.
 
     A library was timed with those; other operands are evaluated before it is called.
     """
@@ -277,7 +278,7 @@ def _libraries_last(
 def _foremost(
     nearest_match: Nearest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """The prediction before what was recorded on another microarchitecture, if faster.
+    """Put a faster prediction before what another microarchitecture recorded.
 
     A processor that runs 512-bit vectors in two halves chooses narrower ones, which
     are half as fast on one that does not.
@@ -300,7 +301,7 @@ def _foremost(
 
 
 def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
-    """All ways to look up a nest, and whether one has a generalized extent.
+    """Yield all ways to look up a nest, and whether each has a generalized extent.
 
     First the nest itself, then with operands of equal indices as one.
     """
@@ -312,7 +313,7 @@ def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
 def form_of(
     form: CanonicalForm, sizes: Mapping[str, int], *, is_nearest: bool = False
 ) -> LookupForm:
-    """A form, the extents behind the size parameters of its einsum, and a profile."""
+    """Return a form with the extents of the einsum's size parameters and a profile."""
     names = form.relabeling.size_params
     all_sizes = {names[name]: n for name, n in sizes.items() if name in names}
     all_sizes |= {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
@@ -320,9 +321,10 @@ def form_of(
 
 
 def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[LookupForm]:
-    """The forms of an einsum with size parameters: its own, then at other extents.
+    """Yield the forms of an einsum with size parameters, first its own.
 
     Args:
+        einsum: the einsum.
         sizes: the values of its size parameters, and a profile.
     """
     yield form_of(canonicalize(einsum), sizes)
@@ -337,13 +339,17 @@ def nearest(
     policy: Policy,
     effort: Effort = "recorded",
 ) -> tuple[Nearest, Match]:
-    """The form with the best match; the others are queried if the first has none.
-
-    Args:
-        forms: forms of the einsum, followed by others, such as at other extents.
+    """Find the form with the best match; query the others only if the first has none.
 
     Excluded are recipes for other kinds of devices, with vectors that the processor
     does not have, or whose intermediates exceed the memory limit.
+
+    Args:
+        forms: forms of the einsum, followed by others, such as at other extents.
+        facts: the records of the workloads.
+        environment: the device and the software.
+        policy: which matches are accepted.
+        effort: which unmeasured recipes are allowed, if any.
     """
 
     def matched(k: int, form_queried: LookupForm) -> tuple[Nearest, Match]:
@@ -395,18 +401,24 @@ def match_of(
     predicted: Callable[[], Sequence[TransformSpec]] = tuple,
     only_measured: bool = False,
 ) -> Match:
-    """The best match of a workload, or an unmeasured one if that is accepted.
+    """Return the best match of a workload, or an unmeasured one if accepted.
 
     Args:
+        form: the canonical form of the einsum.
+        records: the records of its workload.
+        environment: the device and the software.
+        policy: which matches are accepted.
+        extents: the extents of each text's indices.
+        is_nearest: whether the form is at other extents.
         without: recipes to exclude.
-        predicted: the recipes expected to be the fastest.
-        only_measured: whether no other recipe may be used, whatever the policy.
+        predicted: returns the recipes expected to be the fastest.
+        only_measured: whether to allow measured recipes only, whatever the policy.
     """
     left = [record for record in records if record.recipe not in without]
     match = best_match(
         left, environment, policy, is_nearest=is_nearest, extents=extents
     )
-    # a recipe with records is no prediction, whatever its level
+    # a recipe with records is not a prediction, even at another level
     tried = {*(record.recipe for record in records), *without}
 
     def unmeasured(
@@ -439,10 +451,13 @@ def _predictions(
     device: Device,
     limit: int,
 ) -> tuple[TransformSpec, ...]:
-    """The first few that are code: a kernel is what a retrieval gives.
+    """Return the first few predicted recipes that a kernel can contain.
 
     Args:
-        limit: bytes of the intermediates of a recipe.
+        einsum: the einsum.
+        sizes: the values of its size parameters.
+        device: the device to run on.
+        limit: maximum bytes of the intermediates of a recipe.
     """
     ranking = predictions(einsum, sizes, device, intermediate_bytes=limit)
     code = (prediction.spec for prediction in ranking if not prediction.spec.is_on_host)
@@ -450,7 +465,7 @@ def _predictions(
 
 
 def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
-    """The recommended configuration of the family that fits every einsum.
+    """Return the recommended configuration of the family that fits every einsum.
 
     Also where a search would not try it.
     """
@@ -462,7 +477,7 @@ def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpe
 def _sound_records(
     form: CanonicalForm, sizes: Mapping[str, int], facts: MatchingFacts
 ) -> tuple[list[TuningRecord], Extents]:
-    """The records of a workload, and its extents in the names of each text of them.
+    """Return a workload's records, and its extents in the names of each text.
 
     Records of another workload under its key are logged and left out.
     """
@@ -495,7 +510,7 @@ def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> b
 
 
 def _einsum_of(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
-    """The einsum whose names a recipe uses."""
+    """Return the einsum whose names a recipe uses."""
     frame = record.workload_text
     return form.einsum if frame == form.text else from_text(frame)
 
@@ -503,7 +518,7 @@ def _einsum_of(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
 def _in_frame(
     frame: str, form: CanonicalForm, sizes: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Extents in the names of a text, if that is the workload.
+    """Return the extents in the names of a text that describes the workload.
 
     It is as written now, or as an older canonicalizer wrote it.
 

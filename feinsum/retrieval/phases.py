@@ -40,7 +40,7 @@ PartGraph: TypeAlias = Mapping[Part, Collection[Part]]
 def mark_separable(
     raised: RaisedKernel, nests: Sequence[NestSelection]
 ) -> tuple[NestSelection, ...]:
-    """The nests, marking those that cannot run in a separate phase."""
+    """Mark the nests that cannot run in a separate phase."""
     kernel = raised.t_unit[raised.kernel_name]
     wanted = [nest.instructions for nest in nests if nest.chosen]
     _, inseparable = phases_of(kernel, wanted)
@@ -56,6 +56,7 @@ def phases_of(
     """Order the instructions of a kernel into phases.
 
     Args:
+        kernel: the kernel to order.
         nests: instructions of each nest that needs a separate phase.
 
     Returns:
@@ -115,7 +116,7 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Part]) -> bool:
 def all_loops_of(
     kernel: lp.LoopKernel, insns: Iterable[lp.InstructionBase]
 ) -> frozenset[str]:
-    """The loops of instructions, reductions and calls, including those in rules."""
+    """Return the loops of instructions, reductions and calls, also inside rules."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     expanded = [insn.with_transformed_expressions(expand) for insn in insns]
     of_calls = (insn.sub_array_ref_inames() for insn in expanded)
@@ -123,7 +124,7 @@ def all_loops_of(
 
 
 def _order_graph(kernel: lp.LoopKernel, parts: Iterable[Part]) -> PartGraph:
-    """Which part must wait for which."""
+    """Return the parts that must wait for each part."""
     part_of = {insn_id: part for part in parts for insn_id in part}
     graph: dict[Part, set[Part]] = {part: set() for part in part_of.values()}
     for insn in kernel.instructions:
@@ -137,7 +138,9 @@ def _is_entangled(nest: Part, later: PartGraph, exchanges: Exchanges) -> bool:
     """Whether others must run in the middle of a nest, or in its iterations.
 
     Args:
+        nest: the part that may be a phase.
         later: by part, itself and all parts that must run after it.
+        exchanges: what the parts of the kernel exchange.
     """
     for part in later:
         is_before, is_after = part in later[nest], nest in later[part]
@@ -158,7 +161,7 @@ def _merged_phases(
     later: PartGraph,
     nests: Collection[Part],
 ) -> list[Part]:
-    """The parts in order; what is between two nests is one phase."""
+    """Order the parts; merge those between two nests into one phase."""
     position = {insn.id: k for k, insn in enumerate(kernel.instructions)}
     # parts that wait for each other, none of which is a nest, are one part
     cycle_of = {

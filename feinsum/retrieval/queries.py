@@ -39,6 +39,7 @@ def bound(
     which the result names.
 
     Args:
+        einsum: the einsum, or one with functions as operands.
         sizes: the value of every size parameter.
         levels: memory levels, the nearest first; by default those of the device.
         device: part of a device name; see :func:`feinsum.measure.open_device`.
@@ -77,7 +78,7 @@ def bound_on(
     levels: Sequence[MemoryLevel],
     peaks: DevicePeaks | None,
 ) -> Bound:
-    """The bound for given levels and measured limits of the processor."""
+    """Compute the bound for given levels and measured limits of the processor."""
     plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
     bound_of_data = bound_at(einsum, sizes, levels)
     if peaks is None:
@@ -104,7 +105,9 @@ def query(
 
     Args:
         einsum: the einsum to look up.
-        device, database, policy: as for :func:`retrieve`.
+        device: as for :func:`retrieve`.
+        database: as for :func:`retrieve`.
+        policy: as for :func:`retrieve`.
         effort: by default only facts are looked up. Any other effort, or None for that
             of ``FEINSUM_EFFORT``, also gives the recipes that would be used without
             one; nothing is measured here.

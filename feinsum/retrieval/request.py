@@ -60,7 +60,7 @@ class Request:
     def of(
         cls, t_unit: lp.TranslationUnit, **options: Unpack[RetrievalOptions]
     ) -> Self:
-        """A request; environment variables supply omitted options.
+        """Build a request; environment variables supply omitted options.
 
         Raises:
             InvalidOptionError: for a policy or an effort that does not exist.
@@ -84,7 +84,7 @@ class Request:
         return self.verify and is_accepted and self.effort != "recorded"
 
     def raised(self) -> RaisedKernel:
-        """The kernel with its einsums; of a kernel that calls one, that one.
+        """Raise the kernel, or the one that it calls.
 
         PyOP2 and others wrap a one-cell kernel in a loop that gathers its inputs and
         scatters its outputs. The einsums are in the callee, and its caller, a plain
@@ -137,7 +137,7 @@ class Request:
 def _callee(
     unit: lp.TranslationUnit, kernel_name: str | None
 ) -> lp.TranslationUnit | None:
-    """The unit of the one kernel that a plain function calls; None for any other."""
+    """Return the unit of the one kernel that a plain function calls; None otherwise."""
     is_unit = isinstance(unit, lp.TranslationUnit)
     if not is_unit or not isinstance(unit.target, lp.CTarget):
         return None
@@ -153,7 +153,7 @@ def _callee(
 
 
 def policy_of(policy: Policy | None) -> Policy:
-    """The given policy, or else the environment variable's.
+    """Return the given policy, or else the environment variable's.
 
     Raises:
         InvalidOptionError: if it is unknown.
@@ -165,7 +165,7 @@ def policy_of(policy: Policy | None) -> Policy:
 
 
 def is_verification_on(verify: bool | None) -> bool:
-    """The argument, or else the environment variable; on by default."""
+    """Return the argument, or else the environment variable; on by default."""
     if verify is not None:
         return verify
     return os.environ.get(VERIFY_VARIABLE, "").strip().lower() != OFF

@@ -155,7 +155,7 @@ class NestSelection:
         )
 
     def without_all(self, error: Exception) -> NestSelection:
-        """The nest without a recipe, if it had one."""
+        """Remove the recipe from the nest, if it has one."""
         if not self.chosen:
             return self
         return replace(self.without_first(error), candidates=())
@@ -163,7 +163,7 @@ class NestSelection:
     def with_failures(
         self, failures: Iterable[tuple[TransformSpec, Exception]]
     ) -> NestSelection:
-        """The nest with more recipes that could not be applied."""
+        """Add recipes that could not be applied to the nest."""
         more = ((spec, reason_of(error)) for spec, error in failures)
         return replace(self, failures=(*self.failures, *more))
 
@@ -202,7 +202,7 @@ class NestSelection:
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says, of any kind and length, in at most 1000 characters."""
+    """Describe an error of any kind in at most 1000 characters."""
     text = str(error) if isinstance(error, FeinsumError) else repr(error)
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
@@ -321,7 +321,7 @@ def _nest_explanation(selection: NestSelection) -> Iterator[str]:
 
 
 def _origin(record: TuningRecord, *, is_own: bool) -> str:
-    """Who measured a record: this installation, or the claimed recorder."""
+    """Describe who measured a record: this installation or the claimed recorder."""
     if is_own:
         return f"measured by this installation at {record.recorded_at}"
     recorder = record.provenance.get("recorded_by", "an unknown recorder")
@@ -343,6 +343,6 @@ def _refusal(refused: RefusedNest, kernel: lp.LoopKernel) -> Iterator[str]:
 
 
 def _source(kernel: lp.LoopKernel, insn_id: str) -> str:
-    """An instruction on one line, as Loopy writes it."""
+    """Return an instruction on one line, as Loopy writes it."""
     insn = kernel.id_to_insn.get(insn_id)
     return " ".join(str(insn).split()) if insn is not None else "(unknown)"

@@ -107,14 +107,14 @@ class Trials(Protocol):
     def device(self) -> Device: ...
 
     def recall(self, candidate: Candidate) -> VerifiedRecipe | None:
-        """The result of an earlier trial.
+        """Return the result of an earlier trial; None if there was none.
 
         Raises:
             TransformError: if the candidate must not be used.
         """
 
     def verify(self, candidate: Candidate) -> VerifiedRecipe:
-        """The result of an earlier trial, or else of one now.
+        """Return the result of an earlier trial, or else of a new one.
 
         Raises:
             TransformError: if the candidate must not be used.
@@ -122,7 +122,7 @@ class Trials(Protocol):
 
 
 def own_verification(candidate: Candidate) -> VerifiedRecipe | None:
-    """The measurement of a recipe by this installation, if there is one."""
+    """Return this installation's measurement of a recipe, if there is one."""
     record = candidate.own_record
     if record is None:
         return None
@@ -137,10 +137,12 @@ def own_verification(candidate: Candidate) -> VerifiedRecipe | None:
 def verification_of(
     verdict: Verdict, observation: str, candidate: Candidate
 ) -> VerifiedRecipe:
-    """The verification of a candidate that was found to be right.
+    """Build the verification of a candidate that was found to be right.
 
     Args:
-        observation: what was seen, in words.
+        verdict: the result of the trial.
+        observation: what the trial showed, in words.
+        candidate: the candidate that was tried.
     """
     claim = candidate.claim
     claimed = "" if claim is None else f"; {claim:.2g} times were claimed"
@@ -188,7 +190,7 @@ class _Outcome:
 
 
 def select_best(nest: NestSelection, trials: Trials) -> NestSelection:
-    """The nest, with the candidate that is best here moved to the front."""
+    """Move the candidate that is best on this machine to the front of the nest."""
     if not nest.chosen or nest.judgement:
         return nest
     outcome, rest = _Outcome(), iter(nest.candidates)
@@ -199,7 +201,7 @@ def select_best(nest: NestSelection, trials: Trials) -> NestSelection:
 
 
 def select_first_valid(nest: NestSelection) -> NestSelection:
-    """The nest, with the first candidate that is in the space of its transform.
+    """Move the first candidate that is in the space of its transform to the front.
 
     Without verification, nothing else about a recipe is known.
     """
@@ -250,7 +252,7 @@ def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
 def _recalled(
     batch: Iterable[Candidate], trials: Trials, outcome: _Outcome
 ) -> Iterator[tuple[Candidate, VerifiedRecipe | None]]:
-    """The candidates that are not known to fail, with their earlier results."""
+    """Yield the candidates not known to fail, with their earlier results."""
     for candidate in batch:
         try:
             candidate.check()
@@ -265,9 +267,9 @@ def _ends_search(
     batch: Sequence[Candidate],
     device: Device,
 ) -> bool:
-    """Whether a candidate is about as good here as the records let expect.
+    """Whether a candidate is about as good here as its records suggest.
 
-    A prediction claims to be faster than what it was timed against.
+    A prediction must be faster than the kernel it was timed against.
     """
     if verification.is_own:
         return True
@@ -281,7 +283,7 @@ def _ends_search(
 
 
 def claimed_speedup(candidate: Candidate, device: Device) -> float:
-    """The speed-up that the records of a candidate let expect on a device."""
+    """Estimate a candidate's speed-up on a device from its records."""
     claims = (
         record.measurement.speedup * _share(device, record.environment.device)
         for record in candidate.records
@@ -290,7 +292,7 @@ def claimed_speedup(candidate: Candidate, device: Device) -> float:
 
 
 def _claimed_s(candidate: Candidate, device: Device) -> float:
-    """The time that the records of a candidate let expect for this kernel."""
+    """Estimate a candidate's time for this kernel from its records."""
     einsum, sizes = from_text(candidate.recipe.frame), dict(candidate.sizes)
     sizes = {**quick_sizes(einsum, sizes), **sizes}
     n_operations = sum(einsum_operations(einsum, sizes).values())
@@ -315,7 +317,7 @@ def _claimed_s(candidate: Candidate, device: Device) -> float:
 
 def _share(device: Device, recorded: Device) -> float:
     """Share of a record's compute units and vector width that a device has."""
-    # a speed-up by 64 cores is none to be expected of 2
+    # a speed-up on 64 cores does not carry over to 2 cores
     units = device.compute_units / max(1, recorded.compute_units)
     if device.processor is None or recorded.processor is None:
         return min(1.0, units)
@@ -326,7 +328,7 @@ def _share(device: Device, recorded: Device) -> float:
 def _with_best(
     nest: NestSelection, outcome: _Outcome, rest: Sequence[Candidate]
 ) -> NestSelection:
-    """The best first, this installation's own before others; then those not tried."""
+    """Order the candidates: usable ones by speed, then those not tried."""
     untried = (*outcome.untried, *rest)
     selection = _with_failures(nest, outcome.failures)
     if outcome.usable:
@@ -351,7 +353,7 @@ def _with_best(
 
 
 def _ranked(usable: Sequence[_Usable]) -> list[_Usable]:
-    """The best first; of those tied for it, the one that was tried first."""
+    """Rank usable candidates, starting with the first tried of those tied for best."""
     # A tuning measures for longer than a verification: its own results come first.
     ranked = sorted(
         usable, key=lambda x: (not x.verification.is_own, -x.verification.speedup)

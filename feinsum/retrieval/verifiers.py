@@ -84,9 +84,11 @@ class CachedVerdict(NamedTuple):
         *,
         is_kept: bool,
     ) -> CachedVerdict:
-        """The entry of the result for what some texts describe.
+        """Return the entry of the result for what some texts describe.
 
         Args:
+            parts: the texts that determine the result.
+            environment: the device and the software.
             is_kept: whether the result outlives this process. That of a user-defined
                 transform does not: its source may change under the same name and
                 version.
@@ -96,7 +98,7 @@ class CachedVerdict(NamedTuple):
         return cls(hashlib.sha256(text.encode()).hexdigest(), cache)
 
     def recall(self) -> Verdict | None:
-        """The earlier result, if it is still valid."""
+        """Return the earlier result, if it is still valid."""
         results = remembered(_Verdicts)
         if verdict := results.get(self.key):
             return verdict
@@ -120,7 +122,7 @@ class CachedVerdict(NamedTuple):
             self.cache.write(self.key, to_json(verdict).encode())
 
     def recall_or(self, find: Callable[[], Verdict]) -> Verdict:
-        """The earlier result, or a new one; one process at a time finds it."""
+        """Return the earlier result, or find it, in one process at a time."""
         if (verdict := self.recall()) is None:
             with self.locked():
                 if (verdict := self.recall()) is None:
@@ -129,7 +131,7 @@ class CachedVerdict(NamedTuple):
         return verdict
 
     def locked(self) -> AbstractContextManager[object]:
-        """Processes that share the cache verify one after the other."""
+        """Make processes that share the cache verify one after the other."""
         if self.cache is None:
             return nullcontext()
         return locked(self.cache.folder, _LOCK, LOCK_S)
@@ -147,7 +149,7 @@ PATIENCE_S = 1.0
 
 @contextmanager
 def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
-    """A progress bar on the terminal for anything that takes more than a second.
+    """Show progress on the terminal for anything that takes over a second.
 
     Yields:
         A function to call after each step.
@@ -192,19 +194,20 @@ START_S = 60.0
 
 
 def request_verdict(question: Question) -> Verdict:
-    """The answer of a separate process, or how it ended if it gave none."""
+    """Return a separate process's answer, or how it ended if it gave none."""
     return remembered(_Pool).ask(question)
 
 
 def request_together(
     requests: Sequence[Callable[[], Verdict]], advance: Callable[[], None]
 ) -> Iterator[tuple[int, Verdict]]:
-    """The answers with the numbers of their requests, as they arrive.
+    """Yield the number and the answer of each request, as they arrive.
 
-    One process per core answers. They compute concurrently; the requests share the lock
-    with which they take turns with timing.
+    One process per core answers. They compute concurrently and time one after the
+    other, under a shared lock.
 
     Args:
+        requests: each returns the answer of one process.
         advance: called after each answer.
     """
     with ThreadPoolExecutor(min(len(requests), n_threads())) as threads:
@@ -220,9 +223,9 @@ def start_early() -> None:
 
 
 class _Pool:
-    """The idle processes of this one, each with the surroundings of its start.
+    """The idle child processes, each with the surroundings of its start.
 
-    Threads may ask at once: a process answers one of them, and then is idle again.
+    Threads may submit at once: a process answers one of them, and then is idle again.
     """
 
     def __init__(self) -> None:
@@ -230,7 +233,7 @@ class _Pool:
         self._choosing = Lock()
 
     def ask(self, question: Question) -> Verdict:
-        """The verdict of an idle process or of a new one, or how that ended."""
+        """Return the verdict of an idle or a new process, or how that ended."""
         limit_s = question.limit_s + START_S
         try:
             return self._verdict(to_json(question), limit_s)
@@ -249,7 +252,7 @@ class _Pool:
     def start_early(self) -> None:
         with self._choosing:
             if not self._idle:
-                with suppress(OSError):  # whoever asks is told
+                with suppress(OSError):  # the next request reports it
                     worker = Worker.isolated(COMMAND, export_transforms)
                     self._idle.append((worker, _surroundings()))
 
@@ -261,13 +264,13 @@ class _Pool:
                 return self._answer_of(idle, surroundings, line, limit_s)
             except WorkerTimeoutError:
                 raise
-            except WorkerError:  # it ended while it was idle: a new one is asked
+            except WorkerError:  # it ended while idle: start a new one
                 pass
         worker = Worker.isolated(COMMAND, export_transforms)
         return self._answer_of(worker, surroundings, line, limit_s)
 
     def _pop_idle(self, surroundings: tuple[object, ...]) -> Worker | None:
-        """An idle process; one with other surroundings is closed."""
+        """Take an idle process; close it if its surroundings differ."""
         with self._choosing:
             if not self._idle:
                 return None
@@ -284,7 +287,7 @@ class _Pool:
         line: str,
         limit_s: float,
     ) -> Verdict:
-        """The verdict of a process, which then is idle."""
+        """Request a verdict from a process, which is idle afterwards."""
         answer = worker.request(line, limit_s)
         try:
             verdict = from_json(Verdict, answer)
@@ -297,5 +300,5 @@ class _Pool:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """Transforms, process and variables: with others there has to be another one."""
+    """Return what must be unchanged to reuse a process."""
     return local_transforms(), os.getpid(), dict(os.environ)
