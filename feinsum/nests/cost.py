@@ -53,13 +53,13 @@ class Cost(Protocol[V]):
         """The cost of no loops."""
 
     def loop(self, part: TermGroup, index: str, body: V) -> V:
-        """The cost of a loop over an index around all terms of a part."""
+        """Return the cost of a loop over an index around all terms of a part."""
 
     def combine(self, first: V, second: V) -> V:
-        """The cost of consecutive loops; associative."""
+        """Return the cost of consecutive loops; must be associative."""
 
     def crossing(self, part: TermGroup, split: int) -> V:
-        """The cost of buffers from the first terms of a part to the others.
+        """Return the cost of buffers from the first terms of a part to the others.
 
         Args:
             part: all of these terms, with the loops around them.
@@ -67,11 +67,11 @@ class Cost(Protocol[V]):
         """
 
     def least(self, path: Path) -> V:
-        """A lower bound on the cost of a path's nests, for pruning paths."""
+        """Return a lower bound on the cost of a path's nests, for pruning paths."""
 
 
 def evaluate(cost: Cost[Any], path: Path, orders: Orders) -> Any:
-    """The cost of one nest, from its forest."""
+    """Compute the cost of one nest from its forest."""
     return _of_forest(cost, path, fuse(orders), frozenset())
 
 
@@ -113,7 +113,7 @@ def _terms(node: Node) -> Iterator[int]:
 def crossing_buffers(
     part: TermGroup, split: int
 ) -> Iterator[tuple[FactorProduct, FactorProduct]]:
-    """Producer and consumer of each buffer from the first terms to the others."""
+    """Yield producer and consumer of each buffer from the first terms to the others."""
     producers = {term.result.inputs: term for term in part.terms[:split]}
     for consumer in part.terms[split:]:
         for tensor in (consumer.left, consumer.right):
@@ -179,13 +179,17 @@ class Operations:
 
 
 def repetitions(network: Network, sizes: Sizes, part: TermGroup, index: str) -> float:
-    """The mean number of iterations of a loop each time it is entered."""
+    """Return the mean number of iterations of a loop each time it is entered."""
     level = network.level_within(part.ancestors, index)
     return float(sizes.extents[index]) if level is None else sizes.children(level)
 
 
 def least_products(network: Network, sizes: Sizes, term: FactorProduct) -> float:
-    """The minimum number of products of a term: over nodes, as far as it has levels."""
+    """Return the minimum number of products of a term.
+
+    It counts tree nodes for the leading levels among the term's indices, and extents
+    for the other indices.
+    """
     n_levels = next(
         (n for n, i in enumerate(network.levels) if i not in term.indices),
         len(network.levels),

@@ -80,8 +80,9 @@ class EstimatedTime:
 
     @cached_property
     def _copies_ns(self) -> float:
-        """The time to clear and add up a copy of the result per thread; inf if they
-        do not fit.
+        """Return the time to clear and add up a copy of the result per thread.
+
+        It is infinite if the copies do not fit.
         """
         if is_apart(self.network):
             return 0.0
@@ -111,7 +112,7 @@ class EstimatedTime:
         return first + second
 
     def crossing(self, part: TermGroup, split: int) -> float:
-        """The time of reads and writes of buffers outside registers.
+        """Estimate the time of reads and writes of buffers outside registers.
 
         A buffer with an axis of the tree is never in registers, and its entries are
         often read before they arrive in the cache: that counts twice.
@@ -138,7 +139,10 @@ class EstimatedTime:
     def _vectors_ns(
         self, leaves: list[FactorProduct], index: str, times: float
     ) -> float:
-        """The time of products along a dense index: vectors if all are contiguous."""
+        """Estimate the time of products along a dense index.
+
+        They take vector instructions if the index is the last axis of every array.
+        """
         lanes = max(self.machine.vector_bytes // self.item_bytes, 1)
         total = 0.0
         for term in leaves:
@@ -155,14 +159,14 @@ class EstimatedTime:
         return index not in tensor.indices or axes is None or axes[-1] == index
 
     def _axes(self, tensor: Factor) -> tuple[str, ...] | None:
-        """The axes in memory; None for buffers, whose layout is free."""
+        """Return a tensor's axes in memory; None for buffers, whose layout is free."""
         if len(tensor.inputs) == 1:
             return self.network.inputs[next(iter(tensor.inputs))]
         is_result = len(tensor.inputs) == len(self.network.inputs)
         return self.network.output if is_result else None
 
     def _fetched_ns(self, part: TermGroup, index: str, *, innermost: bool) -> float:
-        """The time to fetch the next slices of the operands and the result."""
+        """Estimate the time to fetch the next slices of the operands and the result."""
         return sum(
             self._slice_ns(tensor, part.ancestors, index, innermost=innermost) * times
             for tensor, times in self._in_memory(part)
@@ -184,7 +188,7 @@ class EstimatedTime:
         return moved * self.machine.fetched_byte_ns(among)
 
     def _in_memory(self, part: TermGroup) -> Iterator[tuple[Factor, int]]:
-        """Operands except the tree, and the result, which is read and written."""
+        """Yield the dense operands and the result, with their number of accesses."""
         tree = frozenset({self.network.sparse})
         n_inputs = len(self.network.inputs)
         seen = {t.inputs: t for term in part.terms for t in term.tensors}
@@ -195,7 +199,7 @@ class EstimatedTime:
                 yield tensor, 2
 
     def _tree_ns(self, index: str) -> float:
-        """The time to read a node of the tree, in order."""
+        """Estimate the time to read a node of the tree, in order."""
         nodes = self.sizes.nodes
         is_entry = self.network.level_of[index] == len(nodes) - 1
         each = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
@@ -203,7 +207,7 @@ class EstimatedTime:
         return each * self.machine.fetched_byte_ns(leaf_bytes)
 
     def _products(self, term: FactorProduct, ancestors: frozenset[str]) -> float:
-        """The approximate number of products of a term within these loops."""
+        """Estimate the number of products of a term inside the given loops."""
         left = term.indices - ancestors
         part = TermGroup((term,), ancestors)
         total = 1.0

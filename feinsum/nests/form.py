@@ -5,7 +5,7 @@ times as fast as compiled plain loops.
 
 A nest becomes statements. A buffer is zeroed where the paths to its producer and its
 consumer split: within the innermost loop around both, before the producer's own loops.
-If the producer has no loop of its own there, its product is assigned.
+If the producer has no separate loop there, its product is assigned.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2 and algorithm 2, which is
 silent about the second case.
@@ -113,7 +113,7 @@ class NestForm:
             )
 
     def filled(self, extents: Mapping[str, int]) -> dict[str, int]:
-        """The extents, with the lanes' extent padded to a multiple of lanes or tile.
+        """Return the extents, the lane's padded to a multiple of the lanes or tile.
 
         >>> NestForm("a", 4).filled({"i": 9, "a": 10})
         {'i': 9, 'a': 12}
@@ -126,7 +126,7 @@ class NestForm:
 
 
 def lane_indices(nest: Nest) -> frozenset[str]:
-    """The indices along which a nest can be computed in vectors.
+    """Return the indices along which a nest can be vectorized.
 
     A dense index, the last of every array in memory that has it, whose loops have
     products and no further loops within them.
@@ -138,7 +138,7 @@ def lane_indices(nest: Nest) -> frozenset[str]:
     ['s']
     """
     network = nest.network
-    # the values of the tree are read one by one, whatever the lanes
+    # the values of the tree are read one by one, even with lanes
     arrays = [term for p, term in enumerate(network.inputs) if p != network.sparse]
     if not network.has_sparse_output:
         arrays.append(network.output)
@@ -173,7 +173,7 @@ def choose_form(
     n_threads: int = 1,
     copies_bytes: int = COPIES_BYTES,
 ) -> NestForm:
-    """The form in which a nest is likely to be fastest.
+    """Choose the form in which a nest is likely to be fastest.
 
     Args:
         nest: the nest to compute, of real numbers or, with ``vector_bytes=0``, others.
@@ -208,12 +208,12 @@ def choose_form(
 
 
 def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
-    """Lanes along the longest index; few entries get short vectors."""
+    """Choose lanes along the longest index; few entries get short vectors."""
     longest = max(
         sorted(lane_indices(nest)), key=lambda i: sizes.extents[i], default=""
     )
     lanes = min(most, 16)
-    # half a vector of padding at most: more would be computed in vain
+    # at most half a vector of padding: more would waste work
     while longest and lanes > 1 and lanes >= 2 * sizes.extents[longest]:
         lanes //= 2
     return NestForm(longest, lanes) if longest and lanes > 1 else NestForm()
@@ -232,10 +232,11 @@ def is_private(indices: Order, extents: Mapping[str, int], n_rows: int = 1) -> b
 
 
 def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
-    """The number of chunks of the root: one per thread if they need memory.
+    """Return the number of chunks of the root: one per thread if they need memory.
 
-    Otherwise there are more, so that threads that finish early take others. Little work
-    is one chunk, which the calling thread takes: to wake another takes longer.
+    Otherwise there are more chunks than threads, so that threads that finish early
+    take others. A small computation is one chunk on the calling thread, since waking
+    another thread would take longer.
     """
     n_products = Operations(nest.network, sizes).least(nest.path) / 2
     if not form.is_chunked or n_products <= FEW_PRODUCTS:
@@ -247,7 +248,7 @@ def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> in
 def needed_bytes(
     nest: Nest, form: NestForm, sizes: Sizes, item_bytes: int, n_chunks: int
 ) -> int:
-    """The size of the copies of the result and the large buffers together."""
+    """Return the bytes of the result's copies and the large buffers together."""
     entries = sum(_large_buffers(nest, form, sizes))
     if form.has_copies:
         extents = form.filled(sizes.extents)
@@ -256,7 +257,7 @@ def needed_bytes(
 
 
 def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
-    """The entries of each buffer that is not private."""
+    """Yield the number of entries of each buffer that is not private."""
     extents, n_rows = form.filled(sizes.extents), nest.network.n_rows
     dense = {i: n for i, n in extents.items() if i not in nest.network.level_of}
     for buffer in nest.buffers:
@@ -265,7 +266,7 @@ def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
 
 
 def _result_entries(network: Network, extents: Mapping[str, int]) -> int:
-    """The entries of the dense results of all rows."""
+    """Return the number of entries of the dense results of all rows."""
     return network.n_rows * prod(extents[i] for i in network.output)
 
 
@@ -311,7 +312,7 @@ Step: TypeAlias = Reset | Multiply | Repeat
 
 
 def lower(nest: Nest) -> tuple[Step, ...]:
-    """The statements of a nest.
+    """Lower a nest to its statements.
 
     A loop runs over nodes of the tree if the loops of all levels above are around it.
     That is so even if the loop does not contain the sparse operand: its results are

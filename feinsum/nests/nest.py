@@ -1,6 +1,6 @@
 """A loop nest: a network, a path, the orders of its terms; its loops, buffers and text.
 
-In a fully fused nest, terms share the loops that their orders begin with alike.
+In a fully fused nest, terms share the loops of the common prefix of their orders.
 
 A tree is traversed from its root, so the indices of a sparse operand keep the level
 order. There are two rules for that. ``relative`` is the paper's: the sparse indices of
@@ -118,7 +118,7 @@ class Nest:
 
 
 def unfactorized(network: Network) -> Nest:
-    """The nest that multiplies all operands in one loop over all indices.
+    """Build the nest that multiplies all operands in one loop over all indices.
 
     Its buffers are scalars, and it factors nothing out, as sparse compilers do by
     default. With short fibers it loses nothing.
@@ -146,7 +146,7 @@ def unfactorized(network: Network) -> Nest:
 
 
 def _common(forest: Forest, first: int, second: int) -> frozenset[str]:
-    """The indices of the loops around both terms."""
+    """Return the indices of the loops around both terms."""
     for node in forest:
         if isinstance(node, NestLoop) and {first, second} <= _terms(node):
             return _common(node.body, first, second) | {node.index}
@@ -211,7 +211,7 @@ Forest: TypeAlias = tuple[Node, ...]
 
 
 def fuse(orders: Orders) -> Forest:
-    """The fully fused forest of these orders, by peeling.
+    """Build the fully fused forest of these orders, by peeling.
 
     >>> fuse((("i", "j", "k"), ("i", "j")))
     (NestLoop(index='i',
@@ -259,7 +259,7 @@ def is_allowed(
 def needed_around(
     network: Network, rule: Rule, term: FactorProduct, index: str
 ) -> frozenset[str]:
-    """The loops that have to be around a term's loop over an index."""
+    """Return the loops that must be around a term's loop over an index."""
     level = network.level_of.get(index)
     if rule == "any" or level is None:
         return frozenset()
@@ -268,7 +268,7 @@ def needed_around(
 
 
 def nest_to_text(nest: Nest) -> str:
-    """The pairs of a path, and the orders of its terms.
+    """Write a nest as text: the pairs of its path, then the orders of its terms.
 
     Operands are numbered by position, and the result of term t as n + t. The orders say
     whether only the last term sums.
@@ -289,7 +289,7 @@ def nest_to_text(nest: Nest) -> str:
 
 
 def nest_from_text(network: Network, text: str) -> Nest:
-    """Inverse of :func:`nest_to_text`.
+    """Invert :func:`nest_to_text`.
 
     Raises:
         InvalidEinsumError: with the rule ``nest``, if the text is no nest of the
@@ -308,7 +308,7 @@ def nest_from_text(network: Network, text: str) -> Nest:
 
 
 def translated(text: str, indices: Mapping[str, str], positions: Sequence[int]) -> str:
-    """The text of a nest in other names.
+    """Rename the indices and renumber the operands in the text of a nest.
 
     Args:
         text: of a nest.
@@ -337,7 +337,7 @@ def _pair(text: str, words: str) -> tuple[int, int]:
 
 
 def _require_path(text: str, pairs: list[tuple[int, int]], n: int) -> None:
-    """Every operand and every result but the last is taken once, and is there."""
+    """Check that every operand and all results but the last are used exactly once."""
     if len(pairs) != n - 1:
         raise _invalid_text(
             text, f"{len(pairs)} pairs; {counted(n, 'operand')} need {n - 1}"

@@ -89,7 +89,7 @@ class Network:
         return {index: level for level, index in enumerate(self.levels)}
 
     def level_within(self, ancestors: frozenset[str], index: str) -> int | None:
-        """The level whose nodes a loop within these loops runs over.
+        """Return the tree level whose nodes a loop inside these loops iterates over.
 
         None if it runs over the extent: of an index that the tree lacks, or outside a
         loop over a level above.
@@ -112,7 +112,7 @@ def network(
     levels: str | IndexList | None = None,
     has_sparse_output: bool = False,
 ) -> Network:
-    """A network from subscripts.
+    """Build a network from subscripts.
 
     Args:
         subscripts: as for :func:`feinsum.einsum`.
@@ -147,13 +147,13 @@ class Sizes:
     nodes: tuple[int, ...] = ()
 
     def children(self, level: int) -> float:
-        """The mean number of children of a node of the level above."""
+        """Return the mean number of children of a node of the level above."""
         above = self.nodes[level - 1] if level else 1
         return self.nodes[level] / above if above else 0.0
 
 
 def network_of(einsum: BatchedEinsum) -> Network:
-    """The network of an einsum; a single operand gets a factor 1.
+    """Build the network of an einsum; a single operand gets a factor 1.
 
     Raises:
         InvalidEinsumError: with the rule ``network``, if there is none: also for rows
@@ -177,7 +177,7 @@ def network_of(einsum: BatchedEinsum) -> Network:
 
 
 def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
-    """The extents and the profile of an einsum, by the names of its sizes.
+    """Return the extents and the profile of an einsum, given its sizes by name.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", 9)), array("x", 9))
@@ -188,7 +188,7 @@ def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
 
 
 def sizes_of(network: Network, operands: Sequence[npt.NDArray[Any] | CSF]) -> Sizes:
-    """The extents of operands, and the profile of the tree among them.
+    """Return the extents of the operands and the profile of the tree among them.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``.
@@ -275,7 +275,7 @@ Path: TypeAlias = tuple[FactorProduct, ...]
 
 
 def consumers(path: Path) -> tuple[int | None, ...]:
-    """The term that reads the result of each term; None for results of the path.
+    """Return the term that reads each term's result; None for results of the path.
 
     >>> from feinsum.nests.networks import network
     >>> consumers(path_from_pairs(network("ij,jk,kl->il"), [(0, 1), (3, 2)]))
@@ -286,7 +286,7 @@ def consumers(path: Path) -> tuple[int | None, ...]:
 
 
 def postorders(network: Network) -> Iterator[Path]:
-    """Every path that is a depth-first postorder of a binary tree of the operands.
+    """Yield every path that is a depth-first postorder of a binary operand tree.
 
     >>> from feinsum.nests.networks import network
     >>> len(list(postorders(network("ijk,ja,ka->ia"))))
@@ -300,7 +300,9 @@ def postorders(network: Network) -> Iterator[Path]:
 def path_from_pairs(
     network: Network, pairs: list[tuple[int, int]], *, late: bool = False
 ) -> Path:
-    """The path given by pairs: operands by position, the result of term t as n + t.
+    """Build a path from pairs of operands.
+
+    Operands are numbered by position, and the result of term t is number n + t.
 
     Args:
         network: the network to compute.
@@ -337,7 +339,7 @@ class _Maker:
         return self._tensors[inputs]
 
     def _indices(self, inputs: frozenset[int]) -> frozenset[str]:
-        """The indices of the operands that another operand, or the output, needs."""
+        """Return the operands' indices that another operand, or the output, needs."""
         terms = enumerate(self._network.inputs)
         inside, outside = set[str](), set(self._network.output)
         for position, term in terms:

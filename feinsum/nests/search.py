@@ -74,7 +74,7 @@ class OrderSearch:
         self._solutions: dict[Any, tuple[_Candidate, ...]] = {}
 
     def best(self, path: Path) -> tuple[Any, Orders] | None:
-        """Cost and orders of the cheapest nest of a path; None if none is allowed."""
+        """Find the cost and orders of a path's cheapest nest, if any is allowed."""
         numbers = tuple(map(self._number, path))
         candidates = self._order(numbers, frozenset())
         if not candidates or _is_infinite(candidates[0].cost):
@@ -94,7 +94,7 @@ class OrderSearch:
     def _order(
         self, numbers: tuple[int, ...], ancestors: frozenset[str]
     ) -> tuple[_Candidate, ...]:
-        """The cheapest, and the cheapest with another root, if any."""
+        """Return the cheapest candidate and, if any, the cheapest with another root."""
         key = (numbers, ancestors)
         candidates = self._solutions.get(key)
         if candidates is None:
@@ -117,14 +117,14 @@ class OrderSearch:
             for index in sorted(left)
             if (candidate := self._rooted(numbers, part, index)) is not None
         ]
-        # stable: equal costs go by name, whatever order a set has in this process
+        # the sort is stable: equal costs keep the order of the index names
         best.sort(key=_cost_of)
         return tuple(best[:2])
 
     def _rooted(
         self, numbers: tuple[int, ...], part: TermGroup, index: str
     ) -> _Candidate | None:
-        """The cheapest with that loop first, whatever the number of terms in it."""
+        """Return the cheapest candidate whose first loop is over the index."""
         best: _Candidate | None = None
         within = part.ancestors | {index}
         for split, number in enumerate(numbers, 1):
@@ -145,7 +145,7 @@ class OrderSearch:
     def _joined(
         self, numbers: tuple[int, ...], part: TermGroup, split: int, first: _Candidate
     ) -> _Candidate | None:
-        """The first node, and the cheapest of what can follow it."""
+        """Join the first node with the cheapest candidate that can follow it."""
         if split == len(numbers):
             return first
         # the first one that fits is the cheapest
@@ -164,7 +164,7 @@ _cost_of = attrgetter("cost")
 def best_orders(
     network: Network, path: Path, cost: Cost[Any], rule: Rule = "relative"
 ) -> BestNest | None:
-    """The cheapest nest of one path; None if none is allowed.
+    """Find the cheapest nest of one path; None if none is allowed.
 
     >>> from feinsum.nests import IndependentLoops, network, path_from_pairs
     >>> ttmc = network("ijkl,jr,ks,lt->irst")
@@ -178,7 +178,7 @@ def best_orders(
 
 
 def by_depth(network: Network) -> Iterator[list[Path]]:
-    """Paths by the number of loops around their deepest term, the fewest first."""
+    """Yield the paths by the loops around their deepest term, fewest first."""
 
     def depth(path: Path) -> int:
         return max(len(term.indices) for term in path)
@@ -193,7 +193,7 @@ def best_nest(
     rule: Rule = "relative",
     paths: Iterable[Path] | None = None,
 ) -> BestNest | None:
-    """The cheapest nest of a network; None if none is allowed.
+    """Find the cheapest nest of a network; None if none is allowed.
 
     Args:
         network: the network to compute.
@@ -215,7 +215,7 @@ def best_nest(
 
 
 def _best_of(search: OrderSearch, paths: list[Path]) -> BestNest | None:
-    """The cheapest nest of several paths, the most promising first."""
+    """Find the cheapest nest of several paths, the most promising first."""
     best: tuple[Any, Orders, Path] | None = None
     bounds = [search.cost.least(path) for path in paths]
     for at in sorted(range(len(paths)), key=bounds.__getitem__):
@@ -230,7 +230,7 @@ def _best_of(search: OrderSearch, paths: list[Path]) -> BestNest | None:
 
 
 def level_orders(network: Network) -> Iterator[Network]:
-    """The network with each order of the levels of its sparse operand."""
+    """Yield the network with each order of the levels of its sparse operand."""
     for levels in permutations(network.levels):
         yield replace(network, levels=levels)
 
@@ -240,7 +240,7 @@ def best_levels(
     cost_of: Callable[[Network], Cost[Any]],
     rule: Rule = "relative",
 ) -> BestNest | None:
-    """The cheapest nest over all level orders; its network has the best one.
+    """Find the cheapest nest over all level orders; its network has the best one.
 
     Args:
         network: the network to compute.
