@@ -94,7 +94,7 @@ class Intensity:
         return self.cover.total <= 1
 
     def steps_per_byte(self, memory_bytes: float) -> float:
-        """Rho.
+        """Return rho, the steps per byte.
 
         >>> from feinsum.bounds.soap import statement
         >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 100))
@@ -110,12 +110,12 @@ class Intensity:
         return rho if growth <= 0 else rho * (memory_bytes / growth) ** growth
 
     def segment_bytes(self, memory_bytes: float) -> float:
-        """X0, the bytes that a piece of the best execution accesses; inf if bounded."""
+        """Return X0, the bytes a piece of the best execution uses; inf if bounded."""
         total = float(self.cover.total)
         return inf if total <= 1 else total * memory_bytes / (total - 1)
 
     def tile(self, memory_bytes: float) -> Mapping[str, float]:
-        """The index tuples of such a piece; empty if bounded.
+        """Return the index tuples of such a piece; empty if bounded.
 
         >>> from feinsum.bounds.soap import statement
         >>> mttkrp = statement("ijk,ja,ka->ia", dict.fromkeys("ijka", 10**4))
@@ -131,7 +131,7 @@ class Intensity:
 
 
 def intensity_of(statement: SoapStatement) -> Intensity:
-    """The intensity of a statement; arrays with the same index list count together."""
+    """Compute the intensity of a statement, merging arrays with the same indices."""
     lists: dict[frozenset[str], Fraction] = {}
     for access in statement.accesses:
         if access.indices and access.entry_bytes:
@@ -144,13 +144,13 @@ def intensity_of(statement: SoapStatement) -> Intensity:
 def _intensity_of(
     terms: tuple[frozenset[str], ...], weights: tuple[Fraction, ...]
 ) -> Intensity:
-    """The same for all extents and all memory levels."""
+    """Compute an intensity, cached for all extents and memory levels."""
     cover = least_cover(terms)
     return Intensity(cover, weights, _balanced(cover, weights))
 
 
 def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """The exponents with the minimum sum that have the least intensity.
+    """Find the exponents of minimum sum that have the least intensity.
 
     The best tiles tend to them. If they are not simple fractions, the cover's are used.
     """
@@ -167,7 +167,7 @@ def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]
 def _solved(
     terms: Iterable[frozenset[str]], weights: Sequence[Fraction], log_price: float
 ) -> tuple[dict[str, float], list[float]]:
-    """Logarithms of the best tile at a price, and what each array contributes."""
+    """Return the logarithms of the best tile at a price, and the arrays' shares."""
     sets = list(terms)
     indices = sorted(frozenset().union(*sets))
     member = np.array([[[v in term for v in indices] for term in sets]])
@@ -217,7 +217,7 @@ class Cover:
 
 
 def least_cover(terms: Sequence[Iterable[str]]) -> Cover:
-    """The exponents of least sum that cover every index.
+    """Find the exponents of least sum that cover every index.
 
     Args:
         terms: the indices of each array; every index counts.
@@ -231,7 +231,7 @@ def least_cover(terms: Sequence[Iterable[str]]) -> Cover:
 
 @lru_cache(maxsize=1024)
 def _cover_of(sets: tuple[frozenset[str], ...]) -> Cover:
-    """The same, computed once for all memory levels."""
+    """Compute a cover, once for all memory levels."""
     indices = sorted(frozenset().union(*sets))
     rows = [[Fraction(v in term) for v in indices] for term in sets]
     weights, exponents = _packing(rows, len(indices))
@@ -300,7 +300,7 @@ def best_tiles(
     n_sweeps: int = N_SWEEPS,
     converged: float = CONVERGED,
 ) -> tuple[Array, Array]:
-    """The best tiles of G statements at P prices each.
+    """Find the best tiles of G statements at P prices each.
 
     Args:
         member: ``(G, A, V)``, whether an array has an index.
@@ -342,7 +342,7 @@ def best_tiles(
 
 
 def _start(member: Array, log_shares: Array, limits: Array) -> Array:
-    """Tiles with which no array contributes more than 1, all indices alike."""
+    """Choose initial tiles, the same in all indices, with all shares at most 1."""
     sizes = np.maximum(member.sum(axis=2), 1)
     room = -log_shares / sizes[:, None, :]
     each = np.where(member[:, None, :, :], room[..., None], np.inf).min(axis=2)

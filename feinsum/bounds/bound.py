@@ -120,7 +120,7 @@ class Bound:
         return max(self._seconds, key=self._seconds.__getitem__, default=None)
 
     def level(self, name: str) -> LevelBound:
-        """The traffic of a level, by its name.
+        """Return the traffic of a level, by its name.
 
         Raises:
             BoundError: if there is no such level.
@@ -132,11 +132,11 @@ class Bound:
         raise BoundError(f"there is no memory level {name!r}; expected one of {names}")
 
     def with_operations(self, operations_s: float) -> Bound:
-        """The same with a minimum time of the arithmetic."""
+        """Add a minimum time of the arithmetic."""
         return replace(self, operations_s=operations_s)
 
     def document(self) -> dict[str, Any]:
-        """Everything as JSON."""
+        """Return the bound as JSON."""
         return {
             "einsum": self.einsum,
             "sizes": dict(self.sizes),
@@ -191,10 +191,12 @@ def bound_at(
     sizes: Mapping[str, int],
     levels: Sequence[MemoryLevel],
 ) -> Bound:
-    """Bounds for levels of memory, the nearest first.
+    """Compute bounds for levels of memory, the nearest first.
 
     Args:
+        einsum: the einsum, or one with functions as operands.
         sizes: the value of every size parameter.
+        levels: the memory levels, the nearest first.
 
     Raises:
         BoundError: if a size is missing, a memory is too small for one step, or an
@@ -233,7 +235,7 @@ def least_bytes(
     memory_bytes: int,
     n_memories: int = 1,
 ) -> int:
-    """Bytes that any execution moves to and from a memory of this size.
+    """Return the bytes that any execution moves to and from a memory of this size.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B = array("A", (500, 500)), array("B", (500, 500))
@@ -311,7 +313,7 @@ def _document(level_bound: LevelBound) -> dict[str, Any]:
 
 
 def _megabytes(n_bytes: int) -> str:
-    """Megabytes as text, of any size.
+    """Format megabytes of any size.
 
     >>> _megabytes(1234567890), _megabytes(10**400)
     ('1234.57', '1e+394')
@@ -349,11 +351,12 @@ MOST_OPERANDS, MOST_ACCESSES, MOST_INDICES = 10, 2000, 30
 
 
 def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | None:
-    """The bound of a fact's einsum at its sizes on its device; None if there is none.
+    """Bound a fact's einsum at its sizes on its device; None if it has no bound.
 
     Facts may contain anything, so an impossible bound is not an error.
 
     Args:
+        record: the fact.
         peaks: limits of the fact's device; without them there are no times.
     """
     measured, device = record.measurement, record.environment.device
@@ -362,7 +365,7 @@ def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | 
         if bound is not None and peaks is not None:
             return bound.with_operations(operations_s(measured.operations, peaks))
     except (FeinsumError, TypeError, ValueError, ZeroDivisionError, OverflowError):
-        pass  # a dtype whose rate was not measured, or that is none
+        pass  # a dtype whose rate was not measured, or that is invalid
     return bound
 
 
@@ -370,7 +373,7 @@ def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | 
 def _bound_of(
     text: str, sizes: Mapping[str, int], device: Device, peaks: DevicePeaks | None
 ) -> Bound | None:
-    """The bound of all facts of a workload at the same sizes on a device."""
+    """Compute the bound of all facts of a workload at these sizes on a device."""
     try:
         einsum = from_text(text)
         n_accesses = einsum.n_operands * einsum.batch_size
@@ -386,7 +389,7 @@ def _bound_of(
 
 
 def shares(bound: Bound, measured_s: float) -> dict[str, float]:
-    """The share of the bandwidth used, for every level with a known time.
+    """Return the share of the bandwidth used, for every level with a known time.
 
     Above 1 if arrays were cached before the work began.
 
@@ -410,7 +413,7 @@ def least_possible_s(
     device: Device,
     peaks: DevicePeaks,
 ) -> float:
-    """A lower bound on the time of repeated runs; 0 if nothing is known.
+    """Return a lower bound on the time of repeated runs; 0 if nothing is known.
 
     In repeated runs caches hold data of the last run, and their contents at the end may
     never be written. So twice the nearer memory is subtracted from the bytes of each
@@ -441,7 +444,7 @@ def least_possible_s(
 
 
 def _arithmetic_s(factors: Factors, peaks: DevicePeaks) -> float:
-    """The time of the fewest multiply-adds, at the rate of the fastest dtype."""
+    """Bound the time of the fewest multiply-adds, at the rate of the fastest dtype."""
     einsum = factors.einsum
     rates = peaks.operations_per_s
     real = {np.empty(0, dtype).real.dtype.str for dtype in einsum.output_dtypes}

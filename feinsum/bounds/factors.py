@@ -77,7 +77,7 @@ class Factors:
         )
 
     def indices(self, positions: Iterable[int]) -> frozenset[str]:
-        """The indices of a product, after all possible sums."""
+        """Return the indices of a product, after all possible sums."""
         its = set(positions)
         terms = enumerate(self.einsum.inputs)
         inside, outside = set[str](), set(self.einsum.output)
@@ -86,7 +86,7 @@ class Factors:
         return frozenset(inside & outside)
 
     def statement(self, blocks: tuple[Positions, ...]) -> SoapStatement:
-        """The statement that multiplies factors: operands or earlier products."""
+        """Build the statement that multiplies factors: operands or earlier products."""
         whole = tuple(sorted(p for block in blocks for p in block))
         # rows that multiply the same arrays may be computed once
         instances = {self._key(row, whole): row for row in self.einsum.rows}
@@ -155,16 +155,16 @@ class Factors:
         return tuple(index for index in dict.fromkeys(order) if index in its)
 
     def _key(self, row: Row, positions: Positions) -> tuple[str, ...]:
-        """The identity of a product; equal ones may be computed once."""
+        """Identify a product; equal products may be computed once."""
         return tuple(sorted(row[p].name for p in positions))
 
     def _symmetry(self, row: Row, positions: Positions) -> int:
-        """The number of permutations of operands that are the same array."""
+        """Count the permutations of operands that are the same array."""
         counts = Counter(row[p].name for p in positions)
         return prod(factorial(n) for n in counts.values())
 
     def _n_positions(self, name: str) -> int:
-        """At how many positions arrays behind an operand are accessed, at most."""
+        """Return the most positions at which an operand's arrays are accessed."""
         positions = set(self._positions_of[name])
         return len(
             positions.union(*(self._positions_of[array] for array in self.reads[name]))
@@ -181,7 +181,7 @@ class Factors:
         return positions
 
     def _operand_bytes(self, name: str, position: int) -> int:
-        """All entries of an operand, or of the arrays behind it if that is more."""
+        """Return the bytes of an operand, or of the arrays behind it if more."""
         itemsize = self._operand(name).dtype.itemsize
         its = self._n(set(self.einsum.inputs[position]))
         return itemsize * max(its, sum(self.reads[name].values()))
@@ -203,7 +203,7 @@ Row = tuple[Operand, ...]
 def factors_of(
     einsum: BatchedEinsum | FunctionalBatchedEinsum, sizes: Mapping[str, int]
 ) -> Factors:
-    """An einsum at these sizes. Operand functions count by the arrays that they read.
+    """Build the factors of an einsum at the given sizes.
 
     Raises:
         BoundError: if a size has no value, or an invalid one.
@@ -228,10 +228,12 @@ def _counted(
     extents: Mapping[str, int],
     function: OperandFunction | None,
 ) -> tuple[dict[str, int], bool]:
-    """Entries of each array that are read, and whether any is read with all indices.
+    """Count the entries of each array read, and check whether any uses all indices.
 
     Args:
-        terms: with which the operand is accessed.
+        operand: the operand.
+        terms: the index lists with which it is accessed.
+        extents: the extent of each index.
         function: None for a plain operand, which is its own array.
     """
     axes = range(operand.rank)
@@ -250,7 +252,7 @@ def _counted(
 
 
 def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
-    """Arrays that are certainly read, each with the axes that are plain subscripts.
+    """Return the arrays surely read, with their axes that are plain subscripts.
 
     Reads guarded by a condition may never happen, and computed subscripts may always
     be the same; these do not count.

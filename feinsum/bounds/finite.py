@@ -74,7 +74,7 @@ class FastMemory:
 
 
 def certify(statement: SoapStatement, memory: FastMemory) -> Certificate:
-    """A good certificate of what a statement moves to and from a memory.
+    """Certify what a statement moves to and from a memory.
 
     >>> from feinsum.bounds.soap import statement
     >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 2000))
@@ -93,17 +93,17 @@ class Survey:
     choices: tuple[_Choice, ...]
 
     def estimated_bytes(self, memory: int) -> float:
-        """About what will be proved for a memory, which is given by its place."""
+        """Estimate the bytes that will be proved for a memory, by its position."""
         return exp(min(self.choices[memory].log_value, HUGE))
 
 
 def surveyed(
     statements: Sequence[SoapStatement], memories: Sequence[FastMemory]
 ) -> list[Survey]:
-    """Estimates for all statements, over the whole range of prices."""
+    """Estimate all statements over the whole range of prices."""
     problems = [_Problem.of(statement) for statement in statements]
-    # A price is the reciprocal of the bytes of a piece: from the smallest memory, below
-    # which nothing is asked, to all bytes of the statement, one more for safety.
+    # A price is the reciprocal of the bytes of a piece. Prices range from the smallest
+    # memory to all bytes of the statement, plus one for safety.
     smallest = log(max(min(m.n_bytes for m in memories), 1))
     ends = [max(p.log_bytes, smallest) + 1.0 for p in problems]
     prices = [-np.linspace(smallest, end, N_PRICES) for end in ends]
@@ -116,7 +116,7 @@ def surveyed(
 def certified(
     surveys: Sequence[Survey], memories: Sequence[FastMemory]
 ) -> list[list[Certificate]]:
-    """For every statement, a certificate for every memory, by a pass near the best."""
+    """Certify every statement for every memory, searching near the estimated best."""
     problems = [survey.problem for survey in surveys]
     near = [
         np.concatenate([choice.best_price + SPREAD for choice in survey.choices])
@@ -141,7 +141,7 @@ def certified(
 def _tried(
     problems: Sequence[_Problem], prices: Sequence[Array]
 ) -> list[tuple[Array, Array]]:
-    """Tiles and exponents of each problem; those of one shape at once."""
+    """Compute tiles and exponents of each problem, batching equal shapes."""
     solutions: dict[int, tuple[Array, Array]] = {}
     shapes: dict[tuple[int, ...], list[int]] = {}
     # Arrays of one shape are solved together: hundreds of small problems, one at a
@@ -204,7 +204,7 @@ class _Problem:
 
 
 def _classes(statement: SoapStatement) -> Classes:
-    """Indices of extents above 1 by the arrays that have them."""
+    """Group the indices of extents above 1 by the arrays that have them."""
     groups: dict[tuple[bool, ...], list[str]] = {}
     for index, extent in statement.extents.items():
         if extent > 1:
@@ -237,10 +237,13 @@ def _chosen(
     shares: Array,
     near: Sequence[_Choice] | None,
 ) -> tuple[_Choice, ...]:
-    """For every memory the price, and the segment for its exponents, that prove most.
+    """Choose for each memory the exponents and the segment that prove most.
 
     Args:
-        near: choices near whose segments all is; None for the whole range.
+        problem: the statement as numbers.
+        memories: the memories to certify for.
+        shares: ``(P, A)``, the exponents of the arrays at each price.
+        near: choices near whose segments to search; None for the whole range.
     """
     total = shares.sum(axis=1)
     # what the exponents of arrays leave uncovered, those of extents cover
@@ -288,7 +291,7 @@ def _log_values(
 
 
 def _vertex(at: Array, values: Array, x: int) -> float:
-    """How far from a point the top of the parabola through it and its neighbours is."""
+    """Return the offset of a parabola's top through a point and its neighbours."""
     if not 0 < x < len(at) - 1 or at[x] - at[x - 1] > CLOSE:
         return 0.0
     before, center, after = (float(values[x + d]) for d in (-1, 0, 1))
@@ -299,7 +302,7 @@ def _vertex(at: Array, values: Array, x: int) -> float:
 
 
 def _log_factors(problem: _Problem, shares: Array) -> Array:
-    """:func:`feinsum.bounds.finite.log_factor` for many exponents."""
+    """Compute :func:`feinsum.bounds.finite.log_factor` for many exponents."""
     n_instances = problem.statement.n_instances
     log_factors = np.zeros(len(shares))
     if n_instances == 1:
@@ -317,7 +320,7 @@ def _log_factors(problem: _Problem, shares: Array) -> Array:
 def _certificate(
     problem: _Problem, memory: FastMemory, choice: _Choice, log_tile: Array
 ) -> Certificate:
-    """The exponents as fractions, with X once more chosen for just these."""
+    """Certify a choice with fractional exponents, choosing X again for these."""
     statement = problem.statement
     exponents = _fractions([float(s) for s in choice.exponents])
     return Certificate(
@@ -332,7 +335,7 @@ def _certificate(
 
 
 def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
-    """Simple ones if all are close to such."""
+    """Round values to simple fractions if all are close to such."""
     simple = tuple(Fraction(s).limit_denominator(SIMPLE) for s in values)
     if all(abs(a - b) < NEAR for a, b in zip(simple, values, strict=True)):
         return simple
@@ -340,14 +343,14 @@ def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
 
 
 def _rounded(log_value: float) -> int:
-    """An exponential of any size as an integer."""
+    """Round an exponential of any size to an integer."""
     # a double holds up to exp(709): larger values are scaled by a power of two
     shift = max(0, floor(log_value / log(2)) - 60)
     return int(exp(log_value - shift * log(2))) << shift
 
 
 def _tile(problem: _Problem, log_tile: Array) -> Mapping[str, int]:
-    """Extents of a tile, with classes shared out to their indices, the last first."""
+    """Distribute the extents of a tile's classes to their indices, the last first."""
     statement = problem.statement
     tile = dict.fromkeys(statement.extents, 1)
     for names, size in zip(problem.classes, log_tile, strict=False):
@@ -441,7 +444,7 @@ def log_largest(
     extent_exponents: Mapping[str, Fraction],
     segment_bytes: Decimal,
 ) -> Decimal:
-    """The logarithm of H(X), in the precision of the context."""
+    """Return the logarithm of H(X), in the precision of the context."""
     total = _decimal(sum(exponents, Fraction(0)))
     log_bytes = _decimal(Fraction(1)) * log_factor(statement, exponents)
     for access, s in zip(statement.accesses, exponents, strict=True):
@@ -454,7 +457,7 @@ def log_largest(
 
 
 def log_factor(statement: SoapStatement, exponents: tuple[Fraction, ...]) -> Decimal:
-    """The logarithm of F, by which instances do more than one of all their bytes.
+    """Return the logarithm of F: how much more instances do than one with all bytes.
 
     With ``P[r,a]`` entries that instance r accesses of array a, Hoelder's inequality
     bounds ``sum(prod(P[r,a] ** s_a))`` by ``prod(sum(P[r,a]) ** h_a)`` for parts
@@ -478,7 +481,7 @@ def log_factor(statement: SoapStatement, exponents: tuple[Fraction, ...]) -> Dec
 def covered(
     statement: SoapStatement, exponents: tuple[Fraction, ...]
 ) -> dict[str, Fraction]:
-    """The least exponents of extents with which every index is covered."""
+    """Return the least exponents of extents with which every index is covered."""
     exponent_of = {}
     for v in statement.extents:
         pairs = zip(statement.accesses, exponents, strict=True)

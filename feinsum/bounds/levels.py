@@ -56,7 +56,7 @@ class MemoryLevel:
 def levels_of(
     device: Device, peaks: DevicePeaks | None = None
 ) -> tuple[MemoryLevel, ...]:
-    """The levels of a device, from the registers to the memory.
+    """Return the memory levels of a device, from the registers to the memory.
 
     Sizes are those reported for the processor, or else the measured ones of ``peaks``,
     which err on the large side, so no bound is wrong. Without either, only the memory
@@ -102,7 +102,7 @@ def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, i
 
 
 def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> FastMemory | None:
-    """The memory ahead of a level: all nearer levels together.
+    """Combine all levels nearer than a level into one memory.
 
     If every nearer level belongs to a core, these memories work in parallel; otherwise
     they count as one. None if there are none, or one has an unknown size.

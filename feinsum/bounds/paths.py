@@ -105,7 +105,7 @@ class PathBound:
 
 
 def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
-    """The best order for every memory, among those considered."""
+    """Find the best order for each memory among those considered."""
     whole = tuple(range(factors.einsum.n_operands))
     partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
     if len(whole) > 1:
@@ -132,7 +132,7 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
 
 
 def fewest_steps(factors: Factors) -> int:
-    """Multiply-adds of the order with the fewest, among those considered."""
+    """Return the fewest multiply-adds of any order considered."""
     whole = tuple(range(factors.einsum.n_operands))
     if len(whole) == 1:
         return factors.statement((whole,)).n_points
@@ -156,7 +156,7 @@ def _considered(factors: Factors) -> dict[Positions, list[Blocks]]:
 
 
 def _costs(surveys: Mapping[Blocks, Survey], memory: int) -> dict[Blocks, Costs]:
-    """Estimated traffic of every step, without and with its arrays."""
+    """Estimate the traffic of each step, without and with its arrays."""
     costs = {}
     for blocks, survey in surveys.items():
         compulsory = exp(min(survey.problem.log_bytes, HUGE))
@@ -171,7 +171,7 @@ def _cheapest(
     costs: Mapping[Blocks, Costs],
     memo: dict[Positions, tuple[Costs, tuple[Blocks, ...]]],
 ) -> tuple[Costs, tuple[Blocks, ...]]:
-    """The least excess of making a product, and its steps; of equals, few factors."""
+    """Find the cheapest steps to make a product; of equals, those with few factors."""
     if positions not in memo:
         choices: list[tuple[Costs, int, tuple[Blocks, ...]]] = []
         for blocks in partitions[positions]:
@@ -189,7 +189,7 @@ def _cheapest(
 
 
 def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
-    """For every product, all ways to split it into two or more factors."""
+    """Return all ways to split each product into two or more factors."""
     whole = tuple(range(factors.einsum.n_operands))
     products = [
         chosen
@@ -215,7 +215,7 @@ def _has_sum(positions: Positions, factors: Factors) -> bool:
 
 
 def _partitions(positions: Positions) -> Iterator[Blocks]:
-    """All set partitions.
+    """Yield all set partitions.
 
     >>> [*map(len, [list(_partitions(tuple(range(n)))) for n in range(1, 6)])]
     [1, 2, 5, 15, 52]
@@ -232,7 +232,7 @@ def _partitions(positions: Positions) -> Iterator[Blocks]:
 
 
 def _partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:
-    """The products of some good orders, and fusions of neighbouring ones."""
+    """Build the products of some good orders, and fusions of neighbouring ones."""
     children: dict[Positions, list[Blocks]] = {}
     einsum = factors.einsum
     for method in METHODS:
@@ -258,7 +258,7 @@ def _fused(
     children: Mapping[Positions, Sequence[Blocks]],
     products: set[Positions],
 ) -> list[Blocks]:
-    """A node's own factors; those of a factor in its place, and so on.
+    """Return the factorizations of a node, with any of its factors expanded.
 
     Products without a sum are always replaced by their factors.
     """

@@ -73,7 +73,7 @@ class SoapStatement:
 def statement(
     subscripts: str, extents: Mapping[str, int], entry_bytes: int = 1
 ) -> SoapStatement:
-    """A statement over distinct arrays.
+    """Build a statement over distinct arrays.
 
     Args:
         subscripts: in letters, such as ``ijk,ja,ka->ia``.
