@@ -78,20 +78,21 @@ class CanonicalForm:
 
 
 def text_digest(text: str) -> str:
-    """The last part of a workload's key, given its canonical text."""
+    """Return the last part of a workload's key, given its canonical text."""
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def canonicalize(
     einsum: BatchedEinsum, *, time_limit_s: float | None = None
 ) -> CanonicalForm:
-    """The canonical form of ``einsum``.
+    """Compute the canonical form of ``einsum``.
 
     Einsums that differ only in names, in the order of rows or in the order of the
     operands of each row have equal canonical forms; any others have different ones. The
     last :data:`CACHE_SIZE` forms are kept.
 
     Args:
+        einsum: the einsum to canonicalize.
         time_limit_s: time limit for nauty's search in large graphs; by default 10
             seconds.
 
@@ -115,7 +116,7 @@ def canonicalize(
 def computed_form(
     einsum: BatchedEinsum, time_limit_s: float | None = None
 ) -> CanonicalForm:
-    """The result of :func:`canonicalize`, without its cache."""
+    """Compute the result of :func:`canonicalize`, bypassing its cache."""
     graph = induced_graph(einsum)
     try:
         ranks = canonical_places(graph.colors, graph.edges, time_limit_s)
@@ -130,7 +131,7 @@ _kept_form = lru_cache(CACHE_SIZE)(computed_form)
 
 
 def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
-    """The canonical einsum alone; the name is the paper's.
+    """Compute the canonical einsum alone; the name is the paper's.
 
     >>> from feinsum.ir import array, einsum
     >>> print(canonicalize_einsum(einsum("pq->q", array("M", (3, 4)))).subscripts)
@@ -140,7 +141,7 @@ def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
 
 
 def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
-    """A relabeling that makes ``a`` into ``b``; None if they are not isomorphic.
+    """Find a relabeling of ``a`` to ``b``; None if they are not isomorphic.
 
     It goes through the canonical form: there from ``a``, and back to ``b``. It
     is applied to ``a`` before it is returned.
@@ -210,7 +211,7 @@ def canonical_order(
 def _size_params(
     einsum: BatchedEinsum, indices: Sequence[str]
 ) -> tuple[SizeParam, ...]:
-    """The size parameters that are extents of the indices, in their order."""
+    """Return the size parameters that are extents of the indices, in their order."""
     extents = [einsum.extents[index] for index in indices]
     return tuple(dict.fromkeys([n for n in extents if isinstance(n, SizeParam)]))
 
@@ -221,7 +222,7 @@ def _positions(
     ranks: Sequence[int],
     rows: Sequence[int],
 ) -> tuple[tuple[int, ...], ...]:
-    """The positions of each row: by the place of the term, then of the use.
+    """Order the positions of each row by the place of the term, then of the use.
 
     In a batch, a sparse operand is ahead of dense ones with its term, so that it has
     one position in all rows.
@@ -245,14 +246,14 @@ def _positions(
 
 
 def canonical_relabeling(order: CanonicalOrder) -> Relabeling:
-    """The relabeling that puts an einsum into its canonical order and names."""
+    """Build the relabeling that puts an einsum into its canonical order and names."""
     names = _canonical_names(order)
     indices, operands, size_params = map(constantdict, names)
     return Relabeling(indices, operands, size_params, order.rows, order.positions)
 
 
 def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
-    """The text of the canonical einsum, without making it."""
+    """Write the text of the canonical einsum, without building the einsum."""
     index, array, param = _canonical_names(order)
     operands = [
         operand_text(
@@ -280,7 +281,7 @@ def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
 def _canonical_names(
     order: CanonicalOrder,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The new names of indices, operands and size parameters: they tell the order."""
+    """Return the new names of indices, operands and size parameters."""
     # Letters as long as they last: the text of common einsums is short.
     n, letters = len(order.indices), string.ascii_lowercase
     indices = letters[:n] if n <= len(letters) else [f"i{k}" for k in range(n)]
@@ -298,8 +299,8 @@ class Relabeling:
     Attributes:
         indices, operands, size_params: old name to new name.
         rows: ``rows[k]`` is the old row that becomes row ``k``.
-        positions: ``positions[k][p]`` is the old position of what stands at
-            position ``p`` of the new row ``k``.
+        positions: ``positions[k][p]`` is the old position of the operand at position
+            ``p`` of the new row ``k``.
     """
 
     indices: constantdict[str, str]
@@ -321,7 +322,7 @@ class Relabeling:
                 raise _no_bijection("rows or positions", order)
 
     def apply(self, einsum: BatchedEinsum) -> BatchedEinsum:
-        """The relabeled einsum.
+        """Relabel an einsum.
 
         Raises:
             InvalidEinsumError: if this is no relabeling of ``einsum``: names or rows
@@ -355,7 +356,7 @@ class Relabeling:
         )
 
     def _check_rows(self, einsum: BatchedEinsum) -> None:
-        """Rows and positions are as many, and all rows come in the same terms."""
+        """Check that rows and positions fit the einsum, and that rows share terms."""
         orders = dict.fromkeys(self.positions)
         sizes = [len(self.rows), *{len(order) for order in orders}]
         if sizes != [einsum.batch_size, einsum.n_operands]:
@@ -364,7 +365,7 @@ class Relabeling:
             raise _misfit("positions", list(orders), einsum.subscripts)
 
     def inverse(self) -> Relabeling:
-        """The relabeling that leads back."""
+        """Return the inverse relabeling."""
         new_row = {old: new for new, old in enumerate(self.rows)}
         order = tuple(new_row[old] for old in range(len(self.rows)))
         return Relabeling(
@@ -376,7 +377,7 @@ class Relabeling:
         )
 
     def then(self, other: Relabeling) -> Relabeling:
-        """The relabeling that does this one first and ``other`` on what it gives.
+        """Compose this relabeling with ``other``, which applies afterwards.
 
         Raises:
             InvalidEinsumError: if ``other`` begins with other names or rows.

@@ -71,7 +71,7 @@ class InducedGraph:
 
 
 def induced_graph(einsum: BatchedEinsum) -> InducedGraph:
-    """The induced graph of ``einsum``.
+    """Build the induced graph of ``einsum``.
 
     Complexity: linear in the length of its notation and rows.
 
@@ -104,7 +104,7 @@ def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
         if not isinstance(extent, SizeParam):
             graph.colors.append(("index", axis, extent, ""))
             continue
-        # The key has no names of sizes: a vertex tells which extents are equal.
+        # The key has no names of sizes: a vertex marks equal extents.
         graph.colors.append(("index", axis, -1, ""))
         if extent not in params:
             params[extent] = len(graph.colors)
@@ -127,7 +127,7 @@ def _add_term(graph: InducedGraph, term: IndexList) -> None:
 
 
 def _multiplicities(einsum: BatchedEinsum, row: Row) -> dict[Use, int]:
-    """How many times a row multiplies each use."""
+    """Count how many times a row multiplies each use."""
     times: dict[Use, int] = {}
     for operand, term in zip(row, einsum.inputs, strict=True):
         use = operand.name, term

@@ -43,7 +43,7 @@ class InvariantDifference:
 
 
 def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> InvariantDifference | None:
-    """The first of :data:`INVARIANTS` in which two einsums differ, if any does.
+    """Find the first of :data:`INVARIANTS` in which two einsums differ, if any does.
 
     None for isomorphic einsums, and for a few others (see the last of the
     invariants), which only the canonical form tells apart.
@@ -69,7 +69,7 @@ def _texts(value_of_a: Value, value_of_b: Value) -> tuple[str, str]:
 
 
 def _listed(values: Counter[str]) -> str:
-    """A multiset as text.
+    """Write a multiset as text.
 
     >>> _listed(Counter(["4", "N", "4"]))
     '{4 x2, N}'
@@ -79,7 +79,7 @@ def _listed(values: Counter[str]) -> str:
 
 
 def _number(extent: Extent) -> str:
-    """An extent without the name of its size parameter."""
+    """Write an extent without the name of its size parameter."""
     return str(extent) if isinstance(extent, int) else "N"
 
 
@@ -89,13 +89,13 @@ def _index_role(einsum: BatchedEinsum, index: str) -> str:
 
 
 def _pattern(term: IndexList) -> str:
-    """Which axes of a term carry one index: ``a b a``, whatever the names."""
+    """Write which axes of a term carry one index: ``a b a``, whatever the names."""
     order = {index: f"i{k}" for k, index in enumerate(dict.fromkeys(term))}
     return " ".join(order[index] for index in term)
 
 
 def _factors(einsum: BatchedEinsum) -> Iterable[tuple[int, Operand, IndexList]]:
-    """The row, operand and term of every factor."""
+    """Yield the row, operand and term of every factor."""
     for k, row in enumerate(einsum.rows):
         for operand, term in zip(row, einsum.inputs, strict=True):
             yield k, operand, term
@@ -128,7 +128,7 @@ def _ranks(einsum: BatchedEinsum) -> Counter[str]:
 
 
 def _multiplicities(einsum: BatchedEinsum) -> Counter[str]:
-    """For each row how often it multiplies the same operand, read alike."""
+    """Count, per row, how often it multiplies the same operand, used alike."""
     counts = [Counter(zip(row, einsum.inputs, strict=True)) for row in einsum.rows]
     return Counter(" ".join(map(str, sorted(c.values(), reverse=True))) for c in counts)
 
@@ -143,7 +143,7 @@ def _patterns(einsum: BatchedEinsum) -> Counter[str]:
 
 
 def _index_profiles(einsum: BatchedEinsum) -> Counter[str]:
-    """For each index its place, its extent, and the axes that carry it."""
+    """Describe each index by its place, its extent and the axes that carry it."""
     axes: dict[str, list[str]] = {index: [] for index in einsum.indices}
     for term in einsum.inputs:
         for axis, index in enumerate(term):
@@ -156,7 +156,7 @@ def _index_profiles(einsum: BatchedEinsum) -> Counter[str]:
 
 
 def _operand_profiles(einsum: BatchedEinsum) -> Counter[str]:
-    """For each array its dtype and shape, and what its axes are in each use."""
+    """Describe each array by dtype, shape and the roles of its axes in each use."""
     uses: dict[Operand, Counter[str]] = {op: Counter() for op in einsum.operands}
     for _, operand, term in _factors(einsum):
         positions = ", ".join(_index_role(einsum, index) for index in term)
@@ -169,7 +169,7 @@ def _operand_profiles(einsum: BatchedEinsum) -> Counter[str]:
 
 
 def _refined_colors(einsum: BatchedEinsum) -> str:
-    """A digest of the cells after color refinement: color, size, neighbours."""
+    """Digest the cells after color refinement: color, size, neighbours."""
     graph = induced_graph(einsum)
     neighbours = adjacency(len(graph.colors), graph.edges)
     cells = refined(color_cells(graph.colors), neighbours)
@@ -201,4 +201,4 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("axes of an array", _operand_profiles),
     Invariant("refined colors of the induced graph", _refined_colors),
 )
-"""From coarse to fine; each of them tells apart some einsums that none before does."""
+"""From coarse to fine; each distinguishes some einsums that no earlier one does."""

@@ -1,13 +1,12 @@
 """Canonical labelling: nauty, called on what color refinement leaves undecided.
 
-A large graph is first refined. Edges between two cells that are all there say
-nothing but that, and are set aside; what is left falls into components, which
-are labelled one by one and put in the order of what they then are. So
-interchangeable rows need no search, however many there are. Proof: the page
-``docs/explanation/canonical-form.md``.
+A large graph is first refined. Complete sets of edges between two cells carry no
+further information, so they are set aside; the rest falls into components, which are
+labelled one by one and sorted by their certificates. So interchangeable rows need no
+search, however many there are. Proof: the page ``docs/explanation/canonical-form.md``.
 
 Color refinement gives the coarsest equitable partition, in a canonical order. nauty's
-search is bounded in time; this is the one door to it.
+search is bounded in time; all callers go through this module.
 
 Source: McKay and Piperno, Practical graph isomorphism II (2014), section 2;
 Hopcroft's rule of the smaller half.
@@ -34,7 +33,7 @@ from feinsum.errors import CanonicalizationError
 from feinsum.processes import Worker, WorkerError, WorkerTimeoutError
 
 SMALL = 32
-"""Largest graph that nauty gets as it is: taking it apart would take longer."""
+"""Largest graph passed to nauty whole: splitting it would take longer."""
 
 Edges: TypeAlias = Sequence[tuple[int, int]]
 
@@ -47,13 +46,15 @@ Certificate: TypeAlias = tuple[list[int], list[tuple[int, int]]]
 def canonical_places(
     colors: Sequence[Hashable], edges: Edges, time_limit_s: float | None = None
 ) -> list[int]:
-    """The place of every vertex in the canonical labelling.
+    """Return the place of every vertex in the canonical labelling.
 
     Two colored graphs are isomorphic exactly if placing their vertices so
     makes them equal. Vertices come in the order of their colors.
 
     Args:
-        time_limit_s: how long all searches of nauty may take; see :class:`Deadline`.
+        colors: the color of every vertex.
+        edges: unordered pairs of vertices.
+        time_limit_s: time limit of all nauty searches; see :class:`Deadline`.
 
     Raises:
         CanonicalizationError: if they take longer.
@@ -96,11 +97,11 @@ def _order_by_components(
 def _undecided(
     cells: Sequence[set[int]], cell_of: list[int], neighbours: list[list[int]]
 ) -> Adjacency:
-    """The vertices that share a cell, and the edges that tell them apart.
+    """Find the vertices that share a cell, and the edges that tell them apart.
 
-    A vertex has as many neighbours in a cell as any other of its own cell, so one
-    vertex tells how many edges there are between two cells. Where they are more
-    than half of all pairs, the pairs without an edge tell as much, and are fewer.
+    All vertices of a cell have equally many neighbours in another, so one of them
+    determines the number of edges between the cells. Where these are more than half of
+    all pairs, the pairs without an edge carry the same information, and are fewer.
     """
     undecided: Adjacency = {}
     for k, cell in enumerate(cells):
@@ -119,7 +120,7 @@ def _undecided(
 
 
 def _components(neighbours: Adjacency) -> Iterator[list[int]]:
-    """The vertices of each connected component."""
+    """Yield the vertices of each connected component."""
     seen: set[int] = set()
     for root in neighbours:
         if root in seen:
@@ -139,7 +140,10 @@ def _labelled(
     neighbours: Adjacency,
     deadline: Deadline,
 ) -> tuple[Certificate, list[int]]:
-    """A component's vertices in canonical order, and what they then are."""
+    """Put a component's vertices in canonical order.
+
+    The certificate is the same for isomorphic components.
+    """
     component.sort(key=cell_of.__getitem__)
     colors = [cell_of[vertex] for vertex in component]
     if len(set(colors)) < len(colors):
@@ -154,7 +158,7 @@ def _labelled(
 
 
 CANONICALIZER = "nauty" + ".".join(metadata.version("pynauty").split(".")[:2])
-"""Series of nauty releases that label alike; part of every workload key."""
+"""Series of nauty releases with equal labellings; part of every workload key."""
 
 MAX_VERTICES = 20_000
 """Largest graph that is given to nauty, which a graph of 65,600 vertices crashes."""
@@ -199,15 +203,16 @@ def bounded_order(
     edges: Sequence[tuple[int, int]],
     deadline: Deadline,
 ) -> list[int]:
-    """The vertices 0, 1, ... in the order of the canonical labelling.
+    """Order the vertices 0, 1, ... as in the canonical labelling.
 
     nauty's worst case is exponential: a graph of more than :data:`QUICK` vertices is
     searched in a separate process, which is stopped at the deadline.
 
     Args:
-        n_vertices: how many there are.
+        n_vertices: the number of vertices.
         cells: the vertices of each color, in the order of the colors.
         edges: unordered pairs of vertices, none twice.
+        deadline: when the search must end.
 
     Raises:
         CanonicalizationError: if the search takes longer or the graph is too large.
@@ -222,7 +227,7 @@ def bounded_order(
     if sys.executable is None or getattr(sys, "frozen", False):
         raise _failed(n_vertices, "needs a Python interpreter, but none was found")
     limit_s = deadline.left_s
-    # The process ends itself a second later, if nobody is left here to stop it
+    # The process ends itself a second later, in case this process cannot stop it
     request = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
     # -P: modules beside the script must not hide others of their names
     command = [sys.executable, "-P", search_process.__file__]
@@ -255,7 +260,7 @@ Cells: TypeAlias = Sequence[set[int]]
 
 
 def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
-    """The vertices of each color, in the order of the colors.
+    """Return the vertices of each color, in the order of the colors.
 
     >>> color_cells(["b", "a", "b"])
     [{1}, {0, 2}]
@@ -270,7 +275,7 @@ def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
 
 
 def cell_numbers(cells: Cells) -> list[int]:
-    """For every vertex the number of its cell.
+    """Return the cell number of every vertex.
 
     >>> cell_numbers([{1}, {0, 2}])
     [1, 0, 1]
@@ -283,7 +288,7 @@ def cell_numbers(cells: Cells) -> list[int]:
 
 
 def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """For every vertex its neighbours.
+    """Return the neighbours of every vertex.
 
     >>> adjacency(3, [(0, 1), (1, 2)])
     [[1], [0, 2], [1]]
@@ -298,8 +303,8 @@ def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[in
 def refined(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
     """Split cells until all vertices of one have as many neighbours in any other.
 
-    What is split, and in what order, depends on places of cells and on numbers of
-    vertices and neighbours only: isomorphic graphs are refined alike.
+    What is split, and in what order, depends only on places of cells and on numbers of
+    vertices and neighbours: isomorphic graphs get the same refinement.
 
     Complexity: O(m log n) for m edges and n vertices.
 
@@ -317,7 +322,7 @@ def refined(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
 
 
 def _counts(splitter: set[int], neighbours: Neighbours) -> dict[int, int]:
-    """How many neighbours every vertex has in a cell, where it has any."""
+    """Count each vertex's neighbours in a cell; omit vertices with none."""
     counts: dict[int, int] = {}
     for vertex in splitter:
         for near in neighbours[vertex]:
@@ -352,7 +357,7 @@ class _Partition:
         return self.cells[first]
 
     def by_count(self, counts: dict[int, int]) -> dict[int, dict[int, set[int]]]:
-        """The counted vertices of each cell that could be split, by their count."""
+        """Group the counted vertices of each cell that could be split, by count."""
         touched: dict[int, dict[int, set[int]]] = {}
         for vertex, count in counts.items():
             first = self.start[vertex]

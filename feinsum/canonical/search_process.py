@@ -1,9 +1,9 @@
 """nauty's search, as a function and as a process that can be stopped.
 
 As a script it answers one request of a :class:`feinsum.processes.Worker`: a graph as
-JSON, with the order of its vertices. It needs pynauty and the standard library only, so
-that it starts at once, and it ends itself when its time is over, even if nobody is left
-who would stop it.
+JSON, with the order of its vertices. It imports only pynauty and the standard library,
+so that it starts at once, and it ends itself at its time limit, even if its parent is
+gone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Graph(pynauty.Graph):  # type: ignore[misc]
 def searched_order(
     n_vertices: int, cells: Sequence[set[int]], edges: Sequence[tuple[int, int]]
 ) -> list[int]:
-    """The vertices 0, 1, ... in the order of nauty's canonical labelling.
+    """Order the vertices 0, 1, ... as in nauty's canonical labelling.
 
     Args:
         n_vertices: how many there are.
