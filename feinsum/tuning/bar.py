@@ -43,13 +43,13 @@ class TuningBar(Progress):
         self._tuning = self.add_task("tuning ...", total=None, left="")
 
     def begin(self, start: TuningStart) -> None:
-        """Before the first trial."""
+        """Show the start, before the first trial."""
         n_known = len(start.earlier)
         left = _describe_time_left(None, is_last=n_known >= start.n_trials)
         self._update_task(completed=n_known, total=start.n_trials, left=left)
 
     def show(self, progress: TuningProgress) -> None:
-        """After a trial."""
+        """Show the progress after a trial."""
         self._update_task(
             completed=progress.n_done,
             total=progress.n_trials,
@@ -60,7 +60,7 @@ class TuningBar(Progress):
         )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
-        """When the best were timed again, the fastest first."""
+        """Show the fastest of the finalists."""
         if finalists:
             best = finalists[0].measurement
             text = f"best {time_text(best.median_s)}, {best.speedup:.3g} times as fast"

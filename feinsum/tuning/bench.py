@@ -198,6 +198,7 @@ class Bench:
         """Verify a recipe, and time it in turns with a reference.
 
         Args:
+            spec: the recipe to try.
             reference: a recipe that passed; by default, or if that is unavailable, the
                 untransformed kernel.
 
@@ -372,6 +373,7 @@ def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]
     """Hold the device exclusively in the body.
 
     Args:
+        path: the file of the lock.
         on_wait: called with True before a wait and with False after it, if the
             device is not free.
 
@@ -392,7 +394,7 @@ def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]
 
 
 def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
-    # The tuner stops the clock of a trial that waits, so it is told only of real waits.
+    # The tuner stops the clock of a waiting trial, so report real waits only.
     try:
         lock.acquire(blocking=False)
     except Timeout:

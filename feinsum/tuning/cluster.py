@@ -152,7 +152,7 @@ class ClusterBench(TrialBench):
         return outcomes
 
     def close(self) -> None:
-        """Have the workers release the problem, and disconnect."""
+        """Make the workers release the problem, and disconnect."""
         self._drop_all()
         problem = to_json(self.problem)
         try:
@@ -175,7 +175,7 @@ class ClusterBench(TrialBench):
     def _run_requests(
         self, take: Callable[[], TrialRequest | None]
     ) -> Iterator[tuple[TrialOutcome, ...]]:
-        """Outcomes of requests, as long as there are any; no request is lost."""
+        """Yield the outcomes of requests while there are any; no request is lost."""
         self.start()
         try:
             while True:
@@ -197,7 +197,7 @@ class ClusterBench(TrialBench):
             self._drop_all()
 
     def _contact_new_workers(self, contacted: set[str]) -> None:
-        """Ask new workers for their environment; give up if there is none for long."""
+        """Query new workers for their environment; raise if there are none for long."""
         present = self._connection.workers()
         self._ready &= present
         self._refused &= present
@@ -275,7 +275,7 @@ class ClusterBench(TrialBench):
         address = self._connection.address
         logger.warning("lost the scheduler %s; waiting for it to return", address)
         under_way = [job for _, job in self._running.values() if job.request.specs]
-        # A new scheduler knows none of the futures, whose workers may have gone on.
+        # A new scheduler has none of the futures, whose workers may have continued.
         self._todo = under_way + self._todo
         self._running, self._ready, self._refused = {}, set(), set()
         limit_s, self._patience_s = self._patience_s, 0.0
@@ -283,7 +283,7 @@ class ClusterBench(TrialBench):
         self._seen_s, self._patience_s = monotonic(), RECONNECT_LIMIT_S
 
     def _drop_all(self) -> None:
-        """Running requests are not waited for: workers end them."""
+        """Drop all requests without waiting for running ones, which workers end."""
         for errand, _ in self._running.values():
             self._connection.drop(errand)
         if self._running:
@@ -321,7 +321,7 @@ _RUNNING: dict[str, IsolatedBench] = {}
 
 
 def answer(text: str) -> str:
-    """Do a :class:`Task`; the :class:`TrialAnswer` has the environment in any case.
+    """Run a :class:`Task`; answer with the environment in any case.
 
     Trials run in a child process, as they do without a cluster, and take turns with
     those of other workers of the same device.

@@ -106,7 +106,7 @@ class Connection:
             raise ConnectionLost from error
 
     def send(self, worker: str, function: Callable[[str], Any], text: str) -> Errand:
-        """Have a worker, and no other, call a function; equal texts are two errands.
+        """Call a function on one worker only; equal texts are two errands.
 
         Raises:
             ConnectionLost: if the scheduler is gone.
@@ -147,7 +147,7 @@ class Connection:
     def tell(
         self, workers: Sequence[str], function: Callable[[str], None], text: str
     ) -> None:
-        """Have workers call a short function now, concurrently with their task."""
+        """Call a short function on workers now, concurrently with their task."""
         with suppress(Exception):  # they or the scheduler may be gone
             self._client.run(
                 function,

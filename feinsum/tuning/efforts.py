@@ -65,8 +65,11 @@ def ensure_measured(
     """Tune an einsum, unless done here at these sizes with at least this effort.
 
     Args:
+        einsum: the einsum to tune.
         sizes: see :func:`feinsum.tuning.make_problem`.
         effort: one of those that measure.
+        device: as for :func:`feinsum.tuning.tune_einsum`.
+        database: as for :func:`feinsum.tuning.tune_einsum`.
 
     Returns:
         Whether anything was measured.
@@ -99,7 +102,7 @@ def measure_if_possible(
     device: str | None = None,
     database: Database = None,
 ) -> None:
-    """Like :func:`ensure_measured`, but failures are only logged.
+    """Run :func:`ensure_measured`, but only log failures.
 
     One of this machine is a warning once. Nothing breaks without a measurement: the
     recipe is then predicted.

@@ -72,6 +72,7 @@ class IsolatedBench(TrialBench):
         """Verify and time one recipe; a crash or a hang is an outcome.
 
         Args:
+            spec: the recipe to try.
             reference: what to time it against. In a new process it is tried first, so
                 that its failures are not blamed on ``spec``.
 
@@ -113,7 +114,7 @@ class IsolatedBench(TrialBench):
         return self.environment
 
     def abandon(self) -> None:
-        """From another thread: end what is under way, for good."""
+        """Abandon the trial in progress for good, from another thread."""
         self.is_abandoned = True
         if (worker := self._worker) is not None:
             worker.interrupt()

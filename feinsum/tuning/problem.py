@@ -71,9 +71,11 @@ def make_problem(
     """Pose the problem of tuning ``einsum``, long extents as parameters.
 
     Args:
+        einsum: the einsum to tune.
         sizes: values of size parameters, named as in ``einsum``; by default its long
             literal extents, else :func:`default_sizes`. For a sparse operand also its
             profile: ``nodes.0`` and so on, from the root.
+        device: selector of the device; see :func:`feinsum.measure.open_device`.
 
     Raises:
         InvalidEinsumError: if a size names no parameter or is not positive, or no tree

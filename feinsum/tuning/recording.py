@@ -176,13 +176,16 @@ def peaks_of(
 ) -> DevicePeaks:
     """Return the stored limits of a device; if there are none, measure and store them.
 
-    Limits that were measured while others used the processor are too low. They are
-    returned, but not stored, and ``say`` is told why.
+    Limits measured while others used the processor are too low. They are returned but
+    not stored, and ``say`` receives the reason.
 
     Args:
+        opened: the device.
+        store: the store to read and to write.
         again: measure even if the store holds limits.
         even_if_busy: store limits of a busy processor, too.
         measure: called at most once.
+        say: receives the message about a busy processor.
 
     Raises:
         MeasurementError, WrongResultError: see :func:`measure_peaks`.

@@ -133,6 +133,7 @@ def render_page(report: TuningReport, status: str = "") -> str:
     """Render the page of a report, with a picture if matplotlib is installed.
 
     Args:
+        report: the report to render.
         status: progress of the tuning, if it is not finished.
     """
     facts = [*([("status", status)] if status else []), *_list_facts(report)]
@@ -390,13 +391,13 @@ class LivePage:
         self._server.server_close()
 
     def begin(self, start: TuningStart) -> None:
-        """Before the first trial."""
+        """Start the page before the first trial."""
         self._start = start
         self._trials = [*start.earlier]
         self._draw(f"{len(start.earlier)} of {counted(start.n_trials, 'trial')}")
 
     def show(self, progress: TuningProgress) -> None:
-        """After a trial."""
+        """Add a trial to the page."""
         self._trials.append(progress.trial)
         left = progress.seconds_left
         remaining = "" if left is None else f", {timedelta(seconds=round(left))} left"
@@ -405,7 +406,7 @@ class LivePage:
         )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
-        """When the best were timed again."""
+        """Show the finalists."""
         self._draw("done", tuple(finalists))
 
     def _draw(self, status: str, finalists: tuple[Finalist, ...] = ()) -> None:
@@ -439,6 +440,6 @@ class LivePage:
                     live._is_latest.set()
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing: the terminal shows the tuning."""
+                """Suppress logging, since the terminal shows the tuning."""
 
         return Handler

@@ -1,7 +1,7 @@
 """The minimum memory and time of a tuning, checked before anything is started.
 
-The workload may come from somebody else, such as from the misses of a service. One that
-does not fit is refused by name; one that is started cannot exceed its limit.
+The workload may come from elsewhere, such as the misses of a service. A workload that
+does not fit is refused by name; a tuning that is started cannot exceed its limit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def estimate_requirements(problem: Problem) -> Requirements:
 
 
 def _estimate_sparse(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Requirements:
-    """Requirements of a tree, dense operands, results and one loop over all indices."""
+    """Estimate a tree, dense operands, results and one loop over all indices."""
     n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
     n_bytes = COPIES * footprint_bytes(einsum, sizes)
     return Requirements(n_bytes, n_operations / OPERATIONS_PER_S)

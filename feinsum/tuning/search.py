@@ -65,7 +65,7 @@ class ConfigurationSearch(Protocol):
         ...
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
-        """Learn the cost of a proposed configuration; infinite if it failed."""
+        """Record the cost of a proposed configuration; infinite if it failed."""
         ...
 
 
@@ -113,7 +113,7 @@ def _interleave(
 
 
 def _silence_optuna(optuna: Any) -> None:
-    """In quiet contexts it neither logs studies nor warns of what is experimental.
+    """Silence Optuna's study logs and experimental warnings in quiet contexts.
 
     Its verbosity and the filters of warnings are those of the user's own studies.
     """
@@ -157,7 +157,7 @@ class _Listed:
         return spec
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
-        """Nothing is learnt."""
+        """Ignore the cost, since nothing is learned."""
 
 
 class _Tpe:
@@ -221,7 +221,7 @@ class _Tpe:
         guess = self._next_guess()
         if guess is not None:
             return self._take_known(guess)
-        # The estimator knows no constraints, and may propose what was tried before.
+        # The estimator ignores constraints, and may repeat a proposal.
         for _ in range(20):
             trial = self._study.ask()
             wanted = self._read_suggestion(trial)
@@ -286,7 +286,7 @@ class _Tpe:
         return specs[tuple(together.items())]
 
     def _take_known(self, spec: TransformSpec) -> TransformSpec:
-        """Have Optuna propose this one."""
+        """Make Optuna propose this recipe."""
         self._study.enqueue_trial(self._values(spec))
         return self._take(spec, self._study.ask())
 
@@ -351,12 +351,15 @@ def find_neighbours(
     in each group, this device comes first, then nearer devices. The best recipe of
     every neighbour comes before the second best of any.
 
-    Recipes of an older version are taken up in the newest one of their family.
+    Recipes of an older version are converted to the newest one of their family. A
+    service gives none, since it is not read as a whole.
 
     Args:
+        store: the store to read.
+        workload_text: the canonical text of the einsum.
+        environment: the device and the software.
         fitting: the recipes that fit the einsum; all others are skipped.
-
-    A service gives none: it is not read as a whole.
+        limit: maximum number of recipes.
     """
     alike = [*store.like(_notation(workload_text))]
 

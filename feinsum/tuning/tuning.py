@@ -100,18 +100,23 @@ def tune_einsum(
     Args:
         target: an einsum, or a kernel that is an einsum.
         sizes: values of size parameters; see :func:`feinsum.tuning.make_problem`.
+        device: part of a device name; see :func:`feinsum.measure.open_device`.
+        database: the database to read and to record in.
         n_trials: maximum number of trials, including known ones; by default 20, or all
             if the strategy is ``exhaustive``.
-        budget_s: no new trial starts after this time.
+        budget_s: no new trial starts after this many seconds.
+        strategy: how the next trial is chosen.
+        seed: seed of the search.
         first: recipes to try before all others, if they fit. Then come the best ones of
             neighbours in the database, and predicted ones.
-        trial_limit_s: time limit of a trial.
+        trial_limit_s: time limit of a trial, in seconds.
         resume: False to repeat known trials.
         scheduler: the address of a Dask scheduler, such as ``tcp://host:8786``, whose
             workers run the trials, several at a time; see
             :class:`feinsum.tuning.cluster.ClusterBench`.
-        on_start, on_progress, on_final: called before the first trial, after every
-            trial, and with the finalists, best first.
+        on_start: called before the first trial.
+        on_progress: called after every trial.
+        on_final: called with the finalists, best first.
         on_stop: called at an early end with the results so far, before the interrupt or
             the error is raised again.
 
@@ -289,7 +294,7 @@ def _check(
 
 
 def _list_kinds(device: str | None) -> Collection[DeviceKind]:
-    """Kinds of devices that may be meant. Only the host is known without a driver."""
+    """Return the device kinds that may be meant; only the host needs no driver."""
     named = device or os.environ.get(DEVICE_VARIABLE) or ""
     return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
 
@@ -427,7 +432,7 @@ class Session:
         return spec, best.spec if best else None
 
     def _propose(self) -> TransformSpec | None:
-        """Ask the search for a recipe; None if only hopeless ones are left."""
+        """Return the next recipe of the search; None if only hopeless ones are left."""
         for _ in range(MAX_HOPELESS):
             spec = self.search.ask()
             if spec is None or not self.is_hopeless(spec):

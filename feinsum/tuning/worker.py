@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _limit_trials(problem: Problem) -> None:
-    """Let trials end this process before they end others for want of memory."""
+    """Limit memory so that trials end this process before others run short."""
     if open_device(problem.device).device.kind == "cpu":
         limit_memory(memory_limit_bytes())
 
