@@ -35,6 +35,7 @@ def random_arguments(
             inferred.
         sizes: values of the scalar arguments that are sizes; every symbolic
             shape must be computable from them.
+        rng: the source of the random values.
         interval: range of floating-point values (of real and imaginary parts). The
             default keeps roots, logarithms and quotients finite.
 

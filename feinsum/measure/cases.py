@@ -71,7 +71,7 @@ def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
     """Return the kernel to compare with; None if it is the untransformed one.
 
-    With many operands, one nest may run for days, and nobody would run it.
+    With many operands, one nest may run for days.
 
     Raises:
         MeasurementError: if the configured limit on intermediates is not a number.
@@ -145,8 +145,11 @@ def check_samples(
     for which numpy's own result is not finite prove nothing and are skipped.
 
     Args:
-        einsum: of one row.
+        einsum: an einsum of one row.
+        sizes: the values of its size parameters.
         arrays: the operands by name.
+        result: the result to check.
+        seed: of the random entries.
 
     Raises:
         WrongResultError: if one is wrong, saying where.
@@ -217,7 +220,7 @@ _Box: TypeAlias = dict[str, range]
 
 
 def _split_box(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
-    """Parts of a box in which no operand has many entries, for copies are made.
+    """Split a box into parts in which no operand has many entries to copy.
 
     An array of few entries can look like one of billions.
     """

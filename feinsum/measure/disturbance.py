@@ -27,7 +27,7 @@ _IDLE = (
 
 @dataclass(frozen=True)
 class Watch:
-    """The processors that this process may use, from its making on.
+    """The processors that this process may use, watched from creation on.
 
     Attributes:
         used_s: processor time that anything used on them, in seconds.

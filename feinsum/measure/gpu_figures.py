@@ -29,8 +29,8 @@ class RecipeFigures:
 
     Attributes:
         n_items: of a work-group.
-        shared_bytes: of a work-group, whether declared or asked for.
-        occupancy: the part of a multiprocessor's work-items that are there at once.
+        shared_bytes: of a work-group, declared and requested.
+        occupancy: the part of a multiprocessor's work-items that are resident at once.
     """
 
     spec: TransformSpec
@@ -56,7 +56,8 @@ def figures_of_recipe(
     """Compile a recipe and return the figures of its launches.
 
     Args:
-        einsum: canonical.
+        spec: the recipe.
+        einsum: the canonical einsum.
         architecture: such as ``sm_90``.
 
     Returns:

@@ -40,7 +40,8 @@ def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
     least the size of the largest operand or result.
 
     Args:
-        sizes: values of the size parameters of ``einsum``.
+        einsum: the einsum.
+        sizes: values of its size parameters.
 
     Raises:
         MeasurementError: if the variable is not a number.
@@ -66,8 +67,10 @@ def has_room(
     size passes: it is refused elsewhere, or accepted.
 
     Args:
+        spec: the recipe.
         einsum: the einsum to whose names the recipe refers.
-        limit: bytes; by default :func:`intermediate_limit_bytes`.
+        sizes: values of its size parameters, as far as known.
+        limit: in bytes; by default :func:`intermediate_limit_bytes`.
     """
     transform = REGISTRY.get((spec.name, spec.version))
     if transform is None or transform.steps is None:

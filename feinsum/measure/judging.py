@@ -134,6 +134,10 @@ def _race(
     """Compare a recipe with the untransformed kernel on its arrays, and time both.
 
     Args:
+        question: the trial to perform.
+        kernel: the recipe's kernel.
+        baseline: the untransformed kernel.
+        sizes: the values of the size parameters.
         tolerance: of a result against the correct one; both kernels round.
     """
     with hold_lock(question.timing_lock, fcntl.LOCK_EX):
@@ -276,6 +280,7 @@ def bind_pair(
         compiled: the kernel with the recipe.
         einsum: what it computes, with sizes as parameters.
         sizes: their values.
+        opened: the device to run on.
 
     Returns:
         The recipe, the untransformed kernel, and the tolerance of results.

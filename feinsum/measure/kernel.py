@@ -83,7 +83,7 @@ def _generate(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
 
 
 def _generate_with_caches(generate: Callable[[], T]) -> T:
-    """With Loopy's caches on disk, or without them if they fail: full, or removed."""
+    """Generate with Loopy's disk caches, or without them if they fail."""
     try:
         return generate()
     except sqlite3.Error:
@@ -255,7 +255,7 @@ def _convert_scalar(arg: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _fill_buffer(arg: Any, layout: Layout, arguments: Mapping[str, Any]) -> Array:
-    """Initial values of an array's buffer: the given ones, else zeros."""
+    """Return the initial values of an array's buffer: the given ones, else zeros."""
     if arg.name not in arguments:
         if arg.is_input:
             raise MeasurementError(

@@ -49,7 +49,7 @@ def is_own(record_id: str) -> bool:
 
 @cache
 def machine_id() -> str:
-    """Distinguishes this machine from others that share its folders; may be empty.
+    """Return an id of this machine among those that share its folders; maybe empty.
 
     Containers of one image are one machine.
     """

@@ -73,7 +73,7 @@ def measure_peaks(
     min_run_s: float = 0.02,
     repeats: int = 5,
 ) -> DevicePeaks:
-    """Bandwidth and arithmetic rates that kernels on this device can reach.
+    """Measure the bandwidth and arithmetic rates that kernels on this device reach.
 
     The bandwidth counts the three arrays of ``a = b + s*c`` once each; the rate
     counts a multiply-add, from registers to registers in eight independent chains,
@@ -83,10 +83,11 @@ def measure_peaks(
     :func:`feinsum.measure.peaks.measure_cache_sizes`.
 
     Args:
+        opened: the device.
         dtypes: of ``<f8`` and ``<f4``; one that the device lacks is left out.
         array_bytes: of each array of the triad; :func:`triad_array_bytes` by
             default.
-        min_run_s: least time of a run of multiply-adds, in seconds.
+        min_run_s: minimum time of a run of multiply-adds, in seconds.
         repeats: runs of each kernel.
 
     Raises:
@@ -182,7 +183,7 @@ def _find_n_steps(run_s: Callable[[int], float], min_run_s: float) -> int:
     """Double a number of steps, from 64 on, until a run is long enough."""
     n_steps = 64
     run_s(n_steps)  # compiles
-    # The cap keeps a device whose clock stands still from running forever.
+    # The cap ends the loop if a device's clock does not advance.
     while run_s(n_steps) < min_run_s and n_steps < 1 << 24:
         n_steps *= 2
     return n_steps
@@ -234,8 +235,8 @@ MAX_SHARE = 16
 EXACT = 1 << 50
 """Sums below are exact."""
 
-# Every work-item reads its own part again and again, into sums that a compiler may not
-# put in another order. They are stored, so that nothing is left out.
+# Every work-item repeatedly reads its own part, into sums that a compiler must not
+# reorder. The sums are stored, so that no read is optimized away.
 _READS = """
 KERNEL(reads, __global const {T} *restrict x, __global {T} *restrict out,
        uint n, uint rounds) {{
@@ -356,7 +357,10 @@ def measure_cache_sizes(
     or without double precision.
 
     Args:
+        opened: the device.
         max_bytes: maximum bytes that all cores together read.
+        min_run_s: minimum time of a run, in seconds.
+        repeats: runs of each kernel.
 
     Raises:
         WrongResultError: if a sum is wrong.

@@ -53,7 +53,7 @@ class RandomArgument:
 
 @dataclass(frozen=True)
 class KernelComparison:
-    """A kernel as its user builds it, and what may take its place.
+    """A kernel as its user builds it, and its possible replacements.
 
     Attributes:
         pool: the path of the shared object of the threads that they run on; empty if
@@ -62,8 +62,8 @@ class KernelComparison:
         pairs: the number of a program of the given kernel, and of one of a kernel with
             recipes that is timed against it.
         arguments: by name.
-        tolerance: how far results may be from those of the given kernel, relative to
-            the largest entry of an array.
+        tolerance: maximum error against the given kernel, relative to the largest entry
+            of an array.
         checked: arguments of other sizes, for which results are only compared.
     """
 
@@ -79,10 +79,10 @@ class KernelComparison:
 
 @dataclass(frozen=True)
 class Question:
-    """Does a recipe compute on a device what its einsum says, and does it pay there?
+    """A trial: whether a recipe is right on a device, and how fast it is.
 
     Attributes:
-        frame: the text of the workload whose names the recipe speaks of.
+        frame: the text of the workload whose names the recipe uses.
         device: the id of the device.
         memory_bytes: how much the process may allocate, if the device is the CPU.
         sizes: values of the size parameters of the workload, at which the recipe is

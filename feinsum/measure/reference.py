@@ -1,10 +1,10 @@
-"""The meaning of a workload and its work: the one place that all code asks.
+"""The meaning of a workload and its work, defined once for all code.
 
 Cases, ragged sizes, baselines, rooflines and counts are those of a :class:`Reference`.
 A new kind of einsum is one class here, with an entry in :data:`REFERENCES`.
 
 The count of an einsum is that of the cheapest way to evaluate each row separately. A
-Gop/s rate refers to this count, whatever the kernel actually does:
+Gop/s rate refers to this count, even if the kernel does more:
 
 1. An index that occurs in one operand only and not in the output is summed over
    that operand alone: ``I - O`` additions, with I entries before and O after.
@@ -72,8 +72,8 @@ MANY_TIMES = 8
 """Ratio of operations to a path's from which one nest is no baseline."""
 
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
-"""Odd, so that no tile of vectors divides them; no two are alike, so that sizes that
-were mixed up are found.
+"""Odd, so that no tile of vectors divides them, and distinct, so that mixed-up sizes
+are found.
 """
 
 RAGGED_FOOTPRINT_BYTES = 16_000_000
@@ -265,6 +265,7 @@ def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
     """Count the additions and multiplications exactly, by dtype.
 
     Args:
+        subject: an einsum or a workload.
         sizes: the value of every size parameter.
 
     Returns:
@@ -297,7 +298,7 @@ def _generate_untransformed(
 
 
 def _shrink(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
-    """Odd sizes, the larger ones halved until all arrays take few bytes."""
+    """Reduce sizes to odd ones by halving the largest until arrays are small."""
     sizes = dict(sizes)
     reference = Reference(einsum)
     while reference.footprint_bytes(sizes) > RAGGED_FOOTPRINT_BYTES and any(

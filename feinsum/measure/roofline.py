@@ -90,9 +90,13 @@ def measure_giga_op_rate(
         einsum: the einsum to count, see :mod:`feinsum.measure.reference`; unnecessary
             work of the kernel does not count.
         arguments: sizes or arguments of the kernel, see :func:`timeit`.
+        device: as for :func:`timeit`.
         sizes: values of the size parameters of ``einsum``; by default the sizes of the
             kernel with the same names.
-        rounds, warmup, min_total_s, max_total_s: as for :func:`timeit`.
+        rounds: as for :func:`timeit`.
+        warmup: as for :func:`timeit`.
+        min_total_s: as for :func:`timeit`.
+        max_total_s: as for :func:`timeit`.
 
     Returns:
         Giga-operations per second for each dtype text.
@@ -194,8 +198,11 @@ def measure_ladder(
     the fastest for it; then all run in turns. Results are checked.
 
     Args:
+        opened: the device.
         dtype: ``<f8`` or ``<f4``.
+        steps: the multiply-adds per pair of entries of each rung.
         array_bytes: of each array; :func:`triad_array_bytes` by default.
+        rounds: the minimum number of samples of a rung.
         max_total_s: of one rung; see :func:`feinsum.measure.interleave`.
 
     Raises:

@@ -57,7 +57,7 @@ SMALL = (5, 4, 3, 2)
 
 @dataclass(frozen=True, eq=False)
 class SparseCase:
-    """Operands of an einsum, and the result that is right.
+    """Operands of an einsum, and the correct result.
 
     Attributes:
         einsum: canonical.
@@ -165,7 +165,7 @@ def _compile(
 
 @dataclass(frozen=True, eq=False)
 class SparseKernel:
-    """A kernel of a nest with its arguments; to its time belongs adding up copies."""
+    """A kernel of a nest with its arguments; its time includes adding up copies."""
 
     bound: BoundKernel
     nest: Nest
@@ -377,13 +377,14 @@ def _multiply(
     output: Sequence[str],
     dtype: np.dtype[Any],
 ) -> Array:
-    """For some entries, the product with all other operands, summed over the rest.
+    """Multiply some entries with all other operands, and sum over the rest.
 
     Args:
-        values: of these entries.
+        values: the entries of the sparse operand.
         others: the terms and the arrays of the other operands.
         columns: the index of each entry at each level of the tree.
         output: dense indices that are not summed.
+        dtype: in which to compute.
     """
     entry, letters = LETTERS[0], LETTERS[1:]
     names: dict[str, str] = {}

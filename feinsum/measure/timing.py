@@ -53,6 +53,10 @@ def timeit(
         arguments: values by name. Sizes are enough: missing arrays and scalars are
             drawn at random (with a fixed seed).
         device: an open device, or a selector for :func:`open_device`.
+        rounds: as for :func:`interleave`.
+        warmup: as for :func:`interleave`.
+        min_total_s: as for :func:`interleave`.
+        max_total_s: as for :func:`interleave`.
     """
     bound = bind_at(t_unit, arguments, device=device)
     (samples,) = interleave(
@@ -98,6 +102,7 @@ def interleave(
     from the k-th round in which it takes part.
 
     Args:
+        kernels: the kernels to time, bound to their arguments.
         rounds: minimum number of samples of a kernel that is not capped.
         warmup: rounds before the first sample, which are discarded.
         min_total_s: rounds continue until every kernel has run this long.

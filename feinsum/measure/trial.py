@@ -262,7 +262,7 @@ def load_program(program: CompiledHostKernel) -> HostKernel:
 
 @contextmanager
 def hold_lock(path: str, kind: int) -> Iterator[None]:
-    """Computing takes a shared lock; timing takes it exclusively."""
+    """Hold a lock: shared to compute, exclusive to time."""
     if not path:
         yield
         return
@@ -298,7 +298,9 @@ def time_in_turns(
     Few rounds: a whole kernel with a recipe is timed again, beside the user's.
 
     Args:
-        baseline_s: the time of the baseline's first run.
+        kernel: the kernel with the recipe.
+        baseline: the kernel to compare it with.
+        baseline_s: the time of the baseline's first run, in seconds.
     """
     timer = common_timer((kernel, baseline))
     others_s, mine_s = sample_in_turns(
@@ -327,6 +329,9 @@ def draw_array(
     """Draw a random array; of integers from 1 to 9 for such a dtype.
 
     Args:
+        rng: the source of random numbers.
+        shape: of the array.
+        dtype: of the array.
         interval: of floating point values, of real and of imaginary parts.
     """
     match dtype.kind:

@@ -37,6 +37,7 @@ def verify(
     """Poison the outputs, run once, compare every expected output.
 
     Args:
+        kernel: the kernel to verify.
         expected: the correct array of each output, by name; other outputs are not
             compared.
         tolerance: largest allowed error; see :func:`largest_error`.
@@ -107,7 +108,7 @@ def check_result(
 
 
 def largest_error(result: Array, expected: Array) -> float:
-    """Largest ``abs(result - expected)``, over largest ``abs(expected)``.
+    """Return the largest ``abs(result - expected)`` over the largest ``abs(expected)``.
 
     Infinite if the shapes differ, if NaN, infinity or an integer's poison is
     left in the result, or if the expected result itself is not finite. If all
@@ -195,7 +196,7 @@ def _worst(result: Array, expected: Array, scale: float) -> float:
 def _errors(
     result: Array, expected: Array, scale: float
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Entry by entry, relative to ``scale``."""
+    """Compute the error of each entry, relative to ``scale``."""
     is_bad = ~(np.isfinite(result) & np.isfinite(expected))
     if result.dtype.kind in "iu":
         is_bad |= (result == poison_value(result.dtype)) & (result != expected)

@@ -40,7 +40,7 @@ _MESSAGE_LENGTH = 65536
 
 
 def main() -> None:
-    """Answer questions until the parent closes the channel, or asks no more."""
+    """Answer questions until the parent closes the channel or asks nothing for long."""
     channel = Channel()
     if sys.argv[1:]:
         # transforms of the user need Loopy
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _answer_question(question: Question, channel: Channel) -> Verdict:
-    """Have a fork of this process answer; a fork without an answer is a verdict."""
+    """Judge in a fork of this process; a fork without an answer is a verdict."""
     try:
         answer = answer_in_fork(
             lambda: to_json(_judge(question)), question.limit_s, channel
