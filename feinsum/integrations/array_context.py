@@ -43,18 +43,21 @@ def transform_program(
     database: Database = None,
     policy: Policy | None = None,
 ) -> lp.TranslationUnit:
-    """The program with a recipe, or what ``fallback`` makes of it.
+    """Give a program a recipe, or else pass it to ``fallback``.
 
     Every entry point is retrieved on its own. If none gets a recipe, the program
     goes to ``fallback`` as it was given; else it is finished, and ``fallback`` does
     not see it. Nothing is raised but by ``fallback``.
 
     Args:
+        t_unit: the program.
         fallback: the transform that was in place before; by default the program
             is returned unchanged.
         arguments: of the call, if the program has one entry point that leaves
             dtypes and sizes open; see :func:`feinsum.retrieve`.
-        device, database, policy: as for :func:`feinsum.retrieve`.
+        device: as for :func:`feinsum.retrieve`.
+        database: as for :func:`feinsum.retrieve`.
+        policy: as for :func:`feinsum.retrieve`.
 
     Raises:
         InvalidOptionError: if ``policy`` is not one that ``retrieve`` names.
@@ -91,7 +94,7 @@ class RetrievesLazily:
     feinsum_policy: Policy | None = None
 
     def transform_loopy_program(self, t_unit: lp.TranslationUnit) -> Any:
-        """The program with a recipe, or what the next class makes of it."""
+        """Give a program a recipe, or else pass it to the next class."""
         base: Any = super()
         return transform_program(
             t_unit, fallback=base.transform_loopy_program, **self._look_up
@@ -115,7 +118,7 @@ class RetrievesEagerly(RetrievesLazily):
     """
 
     def transform_loopy_program(self, t_unit: lp.TranslationUnit) -> Any:
-        """As for lazy contexts; a program that has its recipe is left alone."""
+        """Transform a program as lazy contexts do, but each program only once."""
         if t_unit not in self._finished:
             self._finished[t_unit] = super().transform_loopy_program(t_unit)
         return self._finished[t_unit]
@@ -155,7 +158,7 @@ class RetrievesEagerly(RetrievesLazily):
 
 
 def _kind(argument: Any) -> Any:
-    """The properties that specialize a kernel: shape and dtype, or a size."""
+    """Return the properties that specialize a kernel: shape and dtype, or a size."""
     if isinstance(argument, int | np.integer):
         return int(argument)
     shape = getattr(argument, "shape", ())
@@ -165,12 +168,13 @@ def _kind(argument: Any) -> Any:
 def eager_array_context(
     base: type | None = None, *, database: Database = None, policy: Policy | None = None
 ) -> Any:
-    """A class of array contexts that call one kernel at a time, and retrieve it.
+    """Make a class of array contexts that call and retrieve one kernel at a time.
 
     Args:
         base: a class of one's own whose ``call_loopy`` builds kernels; by default
             ``PyOpenCLArrayContext`` of arraycontext.
-        database, policy: as for :func:`feinsum.retrieve`.
+        database: as for :func:`feinsum.retrieve`.
+        policy: as for :func:`feinsum.retrieve`.
 
     Raises:
         FeinsumError: if arraycontext cannot be imported, or has no such class.
@@ -182,7 +186,7 @@ def eager_array_context(
 def lazy_array_context(
     base: type | None = None, *, database: Database = None, policy: Policy | None = None
 ) -> Any:
-    """The same for contexts that generate whole programs.
+    """Make a class of array contexts that generate and retrieve whole programs.
 
     By default the base is ``PytatoPyOpenCLArrayContext``.
     """

@@ -40,9 +40,9 @@ class CSource:
     Attributes:
         signature: its declaration without the semicolon. It returns 0, or 1 where
             memory for temporaries is missing.
-        recipe: what the code was transformed with; empty if with nothing.
-        level: how well that fits.
-        source: the C file. It needs the C library, and no header of its own.
+        recipe: the recipe that was applied; empty if none was.
+        level: how well it fits.
+        source: the C file. It needs the C library and no header.
         header: its header, for C and C++.
     """
 
@@ -62,15 +62,19 @@ def c_source(
     policy: Policy | None = None,
     effort: Effort | None = None,
 ) -> CSource:
-    """The best known or predicted recipe of an einsum, as C with GNU vector types.
+    """Generate C with GNU vector types from an einsum's best known or predicted recipe.
 
     The function has the outputs, the operands and the sizes as its arguments. Arrays
     lie in C order and do not overlap. Compiled with ``-fopenmp`` it runs on the threads
     of OpenMP, else on that of the caller; it can be called from many threads.
 
     Args:
-        name: of the function.
-        device, database, policy, effort: see :func:`feinsum.retrieve`.
+        einsum: the einsum.
+        name: name of the function.
+        device: as for :func:`feinsum.retrieve`.
+        database: as for :func:`feinsum.retrieve`.
+        policy: as for :func:`feinsum.retrieve`.
+        effort: as for :func:`feinsum.retrieve`.
 
     Raises:
         InvalidOptionError: if a name is not valid in C.
@@ -114,7 +118,7 @@ def _check_name(name: str) -> None:
 
 
 def _about(einsum: BatchedEinsum, retrieval: Retrieval) -> Iterator[str]:
-    """The file's einsum, its recipe, and how to compile it."""
+    """Describe the file's einsum and its recipe, and how to compile it."""
     yield f"Evaluates {einsum}."
     yield ""
     for nest in retrieval.nests:

@@ -1,7 +1,7 @@
 """Einsums of PySCF, computed by feinsum.
 
 PySCF's own einsum transposes operands into one product of matrices at a time. Its
-modules import that function by name, so all of them are told of another one::
+modules import that function by name, so it is replaced in all of them::
 
     feinsum.integrations.use_in_pyscf()           # from now on
     with feinsum.integrations.use_in_pyscf():     # or for a while

@@ -51,10 +51,11 @@ class Transpose:
         """Return the operands of the einsum.
 
         Args:
-            cotangent: of the result.
-            others: the operands but the one of the transpose.
+            cotangent: the cotangent of the result.
+            others: the operands except the transposed one.
             library: torch, or ``jax.numpy``, whose ``ones`` and ``eye`` build the
-                constants, with ``options`` such as ``dtype``.
+                constants.
+            options: keyword arguments for these, such as ``dtype``.
         """
         shaped = [
             x.reshape(shape) for x, shape in zip(others, self.others, strict=True)
@@ -86,7 +87,8 @@ def transpose(subscripts: str, shapes: tuple[Shape, ...], position: int) -> Tran
 
     Args:
         subscripts: as for :func:`feinsum.einsum`.
-        shapes: of all operands.
+        shapes: the shapes of all operands.
+        position: the operand to transpose in.
 
     Returns:
         The einsum that maps the cotangent of the result to that of the operand, without
@@ -129,8 +131,9 @@ def batched(
     """Return the subscripts of a batch of einsums, whose index comes first.
 
     Args:
-        shapes: of the operands, each with the axis of the batch if it has one.
-        axes: of each operand the axis of the batch; None if the batch shares it.
+        subscripts: the subscripts of one einsum of the batch.
+        shapes: the shapes of the operands, including the axis of the batch, if any.
+        axes: the axis of the batch in each operand; None if the batch shares it.
 
     >>> batched("ij,jk->ik", [(2, 3, 7), (3, 4)], [2, None])
     'ija,jk->aik'
