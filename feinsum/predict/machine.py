@@ -76,7 +76,7 @@ _DEFAULT = 80
 
 
 def usual_gpu(architecture: str) -> Device:
-    """The usual GPU of an architecture such as ``sm_90``, or of the next older one.
+    """Return the usual GPU of an architecture such as ``sm_90``, or the next older one.
 
     >>> usual_gpu("sm_87").compute_units
     82

@@ -48,8 +48,10 @@ def predictions(
     Recipes differ in family or cost: of similar ones, only one is returned.
 
     Args:
-        einsum: canonical.
+        einsum: the canonical einsum.
         sizes: values of its size parameters, as far as known.
+        device: the device to predict for.
+        peaks: measured limits of the device, if there are any.
         intermediate_bytes: limit on the intermediates of a recipe; by default
             :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
 
@@ -152,9 +154,10 @@ def sparse_predictions(
     the result.
 
     Args:
-        einsum: canonical, with a sparse operand.
+        einsum: the canonical einsum, with a sparse operand.
         sizes: values of its size parameters, and the profile; usual ones where they are
             not known.
+        device: the CPU to predict for.
 
     >>> from feinsum.ir import array, einsum as make, sparse_array
     >>> spmv = make("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
@@ -204,7 +207,9 @@ def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> b
     True if the processor is unknown.
 
     Args:
+        spec: the recipe.
         einsum: the recipe's einsum.
+        device: the device to run on.
 
     >>> from feinsum.ir import array, einsum
     >>> device = Device(HOST_PLATFORM, "a CPU", "", "cpu", "x86_64", 2)
