@@ -2,9 +2,9 @@
 
 Readers unpickle what they find, and unpickling runs code. So the folder must belong
 to the user and be closed to all others, and every entry carries a digest that is
-keyed by a secret of the folder. An entry that was cut off, changed, renamed, or
-written by somebody without the secret is taken for none. Against programs of the user,
-which can read the secret, nothing here protects.
+keyed by a secret of the folder. An entry that was truncated, changed, renamed, or
+written without the secret is ignored. Programs of the user can read the secret, so
+nothing here protects against them.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class DiskCache:
-    """Values by key; those used longest ago go when there is no more room.
+    """Values by key; the least recently used ones are removed when space runs out.
 
-    Every entry is a file that is renamed into its place when it is complete, so that
-    other processes see all of it or nothing. Nothing raises for want of room, of a
-    folder or of permission: there is no entry then, and one warning in the log.
+    Every entry is a file that is renamed into place when complete, so that other
+    processes see all of it or nothing. Missing space, folders or permissions raise
+    nothing: there is no entry then, and one warning in the log.
 
     Args:
-        folder: made when it is needed, with access for the user alone.
+        folder: created when it is needed, with access for the user alone.
     """
 
     folder: Path
     max_bytes: int = MAX_BYTES
 
     def read(self, key: str) -> bytes | None:
-        """The value of a key, if there is an entry that can be trusted."""
+        """Return the value of a key, if there is an entry that can be trusted."""
         path = self._path(key)
         try:
             secret = self._secret()
@@ -106,7 +106,7 @@ class DiskCache:
             self._path(key).unlink(missing_ok=True)
 
     def info(self) -> CacheInfo:
-        """How many entries there are, and their size."""
+        """Return how many entries there are, and their size."""
         sizes = [size for _, size, _ in self._entries()]
         return CacheInfo(str(self.folder), len(sizes), sum(sizes), self.max_bytes)
 
@@ -122,7 +122,7 @@ class DiskCache:
         return self.folder / f"{key}{SUFFIX}"
 
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """When each entry was used last, its size, and its file."""
+        """Yield when each entry was last used, its size, and its file."""
         for path in self.folder.glob(f"*{SUFFIX}"):
             with suppress(FileNotFoundError):  # another process was faster
                 status = path.stat()
@@ -139,10 +139,10 @@ class DiskCache:
             too_much -= size
 
     def _secret(self) -> bytes:
-        """The key of the digests; drawn if there is none.
+        """Return the key of the digests, and create it if there is none.
 
         Raises:
-            OSError: if there is no folder, or others than the user have access.
+            OSError: if there is no folder, or other users have access.
         """
         _check_private(self.folder)
         path = self.folder / _SECRET
@@ -159,7 +159,10 @@ class DiskCache:
 
 @contextmanager
 def _complete_file(folder: Path, content: bytes) -> Iterator[Path]:
-    """A file under a name of its own, to be renamed or linked; then it is gone."""
+    """Write a file under a temporary name, to be renamed or linked.
+
+    The temporary name is removed afterwards.
+    """
     number, name = tempfile.mkstemp(dir=folder, prefix=_PART)
     path = Path(name)
     try:
@@ -208,7 +211,7 @@ OFF = "off"
 
 
 def cache_folder() -> Path | None:
-    """The folder that the variable names, or that of the user; None if it is off."""
+    """Return the configured cache folder, else the user's; None if it is off."""
     named = os.environ.get(CACHE_VARIABLE, "").strip()
     if named.lower() == OFF:
         return None
@@ -216,17 +219,19 @@ def cache_folder() -> Path | None:
 
 
 def default_cache() -> DiskCache | None:
-    """The cache of the user, unless it is off."""
+    """Return the user's cache; None if it is off."""
     folder = cache_folder()
     return None if folder is None else DiskCache(folder)
 
 
 @contextmanager
 def locked(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
-    """Have a lock alone in the body, or go on without it when patience ends.
+    """Hold a lock exclusively in the body, or go on without it after a time limit.
 
     Args:
-        folder: of the lock's file; made with access for the user alone.
+        folder: folder of the lock's file; made with access for the user alone.
+        name: name of the lock's file.
+        patience_s: how long to wait for the lock.
 
     Yields:
         whether it is locked. It is not where no such file can be made.
