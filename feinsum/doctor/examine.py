@@ -94,7 +94,7 @@ OLDEST = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def check_settings() -> Iterator[Diagnosis]:
-    """Variables whose values are one of a few, and a switch."""
+    """Check the variables with a fixed set of values, and the verification switch."""
     policy = os.environ.get(POLICY_VARIABLE, "").strip()
     if policy and policy not in get_args(Policy):
         yield problem(
@@ -113,7 +113,7 @@ def check_settings() -> Iterator[Diagnosis]:
 
 
 def check_database(database: str | PathLike[str] | None) -> Iterator[Diagnosis]:
-    """Can it be opened, read, locked and written?"""
+    """Check that the database can be opened, read, locked and written."""
     health = examine(database)
     if health.problem:
         yield problem(
@@ -153,7 +153,7 @@ def check_layers() -> Iterator[Diagnosis]:
 
 
 def check_cache() -> Iterator[Diagnosis]:
-    """Can kernels and verifications be kept?"""
+    """Check that kernels and verifications can be cached."""
     folder = cache_folder()
     if folder is None:
         yield note(
@@ -187,7 +187,7 @@ def _why_not_private(folder: Path, *, is_own: bool) -> str:
 
 
 def check_room() -> Iterator[Diagnosis]:
-    """Is there room for what compilers write, and for Loopy's databases?"""
+    """Check that there is room for compiler output and Loopy's databases."""
     try:
         why = find_folder_problem(Path(tempfile.gettempdir()))
     except OSError as error:  # none of the usual folders can be written
@@ -209,7 +209,7 @@ def check_room() -> Iterator[Diagnosis]:
 
 
 def check_clock() -> Iterator[Diagnosis]:
-    """Is it about now, and does the file system agree?"""
+    """Check that the clock is roughly right and agrees with the file system."""
     now = datetime.now(UTC)
     if now < OLDEST:
         yield problem("clock", f"the system date is {now:%Y-%m-%d}", "set the clock")
@@ -217,7 +217,7 @@ def check_clock() -> Iterator[Diagnosis]:
     try:
         with tempfile.NamedTemporaryFile() as file:
             skew_s = Path(file.name).stat().st_mtime - time.time()
-    except OSError:  # which check_room tells
+    except OSError:  # check_room reports this
         skew_s = 0.0
     if abs(skew_s) > CLOCK_TOLERANCE_S:
         yield problem(
@@ -230,7 +230,7 @@ def check_clock() -> Iterator[Diagnosis]:
 
 
 def check_remote() -> Iterator[Diagnosis]:
-    """Does the service answer, if one is set, and take the key?"""
+    """Check that the configured service answers and accepts the key."""
     url = remote_url()
     if not url:
         return

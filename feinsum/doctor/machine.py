@@ -100,7 +100,7 @@ def _find_similar(name: str) -> str | None:
 
 
 def check_plugins() -> Iterator[Diagnosis]:
-    """Modules with transforms of others, and whether they can be imported."""
+    """Report the modules with others' transforms, and whether they can be imported."""
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",")]
     modules = {name: VARIABLE for name in named if name}
     modules |= {entry.value: "an entry point" for entry in entry_points(group=GROUP)}
@@ -156,7 +156,7 @@ def check_machine(
 
     Args:
         load: the load average; by default that of the last minute.
-        statistics: what the system tells of limits of this group of processes.
+        statistics: the system's counters of CPU limits for this process group.
     """
     n_cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0] if load is None else load
@@ -187,8 +187,8 @@ def check_openblas(
     """Report whether numpy's OpenBLAS uses the vectors of this processor.
 
     Args:
-        kernel: that it took; by default it is asked.
-        features: of the processor; by default of this one.
+        kernel: the kernel that OpenBLAS chose; by default read from the library.
+        features: features of the processor; by default this one's.
     """
     kernel = kernel or find_openblas_kernel()
     if kernel is None:
@@ -247,17 +247,17 @@ class Diagnosis:
 
 
 def ok(check: str, text: str) -> Diagnosis:
-    """It is well."""
+    """Report a check that passed."""
     return Diagnosis(check, "ok", text)
 
 
 def note(check: str, text: str, advice: str) -> Diagnosis:
-    """It works, but not everybody wants it so."""
+    """Report something that works but may not be wanted."""
     return Diagnosis(check, "note", text, advice)
 
 
 def problem(check: str, text: str, advice: str) -> Diagnosis:
-    """It does not work."""
+    """Report something that does not work."""
     return Diagnosis(check, "problem", text, advice)
 
 
