@@ -1,8 +1,8 @@
-"""Reading the suites, which lie beside this module as JSON.
+"""Reading the suites, which are JSON files beside this module.
 
-``tccg`` and ``dgfem`` are those of the paper. ``everyday`` has einsums that public
-packages call, as they stand in their sources, at three sizes, a few of classes and
-dtypes that these lack, and einsums named ``held-out-...`` to which no cost is fitted.
+``tccg`` and ``dgfem`` are those of the paper. ``everyday`` has einsums copied from the
+sources of public packages, at three sizes, some of further classes and dtypes, and
+einsums named ``held-out-...`` to which no cost is fitted.
 
 Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.2
 (the contractions of TCCG).
@@ -58,7 +58,7 @@ class SuiteEntry:
         return {f"N{index}": self.sizes[index] for index in self.parametric}
 
     def einsum(self, dtype: str | None = None) -> BatchedEinsum:
-        """The idealized einsum: every operand an array.
+        """Build the idealized einsum, in which every operand is an array.
 
         Args:
             dtype: of all operands; by default that of the entry.
@@ -77,7 +77,7 @@ class SuiteEntry:
 
 @cache
 def read_suite(name: str) -> tuple[SuiteEntry, ...]:
-    """The entries of a suite, in the order of its file.
+    """Read the entries of a suite, in the order of its file.
 
     >>> [len(read_suite(name)) for name in NAMES]
     [48, 40]
@@ -86,7 +86,7 @@ def read_suite(name: str) -> tuple[SuiteEntry, ...]:
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    """The entries of a suite as they are written."""
+    """Read the entries of a suite as they are written in its file."""
     text = (files("feinsum.suites") / f"{name}.json").read_text("utf-8")
     entries: list[dict[str, Any]] = json.loads(text)
     return entries
@@ -95,7 +95,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 def scaled_sizes(
     sizes: Mapping[str, int], operations: float, most: float
 ) -> dict[str, int]:
-    """All extents times one factor, so that at most about ``most`` operations are left.
+    """Scale all extents by one factor, to about ``most`` operations at most.
 
     The factor is the n-th root of ``most / operations``, for n indices. Extents are
     rounded down to multiples of 8, and are 8 at least. Few operations stay as they are.
