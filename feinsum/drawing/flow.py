@@ -64,7 +64,7 @@ def draw_flow(
 
 
 def places_of(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
-    """Column and layer of each node, layer by layer, each one centered."""
+    """Return column and layer of each node, layer by layer, each one centered."""
     layers: dict[int, list[str]] = defaultdict(list)
     for node in nodes:
         layers[node.layer].append(node.name)

@@ -9,7 +9,7 @@ from feinsum.extras import requiring
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of matplotlib, in inches.
+    """Build an empty matplotlib figure, in inches.
 
     Raises:
         FeinsumError: if matplotlib is not installed.

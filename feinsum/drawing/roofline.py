@@ -100,7 +100,7 @@ class Chart:
         )
 
     def _repr_svg_(self) -> str | None:
-        """The picture, where matplotlib is installed."""
+        """Draw the chart as SVG, where matplotlib is installed."""
         if not can_plot():
             return None
         file = BytesIO()
@@ -111,10 +111,13 @@ class Chart:
 def roofs(
     bandwidth: float, peaks: Mapping[str, float], low: float, high: float
 ) -> list[Roof]:
-    """The limits between two intensities, the highest first.
+    """Return the limits between two intensities, the highest first.
 
     Args:
-        bandwidth: bytes per second; ``peaks`` are operations per second.
+        bandwidth: bytes per second.
+        peaks: operations per second, by dtype.
+        low: the least intensity, in operations per byte.
+        high: the greatest intensity, in operations per byte.
 
     >>> roofs(50.0, {"float64": 100.0}, 0.5, 8.0)[0].corners
     ((0.5, 25.0), (2.0, 100.0), (8.0, 100.0))
@@ -130,7 +133,7 @@ def roofs(
 def draw_roofline(chart: Chart, path: str | Path) -> None:
     """Draw a chart into a PNG file, which is overwritten.
 
-    Workloads without a measured rate stand as ticks on the roof.
+    Workloads without a measured rate are ticks on the roof.
 
     Raises:
         FeinsumError: if matplotlib is not installed.
@@ -164,7 +167,7 @@ def _figure(chart: Chart) -> Any:
 
 
 def _draw_roofs(axes: Any, chart: Chart) -> None:
-    """The slope of the bandwidth, and a level line for every peak."""
+    """Draw the slope of the bandwidth, and a level line for every peak."""
     low, high = chart.intensities
     limits = roofs(chart.bandwidth, chart.peaks, low, high)
     for style, roof in zip(("-", "--", ":"), limits, strict=False):
@@ -182,7 +185,7 @@ def _draw_roofs(axes: Any, chart: Chart) -> None:
 
 
 def _draw_slope(axes: Any, chart: Chart, name: str, bandwidth: float) -> None:
-    """The roof of what must come from a cache: along its bandwidth, to the peak."""
+    """Draw the roof of what comes from a cache: along its bandwidth, to the peak."""
     low, _ = chart.intensities
     top = max(chart.peaks.values())
     if low * bandwidth >= top:
@@ -196,7 +199,7 @@ def _draw_slope(axes: Any, chart: Chart, name: str, bandwidth: float) -> None:
 
 
 def _draw_ladder(axes: Any, steps: Sequence[LadderKernel]) -> None:
-    """The measured saturation: medians as a line, quartiles as a band."""
+    """Draw the measured saturation: medians as a line, quartiles as a band."""
     if not steps:
         return
     at = [step.intensity for step in steps]
@@ -207,7 +210,7 @@ def _draw_ladder(axes: Any, steps: Sequence[LadderKernel]) -> None:
 
 
 def _draw_dots(axes: Any, dots: Sequence[Dot]) -> None:
-    """Each group in its color: points if measured, else ticks on the roof."""
+    """Draw each group in its color: points if measured, else ticks on the roof."""
     for k, group in enumerate(dict.fromkeys(dot.group for dot in dots)):
         color, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
         its = [dot for dot in dots if dot.group == group]
@@ -220,7 +223,7 @@ def _draw_dots(axes: Any, dots: Sequence[Dot]) -> None:
 
 
 def _scatter(axes: Any, dots: Sequence[Dot], label: str | None, **style: Any) -> None:
-    """Some dots in one style; without a label they are not in the legend."""
+    """Draw dots in one style; without a label they are not in the legend."""
     if dots:
         at, rates = [dot.intensity for dot in dots], [dot.rate for dot in dots]
         axes.plot(at, rates, ls="", alpha=0.8, label=label, zorder=3, **style)

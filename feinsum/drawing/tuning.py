@@ -65,7 +65,7 @@ class Coordinates:
     lines: tuple[tuple[tuple[int, ...], float], ...]
 
     def heights(self) -> tuple[tuple[float, ...], ...]:
-        """Where each line crosses each axis, from 0 to 1.
+        """Return where each line crosses each axis, from 0 to 1.
 
         Each value has a band of the axis. In it the lines are spread by their times,
         the fastest at the bottom, so that none hides another.
@@ -96,7 +96,7 @@ class TuningPicture:
 
 
 def time_text(seconds: float) -> str:
-    """Three digits and a unit.
+    """Format a time with three digits and a unit.
 
     >>> time_text(0.00123456), time_text(2.5e-6), time_text(12.0), time_text(0.0)
     ('1.23 ms', '2.5 µs', '12 s', '0 µs')

@@ -38,7 +38,7 @@ BEST, PASSED, FAILED, LIMIT = "#0f8b6d", "#4c86c6", "#d1495b", "#c98a1b"
 
 
 def render_tuning(picture: TuningPicture, format: str, look: Look = "light") -> bytes:
-    """The file of a figure, in a format of matplotlib."""
+    """Render a figure to the bytes of a file, in a format of matplotlib."""
     with _style(look):
         file = io.BytesIO()
         no_date: dict[str, str | None] = {"Date": None} if format == "svg" else {}
@@ -49,7 +49,7 @@ def render_tuning(picture: TuningPicture, format: str, look: Look = "light") -> 
 
 
 def figure_of_tuning(picture: TuningPicture, look: Look = "light") -> Figure:
-    """A matplotlib figure, to show or to save."""
+    """Build a matplotlib figure, to show or to save."""
     with _style(look):
         return _figure(picture)
 
@@ -102,7 +102,7 @@ def _figure(picture: TuningPicture) -> Figure:
 
 
 def _draw_trace(points: Sequence[Point], axes: Axes) -> None:
-    """The time of each trial and the best so far; failures at the upper edge."""
+    """Draw the time of each trial and the best so far; failures at the upper edge."""
     axes.set_title("Search trace", loc="left")
     if not points:
         axes.set_axis_off()
@@ -153,7 +153,7 @@ def _draw_bars(bars: Sequence[Bar], axes: Axes) -> None:
 
 
 def _draw_strip(axes: Axes, strip: Strip) -> None:
-    """One column of points for each value; its median as a line."""
+    """Draw a column of points for each value, and its median as a line."""
     axes.set_title(strip.name, loc="left", fontsize=8.5)
     axes.grid(visible=False, axis="x")
     for column, (_, seconds) in enumerate(strip.values):
@@ -174,7 +174,7 @@ def _draw_strip(axes: Axes, strip: Strip) -> None:
 
 
 def _draw_coordinates(chosen: Coordinates, axes: Axes) -> None:
-    """A line for each trial; the slower it is, the fainter and further behind."""
+    """Draw a line for each trial; slower ones are fainter and further behind."""
     axes.set_title(f"{chosen.name}: one line per trial", loc="left")
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -202,7 +202,7 @@ def _draw_coordinates(chosen: Coordinates, axes: Axes) -> None:
 
 
 def _draw_values(axes: Axes, column: int, values: Sequence[str]) -> None:
-    """A vertical axis of parallel coordinates, with the names of its bands."""
+    """Draw a vertical axis of parallel coordinates, with the names of its bands."""
     axes.axvline(column, color=axes.spines["left"].get_edgecolor(), lw=0.8)
     paper = {"facecolor": axes.get_facecolor(), "lw": 0, "pad": 1.0, "alpha": 0.8}
     for k, value in enumerate(values):
@@ -215,7 +215,7 @@ def _shortened(text: str, limit: int = 18) -> str:
 
 
 def _time_axis(axes: Axes, which: Literal["x", "y"], seconds: Sequence[float]) -> None:
-    """A logarithmic axis with readable numbers, and a limit on how many."""
+    """Make an axis logarithmic, with a limited number of readable labels."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     middle = (min(seconds) * max(seconds)) ** 0.5
     low = min(min(seconds) / 1.25, middle / 1.6)  # however alike they are
@@ -236,7 +236,7 @@ def _label_times(axis: Axis, ratio: float) -> None:
 
 
 def _steps(ratio: float) -> Sequence[float]:
-    """Which numbers of a decade get a label, on an axis that spans a ratio."""
+    """Return the numbers of a decade to label, on an axis that spans a ratio."""
     if ratio < 5:
         return (1, 1.5, 2, 3, 4, 5, 7)
     return (1, 2, 5) if ratio < 300 else (1,)

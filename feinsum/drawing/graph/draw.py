@@ -46,14 +46,14 @@ def _rendered(einsum: BatchedEinsum, suffix: str) -> bytes:
 
 
 def svg_of(einsum: BatchedEinsum) -> str | None:
-    """The induced graph as SVG; None where matplotlib is not installed."""
+    """Draw the induced graph as SVG; None where matplotlib is not installed."""
     if not can_plot():
         return None
     return inline_svg(_rendered(einsum, ".svg"))
 
 
 def dot_text(einsum: BatchedEinsum) -> str:
-    """The induced graph of ``einsum`` in DOT, with a legend of its colors.
+    """Write the induced graph of ``einsum`` in DOT, with a legend of its colors.
 
     The text is the same in every process.
 

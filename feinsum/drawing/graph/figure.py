@@ -61,7 +61,7 @@ STYLE: dict[str, object] = {
 
 
 def render(einsum: BatchedEinsum, format: str) -> bytes:
-    """The file of a figure, in a format of matplotlib.
+    """Render a figure to the bytes of a file, in a format of matplotlib.
 
     The description in an SVG is the DOT text of the same graph.
     """
@@ -82,7 +82,7 @@ def render(einsum: BatchedEinsum, format: str) -> bytes:
 
 
 def _metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
-    """The einsum as title; no date and no version."""
+    """Return the metadata: the einsum as title, but no date and no version."""
     title = str(einsum)
     match format:
         case "svg":
@@ -95,7 +95,7 @@ def _metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
 
 
 def size_of(vertex: Vertex) -> tuple[float, float]:
-    """Width and height of the outline of a vertex with its words, in points."""
+    """Return the size in points of a vertex's outline with its words."""
     width = max(
         _text_width(vertex.name, NAME_SIZE, "bold"),
         _text_width(vertex.data, DATA_SIZE),
@@ -116,12 +116,12 @@ def _text_width(text: str, size: float, weight: Weight = "normal") -> float:
 
 @cache
 def _glyphs() -> frozenset[int]:
-    """The characters that the font has."""
+    """Return the characters that the font has."""
     return frozenset(get_font(findfont(FontProperties(family=FONT))).get_charmap())
 
 
 def _drawable(text: str) -> str:
-    """Names in other scripts as boxes, of which matplotlib would warn."""
+    """Replace characters without a glyph, about which matplotlib would warn."""
     return "".join(c if ord(c) in _glyphs() else NO_GLYPH for c in text)
 
 
@@ -146,7 +146,7 @@ def _figure(picture: Picture) -> Figure:
 
 
 def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty figure whose coordinates are points, downwards; with a margin.
+    """Build an empty figure whose coordinates are points, downwards, with a margin.
 
     The upper end leaves room for the upper half of a vertex at height 0.
     """

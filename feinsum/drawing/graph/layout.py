@@ -1,4 +1,4 @@
-"""Where vertices stand: in layers by kind, each in an order with few crossings.
+"""Layouts of graphs: vertices in layers by kind, ordered for few crossings.
 
 Outlines of vertices and ways of edges are curves that every format can draw.
 
@@ -37,8 +37,8 @@ class GraphLayout:
 
     Attributes:
         layers: the vertices and waypoints of each layer, from the left.
-        heights: how far down each stands; vertices of a layer are 1 apart.
-        routes: for every edge, from left to right, what it leads through.
+        heights: the depth of each, downwards; vertices of a layer are 1 apart.
+        routes: for every edge, its vertices and waypoints from left to right.
     """
 
     layers: tuple[tuple[int, ...], ...]
@@ -73,7 +73,7 @@ Stack = list[VertexColumn]
 
 
 def layers_of(picture: Picture) -> list[list[int]]:
-    """The vertices of each layer that has any, from the left."""
+    """Return the vertices of each nonempty layer, from the left."""
     layers: dict[int, list[int]] = {}
     for v, vertex in enumerate(picture.vertices):
         layers.setdefault(KINDS[vertex.kind].layer, []).append(v)
@@ -81,7 +81,7 @@ def layers_of(picture: Picture) -> list[list[int]]:
 
 
 def layout_of(picture: Picture) -> GraphLayout:
-    """A layout with short edges; the same in every process.
+    """Compute a layout with short edges, the same in every process.
 
     Every layer is moved in turn to the mean heights of its neighbours, to and
     fro, and the best of the sweeps is taken.
@@ -103,12 +103,14 @@ def boxes(
     layout: GraphLayout,
     size_of: Callable[[Vertex], tuple[float, float]],
 ) -> dict[int, Box]:
-    """Where every vertex and waypoint is drawn; boxes do not overlap.
+    """Place every vertex and waypoint in a box, without overlaps.
 
     A waypoint is as wide as its layer. Heights are measured downwards.
 
     Args:
-        size_of: width and height of the outline of a vertex.
+        picture: the graph.
+        layout: the layers and heights of its vertices and waypoints.
+        size_of: returns the width and height of the outline of a vertex.
     """
     # steep edges need room: the gap grows with the height, up to a page's width
     gap = min(40 + 4 * max(layout.heights.values()), 160)
@@ -126,7 +128,7 @@ def boxes(
 
 
 def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
-    """The way of every edge; its waypoints are added to the layers."""
+    """Route every edge; add its waypoints to the layers."""
     layer_of = {v: k for k, layer in enumerate(layers) for v in layer}
     n = len(picture.vertices)
     routes = []
@@ -142,7 +144,7 @@ def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
 
 
 def _stack(picture: Picture, layer: list[int]) -> Stack:
-    """The blocks of a layer: the axes of each term are one."""
+    """Group a layer into blocks: the axes of each term are one block."""
     axes = picture.of_kind("axis").intersection(layer)
     chains = nx.Graph(edge for edge in picture.edges if axes.issuperset(edge))
     chains.add_nodes_from(axes)
@@ -172,7 +174,7 @@ def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
     """Put every block of a layer where its neighbours in other layers are."""
 
     def wish(block: VertexColumn) -> float:
-        """Where its room would best begin."""
+        """Return where the block would best begin."""
         wishes = [
             heights[u] - number
             for number, v in enumerate(block.vertices)
@@ -192,7 +194,7 @@ def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
 def _stack_positions(
     stack: Stack, wishes: Sequence[float], heights: dict[int, float]
 ) -> None:
-    """Blocks in this order, as near to the wishes as their rooms allow."""
+    """Place the blocks in this order, as near to the wishes as their rooms allow."""
     starts = [0.0]
     for block in stack[:-1]:
         starts.append(starts[-1] + block.room)
@@ -203,7 +205,7 @@ def _stack_positions(
 
 
 def _nearest_rising(values: Sequence[float]) -> list[float]:
-    """The rising sequence that is nearest in the sum of squares.
+    """Find the rising sequence that is nearest in the sum of squares.
 
     >>> _nearest_rising([1.0, 4.0, 2.0, 5.0])
     [1.0, 3.0, 3.0, 5.0]
@@ -220,7 +222,7 @@ def _nearest_rising(values: Sequence[float]) -> list[float]:
 
 
 def _on_grid(heights: dict[int, float]) -> dict[int, float]:
-    """On the grid, from 0 on; what is 1 apart stays so."""
+    """Round heights to the grid, from 0 on; heights that are 1 apart stay so."""
     steps = {v: floor(GRID * round(y, 6) + 0.5) for v, y in heights.items()}
     top = min(steps.values())
     return {v: (step - top) / GRID for v, step in steps.items()}
@@ -256,7 +258,7 @@ INSET = 5.0
 
 
 def padding(shape: str, width: float, height: float) -> tuple[float, float]:
-    """The size of a shape around a text of that size."""
+    """Return the size of a shape around a text of the given size."""
     match shape:
         case "circle":
             side = max(width, height) + 10
@@ -272,7 +274,7 @@ def padding(shape: str, width: float, height: float) -> tuple[float, float]:
 
 
 def outline(shape: str, box: Box) -> Curve:
-    """The outline of a vertex; ``shape`` is DOT's word for it."""
+    """Draw the outline of a vertex; ``shape`` is DOT's word for it."""
     w, h = box.width / 2, box.height / 2
     if shape in ("circle", "ellipse"):
         return _round_box(box, w, h)
@@ -284,7 +286,7 @@ def outline(shape: str, box: Box) -> Curve:
 
 
 def _round_box(box: Box, rx: float, ry: float) -> Curve:
-    """A box whose corners are quarters of an ellipse with these radii."""
+    """Draw a box whose corners are quarters of an ellipse with these radii."""
     w, h = box.width / 2, box.height / 2
     steps = [(rx, 0.0), (0.0, ry), (-rx, 0.0), (0.0, -ry)]
     curve: list[tuple[Command, tuple[Point, ...]]] = []
@@ -310,7 +312,7 @@ def _between(start: Point, other: Point, share: float) -> Point:
 
 
 def edge(route: Sequence[Box]) -> Curve:
-    """From side to side, level at both ends and across every waypoint.
+    """Draw an edge from side to side, level at both ends and across every waypoint.
 
     Vertices below each other are joined by a line.
     """
@@ -331,7 +333,7 @@ def edge(route: Sequence[Box]) -> Curve:
 
 
 def svg_path(curve: Curve) -> str:
-    """A curve as the path of an SVG.
+    """Write a curve as the path of an SVG.
 
     >>> svg_path([("M", ((0, 1),)), ("L", ((2.25, 3),)), ("Z", ())])
     'M0.0,1.0L2.2,3.0Z'

@@ -85,7 +85,7 @@ class Picture:
 
 
 def picture_of(einsum: BatchedEinsum) -> Picture:
-    """The induced graph of ``einsum``, labelled with its names.
+    """Build the induced graph of ``einsum``, labelled with its names.
 
     >>> from feinsum.ir import array, einsum
     >>> picture = picture_of(einsum("ij->i", array("A", ("n", 4))))
@@ -102,12 +102,12 @@ def picture_of(einsum: BatchedEinsum) -> Picture:
 
 
 def _number(color: tuple[object, ...]) -> str:
-    """The number in the color of an axis (its place) or of a times vertex."""
+    """Return the number in an axis's color (its place) or a times vertex's color."""
     return f"×{color[1]}" if color[0] == "times" else str(color[1])
 
 
 def _words(einsum: BatchedEinsum, graph: InducedGraph) -> Iterator[tuple[int, Vertex]]:
-    """The vertices that have a name in the einsum."""
+    """Yield the vertices that have a name in the einsum."""
     ties = _ties(graph)
     for index, v in graph.index_vertices.items():
         extent = einsum.extents[index]
@@ -129,7 +129,7 @@ def _index_role(einsum: BatchedEinsum, index: str) -> str:
 
 
 def _ties(graph: InducedGraph) -> dict[tuple[int, str], list[int]]:
-    """The neighbours of each vertex that are of a kind."""
+    """Group the neighbours of each vertex by kind."""
     groups: dict[tuple[int, str], list[int]] = {}
     for u, v in graph.edges:
         groups.setdefault((u, graph.colors[v][0]), []).append(v)
