@@ -231,7 +231,7 @@ def locked(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
     Args:
         folder: folder of the lock's file; made with access for the user alone.
         name: name of the lock's file.
-        patience_s: how long to wait for the lock.
+        patience_s: how long to wait for the lock, in seconds.
 
     Yields:
         whether it is locked. It is not where no such file can be made.

@@ -408,7 +408,7 @@ def match_of(
         records: the records of its workload.
         environment: the device and the software.
         policy: which matches are accepted.
-        extents: the extents of each text's indices.
+        extents: the values of size parameters, in the names of each text.
         is_nearest: whether the form is at other extents.
         without: recipes to exclude.
         predicted: returns the recipes expected to be the fastest.

@@ -203,8 +203,8 @@ def request_together(
 ) -> Iterator[tuple[int, Verdict]]:
     """Yield the number and the answer of each request, as they arrive.
 
-    One process per core answers. They compute concurrently and time one after the
-    other, under a shared lock.
+    One process per core answers. They compute concurrently, but time one after the
+    other: all requests have the same timing lock.
 
     Args:
         requests: each returns the answer of one process.
