@@ -1,7 +1,7 @@
 """Settings of the service, from a TOML file and from the environment.
 
-FEINSUM_SERVE_WORKERS=2                     # where, and who may: variables
-FEINSUM_SERVE_SETTINGS=/etc/feinsum.toml    # how much, and how long: a file
+FEINSUM_SERVE_WORKERS=2                     # where it runs: variables
+FEINSUM_SERVE_SETTINGS=/etc/feinsum.toml    # all else: a file
 
 # /etc/feinsum.toml
 rate_per_s = 50
@@ -29,17 +29,7 @@ PREFIX = "FEINSUM_SERVE_"
 FILE_VARIABLE = "FEINSUM_SERVE_SETTINGS"
 """Environment variable with the path of a TOML file of settings, by their names."""
 
-VARIABLES = frozenset(
-    {
-        "anonymous_read",
-        "anonymous_record",
-        "host",
-        "log_level",
-        "port",
-        "trusted_proxies",
-        "workers",
-    }
-)
+VARIABLES = frozenset({"host", "port", "trusted_proxies", "workers"})
 """Settings that have a variable; those of the others are deprecated."""
 
 Count = Annotated[int, Field(ge=1)]

@@ -15,7 +15,7 @@ EXAMPLES = """\b
 Examples:
   feinsum serve
   feinsum serve --port 8000 --workers 2 --database team.sqlite
-  FEINSUM_SERVE_ANONYMOUS_READ=false feinsum serve
+  FEINSUM_SERVE_SETTINGS=service.toml feinsum serve
 """
 
 

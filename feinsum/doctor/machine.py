@@ -54,7 +54,6 @@ VARIABLES = frozenset(
         "FEINSUM_SITE_DATABASE",
         "FEINSUM_TRANSFORMS",
         "FEINSUM_TRUSTED_SIGNERS",
-        "FEINSUM_TUNE_MEMORY_BYTES",
         "FEINSUM_VERIFY",
     }
 )

@@ -6,7 +6,6 @@ does not fit is refused by name; a tuning that is started cannot exceed its limi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +22,9 @@ from feinsum.measure.reference import MANY_TIMES
 from feinsum.records.capability import n_products
 from feinsum.tuning.problem import Problem
 
-MEMORY_VARIABLE = "FEINSUM_TUNE_MEMORY_BYTES"
-"""Environment variable with how many bytes the process of the trials may take."""
-
 MIN_LIMIT_BYTES = 2**30
 SHARE = 0.75
-"""The part of the free memory that it may take by default."""
+"""The part of the free memory that the process of the trials may take."""
 COPIES = 5
 """Copies of all arrays: for numpy, the untransformed kernel and the recipe."""
 MAX_SECONDS = 300.0
@@ -87,8 +83,8 @@ def check_requirements(problem: Problem) -> None:
     if need.n_bytes > limit:
         raise MeasurementError(
             f"{task} takes at least {need.n_bytes / 1e9:.3g} GB of memory; expected at "
-            f"most {limit / 1e9:.3g} GB (free memory, or {MEMORY_VARIABLE}): tune it "
-            "at smaller sizes"
+            f"most {limit / 1e9:.3g} GB, {SHARE:.0%} of the free memory: tune it at "
+            "smaller sizes"
         )
     if need.seconds > MAX_SECONDS:
         raise MeasurementError(
@@ -98,18 +94,7 @@ def check_requirements(problem: Problem) -> None:
 
 
 def memory_limit_bytes() -> int:
-    """Return the memory limit of the trial process: the setting, or a default.
-
-    Raises:
-        MeasurementError: if the variable is no number.
-    """
-    named = os.environ.get(MEMORY_VARIABLE, "").strip()
-    if named and not named.isdecimal():
-        raise MeasurementError(
-            f"{MEMORY_VARIABLE} is {named!r}; expected a number of bytes"
-        )
-    if named:
-        return int(named)
+    """Return the memory limit of the trial process."""
     # A small limit would fail in imports and compilers rather than in trials.
     return max(MIN_LIMIT_BYTES, int(SHARE * free_memory_bytes()))
 
