@@ -160,10 +160,11 @@ def _versions() -> str:
 
 @step("device")
 def _device() -> str:
-    from feinsum.targets.devices import why_unusable
+    from feinsum.targets.cuda import CUDA
+    from feinsum.targets.devices import why_not
 
     gpu = opened()
-    assert not (trouble := why_unusable(gpu.device)), trouble
+    assert not (trouble := why_not(CUDA, gpu.device)), trouble
     return f"{gpu.device}: {gpu.facts}"
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from feinsum.cli import (
     bound,
@@ -80,21 +81,8 @@ RARE_OPTIONS = {
 """Options that the help of a command names and ``--help-all`` describes."""
 
 
-class Program(GroupedCommands):
+class ReportingGroup(TyperGroup):
     """Ends every failure with one line and an exit code."""
-
-    sections: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Make an einsum or a kernel fast": ("tune", "explain", "show", "export-c"),
-        "Study an einsum": (
-            "canonicalize",
-            "bound",
-            "roofline",
-            "transforms",
-            "plan",
-        ),
-        "Check this machine": ("doctor", "devices", "cache"),
-        "Share facts": ("db", "signing", "serve", "keys", "demand"),
-    }
 
     def main(
         self, args: Sequence[str] | None = None, *rest: Any, **options: Any
@@ -110,6 +98,23 @@ class Program(GroupedCommands):
         except Exception as error:  # noqa: BLE001  # the last net, for our own bugs
             code = report_bug(error, is_json="--json" in words)
         sys.exit(code or 0)
+
+
+class Program(ReportingGroup, GroupedCommands):
+    """The command ``feinsum``, whose help groups its commands."""
+
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Make an einsum or a kernel fast": ("tune", "explain", "show", "export-c"),
+        "Study an einsum": (
+            "canonicalize",
+            "bound",
+            "roofline",
+            "transforms",
+            "plan",
+        ),
+        "Check this machine": ("doctor", "devices", "cache"),
+        "Share facts": ("db", "signing", "serve", "keys", "demand"),
+    }
 
 
 app = typer.Typer(
