@@ -80,7 +80,7 @@ def default_location() -> str:
 
 
 def is_not_created_yet() -> bool:
-    """Whether the default database is meant, and does not exist yet."""
+    """Return whether the default database is meant, and does not exist yet."""
     chosen = os.environ.get(DATABASE_VARIABLE, "").strip()
     return not chosen and not Path(default_location()).exists()
 
@@ -219,7 +219,7 @@ def check_folder(path: Path) -> None:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write a file, or create files in a folder."""
+    """Return whether this process may write a file, or create files in a folder."""
     # Opening a file checks the effective user, os.access by default the real one.
     is_effective = os.access in os.supports_effective_ids
     mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
@@ -276,7 +276,7 @@ class Address:
 
 
 def is_service(location: object) -> bool:
-    """Whether a location is the URL of a service rather than a database."""
+    """Return whether a location is the URL of a service rather than a database."""
     if not isinstance(location, str):
         return False
     return location.strip().lower().startswith(("http://", "https://"))

@@ -160,6 +160,7 @@ def opened_store(
     """Open the store given by ``database``; closed at the end if opened here.
 
     Args:
+        database: an open store, or the address of one; None for the user's own.
         has_shipped: whether to query the other layers too, if ``database`` is the
             user's own. Then a layer that cannot be opened or read is skipped.
         may_create: whether to create a missing database, to write to it.
@@ -285,7 +286,7 @@ def _user_facts() -> Store:
 
 
 def _is_missing(location: Location) -> bool:
-    """Whether a file does not exist; for a server, only connecting can tell."""
+    """Return whether a file does not exist; for a server, only connecting can tell."""
     return location.path is not None and not location.path.exists()
 
 

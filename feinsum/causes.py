@@ -13,11 +13,12 @@ class _Reported(set[str]):
 
 
 def is_known_cause(error: Exception, about: str) -> bool:
-    """Whether this process reported a failure of the machine; from now on it has.
+    """Return whether this process has reported a failure of the machine, and note it.
 
     Other failures are about one kernel, and are never known.
 
     Args:
+        error: the failure.
         about: what failed, such as ``retrieve``; each has its own reports.
 
     >>> from feinsum.memory import fresh_memory

@@ -58,7 +58,7 @@ class FeinsumError(Exception):
 
 
 def error_from_code(code: str, message: str) -> FeinsumError:
-    """The error of a stable code, as another process reported it.
+    """Return the error of a stable code, as reported by another process.
 
     >>> error_from_code("wrong-result", "row 3 differs")
     WrongResultError('row 3 differs')

@@ -15,7 +15,7 @@ def requiring(
     feature: str,
     error_of: Callable[[str], FeinsumError] = FeinsumError,
 ) -> Iterator[None]:
-    """In the body a package is imported; say so if it cannot be.
+    """Explain, if the import of a package in the body fails, how to install it.
 
     Args:
         package: the name under which a package index has it.

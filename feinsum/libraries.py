@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 def is_compiling() -> bool:
-    """Whether ``torch.compile`` reads the program, in place of Python running it."""
+    """Return whether ``torch.compile`` is tracing the program."""
     compiler: Any = sys.modules.get("torch.compiler")
     if compiler is None:
         return False

@@ -40,7 +40,7 @@ def find_folder_problem(folder: Path) -> str:
 
 
 def _keep_in_memory() -> None:
-    """Have pytools, for Loopy, open its databases in memory where no file can be."""
+    """Make pytools open Loopy's databases in memory where no file can be created."""
     from pytools import persistent_dict
 
     base = persistent_dict._PersistentDictBase  # noqa: SLF001  (no public way)

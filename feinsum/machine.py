@@ -140,6 +140,7 @@ def region_s(
     """Estimate the seconds of one parallel region.
 
     Args:
+        machine: the machine that runs the region.
         cycles: cycles of all cores together.
         n_bytes: bytes moved between the caches and the level that holds the arrays.
         n_groups: number of pieces of work for threads, the last of which may be

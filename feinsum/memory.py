@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Memory:
-    """Parts by their type, each made when it is first asked for.
+    """Parts by their type, each made when it is first requested.
 
     >>> class Seen(set[str]):
     ...     '''What was seen.'''

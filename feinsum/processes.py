@@ -170,6 +170,7 @@ class Worker:
         """Start a worker with a private folder for what compilers cache.
 
         Args:
+            command: the command line of the worker.
             export: writes files for the child to that folder, and returns the arguments
                 to append to ``command``.
         """
@@ -311,6 +312,7 @@ def describe_exit(code: int | None, log: str = "") -> str:
 
     Args:
         code: its exit code, or minus the number of a signal; None if it still runs.
+        log: what the process printed.
 
     >>> describe_exit(3, "a\nb\n"), describe_exit(-11)
     ('code 3: b', 'SIGSEGV')
@@ -364,7 +366,7 @@ class Channel:
             sys.stdout.reconfigure(line_buffering=True)
 
     def fileno(self) -> int:
-        """For ``select``: it is ready when there is a request, or no parent."""
+        """Return the descriptor for ``select``: ready for a request or a hang-up."""
         return self._socket.fileno()
 
     def requests(self, idle_s: float | None = None) -> Iterator[str]:
@@ -385,7 +387,7 @@ class Channel:
         self._socket.sendall(line.encode() + b"\n")
 
     def end_with_parent(self) -> None:
-        """From now on, die with all children as soon as the parent is gone.
+        """Start to die, with all children, as soon as the parent is gone.
 
         A trial that hangs does not outlive its tuner, however that one ended.
         """
@@ -418,6 +420,8 @@ def answer_in_fork(answer: Callable[[], str], limit_s: float, parent: Channel) -
     it. Only a child that runs no threads of its own may call this.
 
     Args:
+        answer: computes the answer.
+        limit_s: time limit in seconds.
         parent: this process ends with its fork when that channel hangs up.
 
     Raises:

@@ -139,7 +139,7 @@ class ResultMemory:
 class _Block(NamedTuple):
     """Memory, and where its first line of the cache begins.
 
-    The address is kept, since to ask numpy for it takes a microsecond.
+    The address is kept, since numpy takes a microsecond to return it.
     """
 
     memory: Array
@@ -193,10 +193,11 @@ def rounded(n_bytes: int) -> int:
 
 
 def check_room(n_bytes: int, description: str) -> None:
-    """Refuse an array that the memory cannot hold, before it is made.
+    """Raise unless an array fits into the memory, before it is allocated.
 
     Args:
-        description: of the array, for the message.
+        n_bytes: size of the array in bytes.
+        description: the array in words, for the message.
 
     Raises:
         MeasurementError: if it does not fit what is free.

@@ -70,8 +70,10 @@ def time_ratio(baseline_s: Sequence[float], kernel_s: Sequence[float]) -> Ratio:
     """Divide the times of a baseline by those of a kernel, round by round.
 
     Args:
-        baseline_s, kernel_s: the k-th sample of both is of the k-th round. A kernel
-            that takes very long may have one sample, which counts in all rounds.
+        baseline_s: seconds of the baseline. The k-th samples of both are from the k-th
+            round. A kernel that takes very long may have one sample, which counts in
+            all rounds.
+        kernel_s: seconds of the kernel, likewise.
     """
     n = max(len(baseline_s), len(kernel_s))
     both = ([*s] * n if len(s) == 1 else s for s in (baseline_s, kernel_s))
@@ -113,8 +115,10 @@ def rank_by_ratio(samples_s: Mapping[K, Sequence[float]]) -> list[tuple[K, float
 
 @cache
 def _find_rank(n: int) -> int | None:
-    """The k for which the median is outside of the k-th smallest to the k-th largest of
-    n samples with a probability below :data:`ERROR`; None if n is too small.
+    """Return the rank k of the order statistics that bound the median.
+
+    The median lies outside the k-th smallest to the k-th largest of n samples with a
+    probability below :data:`ERROR`. None if n is too small.
     """
     below, rank = 0, None
     for k in range(n // 2):
@@ -156,7 +160,9 @@ def sample_in_turns(
         runs: each runs a kernel once, and returns its seconds.
         first_s: the time of a run of each before, which warmed it up.
         pairs: the numbers of a baseline and of a kernel that is compared with it.
-        budget_s: after which rounds end, if there are ``n_enough``.
+        budget_s: seconds after which sampling ends, if there are ``n_enough`` rounds.
+        n_enough: number of rounds to complete even beyond the budget.
+        clock: returns the time in seconds.
 
     Returns:
         For each, its samples in the order of the rounds, at least one.

@@ -1,4 +1,4 @@
-"""Settings of the process that hold while any of its threads wants them."""
+"""Settings of the process that hold while any of its threads needs them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ GROUPS, OWN_GROUPS = "/sys/fs/cgroup", "/proc/self/cgroup"
 
 
 def n_threads() -> int:
-    """``FEINSUM_NUM_THREADS``, else ``OMP_NUM_THREADS``, else :func:`n_cores`.
+    """Return ``FEINSUM_NUM_THREADS``, ``OMP_NUM_THREADS`` or :func:`n_cores`.
 
     Raises:
         DeviceUnavailableError: if the first variable is no positive number.
@@ -42,13 +42,14 @@ def n_threads() -> int:
 
 
 def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) -> int:
-    """Return the cores that this process may use.
+    """Return the number of cores that this process may use.
 
-    Those on which it may run, but no more than its control groups give it the time of,
-    as containers limit it: further threads would wait for each other, stopped.
+    These are the cores on which it may run, limited to the processor time that its
+    control groups allow, as in containers: further threads would only be stopped.
 
     Args:
-        groups, own_groups: where the system describes control groups.
+        groups: folder in which the system describes control groups.
+        own_groups: file that lists the control groups of this process.
     """
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
@@ -57,7 +58,7 @@ def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) ->
     return max(1, int(min(allowed, _quota(groups, own_groups))))
 
 
-@cache  # calls of libraries ask each time
+@cache  # calls of libraries read it each time
 def _quota(groups: str | Path, own_groups: str | Path) -> float:
     """Return the least number of processors of which a control group gives the time."""
     # without a control group, or outside of Linux

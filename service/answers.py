@@ -104,7 +104,8 @@ class DeviceQuery:
         """Return how near a device is.
 
         Args:
-            devices: all by id, for the architecture of the one that is named.
+            device: the device of a fact.
+            devices: all devices by id, for the architecture of the requested one.
         """
         if self.device in (device.id, device.name):
             return "device"

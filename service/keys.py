@@ -51,7 +51,7 @@ def new_key(
     *,
     is_trusted: bool = False,
 ) -> tuple[str, ApiKey]:
-    """A new secret, and what is stored of it."""
+    """Create a key; return its secret, and what is stored of it."""
     key_id = secrets.token_hex(4)
     # a prefix that scanners of leaked secrets can find, and an id to revoke the key by
     secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"
@@ -61,7 +61,7 @@ def new_key(
 
 
 def key_id_of(secret: str) -> str | None:
-    """The id in a secret; None for what is no key of ours.
+    """Return the id in a secret; None if it is not a key of this service.
 
     >>> secret, key = new_key("ci", "read")
     >>> key_id_of(secret) == key.id, key_id_of("x" * 40)
@@ -107,12 +107,12 @@ class KeyRing:
         self.anonymous = KeyHolder(ANONYMOUS, anonymous)
 
     def recall(self, secret: str) -> KeyHolder | None:
-        """The caller with that secret, if it was recognized a moment ago."""
+        """Return the caller with that secret, if it was recognized a moment ago."""
         until, caller = self._cache.get(_digest(secret), (0.0, None))
         return caller if until > time.monotonic() else None
 
     def recognize(self, secret: str) -> KeyHolder:
-        """The caller with that secret; reads the database.
+        """Find the caller with that secret in the database.
 
         Raises:
             NotAuthenticatedError: if the key is unknown, revoked or expired.

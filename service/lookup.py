@@ -120,7 +120,7 @@ class Lookup:
         self._devices: Mapping[str, Device] = {}
         self._fresh_until = 0.0
         self._checking: asyncio.Task[None] | None = None
-        # clients of one build ask the same at the same time: equal queries share a
+        # clients of one build send the same at the same time: equal queries share a
         # future
         self._waiting: dict[Query, asyncio.Future[Answer | None]] = {}
         self._reading: asyncio.Task[None] | None = None

@@ -50,7 +50,7 @@ def count_answer(outcome: str, n: int = 1) -> None:
 
 
 def page() -> bytes:
-    """All metrics as text."""
+    """Return all metrics as text."""
     # with several workers, each has a file of numbers; a scrape adds them up
     if FOLDER_VARIABLE not in os.environ:
         return generate_latest(REGISTRY)

@@ -198,7 +198,7 @@ class Admission:
             ) from None
         caller = caller_of(scope)
         if not caller.key_id:
-            # the owner of a key can be told to stop; others are limited before parsing
+            # the owner of a key can be contacted; others are limited before parsing
             check_values(body, MAX_VALUES * self._settings.max_batch)
         is_limited = scope["path"] in STORING_PATHS and not caller.is_trusted
         if is_limited and (wait_s := self._quota.wait_s(caller.name, len(body))):
@@ -218,7 +218,7 @@ def caller_of(scope: Scope) -> KeyHolder:
 
 
 def client_id(scope: Scope) -> str:
-    """Return a name that tells callers apart, for counting; without an address.
+    """Return a name that distinguishes callers, for counting; without an address.
 
     Keys of one name are one client, and so are addresses of one network.
     """
@@ -317,10 +317,12 @@ def check_media_type(headers: Mapping[bytes, bytes]) -> None:
 
 
 def check_values(body: bytes, max_values: int) -> None:
-    """Refuse JSON of very many values: each takes far more memory than its bytes.
+    """Refuse JSON with too many values, each of which takes more memory than its bytes.
 
     Args:
-        max_values: texts count twice, once as a text and once by the comma after it.
+        body: the body of the request.
+        max_values: maximum number of values; a text counts twice, once as a text and
+            once by the comma after it.
 
     Raises:
         TooLargeError: if it has more.

@@ -133,7 +133,11 @@ def problem(
     """Return a problem document as an answer; no cache keeps it.
 
     Args:
-        findings: of a document that is not plausible: codes, what was given, what was
+        status: HTTP status.
+        code: stable code of the problem.
+        detail: the message.
+        headers: further headers of the answer.
+        findings: findings in an implausible document: codes, what was given, what was
             expected.
     """
     document: dict[str, object] = {
@@ -169,7 +173,8 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
     """Answer every refusal with a problem document, or with a page for browsers.
 
     Args:
-        routes: all of the application, for the header ``Allow``.
+        app: the application.
+        routes: all routes of the application, for the header ``Allow``.
     """
 
     async def answer_error(request: Request, error: Exception) -> Response:

@@ -40,6 +40,7 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
     Requests that are under way get ``shutdown_s`` to end.
 
     Args:
+        settings: settings of the service.
         announce: called with the URL, once the database was opened and the port bound.
 
     Raises:
@@ -62,7 +63,7 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections there.
+    """Open a socket that accepts connections at an address.
 
     Raises:
         InvalidRequestError: if there is none, as where another program listens.
@@ -107,7 +108,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
 
 @contextmanager
 def _shared_metrics(workers: int) -> Iterator[None]:
-    """A folder where several workers put their numbers together."""
+    """Create the folder in which several workers combine their metrics."""
     if workers == 1:
         yield
         return
@@ -118,7 +119,7 @@ def _shared_metrics(workers: int) -> Iterator[None]:
 
 
 def worker() -> FastAPI:
-    """The application of one worker process."""
+    """Create the application of one worker process."""
     settings = read_settings()
     configure_logs(settings.log_level)
     app = create_app(settings)

@@ -9,7 +9,7 @@ SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 
 
 def has_secret(text: str) -> bool:
-    """Whether anything in a text looks like a key.
+    """Return whether anything in a text looks like a key.
 
     >>> has_secret("feinsum_0123abcd_" + "x" * 43), has_secret("feinsum_0123abcd_x")
     (True, False)
@@ -23,7 +23,7 @@ def without_secrets(text: str) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether a database can keep a text: no NUL, and no half of a character.
+    """Return whether a database can keep a text: no NUL, and no half of a character.
 
     >>> is_storable("é"), is_storable(chr(0)), is_storable(chr(0xD800))
     (True, False, False)

@@ -74,7 +74,7 @@ class MatrixRoles:
         return bool(self.rows and self.columns)
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
-        """Multiplications and additions of a row of the einsum."""
+        """Count the multiplications and additions of a row of the einsum."""
         indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
         n_left = volume(einsum, (*self.rows, *self.summed, *self.batch, *self.folded))
         n_late = volume(einsum, (*einsum.output, *self.postponed))
@@ -88,12 +88,13 @@ class MatrixRoles:
 def classify(
     einsum: BatchedEinsum, right: int, left: Sequence[int], order: Sequence[str]
 ) -> MatrixRoles:
-    """The roles of all indices, once it is known which operands are on which side.
+    """Return the roles of all indices, given the operands on each side.
 
     Args:
+        einsum: the einsum.
         right: position of the right operand.
         left: positions of the operands on the left; all others are late.
-        order: all indices, in the order that those of one role shall have.
+        order: all indices, in the order in which those of one role are listed.
 
     >>> from feinsum.ir import array, einsum
     >>> product = einsum("bik,bkj->bij", array("A", (2, 4, 5)), array("B", (2, 5, 6)))
@@ -131,7 +132,7 @@ def has_diagonal(einsum: BatchedEinsum) -> bool:
 
 
 def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
-    """The roles in a product of two operands; None if numpy has none for the einsum.
+    """Return the roles in a product of two operands; None if numpy cannot multiply so.
 
     Without a sum, all output indices are of the batch: entries are multiplied where
     those of the result lie.
@@ -164,9 +165,10 @@ def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
 def find_packed_roles(
     einsum: BatchedEinsum, vector: str, register_index: str
 ) -> MatrixRoles | None:
-    """The roles of fewest operations that have two given indices on different sides.
+    """Return the cheapest roles with the two given indices on different sides.
 
     Args:
+        einsum: the einsum.
         vector: one of the columns.
         register_index: one of the rows.
 
@@ -185,7 +187,7 @@ def find_packed_roles(
 
 
 def _packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
-    """Every choice of operands on the left for which the rest is a matrix product."""
+    """Yield every choice of left operands for which the rest is a matrix product."""
     others = [k for k in range(einsum.n_operands) if k != right]
     # Indices of one role come last first: those near to the last axes of the output
     # are tried first where costs are equal.

@@ -57,7 +57,7 @@ def note_builtin() -> None:
 
 
 def local_transforms() -> tuple[Transform, ...]:
-    """Transforms that other processes do not find themselves."""
+    """Return the transforms that other processes do not find by themselves."""
     return tuple(t for key, t in REGISTRY.items() if key not in _BUILTIN)
 
 

@@ -48,6 +48,8 @@ def ranked(
     Args:
         einsum: the einsum to whose names recipes refer.
         sizes: values of its size parameters, as far as they are known.
+        transforms: the families.
+        machine: the machine whose time is predicted.
     """
     sized, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
     costed = [

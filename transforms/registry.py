@@ -120,6 +120,7 @@ def starting_with(
     """Return a space whose candidates are the recommended configuration, then starts.
 
     Args:
+        space: the parameters and their values.
         starts: configurations that were fast elsewhere.
         others: the candidates after these; by default all configurations.
     """
@@ -216,6 +217,7 @@ class Transform:
 
         Args:
             einsum: with known extents.
+            parameters: parameters of the transform.
         """
         stored = self.steps(einsum, parameters).stored if self.steps else ()
         return sum(
@@ -364,6 +366,7 @@ def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
     """Find the transform of ``spec``, and check its parameters.
 
     Args:
+        spec: name, version and parameters of the transform.
         subject: the canonical einsum to which the parameters refer.
 
     Raises:

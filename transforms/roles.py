@@ -83,7 +83,7 @@ def has_real_dtype(einsum: BatchedEinsum) -> bool:
 
 
 def has_blas_dtype(einsum: BatchedEinsum) -> bool:
-    """Whether all operands have the same dtype, for which BLAS multiplies matrices."""
+    """Return whether all operands have the same dtype, one that BLAS multiplies."""
     dtypes = {operand.dtype for operand in einsum.operands}
     return len(dtypes) == 1 and dtypes <= set(map(np.dtype, ("f4", "f8", "c8", "c16")))
 

@@ -141,6 +141,8 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
     which ``feinsum db import`` can restore; only then are they removed.
 
     Args:
+        store: the database.
+        plan: the facts to remove.
         folder: folder for the two files.
 
     Raises:

@@ -126,7 +126,7 @@ def merge(
     check: Check = check_plausible,
     has_retractions: bool = True,
 ) -> Counter[DocumentKind]:
-    """Add to a store what it lacks of another one; returns counts of new documents.
+    """Add the documents that a store lacks from another; return counts of new ones.
 
     Nothing is changed or removed. Merging is the union of plausible documents:
     commutative, associative, idempotent; what either store retracts is in no answer of
@@ -134,6 +134,9 @@ def merge(
     logged and skipped.
 
     Args:
+        target: store that receives the documents.
+        source: store that is read.
+        on_step: called after each batch, with the number of documents in it.
         on_bad: called with what is refused; by default it is logged.
         check: a document for which this raises an InvalidRecordError is refused.
         has_retractions: whether to accept the retractions of the source.
@@ -164,6 +167,8 @@ def import_entries(
     """Import the documents of a file.
 
     Args:
+        store: store that receives the documents.
+        entries: entries of the file, in order.
         on_bad: called with an invalid entry once everything before it is stored; if it
             raises, the import ends.
         on_step: called after each batch.
@@ -223,6 +228,7 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
     perhaps some that arrived during the copy.
 
     Args:
+        store: the database to copy.
         path: path of the copy; for a server, ``.jsonl`` is appended if missing.
 
     Returns:

@@ -76,6 +76,7 @@ def rekey(store: SqlStore, on_step: Callable[[int], None] = lambda _n: None) -> 
     the next call adds the rest.
 
     Args:
+        store: the database, opened for writing.
         on_step: called after each workload, with 1.
 
     Raises:

@@ -74,6 +74,8 @@ def request_best(
     """Yield the answers as they arrive, from as few requests as possible.
 
     Args:
+        client: client of the service.
+        look_up: the workloads to request, with the conditions of the look-up.
         etags: ETags of earlier answers.
         on_cut_off: called with a message for each response that is too large; then its
             part is halved or, if it is about one workload, what arrived counts. None

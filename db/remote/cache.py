@@ -103,6 +103,8 @@ def _read(
     """Return the newest entry of memory and disk.
 
     Args:
+        name: name of the entry.
+        parse: parses the bytes of a file; None for bytes that are no entry.
         is_enough: whether an entry in memory makes the disk superfluous.
     """
     entries = remembered(_Entries)
@@ -197,6 +199,7 @@ class AnswerCache:
         """Cache each answer as it arrives, and return all of them.
 
         Args:
+            answers: workloads with their new answers.
             old: the earlier answers, for those that are unchanged.
         """
         stored: dict[WorkloadKey, AgedAnswer] = {}

@@ -122,7 +122,7 @@ class Client:
 
     Args:
         key: key to send with every request; None for none.
-        waiting_s: how long to retry while it is busy, at the times that it asks for.
+        waiting_s: how long to retry while it is busy, at the times that it requests.
     """
 
     def __init__(
@@ -190,7 +190,9 @@ class Client:
         """Yield the entries of a list, page by page.
 
         Args:
+            path: path of the route.
             name: name of the list in a page.
+            query: parameters of every request.
 
         Raises:
             ServiceError: for an answer that is not a page, or does not advance; after

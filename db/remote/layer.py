@@ -299,6 +299,7 @@ def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
     """Query the capabilities of a service, and test reading with the configured key.
 
     Args:
+        url: address of the service.
         patience_s: time limit for each of the two requests.
     """
     try:

@@ -170,7 +170,10 @@ class HttpStore(Store):
         Cached answers of this user's look-ups are cleared.
 
         Args:
+            query: which facts to retract.
+            reason: stated for the users of these facts.
             retracted_by: not sent; the service uses the name of the key.
+            is_dry_run: whether to report the matches without retracting them.
         """
         body = {**vars(query), "reason": reason, "is_dry_run": is_dry_run}
         reply = self.client.post("/v1/facts:retract", json.dumps(body))
@@ -253,7 +256,7 @@ class HttpStore(Store):
             yield str(device_id)
 
     def _takes_plans(self) -> bool:
-        """Whether the service is of a release that has plans."""
+        """Return whether the service is of a release that has plans."""
         try:
             self.client.get("/v1/plans", {"limit": 1})
         except NoSuchRouteError:

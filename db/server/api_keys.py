@@ -40,7 +40,7 @@ class ApiKey:
 
     def state(self, now: datetime) -> Literal["valid", "revoked", "expired"]:
         """Return whether it is valid at that time."""
-        # Revoked comes first: who asks why a key fails should hear of the revocation.
+        # Revoked comes first, since it best explains why a key fails.
         if self.revoked_at is not None and self.revoked_at <= now:
             return "revoked"
         if self.expires_at is not None and self.expires_at <= now:

@@ -77,7 +77,10 @@ def add_misses(
     """Add to the counts of demands, and drop those that expired or exceed the limits.
 
     Args:
+        connection: connection in an open transaction.
+        counts: new misses of each demand.
         texts: canonical texts of the workloads, if known.
+        limits: when demands expire, and how many are kept.
     """
     now = datetime.now(UTC)
     # Before new demands, so that old ones never use up the limit.
@@ -216,7 +219,9 @@ def open_demands(
     """Return demands without a recorded fact, most wanted first.
 
     Args:
+        connection: connection to the database.
         after: position of the last demand seen.
+        limit: maximum number of demands.
     """
     row = DemandRow
     statement = select(
@@ -246,7 +251,7 @@ def open_demands(
 
 
 def _has_fact() -> ColumnElement[bool]:
-    """Whether a fact of the workload is recorded, on the device that was named."""
+    """Select whether a fact of the workload is recorded on the named device."""
     is_named = or_(
         DemandRow.device == "",
         DemandRow.device == DeviceRow.id,
@@ -263,7 +268,7 @@ def _has_fact() -> ColumnElement[bool]:
 def _follows(
     n_callers: int, count: int, workload: str, device: str
 ) -> ColumnElement[bool]:
-    """Whether a demand comes after a position in the order of :func:`open_demands`."""
+    """Select demands after a position in the order of :func:`open_demands`."""
     row = DemandRow
     has_callers = row.n_callers == n_callers
     has_count = and_(has_callers, row.count == count)

@@ -176,7 +176,7 @@ FactCounts: TypeAlias = Mapping[str, int]
 
 
 def is_cut(lengths: Iterable[int]) -> bool:
-    """Whether a page of entries of these lengths ends for lack of room.
+    """Return whether a page of entries of these lengths ends for lack of room.
 
     >>> is_cut([10, 20]), is_cut([10, MAX_CHARACTERS - 10])
     (False, True)
@@ -188,7 +188,9 @@ def fitting(connection: Connection, entries: Select[str, int], limit: int) -> li
     """Return the ids of the entries of a page, of which only the lengths are read.
 
     Args:
+        connection: connection to the database.
         entries: ids and lengths, in order.
+        limit: maximum number of entries of a page.
     """
     ids: list[str] = []
     n_characters = 0
@@ -224,7 +226,11 @@ def ordered_workloads(
     """Return the keys of a page of workloads, in an order.
 
     Args:
+        connection: connection to the database.
         start: how many come before the page.
+        limit: maximum number of workloads of a page.
+        order: order of the list.
+        having: conditions on the facts of a workload.
         notations: only workloads whose texts begin so; see :func:`find_notations`.
 
     Complexity: reads the facts of all workloads that fit, though not their documents.

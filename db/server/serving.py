@@ -99,6 +99,7 @@ class CostlyResults:
 
         Args:
             name: equal for equal reads; results are small.
+            read: computes the result.
         """
         # The lock is held while reading: of many callers at once, one reads.
         with self._lock:
@@ -140,7 +141,10 @@ class ServingStore(SqlStore):
         """Store a fact that somebody sent, and who sent it, in one transaction.
 
         Args:
+            fact: the fact.
+            recorder: name of the sender.
             serialized: of a fact that was parsed from JSON, if it is known.
+            is_trusted: whether look-ups use the fact at once.
         """
         rows = rows_of(fact, serialized)  # before the lock: it refuses bad documents
         return self.write(

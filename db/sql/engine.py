@@ -244,7 +244,7 @@ def translated(location: Location) -> Iterator[None]:
 
 
 def _is_lost(location: Location, error: Exception) -> bool:
-    """Whether it is the connection to a server that failed, and not a statement.
+    """Return whether it is the connection to a server that failed, and not a statement.
 
     A socket that fails has no code; an error of another kind than of operation is one
     of the statement.
@@ -267,7 +267,7 @@ def read_only(location: Location) -> StoreUnavailableError:
 
 
 def result_code(error: BaseException | None) -> str:
-    """SQLite's primary result code, such as ``SQLITE_BUSY``; empty if there is none."""
+    """Return SQLite's primary result code, such as ``SQLITE_BUSY``; empty if none."""
     name = getattr(error, "sqlite_errorname", None) or ""
     return "_".join(name.split("_")[:2])
 
@@ -276,6 +276,7 @@ def engine_of(location: Location, *, is_reader: bool = False) -> Engine:
     """Return an engine for a location, without opening it.
 
     Args:
+        location: where the database is.
         is_reader: whether its connections only read, each statement in no transaction.
 
     Raises:
@@ -338,7 +339,7 @@ def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
         check_same_thread=False,  # a connection may move to another thread
         uri=uri,
     )
-    # damaged text is decoded, too: its content id tells that it is damaged
+    # damaged text is decoded, too: its content id reveals the damage
     connection.text_factory = lambda content: content.decode(errors="replace")
     try:
         connection.execute("PRAGMA foreign_keys=ON")
@@ -373,7 +374,7 @@ def _connect_for_reading(path: Path, location: Location) -> Any:
 
 
 def has_log(path: Path) -> bool:
-    """Whether a log or journal beside the file holds part of the database."""
+    """Return whether a log or journal beside the file holds part of the database."""
     for suffix in ("-wal", "-journal"):
         try:
             if path.with_name(path.name + suffix).stat().st_size > 0:

@@ -33,7 +33,9 @@ def upgrade(connection: sa.Connection, after: str | None, last: str) -> None:
     """Run the migrations after a version up to another one, in the open transaction.
 
     Args:
+        connection: connection in an open transaction.
         after: the version of the schema; None for an empty database.
+        last: the version to reach.
     """
     operations = Operations(MigrationContext.configure(connection))
     for version, migrate in MIGRATIONS.items():
@@ -54,11 +56,14 @@ def create_table(
     """Create a table whose constraints and indices all have names.
 
     Args:
+        op: operations of the migration.
+        name: name of the table.
         columns: names with types of :data:`TYPES`, separated by spaces; ``?`` after a
             type makes the column nullable.
         keys: the primary key.
         references: foreign keys, such as ``{"device_id": "devices.id"}``.
         indexes: columns of each index, joined by ``+``.
+        ondelete: what the deletion of a referenced row does, such as ``CASCADE``.
     """
     fields = [column.split(":") for column in columns.split()]
     op.create_table(
@@ -200,7 +205,7 @@ def add_trust(op: Operations) -> None:
             "is_trusted", sa.Boolean, nullable=False, server_default=sa.false()
         )
         op.add_column(table, is_trusted)
-    # by name: recordings know the recorder, not the key
+    # by name: recordings have the recorder, not the key
     op.execute(
         "UPDATE recordings SET is_trusted = TRUE WHERE recorder IN "
         "(SELECT name FROM api_keys WHERE scope = 'admin')"
@@ -232,7 +237,7 @@ def create_retractions(op: Operations) -> None:
 
 def create_demand_callers(op: Operations) -> None:
     """0008: who requested what is in demand."""
-    # Earlier demands count as those of one caller: nobody knows better.
+    # Earlier demands count as those of one caller: callers were not recorded.
     n_callers = sa.Column("n_callers", sa.Integer, nullable=False, server_default="1")
     op.add_column("demands", n_callers)
     create_table(

@@ -172,7 +172,11 @@ def retract(
     """Retract the facts of a query that are not retracted yet.
 
     Args:
+        connection: connection in an open transaction.
+        query: which facts to retract.
         reason: required if anything is written.
+        retracted_by: name of whoever retracts them.
+        is_dry_run: whether to report the matches without retracting them.
 
     Raises:
         InvalidRequestError: without a reason, or if the prefix of an id matches several
@@ -233,7 +237,9 @@ def latest_retractions(
     """Return the latest retractions, newest first.
 
     Args:
+        connection: connection to the database.
         before: time and id of the last one seen.
+        limit: maximum number of retractions.
     """
     at, name = RetractionRow.retracted_at, RetractionRow.id
     statement = select_documents("retraction").order_by(at.desc(), name)
@@ -303,7 +309,7 @@ def _has_id(ids: Iterable[str], table: FactRow) -> ColumnElement[bool]:
 def _senders(
     query: RetractionQuery, table: FactRow
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Whether the recorders of a query sent a fact since its time, and anybody else.
+    """Select whether the query's recorders sent a fact since its time, and others did.
 
     The same recorders before that time count as others.
     """
@@ -353,7 +359,7 @@ def _unknown_ids(
 
 
 def _is_stored(connection: Connection, digits: str) -> bool:
-    """Whether a fact has such an id, whether or not it fulfils other conditions."""
+    """Return whether a fact with such an id is stored, under any conditions."""
     return any(
         connection.scalar(select(exists().where(_has_id([digits], table))))
         for table in FACT_TABLES

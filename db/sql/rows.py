@@ -111,6 +111,7 @@ def rows_of(document: Document, serialized: Serialized | None = None) -> list[Ro
     """Return the rows that store a document, each after those that it refers to.
 
     Args:
+        document: the document to store.
         serialized: of a document that was parsed from JSON, if it is known.
 
     Raises:
@@ -279,6 +280,7 @@ def read_documents(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document
     """Parse rows with the columns ``id`` and ``document``; log and skip damaged ones.
 
     Args:
+        kind: the kind of all the documents.
         rows: those of records also have ``workload_key`` and ``device_id``, which must
             agree with the document. Documents of rows with a false ``is_trusted`` are
             marked.
@@ -326,12 +328,12 @@ MAX_IDS = 500
 
 
 def retracted(table: DocumentRow) -> ColumnElement[bool]:
-    """Whether a document was retracted, so that no look-up sees it."""
+    """Select whether a document was retracted, so that no look-up sees it."""
     return exists().where(RetractionRow.document_id == table.id)
 
 
 def trusted(table: DocumentRow) -> ColumnElement[bool]:
-    """Whether a trusted key sent a document, or nobody did: it was recorded here."""
+    """Select whether a document was recorded here, or sent with a trusted key."""
     is_sent = exists().where(RecordingRow.record_id == table.id)
     return ~is_sent | is_sent.where(RecordingRow.is_trusted)
 
@@ -365,6 +367,7 @@ def filter_documents(
     """Select documents by bound parameters with the names of the filters.
 
     Args:
+        kind: the kind of the documents.
         filters: some of ``among`` (ids), ``workload``, ``device_id`` and ``notation``.
             Without any, the parameters are ``after`` (an id) and ``limit``.
 

@@ -234,7 +234,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _is_truncated(path: Path, header: bytes) -> bool:
-    """Whether pages that the header counts are missing from the file.
+    """Return whether pages that the header counts are missing from the file.
 
     A log or a journal beside the file may still hold them. The order of the
     questions makes the answer right while another process writes.

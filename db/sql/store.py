@@ -197,6 +197,7 @@ class SqlStore(Store):
         """Store a record again under another key; returns whether it was new.
 
         Args:
+            record: the record, under its new key.
             origin: id of the record under its old key; both have the same senders.
         """
         return self.write(insert_rekeyed, record.id, rows_of(record), origin)

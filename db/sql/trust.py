@@ -96,7 +96,9 @@ def insert_owned(
     retracted.
 
     Args:
+        connection: connection in an open transaction.
         fact_ids: the facts among the documents.
+        rows: the rows of the documents.
     """
     n_new = insert_missing(connection, rows)
     for part in in_parts(fact_ids):

@@ -167,8 +167,10 @@ def steps_call(
     """Return the call in steps.
 
     Args:
-        max_entries: of an intermediate.
-        path: the order; by default, one is searched.
+        terms: index lists and extents of the einsum.
+        dtypes: dtype of each operand.
+        max_entries: maximum number of entries of an intermediate.
+        path: the contraction order; by default, one is searched.
 
     Raises:
         InvalidEinsumError: if more indices are longer than 1 than numpy has letters,
@@ -199,7 +201,7 @@ def steps_call(
 
 
 def _path(terms: Terms, max_entries: int | None) -> Path:
-    """A contraction order; that of extents of about the same size is searched once."""
+    """Return a contraction order, searched once for extents of about the same size."""
     if len(terms.inputs) < 3:
         return (tuple(range(len(terms.inputs))),)
     # so that a program that varies a batch size searches once
@@ -230,6 +232,8 @@ def numpy_call(
     """Return the call in steps, if no kernel can compute it.
 
     Args:
+        terms: index lists and extents of the einsum.
+        dtypes: dtype of each operand.
         may_predict: whether the kernel would be predicted, and not only looked up.
 
     Raises:
@@ -256,7 +260,9 @@ def einsum_in_steps(
     """Return an einsum along a path, as an array, even of rank 0.
 
     Args:
-        arrays: of one dtype, if there is a path.
+        inputs: indices of each operand.
+        output: indices of the result.
+        arrays: the operands; with a path, all of one dtype.
         path: None to multiply all at once, in the order in which they stand.
     """
     if path is None:
@@ -298,7 +304,7 @@ class FallbackCall:
     """A call that numpy evaluates each time, because no kernel could be built.
 
     Attributes:
-        error: why; None if the process is ending, which nobody needs to be told.
+        error: why; None if the process is ending, which is not reported.
     """
 
     parsed: EinsumCall
@@ -346,7 +352,8 @@ def evaluate_instead(evaluate: Callable[[], T], error: Exception | None) -> T:
     """Return the result of what replaces a kernel that failed, with the warning.
 
     Args:
-        error: why; None if nobody needs to be told.
+        evaluate: computes the result in another way.
+        error: why the kernel failed; None to give no warning.
 
     Raises:
         Exception: of the evaluation, or the given one if it is about the call itself.
@@ -360,10 +367,10 @@ def evaluate_instead(evaluate: Callable[[], T], error: Exception | None) -> T:
 
 
 def is_for_caller(error: Exception) -> bool:
-    """Whether an error is about the call itself, which numpy could not answer either.
+    """Return whether an error is about the call itself, so that numpy would fail too.
 
     A bare MeasurementError says that there is no memory, or that the limit of
-    intermediates is no number. A warning is an error only where the user asked for it.
+    intermediates is no number. A warning is an error only where a filter makes it one.
     """
     is_invalid = isinstance(error, InvalidEinsumError | InvalidOptionError | Warning)
     return is_invalid or type(error) is MeasurementError

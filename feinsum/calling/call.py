@@ -128,7 +128,9 @@ def call_einsum(
             pydata's ``sparse``.
         device: part of a device name, for operands on the host; see
             :func:`feinsum.measure.open_device`.
-        database, policy, on_miss: as for :func:`feinsum.retrieve`.
+        database: as for :func:`feinsum.retrieve`.
+        policy: as for :func:`feinsum.retrieve`.
+        on_miss: as for :func:`feinsum.retrieve`.
         effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: a
             process of its own builds the kernel. With any other effort, and with a
             device, policy, ``on_miss`` or a database that is an object, the first call
@@ -159,7 +161,7 @@ def call_einsum(
     """
     are_arrays = out is None and all(type(x) is ndarray for x in operands)
     n_objects = len({id(x) for x in operands})
-    # an array given twice makes another einsum, which the quick key cannot tell
+    # an array given twice makes another einsum, which the quick key does not show
     if are_arrays and n_objects == len(operands):
         key = _quick_key(
             subscripts, operands, device, database, policy, on_miss, effort
@@ -222,10 +224,10 @@ def _quick_key(
     on_miss: OnMiss = "return",
     effort: Effort | None = None,
 ) -> tuple[Hashable, ...]:
-    """The key of a call of arrays: options as they were given, and what they lie like.
+    """Return the key of a call of arrays: the options as given, and the arrays' forms.
 
-    It has the values of variables, which count at every call, and the process, since
-    kernels do not survive a fork.
+    The key contains the values of environment variables, which are read at every call,
+    and the process id, since kernels do not survive a fork.
     """
     return (
         subscripts,
@@ -240,7 +242,7 @@ def _quick_key(
 
 
 def _find_ready(key: Hashable) -> Call | None:
-    """The call kept under a quick key; the one with a kernel, once that is faster."""
+    """Return the call kept under a quick key; its kernel, once that is faster."""
     calls = remembered(Calls)
     call: Call | None = calls.quick.get(key) or calls.general.get(key)
     if type(call) is GeneralCall and call.built is not None:
@@ -284,6 +286,11 @@ def _call_any(
     """Return a call with any operands and any ``out``.
 
     Args:
+        subscripts: as for :func:`call_einsum`.
+        operands: arrays of any kind, dense or sparse.
+        device: part of a device name, or None.
+        options: how recipes are looked up.
+        out: an array for the result, or None.
         gpu_key: the key of calls on a GPU.
     """
     # a GPU first: its arrays must not be read as arrays of the host
@@ -402,8 +409,12 @@ def _prepare(
     """Return the call, from the cache if an equal one was made.
 
     Args:
+        subscripts: as for :func:`call_einsum`.
         operands: as given; an object passed twice is one operand.
         arrays: the operands as arrays of numpy or pyopencl.
+        device: part of a device name, or None.
+        options: how recipes are looked up.
+        out: an array for the result, or None.
     """
     if not isinstance(subscripts, str):
         parse_subscripts(subscripts)  # refuses it
@@ -429,8 +440,10 @@ def _prepare(
 
 
 def _new_call(key: CallKey, is_optional: bool) -> Call:
-    """The call in steps where no kernel can compute it, or as long as none has paid
-    off; else one that builds its kernel when it first runs.
+    """Return the call in numpy's steps, or one that builds a kernel when it first runs.
+
+    Steps are chosen where no kernel can compute the call, and as long as none has paid
+    off.
     """
     steps = None
     if key.device.is_host and key.options.on_miss != "raise":

@@ -52,7 +52,9 @@ def contract(
     """Evaluate an einsum of arrays; same interface as ``opt_einsum.contract``.
 
     Args:
-        subscripts, operands, out: as for :func:`feinsum.einsum`.
+        subscripts: as for :func:`feinsum.einsum`.
+        operands: as for :func:`feinsum.einsum`.
+        out: as for :func:`feinsum.einsum`.
         use_blas: has no effect; recipes decide when to call a library.
         optimize: a path is followed; an object or function that searches for a path is
             called, and so is a search that is named, for more than six operands.
@@ -89,14 +91,20 @@ def contract_path(
     memory_limit: int | str | None = None,
     shapes: bool = False,
 ) -> tuple[list[tuple[int, ...]], Any]:
-    """The path found by opt_einsum and its report, as ``opt_einsum.contract_path``.
+    """Search a path and report on it, as ``opt_einsum.contract_path`` does.
 
     :func:`contract` and :func:`feinsum.einsum` follow this path if it is passed as
     ``optimize``; otherwise they may choose another one.
 
     Args:
-        subscripts, operands: as for :func:`feinsum.einsum`; with ``shapes``, tuples of
-            integers in place of arrays.
+        subscripts: as for :func:`feinsum.einsum`.
+        operands: as for :func:`feinsum.einsum`; with ``shapes``, tuples of integers in
+            place of arrays.
+        use_blas: as for ``opt_einsum.contract_path``.
+        optimize: as for ``opt_einsum.contract_path``.
+        memory_limit: maximum number of entries of an intermediate, as for
+            ``opt_einsum.contract_path``.
+        shapes: whether the operands are shapes.
 
     >>> contract_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
     [(1, 2), (0, 1)]
@@ -147,7 +155,7 @@ class ContractExpression:
         backend: str | None = "auto",
         **options: Any,
     ) -> Any:
-        """The result for these arrays, in the order of the non-constant operands.
+        """Evaluate the einsum of these arrays, one for each non-constant operand.
 
         Raises:
             InvalidEinsumError: for the wrong number of arrays, and as :func:`contract`.
@@ -185,10 +193,14 @@ def contract_expression(
     """Return an einsum to be called later with arrays, as in opt_einsum.
 
     Args:
+        subscripts: as for :func:`feinsum.einsum`.
         shapes: shapes of the operands; for a constant operand, the array itself.
         constants: positions of the constant operands. Products of constants along
             opt_einsum's path are computed once, unless a path or a limit is given.
-        optimize, memory_limit, options: as for :func:`contract`.
+        use_blas: has no effect; recipes decide when to call a library.
+        optimize: as for :func:`contract`.
+        memory_limit: as for :func:`contract`.
+        options: as for :func:`contract`.
 
     Raises:
         InvalidEinsumError: as :func:`contract`, and for ``out`` or ``optimize=False``,
@@ -414,6 +426,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sum products over pairs of axes, as :func:`numpy.tensordot` does.
 
     Args:
+        a: the first array, or anything that numpy can convert to one.
+        b: the second array, likewise.
         axes: the number of last axes of ``a`` and first axes of ``b`` to sum over; or
             the axes of ``a`` and, in the same order, of ``b``.
 
@@ -437,7 +451,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def _is_plain(axes: Any) -> bool:
-    """Whether axes are a number or two tuples, as networks of tensors give them."""
+    """Return whether axes are a number or two tuples, as tensor networks give them."""
     if type(axes) is tuple and len(axes) == 2:
         return type(axes[0]) is tuple and type(axes[1]) is tuple
     return type(axes) is int

@@ -46,9 +46,13 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
     """Evaluate an einsum of arrays, like numpy, or build one of symbolic operands.
 
     Args:
-        subscripts, operands: as for :func:`numpy.einsum`, including operands that
-            alternate with index lists; see :func:`feinsum.call_einsum`. Operands are
-            arrays, as there, or all of them symbolic, made by :func:`feinsum.array`.
+        subscripts: as for :func:`numpy.einsum`; or the first operand, where operands
+            alternate with index lists.
+        operands: arrays, as for :func:`feinsum.call_einsum`; or all of them symbolic,
+            made by :func:`feinsum.array`.
+        options: the keyword arguments below.
+
+    Keyword Args:
         out: an array for the result: on the host, or with the operands on a GPU, where
             its dtype has to be that of the result.
         dtype: dtype of the computation; by default numpy's result type of the operands
@@ -61,8 +65,11 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
             search and the most entries of an intermediate. For booleans and ``"auto"``,
             and for up to six operands, feinsum chooses the order itself; for more, a
             name is that of a search of opt_einsum or of cotengra.
-        how: ``device``, ``database``, ``policy``, ``on_miss`` and ``effort``, as for
-            :func:`feinsum.call_einsum`.
+        device: as for :func:`feinsum.call_einsum`.
+        database: as for :func:`feinsum.call_einsum`.
+        policy: as for :func:`feinsum.call_einsum`.
+        on_miss: as for :func:`feinsum.call_einsum`.
+        effort: as for :func:`feinsum.call_einsum`.
 
     Returns:
         For arrays, a new array, or a numpy scalar if the result has no index; a view of

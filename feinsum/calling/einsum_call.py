@@ -80,9 +80,11 @@ def normalize(
     output: StridedTerm,
     varying: frozenset[str] = frozenset(),
 ) -> tuple[tuple[StridedTerm, ...], StridedTerm, frozenset[str]]:
-    """The same sums of products over the same entries, with as few axes as possible.
+    """Rewrite an einsum over the same entries with as few axes as possible.
 
     Args:
+        inputs: the operands.
+        output: the result, whose axes may only be merged.
         varying: indices with varying extents.
 
     Returns:
@@ -267,6 +269,7 @@ def parse_call(
     """Return the einsum that a call evaluates, over the axes of its arguments.
 
     Args:
+        subscripts: as for :func:`feinsum.call_einsum`.
         operands: shape and dtype of each operand.
         first: the first use of each, see :func:`first_uses`.
         varying: see :class:`EinsumCall`.
@@ -307,7 +310,10 @@ def with_terms(
     """Return the einsum of other terms for the same arguments.
 
     Args:
-        inputs, output, varying: as made by :func:`normalize`.
+        parsed: the einsum of the call.
+        inputs: operands made by :func:`normalize`.
+        output: result made by :func:`normalize`.
+        varying: varying indices made by :func:`normalize`.
     """
     # one array may be read in two ways, which are two arrays of the kernel
     arguments: dict[tuple[int, StridedTerm], int] = {}
@@ -338,8 +344,9 @@ def _renamed(term: IndexList, names: dict[str, str]) -> IndexList:
 
 
 def has_wide_sums(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Return whether the sums of an einsum are so long that they need double precision,
-    and the kernel waits for memory anyway.
+    """Return whether sums are long enough to need double precision at no cost in time.
+
+    There is no cost where the kernel waits for memory anyway.
     """
     extents = einsum.extents_at(sizes)
     dtype = np.result_type(*einsum.output_dtypes)

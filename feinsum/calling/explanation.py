@@ -65,8 +65,9 @@ def explain(target: Any, *operands: Any, **options: Any) -> str:
         target: the subscripts of a call; or a kernel, or an einsum, for its
             untransformed kernel.
         operands: the arrays of the call, of any values.
-        arguments, device, database, instructions, kernel_name, policy, verify, effort:
-            of a kernel, as for :func:`feinsum.retrieve`.
+        options: ``arguments``, ``device``, ``database``, ``instructions``,
+            ``kernel_name``, ``policy``, ``verify`` and ``effort`` of a kernel, as for
+            :func:`feinsum.retrieve`.
 
     Raises:
         InvalidEinsumError: if subscripts and shapes do not match.
@@ -107,7 +108,7 @@ def _computed_by(
         not isinstance(call, GeneralCall) and getattr(call, "kernel", None)
     ):
         return "a kernel of its own"
-    # Empty operands take no time, and tell whether the extension has such calls.
+    # Empty operands take no time, and show whether the extension has such calls.
     empty = tuple(np.empty((0,) * x.ndim, x.dtype) for x in arrays)
     if compute(subscripts, empty, True) is not NotImplemented:
         order = ", perhaps in another order" if len(arrays) > 2 else ""

@@ -65,8 +65,11 @@ def recorded_kernel(
     that exceed the memory limit at these sizes are ignored.
 
     Args:
+        einsum: the einsum, with size parameters.
         sizes: values of its size parameters.
         strides: strides of arrays that are not in C order.
+        opened: the device that runs the kernel.
+        options: how recipes are looked up.
 
     Raises:
         FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe.
@@ -97,7 +100,7 @@ def recorded_kernel(
     try:
         return CallKernel(compile_kernel(unit, opened), is_retrieved=True)
     except BuildError:
-        # the caller asked for the recorded recipe, and gets the reason
+        # the caller requested the recorded recipe, and gets the reason
         if options.on_miss == "raise":
             raise
         logger.exception("skipped the retrieved kernel")
@@ -130,7 +133,7 @@ def untransformed_kernel(
 def untransformed_path(
     einsum: BatchedEinsum, sizes: Mapping[str, int]
 ) -> ContractionPath | None:
-    """The contraction order without a recipe; None if one nest computes everything.
+    """Return the contraction order without a recipe; None if one nest computes it all.
 
     Raises:
         MeasurementError: if the limit that is set is no number.
@@ -162,6 +165,8 @@ def with_wide_sums(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int])
     """Return a unit whose private sums are wide, if those of an einsum are long.
 
     Args:
+        t_unit: kernel of the einsum.
+        einsum: the einsum that it computes.
         sizes: values of the size parameters.
     """
     if not has_wide_sums(einsum, sizes):

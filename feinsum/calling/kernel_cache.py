@@ -55,8 +55,9 @@ class LookupOptions:
 
     @property
     def is_usual(self) -> bool:
-        """Whether another process can look up the same: a call gave no more than the
-        address of a database.
+        """Return whether another process can look up the same.
+
+        So it is if a call gave no more than the address of a database.
         """
         return has_address(self.database) and self == LookupOptions(self.database)
 
@@ -72,7 +73,10 @@ def database_key(database: Database) -> Hashable:
 
 
 def has_address(database: Database) -> bool:
-    """Whether another process can open a database, unlike a store of this process."""
+    """Return whether another process can open a database.
+
+    It cannot open a store object of this process.
+    """
     return database is None or isinstance(database, str | os.PathLike)
 
 
@@ -137,7 +141,7 @@ class CallKey:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the call waits for no kernel: its options ask for none at once."""
+        """Whether the call waits for no kernel: its options require none at once."""
         is_on_host = self.device.is_host and not self.device.selector
         return is_on_host and self.options.is_usual
 
@@ -150,7 +154,7 @@ class CallKey:
 
 
 CACHE_BOUND = 256
-"""Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
+"""Calls whose kernels are kept, distinguished by notation, shapes and dtypes."""
 GENERAL_BOUND = 1 << 14
 """Calls without a kernel that are kept; each takes two or three kilobytes."""
 BUILD_S = 4.0
@@ -214,7 +218,7 @@ class Calls:
         self.coordinates: WeakKeyDictionary[COO, dict[Any, Any]] = WeakKeyDictionary()
 
     def clear(self) -> None:
-        """Forget all calls; how arrays on a GPU are told apart stays known."""
+        """Forget all calls, but not how to distinguish arrays on a GPU."""
         for name, cache in vars(self).items():
             if name not in ("builds", "forms"):
                 cache.clear()
@@ -259,14 +263,14 @@ class BoundedCache(Generic[K, V]):
         self._entries: LRUCache[K, V] = LRUCache(bound)
         # two locks: calls that are known do not wait for one that is being built
         self._using = RLock()
-        # reentrant: what makes a value may ask for another one
+        # reentrant: what makes a value may request another one
         self._making = RLock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """The value of a key; ``make`` runs once for all threads that request it."""
+        """Return the value of a key, made once for all threads that request it."""
         value = self._find(key)
         if value is not None:
             return value

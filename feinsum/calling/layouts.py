@@ -53,6 +53,7 @@ def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> Argumen
     """Return the layout with which a kernel reads an operand.
 
     Args:
+        argument: the argument of the call that the kernel reads.
         form: form of the operand as given, with broadcast axes.
         dtype: dtype of the kernel's array.
 

@@ -57,7 +57,7 @@ def einsum_with_options(
             if result is not NotImplemented:
                 return _as_scalar(result)
     text, arrays = as_subscripts((subscripts, *operands))
-    # the extension was asked for text; index lists have become one only now
+    # the extension was called with text only; index lists have become text only now
     if not has_options and text is not subscripts:
         result = compute(text, arrays)
         if result is not NotImplemented:
@@ -91,10 +91,18 @@ def _einsum_of_arrays(
     optimize: Any,
     lookup: Mapping[str, Any],
 ) -> Any:
-    """Cast the operands, compute, and lay out the result: options are checked before.
+    """Cast the operands, compute, and lay out the result; options are checked before.
 
     Args:
+        text: the subscripts.
+        arrays: the operands.
         is_plain: whether out, dtype, order and casting have their defaults.
+        out: as for :func:`feinsum.einsum`.
+        dtype: as for :func:`feinsum.einsum`.
+        order: as for :func:`feinsum.einsum`.
+        casting: as for :func:`feinsum.einsum`.
+        optimize: as for :func:`feinsum.einsum`.
+        lookup: the options that :func:`feinsum.call_einsum` has and numpy does not.
     """
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
 
@@ -264,7 +272,11 @@ def _cast(
     Sparse operands stay as they are: dense ones of a wider dtype suffice.
 
     Args:
-        text: the subscripts; if they do not fit, either, that is said first.
+        text: the subscripts; an error in them is raised before one about dtypes.
+        operands: the operands, of any dtypes.
+        out: an array for the result, or None.
+        dtype: dtype of the computation; None for numpy's result type.
+        casting: numpy's rule for the casts.
         in_steps: whether a path is followed, whose steps share a dtype.
     """
     is_free = dtype is None and casting in ("safe", "same_kind", "unsafe")
@@ -309,7 +321,7 @@ def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
 
 
 def _dtype_of(array: Any) -> np.dtype[Any]:
-    """The dtype of entries; of a tree, or several of one tensor, that of its values."""
+    """Return the dtype of entries; for a sparse tree or trees, that of the values."""
     tree = array[0] if isinstance(array, (list, tuple)) else array
     values: Any = getattr(tree, "values", tree)
     dtype: np.dtype[Any] = values.dtype

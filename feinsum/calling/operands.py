@@ -36,7 +36,7 @@ beyond the end of an array: rounded up to whole tiles, a count has to fit as wel
 
 
 def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
-    """For each operand, the first position with the same object.
+    """Return, for each operand, the first position with the same object.
 
     >>> x, y = object(), object()
     >>> first_uses([x, y, x])
@@ -55,8 +55,10 @@ def fits_kernels(dtypes: Sequence[DType], shapes: Sequence[Shape]) -> bool:
 
 
 def work_dtype(dtype: DType) -> DType:
-    """Truth values are counted, so that none is lost; half precision is added up in
-    single precision, as numpy does.
+    """Return the dtype in which a kernel computes, given that of the result.
+
+    Truth values are counted, so that none is lost; half precision is added up in single
+    precision, as numpy does.
     """
     if dtype == _TRUTH:
         return _COUNT
@@ -113,11 +115,12 @@ class ArrayForm(NamedTuple):
 
 
 def check_fit(out: Any, shape: Shape, dtype: DType) -> None:
-    """Refuse an array that cannot take a result.
+    """Raise unless an array can receive a result.
 
     Args:
         out: the array, or its form.
-        shape, dtype: of the result.
+        shape: shape of the result.
+        dtype: dtype of the result.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``.
@@ -152,14 +155,14 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
         return tensor_numbers(operand)
     if is_jax_array(operand):
         return jax_numbers(operand)
-    # numpy.einsum ignores the mask, which nobody wants
+    # numpy.einsum would silently ignore the mask
     if np.ma.is_masked(operand):
         raise InvalidEinsumError(
             f"{type_in_words(operand)} hides entries, which numpy.einsum would sum; "
             "pass array.filled(0)",
             rules=("operand",),
         )
-    # numpy's own protocols first: they know more dtypes than DLPack
+    # numpy's own protocols first: they support more dtypes than DLPack
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
     if has_way or not hasattr(operand, "__dlpack__"):
         return _read(operand)
@@ -228,7 +231,7 @@ def is_jax_array(value: object) -> bool:
 
 
 def is_differentiating() -> bool:
-    """Whether tensors of torch may have tangents, within a level of forward mode."""
+    """Return whether torch tensors may have tangents, within a forward-mode level."""
     module = sys.modules.get("torch.autograd.forward_ad")
     return getattr(module, "_current_level", -1) >= 0
 
@@ -246,7 +249,7 @@ def check_tensor(tensor: Any) -> None:
             "a tensor requires a gradient, which feinsum does not record: pass "
             "tensor.detach(), or use feinsum.integrations.torch_einsum"
         )
-    # outside of forward mode, to ask costs more than the call
+    # outside of forward mode, the query costs more than the call
     is_dual = is_differentiating() and torch.autograd.forward_ad.unpack_dual(tensor)
     if is_dual and is_dual.tangent is not None:
         raise _refuse(
@@ -362,7 +365,7 @@ def as_given(result: Any, operands: Sequence[Any]) -> Any:
 
 
 def has_override(operands: Sequence[Any]) -> bool:
-    """Whether an operand overrides functions of numpy, by ``__array_function__``.
+    """Return whether an operand overrides numpy's functions (``__array_function__``).
 
     So do arrays of dask and quantities of pint. Classes that inherit from numpy's array
     without an override do not.
@@ -374,13 +377,13 @@ def has_override(operands: Sequence[Any]) -> bool:
 
 
 def by_override(subscripts: str, operands: Sequence[Any], **options: Any) -> Any:
-    """The einsum of the library of an operand, as called by :func:`numpy.einsum`.
+    """Evaluate an einsum by the operands' own library, through :func:`numpy.einsum`.
 
     Raises:
         InvalidEinsumError: if the library has none, refuses the operands, or does not
             write into ``out``.
     """
-    # numpy knows no names in braces
+    # numpy has no names in braces
     letters = in_letters(subscripts, [*map(rank_of, operands)])
     try:
         result = np.einsum(letters, *operands, **options)
@@ -399,7 +402,7 @@ def by_override(subscripts: str, operands: Sequence[Any], **options: Any) -> Any
 
 
 def rank_of(operand: Any) -> int:
-    """Return the number of axes; overrides of :func:`numpy.ndim` are not asked."""
+    """Return the number of axes; overrides of :func:`numpy.ndim` are not called."""
     rank = getattr(operand, "ndim", None)
     return np.ndim(operand) if rank is None else int(rank)
 

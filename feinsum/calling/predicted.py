@@ -74,6 +74,8 @@ def predicted_kernel(
     """Return the kernel expected to be the fastest among the correct ones.
 
     Args:
+        problem: the call, for which no fact is recorded.
+        opened: the device that runs the kernel.
         accept: raises a FeinsumError for a kernel that is not to be taken.
         candidates: the predictions; None for all.
 
@@ -214,10 +216,13 @@ def _laid_out(
     make: Callable[[int], Array],
     steps: dict[str, int],
 ) -> Array:
-    """An array whose entries lie as strides say; values of those with names are chosen.
+    """Return an array with given strides, choosing values for those that have names.
 
     Args:
-        steps: gets these values.
+        shape: shape of the array.
+        strides: strides in entries; None for C order.
+        make: allocates a flat array of so many entries.
+        steps: receives the chosen values, by name.
     """
     wanted = [None] * len(shape) if strides is None else [*strides]
     # an axis of unit step is innermost, the others as in C order

@@ -159,7 +159,9 @@ class Profile:
         """Count a call that has returned.
 
         Args:
+            caller: name of the function that was called.
             arguments: subscripts and operands, in either notation of numpy.
+            seconds: duration of the call in seconds.
         """
         try:
             subscripts, operands = as_subscripts(arguments)

@@ -159,7 +159,7 @@ class CallStructure:
 
 
 def read_call(subscripts: str, *operands: Any) -> EinsumCall:
-    """The einsum that a call evaluates, as best tuned: with as few axes as possible.
+    """Return the einsum to tune for a call: the same one with as few axes as possible.
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.

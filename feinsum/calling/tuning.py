@@ -55,12 +55,13 @@ def tune(
 
     Later calls of :func:`feinsum.einsum` try the result once they have taken a third
     of a second, and at once with ``effort="estimate"``. ``feinsum.autotune`` is the
-    same function. How recipes are tried, timed and recorded is told in
-    :func:`feinsum.tuning.tune_einsum`.
+    same function. See
+    :func:`feinsum.tuning.tune_einsum` for how recipes are tried, timed and recorded.
 
     Args:
-        target, operands: the arguments of :func:`feinsum.einsum`, with arrays or
-            symbolic operands; or one symbolic einsum; or a kernel that is an einsum.
+        target: the subscripts of :func:`feinsum.einsum`; or one symbolic einsum; or a
+            kernel that is an einsum.
+        operands: the operands of :func:`feinsum.einsum`, arrays or symbolic.
         sizes: values of size parameters; those of arrays are known. Others get their
             defaults, see :func:`feinsum.tuning.make_problem`.
         device: part of the name of a device.
@@ -69,14 +70,15 @@ def tune(
             if the strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
         strategy: ``tpe``, ``random`` or ``exhaustive``.
-        seed: of the search.
+        seed: seed of the search.
         first: recipes to try before all others, if they fit.
         trial_limit_s: time limit of a trial.
         resume: False to repeat known trials.
         scheduler: the address of a Dask scheduler, whose workers run the trials.
         progress: whether to show a progress bar; by default in terminals and notebooks.
-        on_start, on_progress, on_final: called before the first trial, after every
-            trial, and with the finalists, best first.
+        on_start: called before the first trial.
+        on_progress: called after every trial.
+        on_final: called with the finalists, best first.
         on_stop: called at an early end with the results so far.
 
     Raises:

@@ -93,7 +93,7 @@ class ReportingGroup(TyperGroup):
         try:
             code = super().main(words, *rest, **options)
         except (FeinsumError, typer.TyperException) as error:
-            # the options may not have been parsed: the words tell
+            # the options may not have been parsed, so look at the words
             code = report_failure(error, is_json="--json" in words)
         except Exception as error:  # noqa: BLE001  # the last net, for our own bugs
             code = report_bug(error, is_json="--json" in words)
@@ -153,8 +153,8 @@ def feinsum(
         ),
     ] = False,
 ) -> None:
-    """A canonicalizing tuning database for batched einsums."""
-    # help that nobody asked for is a usage error
+    """Find, record and reuse the fastest kernels of batched einsums."""
+    # help without a request for it is a usage error
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
@@ -175,5 +175,5 @@ app.add_typer(signing.app, name="signing")
 
 
 def main() -> None:
-    """The entry point of the program ``feinsum``."""
+    """Run the program ``feinsum``."""
     app(prog_name="feinsum")

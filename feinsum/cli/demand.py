@@ -28,7 +28,9 @@ MAX_TEXT = 60
 
 
 def demands_in(source: str | None) -> Iterator[Demand]:
-    """Failed look-ups, most wanted first; :data:`MAX_LISTED` of them from a database.
+    """Yield failed look-ups, most wanted first.
+
+    A database gives at most :data:`MAX_LISTED`.
 
     Args:
         source: URL of a service, or the location of its database.
@@ -40,7 +42,7 @@ def demands_in(source: str | None) -> Iterator[Demand]:
     from feinsum.db import HttpStore, is_service
     from feinsum.db.server import open_serving_store
 
-    # a service is asked page by page; its database is read at once
+    # a service is read page by page, its database at once
     if source is not None and is_service(source):
         yield from HttpStore.at(source).demands()
         return

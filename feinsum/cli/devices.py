@@ -109,7 +109,7 @@ def _measure_all(
 
 
 def _listed(state: DeviceState, store: Store) -> _Listed:
-    """Known data of a device; without a driver if it cannot be opened now."""
+    """Return known data of a device; without a driver if it cannot be opened now."""
     from feinsum.measure import open_device
 
     assert state.device is not None

@@ -55,7 +55,7 @@ def doctor(
 
 
 def _summary(states: Sequence[State]) -> str:
-    """How many problems and notes there are.
+    """Count the problems and notes in words.
 
     >>> _summary(["ok", "problem", "note", "note"]), _summary(["ok"])
     ('1 problem, 2 notes', 'no problems found')

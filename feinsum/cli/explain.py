@@ -200,7 +200,7 @@ def _query(
 def _read(
     subscripts: str, arrays: EinsumOptions, sparse: Path | None
 ) -> tuple[BatchedEinsum, dict[str, int]]:
-    """An einsum, and the profile of its sparse operand, if it has one."""
+    """Read an einsum, and the profile of its sparse operand if it has one."""
     if sparse is None:
         return arrays.read(subscripts), {}
     return read_sparse_einsum(
@@ -293,7 +293,7 @@ def _query_program(path: Path, database: str | None, as_json: bool) -> None:
 
 
 def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str, Any]]:
-    """The explanation of a kernel as text and as data."""
+    """Explain a kernel, as text and as data."""
     from feinsum import retrieval
 
     try:
@@ -321,7 +321,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
 def _document(
     retrieved: Retrieval, database: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Everything as data, and lines with the lower bounds of the facts used."""
+    """Return everything as data, and lines with the lower bounds of the facts used."""
     from feinsum.db import looked_up_store
 
     with looked_up_store(database) as store:

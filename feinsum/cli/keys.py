@@ -33,7 +33,7 @@ DAYS = {"d": 1, "w": 7, "y": 365}
 
 
 def _days(text: str | None) -> int | None:
-    """How many days ``90d``, ``4w`` or ``1y`` are."""
+    """Convert ``90d``, ``4w`` or ``1y`` to days."""
     if text is None:
         return None
     match = re.fullmatch(r"([1-9][0-9]{0,3})([dwy])", text)

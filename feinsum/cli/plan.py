@@ -122,7 +122,7 @@ class MachineOptions:
     ranks_per_host: RanksPerHost = None
 
     def levels(self) -> Levels | None:
-        """Ranks on each host, and in each smaller unit."""
+        """Return the ranks on each host, and in each smaller unit."""
         from feinsum.distributed import Levels
 
         if self.ranks_per_host is None:
@@ -225,7 +225,7 @@ def _draw(path: Path, planned: Plan | ProgramPlan) -> None:
     from feinsum.distributed.display import MAX_DRAWN
     from feinsum.drawing import draw_blocks
 
-    # blocks of more processes cannot be told apart
+    # blocks of more processes cannot be distinguished
     if isinstance(planned, Plan) and planned.processes > MAX_DRAWN:
         raise typer.BadParameter(
             f"a plan for {planned.processes} processes cannot be drawn; expected at "
@@ -294,7 +294,7 @@ def _document(planned: Plan | ProgramPlan) -> dict[str, Any]:
 
 
 def _traffic_by_level(planned: Plan, levels: Levels | None) -> dict[str, Any]:
-    """Elements that pass at every level, and between hosts and within them."""
+    """Count elements that pass at every level, and between hosts and within them."""
     from feinsum.distributed import moved_by_level
 
     if levels is None:

@@ -155,7 +155,7 @@ def roofline(
 
 
 def _suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
-    """The suites of the option; all if there is no option and no target."""
+    """Return the suites of the option; all if there is no option and no target."""
     from feinsum.suites import NAMES
 
     if suite == "all" or (suite is None and not has_targets):
@@ -224,7 +224,7 @@ class Placed:
 
 
 def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[SizedEinsum]:
-    """The entries of a suite; ``max_gflop`` limits those of TCCG."""
+    """Return the entries of a suite; ``max_gflop`` limits those of TCCG."""
     from feinsum.suites import read_suite
 
     entries: Iterable[SuiteEntry] = read_suite(name)
@@ -238,7 +238,7 @@ def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[SizedEinsum
 
 
 def _scaled(entry: SuiteEntry, max_gflop: float) -> SuiteEntry:
-    """The contraction with at most about that many operations, two per point."""
+    """Scale a contraction down to at most so many operations, two per point."""
     from feinsum.suites import scaled_sizes
 
     operations = 2 * prod(entry.sizes.values())
@@ -249,7 +249,7 @@ def _scaled(entry: SuiteEntry, max_gflop: float) -> SuiteEntry:
 def of_targets(
     targets: Sequence[str], arrays: EinsumOptions, size: Sequence[str] | None
 ) -> list[SizedEinsum]:
-    """The workloads of einsums and kernel files, at the values of ``--size``.
+    """Return the workloads of einsums and kernel files, at the values of ``--size``.
 
     Raises:
         typer.BadParameter: if a value is of no size parameter.
@@ -272,14 +272,14 @@ def of_targets(
 
 
 def _at(workload: SizedEinsum, values: Mapping[str, int]) -> SizedEinsum:
-    """The workload at the sizes of its own parameters."""
+    """Return the workload at the sizes of its own parameters."""
     names = {x.name for x in workload.einsum.size_params}
     sizes = {name: value for name, value in values.items() if name in names}
     return replace(workload, sizes={**workload.sizes, **sizes})
 
 
 def _nests_of(file: str) -> Iterator[SizedEinsum]:
-    """The einsums of a kernel: its nests, by number if it has several.
+    """Yield the einsums of a kernel: its nests, by number if it has several.
 
     Raises:
         NotAnEinsumError: if it has none.
@@ -296,7 +296,7 @@ def _nests_of(file: str) -> Iterator[SizedEinsum]:
 def placed(
     workloads: Iterable[SizedEinsum], store: Store, device: DeviceRecord
 ) -> list[Placed]:
-    """The work of each workload; that which the fact did, where there is one."""
+    """Return the work of each workload, as recorded in its fact where there is one."""
     from feinsum.measure import MinimumWork
 
     entries = []
@@ -312,7 +312,7 @@ def placed(
 
 
 def bound_under(entry: Placed, peaks: DevicePeaks) -> Bound | None:
-    """Least traffic of the levels of a device for a workload; None if not known."""
+    """Return the least traffic of a workload at each level; None if not known."""
     from feinsum.bounds import bound_at, levels_of
     from feinsum.errors import FeinsumError
     from feinsum.ir import from_text
@@ -328,7 +328,7 @@ def bound_under(entry: Placed, peaks: DevicePeaks) -> Bound | None:
 
 
 def _sized(workload: SizedEinsum) -> tuple[BatchedEinsum, dict[str, int]]:
-    """The einsum as facts know it, with all sizes."""
+    """Return the einsum as facts store it, with all sizes."""
     from feinsum.ir import generalize
     from feinsum.tuning import default_sizes
 
@@ -340,7 +340,7 @@ def _sized(workload: SizedEinsum) -> tuple[BatchedEinsum, dict[str, int]]:
 def _fact_of(
     einsum: BatchedEinsum, store: Store, device: DeviceRecord
 ) -> TuningRecord | None:
-    """The best fact of exactly this workload on this device, or on one like it."""
+    """Return the best fact of exactly this workload on this device or one like it."""
     from feinsum.records import MatchLevel
     from feinsum.retrieval import query
 
@@ -367,7 +367,7 @@ class RooflineView:
     bounds: Sequence[Bound | None] = ()
 
     def document(self) -> dict[str, Any]:
-        """Everything as JSON; null where there is no fact."""
+        """Return everything as JSON; null where there is no fact."""
         bounds = self.bounds or [None] * len(self.placed)
         return {
             "device": str(self.peaks.device),
@@ -409,7 +409,7 @@ class RooflineView:
         }
 
     def _is_local(self, fact: TuningRecord) -> bool:
-        """Whether a fact is surely of the machine that the limits are of."""
+        """Return whether a fact is surely of the machine that the limits are of."""
         return fact.environment.device.is_surely(self.peaks.device)
 
     def print(self) -> None:
@@ -454,7 +454,7 @@ class RooflineView:
         return str(rung.n_steps), intensity, *map(_giga, rates)
 
     def chart(self) -> Chart:
-        """The chart: rates in Gop/s over operations per byte."""
+        """Draw rates in Gop/s over operations per byte."""
         from feinsum.drawing import Chart, Dot, LadderKernel
 
         dots = [
@@ -490,7 +490,7 @@ class RooflineView:
 def _level_entries(
     bound: Bound | None, fact: TuningRecord | None
 ) -> list[dict[str, Any]]:
-    """The least traffic of each level, and the share of its bandwidth that was used."""
+    """Return the least traffic of each level, and the share of its bandwidth used."""
     from feinsum.bounds import shares
 
     if bound is None:
@@ -522,7 +522,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _level_row(entry: dict[str, Any], n_levels: int) -> tuple[str, ...]:
-    """Least megabytes of each level, and percents of the bandwidths that were used."""
+    """Format the least megabytes of each level, and the used share of bandwidth."""
     if not entry["levels"]:
         return (entry["name"], *(["-"] * 2 * n_levels))
     fractions = [level["fraction_of_bandwidth"] for level in entry["levels"]]
@@ -538,7 +538,7 @@ def _giga(value: float) -> str:
 
 
 def _full_name(dtype: str) -> str:
-    """The name of a dtype that records have in short.
+    """Return the full name of a dtype that records abbreviate.
 
     >>> _full_name("<f8")
     'float64'

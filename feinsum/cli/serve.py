@@ -20,7 +20,7 @@ Examples:
 
 
 def import_service() -> ModuleType:
-    """The service, if what it needs is installed.
+    """Import the service, if its dependencies are installed.
 
     Raises:
         FeinsumError: naming the package that is missing.

@@ -145,7 +145,7 @@ def _read_recipe(text: str) -> TransformSpec:
 def _look_up(
     einsum: BatchedEinsum, lookup: CommandLookup
 ) -> tuple[lp.TranslationUnit, lp.TranslationUnit, str | None]:
-    """The untransformed kernel, what retrieval makes of it, and the recipe."""
+    """Return the untransformed kernel, the retrieved kernel, and its recipe."""
     from feinsum.codegen import generate_loopy
     from feinsum.retrieval import look_up
 
@@ -157,7 +157,7 @@ def _look_up(
 def _apply(
     einsum: BatchedEinsum, spec: TransformSpec
 ) -> tuple[lp.TranslationUnit, lp.TranslationUnit, str]:
-    """The kernel of the canonical einsum, whose names the recipe has."""
+    """Return the canonical einsum's kernel, the transformed one, and the recipe."""
     from feinsum.canonical import canonicalize
     from feinsum.ir import generalize
     from feinsum.measure import reference_of
@@ -181,7 +181,7 @@ def _generate(t_unit: lp.TranslationUnit, opened: OpenDevice) -> _Kernel:
 
 
 def _loops(t_unit: lp.TranslationUnit) -> str:
-    """The instructions in their loops, as Loopy prints them."""
+    """Return the instructions in their loops, as Loopy prints them."""
     import loopy as lp
 
     kernel = lp.expand_subst(t_unit).default_entrypoint

@@ -44,21 +44,22 @@ def generate_loopy(
     name: str = "feinsum_kernel",
     target: Any = None,
 ) -> lp.TranslationUnit:
-    """An unoptimized Loopy kernel that evaluates ``einsum``.
+    """Generate an unoptimized Loopy kernel that evaluates ``einsum``.
 
     Every operand is read through its own substitution rule, so that a transform can
     rewrite the reads. Row ``k`` is one instruction that writes ``out`` (``out_k`` for
     several rows).
 
     Args:
+        einsum: the dense einsum to evaluate.
         path: contract pairwise in this order, through arrays in global memory; by
             default a row is a single sum over one product. See
             :func:`feinsum.codegen.contraction_path`.
         strides: for operands and outputs that are not in C order, the distance of
             neighbours along each axis, in entries: a number, or the name of a new
             64-bit argument.
-        name: of the kernel.
-        target: one of Loopy's; by default that of the host.
+        name: name of the kernel.
+        target: a target of Loopy; by default that of the host.
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
@@ -72,7 +73,7 @@ def generate_loopy(
 
 
 def _iname(index: str) -> str:
-    """The name of an index, if it can be one of a variable in C."""
+    """Return the name of an index if C allows it as a variable, else ``i``."""
     return index if index.isascii() and index.isidentifier() else "i"
 
 
@@ -167,7 +168,7 @@ class _Generator:
     def _contract(
         self, k: int, arrays: list[_Array], path: ContractionPath, output: str
     ) -> None:
-        """One instruction per step; every step has its own inames."""
+        """Add one instruction per step; every step has its own inames."""
         before: frozenset[str] = frozenset()
         terms, output_indices = self.einsum.inputs, self.einsum.output
         steps = find_steps(
@@ -291,8 +292,9 @@ def contraction_path(
     *,
     max_bytes: int | None = None,
 ) -> ContractionPath:
-    """The order with the fewest operations; see
-    :func:`feinsum.contraction.paths.find_path`.
+    """Return the contraction order with the fewest operations.
+
+    See :func:`feinsum.contraction.paths.find_path`.
 
     Args:
         einsum: the computation; its rows share the path.
@@ -351,11 +353,13 @@ def generate_rows(
     *,
     name: str = "feinsum_kernel",
 ) -> lp.TranslationUnit:
-    """An unoptimized kernel with an instruction for each row.
+    """Generate an unoptimized kernel with an instruction for each row.
 
     Args:
+        rows: the scaled sum that each row computes.
         arrays: the input arrays.
-        extents: of every index. Names of indices and of arrays are distinct.
+        extents: extent of every index. Names of indices and of arrays are distinct.
+        name: name of the kernel.
 
     >>> from feinsum.ir import array
     >>> factors = "A[i, j]", "(x[j] + 1.0)"

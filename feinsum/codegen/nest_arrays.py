@@ -72,45 +72,45 @@ class NestArrays:
         self.nest, self.form = nest, form
 
     def root(self) -> tuple[str, str]:
-        """The bounds of the root's nodes."""
+        """Return the bounds of the root's nodes."""
         return "0", "nodes0"
 
     def n_chunks(self) -> str:
-        """The number of chunks of the root."""
+        """Return the number of chunks of the root."""
         return "n_chunks"
 
     def chunk(self, chunk: str) -> tuple[str, str]:
-        """The bounds of the nodes of a chunk."""
+        """Return the bounds of the nodes of a chunk."""
         return f"chunks[{chunk}]", f"chunks[{chunk} + 1]"
 
     def part(self, chunk: str) -> tuple[str, str]:
-        """The bounds of a chunk's rows, or entries, of the result."""
+        """Return the bounds of a chunk's rows, or entries, of the result."""
         return f"rows[{chunk}]", f"rows[{chunk} + 1]"
 
     def n_entries(self) -> str:
-        """The number of entries of the tree."""
+        """Return the number of entries of the tree."""
         return f"nodes{len(self.nest.network.levels) - 1}"
 
     def children(self, level: int, above: str) -> tuple[str, str]:
-        """The bounds of the nodes below a node of the level above."""
+        """Return the bounds of the nodes below a node of the level above."""
         pointers = f"pointers{level - 1}"
         return f"{pointers}[{above}]", f"{pointers}[{above} + 1]"
 
     def index(self, level: int, node: str) -> str:
-        """The index of a node."""
+        """Return the index of a node."""
         return f"indices{level}[{node}]"
 
     def value(self, leaf: str) -> str:
-        """The entry of a leaf."""
+        """Return the entry of a leaf."""
         return f"values[{leaf}]"
 
     def operand(self, position: int, at: Mapping[str, str]) -> str:
-        """An entry of a dense operand, at values of indices."""
+        """Return an entry of a dense operand, at values of indices."""
         term = self.nest.network.inputs[position]
         return subscripted(operand_name(position, row_of(at)), term, at)
 
     def result_axes(self) -> tuple[str, ...]:
-        """The axes of the result."""
+        """Return the axes of the result."""
         network = self.nest.network
         row = (ROW,) if network.n_rows > 1 else ()
         if network.has_sparse_output:
@@ -119,32 +119,35 @@ class NestArrays:
         return (*chunk, *row, *network.output)
 
     def result(self, at: Mapping[str, str]) -> str:
-        """An entry of the result."""
+        """Return an entry of the result."""
         return subscripted("out", self.result_axes(), at)
 
     def scaled(self, value: str, at: Mapping[str, str]) -> str:
-        """The term added to the result for a value."""
+        """Return the term that a value adds to the result."""
         return value
 
     def start(self, at: Mapping[str, str]) -> str:
-        """The initial value of an entry of the result, if it is written."""
+        """Return the initial value of an entry of the result, if it is written."""
         return "0"
 
     def extent(self, index: str) -> str:
-        """The extent of an index that is an argument of the kernel."""
+        """Return the extent of an index that is an argument of the kernel."""
         return f"extent_{index}"
 
 
 def buffer_places(
     nest: Nest, form: NestForm, dense: Mapping[str, int]
 ) -> dict[int, NestArray]:
-    """The buffers of all terms but the last; the axis of lanes is last, and before it
-    that of rows, if there are several.
+    """Return the buffers of all terms but the last, by term.
+
+    The axis of lanes is last, and that of rows before it, if there are several rows.
 
     A scalar that both terms have within the loop over the lanes is one per lane.
     Buffers too large to be private exist once per chunk.
 
     Args:
+        nest: the nest, which determines the terms and buffers.
+        form: vectorization and parallel loops of the nest.
         dense: padded extents of the indices that the tree does not have.
     """
     buffers, n_rows = {}, nest.network.n_rows
@@ -166,14 +169,14 @@ def buffer_places(
 
 
 def in_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
-    """The axes of a buffer; that of the lanes has one tile, if there are tiles."""
+    """Return the axes of a buffer, whose lanes cover one tile if there are tiles."""
     return tuple(TILED if form.tile and i == form.lane else i for i in indices)
 
 
 def axes_of(
     indices: Iterable[str], extents: Mapping[str, str], form: NestForm
 ) -> tuple[tuple[str, ...], str | None]:
-    """The shape of an array and the tags of its axes, with an additional one for lanes.
+    """Return an array's shape and its axes' tags, with an additional axis for lanes.
 
     >>> axes_of("ja", {"j": "extent_j", "a": "12"}, NestForm("a", 4))
     (('extent_j', '3', '4'), 'N1,N0,vec')
@@ -194,9 +197,9 @@ def axes_of(
 
 
 def apart(shape: Sequence[Any]) -> tuple[Any, ...]:
-    """The shape of the buffers of all chunks, with a gap after each of them.
+    """Widen the buffers of all chunks by a gap after each of them.
 
-    Threads that write to one line of the cache wait for each other.
+    Threads that write to one cache line delay each other.
 
     >>> apart(("n_chunks", "extent_k", "16")), apart((2, 5))
     (('n_chunks', 'extent_k + 16', '16'), (2, 21))
@@ -207,12 +210,12 @@ def apart(shape: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def operand_name(position: int, row: int = 0) -> str:
-    """The name of a dense operand, which has a suffix in all rows but the first."""
+    """Return the name of a dense operand, with a suffix in all rows but the first."""
     return f"T{position}_row{row}" if row else f"T{position}"
 
 
 def row_of(at: Mapping[str, str]) -> int:
-    """The number of the row among values of indices; 0 if there is only one row."""
+    """Return the number of the row among values of indices; 0 for a single row."""
     return int(at.get(ROW, "0"))
 
 
@@ -239,7 +242,7 @@ class LaneTiles:
 
 
 def parts(extent: str, tile: int, lanes: int) -> Iterator[LaneTiles]:
-    """Whole tiles; then whole vectors, and the one with lanes beyond the extent.
+    """Yield whole tiles, whole vectors, and the vector with lanes beyond the extent.
 
     Args:
         extent: of the index, as text for isl.

@@ -64,7 +64,7 @@ class Scope:
     node: Mapping[int, str] = constantdict()
 
     def within(self, at: Mapping[str, str] = constantdict()) -> Scope:
-        """The scope in a loop with some more values."""
+        """Return the scope in a loop with some more values."""
         return replace(self, depth=self.depth + 1, at={**self.at, **at})
 
 
@@ -149,9 +149,10 @@ class Writer:
                     self._sum_copies(entry)
 
     def _whole(self, scope: Scope, part: Bounds | None) -> None:
-        """Initial values of the result, if any, and all statements.
+        """Write the initial values of the result, if any, and all statements.
 
         Args:
+            scope: the scope around them.
             part: rows, or entries, of the result that are cleared; None for all.
         """
         # whether the result needs initial values is known once all else is written
@@ -176,7 +177,7 @@ class Writer:
     def _cleared(
         self, after: list[str], scope: Scope, part: Bounds | None
     ) -> list[str]:
-        """Lines with the result set to zero ahead of them; of a tile, within its loop.
+        """Put lines that zero the result first; those of a tile, within its loop.
 
         Entries of the tree are all assigned, if one is: then there is no need.
         """
@@ -194,7 +195,7 @@ class Writer:
     def _clear(self, scope: Scope, part: Bounds | None) -> None:
         """Set the result to zero, or a part of its rows.
 
-        Its loops are not unrolled: compilers know memory that is set to zero.
+        Its loops are not unrolled: compilers recognize loops that set memory to zero.
         """
         network = self.nest.network
         with ExitStack() as loops:
@@ -218,7 +219,7 @@ class Writer:
                 self._line(row, f"{self._text(self.result, row)} = 0")
 
     def _each_row(self, scope: Scope) -> list[Scope]:
-        """The scopes of one row after the other."""
+        """Return the scope of each row."""
         if not self.rows:
             return [scope]
         numbers = range(self.nest.network.n_rows)
@@ -238,10 +239,11 @@ class Writer:
 
     @contextmanager
     def _each_entry(self, scope: Scope, tag: str = "") -> Iterator[list[Scope]]:
-        """Loops over the indices of the result that have no value yet; all rows in it.
+        """Open loops over the result's remaining indices; yield the scopes of all rows.
 
         Args:
-            tag: of the outermost loop.
+            scope: the scope around the loops.
+            tag: tag of the outermost loop.
         """
         with ExitStack() as loops:
             for index in self.nest.network.output:
@@ -252,14 +254,14 @@ class Writer:
             yield self._each_row(scope)
 
     def _between(self, begin: str, end: str, scope: Scope, names: Bounds) -> Bounds:
-        """Variables with the first node and the one after the last."""
+        """Define variables with the first node and the one after the last."""
         first, past = map(self.unique, names)
         self._line(scope, f"<> {first} = {begin}")
         self._line(scope, f"<> {past} = {end}")
         return first, past
 
     def _tiles(self, steps: tuple[Step, ...], scope: Scope) -> None:
-        """All statements, for one tile of the lanes after the other."""
+        """Write all statements, for one tile of the lanes after the other."""
         if not self.form.tile:
             self._body(steps, scope)
             return
@@ -273,7 +275,7 @@ class Writer:
         self.part = whole
 
     def _body(self, steps: tuple[Step, ...], scope: Scope) -> None:
-        """The body of a loop; a result complete after the loop is accumulated apart."""
+        """Write a loop's body; a result that it completes is summed apart."""
         axes = self._axes_of_sum(steps, scope)
         # results with open sparse indices, or too large for registers, are added to in
         # memory
@@ -292,7 +294,7 @@ class Writer:
     def _axes_of_sum(
         self, steps: tuple[Step, ...], scope: Scope
     ) -> tuple[str, ...] | None:
-        """The axes of a sum that stays in registers; None if it does not, or is one."""
+        """Return the axes of a sum that stays in registers; None if there is none."""
         network, last = self.nest.network, len(self.nest.path) - 1
         if self.total or network.has_sparse_output or last not in _terms(steps):
             return None
@@ -333,7 +335,7 @@ class Writer:
     def _walk(
         self, index: str, level: int, body: tuple[Step, ...], scope: Scope
     ) -> None:
-        """A loop over the nodes of a level below a node of the level above."""
+        """Write a loop over the nodes of a level below a node of the level above."""
         # the root's loop is over a chunk of its nodes, if there are chunks
         begin, end = self.root
         if level:
@@ -349,7 +351,7 @@ class Writer:
             self._body(body, replace(inner, node={**scope.node, level: iname}))
 
     def _vectors(self, body: tuple[Step, ...], scope: Scope) -> None:
-        """Products along the lanes; those that add up to one entry add up by lanes."""
+        """Write products along the lanes; sums to a single entry, lane by lane."""
         sums = {}
         for term in _terms(body):
             # a scalar has no lanes: sums of each lane are kept apart, and added after
@@ -390,7 +392,7 @@ class Writer:
         outer: str,
         scope: Scope,
     ) -> None:
-        """A product of arrays without vectors: by lanes, or fetched into vectors."""
+        """Multiply arrays without vectors, by lanes or after fetching into vectors."""
         if target == self.result:
             with self._lane_loop(outer, scope, "unr") as lane:
                 self._multiply(number, target, is_assigned, lane)
@@ -403,7 +405,7 @@ class Writer:
         self.fetched = {}
 
     def _fetch(self, tensor: Factor, outer: str, scope: Scope) -> None:
-        """A vector of entries of an operand without any, and zeros beyond its end."""
+        """Fetch a vector of entries of a scalar operand; zeros beyond its end."""
         position = next(iter(tensor.inputs))
         is_one = len(tensor.inputs) == 1 and position != self.nest.network.sparse
         if not is_one or self.form.lane not in self.nest.network.inputs[position]:
@@ -428,7 +430,7 @@ class Writer:
             self._put(target, value, scope)
 
     def _target(self, number: int) -> NestArray:
-        """Where the product of a term goes."""
+        """Return the array that receives the product of a term."""
         return self.buffers.get(number) or self.total or self.result
 
     @property
@@ -447,13 +449,13 @@ class Writer:
         return self.of.operand(position, scope.at)
 
     def _whole_part(self) -> LaneTiles:
-        """All tiles, or all of the lanes' index if there are none."""
+        """Return all tiles, or all of the lanes' index if there are none."""
         tile = self.form.tile
         n_tiles = self.dense[self.form.lane] // tile if tile else 1
         return LaneTiles("0", str(n_tiles), tile, self._is_filled_up())
 
     def _is_filled_up(self) -> bool:
-        """Whether there are lanes beyond the extent of their index."""
+        """Return whether there are lanes beyond the extent of their index."""
         lane = self.form.lane
         is_read_in_place = bool(lane) and self.of.is_flat
         return is_read_in_place and self.of.extent(lane) != str(self.dense[lane])
@@ -468,9 +470,11 @@ class Writer:
     def _over(
         self, indices: Iterable[str], scope: Scope, *, is_vector: bool = True
     ) -> Iterator[list[Scope]]:
-        """Loops over all entries of an array; the scopes of its rows in it.
+        """Open loops over all entries of an array; yield the scopes of its rows.
 
         Args:
+            indices: axes of the array.
+            scope: the scope around the loops.
             is_vector: whether the lanes are computed as vectors, or one by one.
         """
         axes = tuple(indices)
@@ -484,7 +488,7 @@ class Writer:
 
     @contextmanager
     def _entry_loops(self, index: str, scope: Scope, tag: str) -> Iterator[Scope]:
-        """A loop over an extent, two of them for lanes."""
+        """Open a loop over an extent, or two of them for lanes."""
         if index not in (self.form.lane, ROUND, TILED):
             with self._loop(index, "0", self._extent(index), scope) as iname:
                 yield scope.within({index: iname})
@@ -501,7 +505,7 @@ class Writer:
 
     @contextmanager
     def _vector_loop(self, index: str, scope: Scope) -> Iterator[tuple[str, Scope]]:
-        """The loop over the vectors of the lanes' index, and the scope within it."""
+        """Open the loop over the vectors of the lanes; yield it and its scope."""
         count = self._size(index) // self.form.lanes
         # unrolled, the compiler keeps every vector of the tile in a register
         tag = "unr_hint" if 1 < count <= MOST_REGISTERS else ""
@@ -511,10 +515,12 @@ class Writer:
 
     @contextmanager
     def _lane_loop(self, outer: str, scope: Scope, tag: str) -> Iterator[Scope]:
-        """The loop over the lanes of a vector.
+        """Open the loop over the lanes of a vector.
 
         Args:
             outer: the loop over vectors; empty for data of a single vector.
+            scope: the scope around the loop.
+            tag: tag of the loop.
         """
         lane, n = self.form.lane, self.form.lanes
         with self._loop(f"{lane}_lane", "0", str(n), scope, tag) as inner:
@@ -525,7 +531,7 @@ class Writer:
             yield scope.within({lane: whole, TILED: within, ROUND: inner, FLAT: flat})
 
     def _size(self, index: str) -> int:
-        """The extent of a dense index, or that of a tile of it; or the rows."""
+        """Return the extent of a dense index or of a tile of it, or the row count."""
         if index == ROW:
             return self.nest.network.n_rows
         if index in (self.form.lane, TILED) and self.form.tile:
@@ -536,7 +542,7 @@ class Writer:
     def _loop(
         self, name: str, begin: str, end: str, scope: Scope, tag: str = ""
     ) -> Iterator[str]:
-        """A loop around the lines that are written in the body; yields its iname."""
+        """Write a loop around the lines that the body writes; yield its iname."""
         iname: str = self.unique(name)
         self.domains.append(f"{{[{iname}]: {begin} <= {iname} < {end}}}")
         if tag:
@@ -546,7 +552,7 @@ class Writer:
         self._line(scope, "end")
 
     def _wide(self, name: str, value: str, scope: Scope) -> str:
-        """A variable for a factor of subscripts."""
+        """Define a variable for a factor of subscripts."""
         name = self.unique(name)
         self._line(scope, f"<{WIDE}> {name} = {value}")
         return name
@@ -557,7 +563,7 @@ class Writer:
         return array
 
     def private_array(self, array: NestArray) -> Any:
-        """The variable of what each iteration has for itself."""
+        """Declare the variable of an array that is private to each iteration."""
         extents = {i: str(self._size(i)) for i in array.indices if i != ROUND}
         shape, tags = axes_of(array.indices, extents, self.form)
         return lp.TemporaryVariable(

@@ -63,7 +63,7 @@ def generate_nest(
     form: NestForm = PLAIN,
     target: Any = None,
 ) -> lp.TranslationUnit:
-    """A Loopy kernel that executes a nest.
+    """Generate a Loopy kernel that executes a nest.
 
     Small parts of the result that a loop completes are summed in registers and then
     added to the result.
@@ -141,12 +141,13 @@ def make_nest_kernel(
     rules: Sequence[lp.SubstitutionRule] = (),
     **options: Any,
 ) -> lp.TranslationUnit:
-    """The kernel of the statements of a writer.
+    """Make the kernel of the statements of a writer.
 
     Args:
+        writer: a writer whose statements are complete.
         arguments: its arrays and numbers, and temporaries in addition to the writer's.
-        rules: the rules that its lines call.
-        options: of :func:`loopy.make_kernel`.
+        rules: substitution rules that its lines call.
+        options: options of :func:`loopy.make_kernel`.
     """
     unit = lp.make_kernel(
         writer.domains or ["{ : }"],
@@ -167,7 +168,7 @@ def make_nest_kernel(
 
 
 def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
-    """The loops around each innermost one, from outside; without lanes and grid.
+    """Return the loops around each innermost one, outermost first; no lanes or grid.
 
     If bounds do not determine the order of loops, Loopy would choose.
     """
@@ -184,7 +185,7 @@ def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
 
 
 def _typed_zero(dtype: np.dtype[Any], insn: Any) -> Any:
-    """A zero in the entries' dtype: an integer would be assigned lane by lane."""
+    """Give a zero the entries' dtype; an integer would be assigned lane by lane."""
     is_zero = isinstance(insn, lp.Assignment) and insn.expression == 0
     return insn.copy(expression=dtype.type(0)) if is_zero else insn
 
@@ -249,7 +250,7 @@ def nest_arguments(
     form: NestForm = PLAIN,
     n_chunks: int = 1,
 ) -> dict[str, Any]:
-    """The arguments of the kernel of a nest, with memory for its result.
+    """Return the arguments of the kernel of a nest, with memory for its result.
 
     Args:
         nest: the nest of the kernel.
@@ -275,7 +276,7 @@ def nest_arguments(
 
 
 def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
-    """The operands of each row.
+    """Split the operands into rows.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``, if rows have other sizes, or
@@ -313,7 +314,7 @@ def tree_arguments(
     form: NestForm,
     n_chunks: int,
 ) -> dict[str, Any]:
-    """The arguments that depend on the tree: its arrays, its chunks, and all numbers.
+    """Return the arguments that depend on the tree: arrays, chunks, and all numbers.
 
     Arrays of the tree are used in place if they have the kernel's dtypes.
     """
@@ -336,7 +337,7 @@ def tree_arguments(
 def dense_arguments(
     nest: Nest, operands: Sequence[Any], dtype: np.dtype[Any], form: NestForm
 ) -> dict[str, Array]:
-    """The dense operands, with padded lanes."""
+    """Return the dense operands, with padded lanes."""
     inputs = nest.network.inputs
     arguments = {}
     for number, operand in enumerate(operands):
@@ -351,7 +352,7 @@ def dense_arguments(
 def fresh_shapes(
     nest: Nest, sizes: Sizes, form: NestForm, n_chunks: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of a kernel's outputs: its result, and large buffers.
+    """Return the shapes of a kernel's outputs: its result, and large buffers.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
@@ -388,7 +389,7 @@ def fresh_shapes(
 
 
 def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
-    """The result of a nest, from the output of its kernel.
+    """Return the result of a nest, from the output of its kernel.
 
     Adds up copies and removes padding. The result may be a view. Of several rows, the
     first axis is the row.
@@ -420,7 +421,7 @@ def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
 
 
 def root_chunks(tree: CSF, n_chunks: int) -> Array:
-    """The bounds of chunks of the root with about equally many entries.
+    """Divide the root into chunks with about equally many entries.
 
     Args:
         tree: the tree to divide.
@@ -446,7 +447,7 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
 
 
 def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
-    """The bounds of the part of the result that each chunk of the root zeroes.
+    """Return the bounds of the part of the result that each chunk of the root zeroes.
 
     Returns:
         Values of the root's index; for a sparse result, numbers of entries.
@@ -467,7 +468,7 @@ def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
 
 
 def _first_entries(tree: CSF) -> Array:
-    """The bounds of the entries of each node of the root."""
+    """Return the bounds of the entries of each node of the root."""
     # pointers of one level after the other lead from nodes of the root to their entries
     begins = np.arange(len(tree.indices[0]) + 1)
     for pointers in tree.pointers:
@@ -476,7 +477,7 @@ def _first_entries(tree: CSF) -> Array:
 
 
 def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
-    """The dtype of the tree's indices: int32, or int64 if any does not fit.
+    """Return the dtype of the tree's indices: int32, or int64 if any does not fit.
 
     Subscripts are always computed in 64 bits.
 
@@ -493,7 +494,7 @@ def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
 
 
 def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
-    """The last axis split in two; padded with zeros, in a copy, if necessary."""
+    """Split the last axis in two, in a copy padded with zeros if necessary."""
     if not (form.lane and has_lane):
         return array
     *others, extent = array.shape

@@ -24,14 +24,17 @@ def einsum_by_numpy(
     is_blas: bool = False,
     out: Any = None,
 ) -> Any:
-    """An einsum of all operands at once, as an array, even of rank 0.
+    """Evaluate an einsum of all operands at once, as an array, even of rank 0.
 
     The result is in C order, unless it is a view of a single operand, or ``out``.
     As in ``numpy.einsum`` without a path, there is no warning of overflow.
 
     Args:
+        inputs: indices of each operand.
+        output: indices of the result.
+        arrays: the operands.
         is_blas: whether numpy may call BLAS for products of matrices, which takes some
-            microseconds to find out.
+            microseconds to decide.
         out: an array for the result of more than one operand.
 
     >>> einsum_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
@@ -59,7 +62,7 @@ def einsum_by_numpy(
 def _without_ones(
     inputs: Sequence[IndexList], output: IndexList, arrays: Arrays
 ) -> Any:
-    """The einsum of arrays without their axes of extent 1, which numpy has to name."""
+    """Evaluate an einsum without axes of extent 1, to need fewer letters."""
     terms, squeezed = [], []
     for term, array in zip(inputs, arrays, strict=True):
         terms.append(tuple(i for i, n in zip(term, array.shape, strict=True) if n != 1))
@@ -71,7 +74,7 @@ def _without_ones(
 
 
 def _as_array(value: Any, arrays: Arrays) -> Any:
-    """A number that numpy gave in place of an array of rank 0."""
+    """Convert a number that numpy returned in place of an array of rank 0."""
     result = np.empty((), np.result_type(*(array.dtype for array in arrays)))
     result[()] = value
     return result

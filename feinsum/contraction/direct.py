@@ -10,10 +10,12 @@ import feinsum.threads  # noqa: F401  (the extension asks it; so no later call l
 def _leave_to_python(
     subscripts: Any, operands: tuple[Any, ...], is_chosen: bool = False, /
 ) -> Any:
-    """The result of an einsum; NotImplemented where Python has to find it.
+    """Return NotImplemented, which leaves an einsum to Python.
 
     Args:
-        is_chosen: whether it is not asked again if a kernel may be faster.
+        subscripts: as for :func:`feinsum.einsum`.
+        operands: as for :func:`feinsum.einsum`.
+        is_chosen: whether Python has decided that the extension computes it.
     """
     return NotImplemented
 

@@ -49,9 +49,10 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
 
     Args:
         indices: of :func:`encode_indices`.
-        first, second, out: aligned arrays of one of :data:`DTYPES`, the same for all,
-            with any strides that are multiples of an entry. Axes of extent 1 are
-            broadcast.
+        first: first operand: an aligned array of one of :data:`DTYPES`, with any
+            strides that are multiples of an entry. Axes of extent 1 are broadcast.
+        second: second operand, of the same dtype, likewise.
+        out: the result, of the same dtype, likewise.
 
     Raises:
         TypeError: for other dtypes, and strides that are no multiples.
@@ -67,14 +68,14 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
            [3., 4., 5.]])
     """
     n_bytes = first.nbytes + second.nbytes + out.nbytes
-    # the kernel decides how many it needs; asking how many there are takes 2 µs
+    # the kernel decides how many it needs; to query how many there are takes 2 µs
     threads = 1 if n_bytes < SHORT_BYTES else n_threads()
     contract(indices, first, second, out, threads)
 
 
 @lru_cache(4096)
 def encode_indices(first: IndexList, second: IndexList, output: IndexList) -> bytes:
-    """The axes that each index has in three arrays, as bits of three integers.
+    """Encode the axes that each index has in three arrays, as bits of three integers.
 
     >>> len(encode_indices("ij", "jk", "ik"))
     72

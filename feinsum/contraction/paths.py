@@ -60,9 +60,9 @@ def find_path(
     method: PathMethod = "auto",
     max_entries: int | None = None,
 ) -> Path:
-    """An order in which to multiply operands.
+    """Find an order in which to multiply operands.
 
-    What takes long is done for few operands only, whatever the method: for more, the
+    Slow searches are run for few operands only, whatever the method: for more, the
     search is greedy.
 
     Args:
@@ -109,7 +109,7 @@ def _largest(
     sizes: Mapping[int, int],
     path: Path,
 ) -> int:
-    """Entries of the largest product ahead of the result."""
+    """Count the entries of the largest intermediate product."""
     products = path_outputs(inputs, output, path)[:-1]
     return max((prod(sizes[i] for i in term) for term in products), default=0)
 
@@ -117,7 +117,7 @@ def _largest(
 def path_outputs(
     inputs: Sequence[Iterable[Any]], output: Iterable[Any], path: Path
 ) -> list[frozenset[Any]]:
-    """The indices of the product of every step; the last one is the result.
+    """Return the indices of the product of every step; the last one is the result.
 
     >>> [*map(sorted, path_outputs(["ij", "jk", "kl"], "il", ((1, 2), (0, 1))))]
     [['j', 'l'], ['i', 'l']]
@@ -137,7 +137,7 @@ def _search(method: PathMethod, n_operands: int) -> Search:
 
 
 def _typed(search: Search) -> Search:
-    """The library has no types."""
+    """Return a search with its type; the library has none."""
     return search
 
 
@@ -146,7 +146,7 @@ def _as_path(steps: Iterable[Iterable[int]]) -> Path:
 
 
 def contract_greedily(*args: Any) -> Any:
-    """The result of an einsum of more indices than numpy numbers.
+    """Evaluate an einsum of more indices than numpy can number.
 
     Args:
         args: operands and the numbers of their indices in turn, and those of the
@@ -161,9 +161,9 @@ def path_within(
     extents: Mapping[str, int],
     most_entries: int,
 ) -> Path:
-    """An order in which all products ahead of the result together find room.
+    """Find an order whose intermediates together stay within a limit.
 
-    A step may take more than two operands then, and the last one all that are left.
+    A step may then take more than two operands, and the last one all that are left.
 
     >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
     >>> path_within(["ij", "jk", "kl"], "il", extents, most_entries=3)
@@ -184,7 +184,7 @@ def entries_between(
     extents: Mapping[str, int],
     path: Path,
 ) -> int:
-    """Entries of all intermediate products.
+    """Count the entries of all intermediate products.
 
     >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
     >>> entries_between(["ij", "jk", "kl"], "il", extents, ((1, 2), (0, 1)))
@@ -222,7 +222,7 @@ def check_path(path: Path, n_operands: int) -> None:
 
 
 def is_path_name(name: str) -> bool:
-    """Whether opt_einsum has a search of that name.
+    """Return whether opt_einsum has a search of that name.
 
     >>> is_path_name("random-greedy"), is_path_name("fastest")
     (True, False)
@@ -235,7 +235,7 @@ def is_path_name(name: str) -> bool:
 
 
 def index_letter(number: int) -> str:
-    """The letter that opt_einsum has for the index of a number.
+    """Return the letter by which opt_einsum denotes an index.
 
     >>> index_letter(0), index_letter(27)
     ('a', 'B')
@@ -244,10 +244,11 @@ def index_letter(number: int) -> str:
 
 
 def search_path(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """The path, and what opt_einsum says of it.
+    """Search a path with opt_einsum, and return it with its report.
 
     Args:
-        arguments, options: as for ``opt_einsum.contract_path``.
+        arguments: as for ``opt_einsum.contract_path``.
+        options: as for ``opt_einsum.contract_path``.
 
     >>> search_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
     [(1, 2), (0, 1)]
@@ -263,7 +264,7 @@ Order: TypeAlias = tuple[tuple[Operands, Operands], ...]
 
 
 def postorders(n_operands: int) -> Iterator[Order]:
-    """Every order that is a depth-first postorder of a binary tree of the operands.
+    """Yield every depth-first postorder of a binary tree of the operands.
 
     >>> [path_of(order, 3) for order in postorders(3)]
     [((1, 2), (0, 1)), ((0, 1), (0, 1)), ((0, 2), (0, 1))]
@@ -296,7 +297,7 @@ def postorders(n_operands: int) -> Iterator[Order]:
 def path_of(
     order: Iterable[tuple[Iterable[int], Iterable[int]]], n_operands: int
 ) -> Path:
-    """The order as positions among what is left; each product goes to the end."""
+    """Return an order as positions among what is left; each product goes to the end."""
     left = [frozenset({k}) for k in range(n_operands)]
     path = []
     for factors in order:
@@ -308,7 +309,7 @@ def path_of(
 
 
 def order_of(path: Path, n_operands: int) -> Order:
-    """The factors of every step of a path of pairs.
+    """Return the factors of every step of a path of pairs.
 
     >>> [[sorted(f) for f in pair] for pair in order_of(((1, 2), (0, 1)), 3)]
     [[[1], [2]], [[0], [1, 2]]]
@@ -343,7 +344,7 @@ def contraction_steps(
     output: IndexList,
     extents: tuple[tuple[str, int], ...],
 ) -> tuple[CountedStep, ...]:
-    """The steps that evaluate one row with the fewest operations.
+    """Return the steps that evaluate one row with the fewest operations.
 
     Args:
         inputs: index names of each operand.
@@ -366,7 +367,7 @@ def pairwise_path(
     output: IndexList,
     extents: tuple[tuple[str, int], ...],
 ) -> Path:
-    """The same order as positions in a list: each product goes to its end.
+    """Return the same order as positions in a list; each product goes to its end.
 
     >>> extents = (("x", 3), ("r", 3), ("e", 8), ("i", 20), ("j", 20))
     >>> pairwise_path((tuple("xre"), tuple("rij"), tuple("ej")), tuple("xei"), extents)
@@ -391,7 +392,7 @@ class _Costs:
     extent: Mapping[str, int]
 
     def indices(self, subset: Subset) -> frozenset[str]:
-        """Indices of the product of a subset, after all sums that can be done."""
+        """Return the indices of a subset's product, after all sums that can be done."""
         inside = frozenset(i for p in subset for i in self.inputs[p])
         others = set(range(len(self.inputs))) - set(subset)
         return inside & {*self.output, *(i for p in others for i in self.inputs[p])}
@@ -400,12 +401,12 @@ class _Costs:
         return prod(self.extent[index] for index in indices)
 
     def of_sum(self, position: int) -> int:
-        """Additions of summing an operand over its private indices."""
+        """Count the additions of summing an operand over its private indices."""
         before = self.size(set(self.inputs[position]))
         return max(before - self.size(self.indices((position,))), 0)
 
     def of_step(self, left: Subset, right: Subset) -> int:
-        """Operations of multiplying two intermediate results and summing."""
+        """Count the operations of multiplying two intermediate results and summing."""
         # one multiplication for each point, and an addition where something is summed
         together = self.indices(left) | self.indices(right)
         n_products = self.size(together)
@@ -419,7 +420,7 @@ def join(left: Subset, right: Subset) -> Subset:
 
 
 def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
-    """The pairwise order of lowest cost, by dynamic programming over subsets.
+    """Find the pairwise order of lowest cost, by dynamic programming over subsets.
 
     Complexity: 3**n for n operands.
     """
@@ -447,7 +448,7 @@ def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
 
 
 def _greedy_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
-    """The greedy order of :func:`find_path`."""
+    """Return the greedy order of :func:`find_path`."""
     subsets: list[Subset] = [(p,) for p in range(len(costs.inputs))]
     terms = [costs.indices(subset) for subset in subsets]
     path = find_path(terms, costs.output, costs.extent, method="greedy")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FEW = 32
 """Products for each entry of the batch, without a sum, that numpy computes as fast."""
 SHORT = 20_000
-"""Multiplications that ``numpy.einsum`` does before it would know how to call BLAS."""
+"""Multiplications that ``numpy.einsum`` does in the time of preparing a BLAS call."""
 
 Arrays = Sequence[Any]
 
@@ -70,10 +70,13 @@ def find_steps(
     is_pairwise: bool = True,
     has_sums_first: bool = True,
 ) -> tuple[Step, ...]:
-    """The steps of an einsum along a path; the result of step ``k`` has number
-    ``len(inputs) + k``.
+    """Return the steps of an einsum along a path.
+
+    The result of step ``k`` has number ``len(inputs) + k``.
 
     Args:
+        inputs: indices of each operand.
+        output: indices of the result.
         path: positions among the arrays left, as of opt_einsum; by default from left to
             right.
         is_pairwise: whether a step of three arrays and more multiplies them in this
@@ -117,7 +120,7 @@ def find_steps(
         else:
             product = add(arrays)
         left.append(product)
-    # the last result lies as the caller wants it
+    # the last result has the layout that the caller needs
     last = steps.pop() if steps else Step((0,), (left[0][1],), result)
     return (*steps, Step(last.operands, last.inputs, result))
 
@@ -139,7 +142,7 @@ class ProductIndices(NamedTuple):
 def classify_indices(
     left: Iterable[str], right: Iterable[str], output: Iterable[str]
 ) -> ProductIndices:
-    """Which indices a product of two operands has in the result, or sums over.
+    """Classify the indices of a product of two operands: batch, rows, columns, summed.
 
     >>> [*map(sorted, classify_indices("bik", "bkj", "bij"))]
     [['b'], ['i'], ['j'], ['k']]
@@ -150,7 +153,7 @@ def classify_indices(
 
 
 def _in_order(indices: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
-    """The batch first, then the rows, then the columns: as a product of matrices."""
+    """Order indices as in a product of matrices: batch, rows, columns."""
     first, second = (*terms, ())[:2]
     *kinds, _ = classify_indices(first, second, indices)
     return tuple(index for kind in kinds for index in indices if index in kind)
@@ -176,7 +179,7 @@ class PlannedStep(NamedTuple):
 
 
 def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]:
-    """What computes each step for arrays with these shapes, dtypes and strides."""
+    """Choose what computes each step for these shapes, dtypes and strides."""
     values = [(a.shape, a.dtype, _is_readable(a)) for a in arrays]
     plan = []
     for step in steps:
@@ -196,7 +199,7 @@ def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]
 
 
 def run_steps(steps: Sequence[Step], arrays: Arrays) -> Any:
-    """The result for arrays of one dtype; axes of extent 1 are broadcast.
+    """Evaluate steps for arrays of one dtype; axes of extent 1 are broadcast.
 
     Returns:
         A new array in C order; for a single array without a sum, a view of it.
@@ -205,7 +208,7 @@ def run_steps(steps: Sequence[Step], arrays: Arrays) -> Any:
 
 
 def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
-    """The same with a plan for arrays that lie as these do."""
+    """Run a plan made for arrays with these shapes, dtypes and strides."""
     values: list[Any] = [*arrays]
     for operands, indices, shape, dtype, threads, step in plan:
         if indices is None:
@@ -226,7 +229,7 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
 def _is_for_kernel(
     step: Step, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any], bool]]
 ) -> bool:
-    """Whether the kernel takes the arrays, and is not slower than numpy.
+    """Return whether the kernel takes the arrays, and is not slower than numpy.
 
     Where all arrays have nearly all indices, numpy's loops are as fast.
     """
@@ -242,7 +245,7 @@ def _is_for_kernel(
 
 
 def _n_entries(term: IndexList, shape: tuple[int, ...], *, without: IndexList) -> int:
-    """The number of rows, or of columns: along indices that the other does not have."""
+    """Count the rows, or the columns: along indices that the other operand lacks."""
     return prod(n for i, n in zip(term, shape, strict=True) if i not in without)
 
 
@@ -265,7 +268,7 @@ def _shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def _by_numpy(
     step: Step, operands: Arrays, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Any:
-    """By BLAS, where numpy calls it and it is worth finding out how."""
+    """Evaluate a step with numpy, by BLAS where that is worth the time to set it up."""
     if len(operands) == 1:
         return einsum_by_numpy(step.inputs, step.output, operands)
     out = None

@@ -57,7 +57,13 @@ def assemble(
     """Build a checked plan; operands start where they are first needed.
 
     Args:
+        einsum: the computation.
+        sizes: values of the size parameters.
+        processes: number of processes.
+        path: the contraction order, whose steps are the groups.
+        schedules: the schedule of each group.
         starts: other initial distributions, by operand.
+        name: name of the plan.
         nonzeros: entries of a sparse operand.
 
     Raises:
@@ -188,7 +194,9 @@ def arrange_axes(
     unit. Plans whose groups have different machines keep the order of their axes.
 
     Args:
-        others: plans whose axes are in order.
+        plans: plans whose machine axes are tried in all orders.
+        levels: the units of the hardware and the costs of their links.
+        others: plans whose machine axes keep their order.
     """
 
     def cost(plan: Plan) -> tuple[float, ...]:
@@ -217,6 +225,8 @@ def _permute_axes(
     """Return a schedule on the same machine with its axes in another order.
 
     Args:
+        group: the group of the schedule.
+        schedule: its schedule.
         order: the old numbers of the axes, in their new order.
     """
     machine = Machine(tuple(schedule.machine.sizes[k] for k in order))

@@ -340,7 +340,9 @@ def _drop_empty(overlap: Overlap, rows: Ints, ranges: Ranges) -> Overlap:
     """Return parts of some boxes without empty ones.
 
     Args:
+        overlap: pairs of boxes.
         rows: the box of which each range is a part.
+        ranges: start, end and step of each part.
     """
     first, end, steps = ranges
     is_filled = (first < end).all(axis=1)
@@ -366,6 +368,8 @@ def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Over
     """Intersect the boxes of every source and every target.
 
     Args:
+        sources: a box for each source rank.
+        targets: a box for each target rank.
         labels: a natural number for each rank; sources serve targets with the same one.
             By default all serve all.
 
@@ -394,7 +398,9 @@ def _match_sides(sides: Sequence[_Side], of: Ints, at: Ints) -> tuple[Ints, Ints
     target has a list of groups that it meets so far.
 
     Args:
-        of, at: sources and targets.
+        sides: the pairs of ranges that meet, for each axis.
+        of: ranks that are sources.
+        at: ranks that are targets.
     """
     group, met_group = np.zeros_like(of), np.zeros_like(at)
     for pairs, of_target, of_source in sides:

@@ -62,6 +62,7 @@ def ties(plan: Plan, max_elements: float = inf) -> tuple[Plan, ...]:
     """Return other plans that move as few elements, with work as even.
 
     Args:
+        plan: the plan to compare with.
         max_elements: limit on the elements that a process holds.
     """
     moved = plan.outline().moved
@@ -74,6 +75,8 @@ def priced(plan: Plan, levels: Levels, max_elements: float = inf) -> tuple[Plan,
     """Return other plans with low costs on these levels, with work as even.
 
     Args:
+        plan: the plan to compare with.
+        levels: the units of the hardware and the costs of their links.
         max_elements: limit on the elements that a process holds.
     """
     if plan.density:
@@ -105,6 +108,7 @@ def price(
     """Estimate the seconds of a process with the maximum of every count.
 
     Args:
+        plan: the plan to price.
         links: between any two processes, or of levels.
         leaf_s: returns the measured or predicted seconds of one call of a leaf.
     """
@@ -184,6 +188,7 @@ def fastest_measured(plans: Sequence[Plan], seconds: Mapping[Hashable, float]) -
     A timing alone, without one of the first plan to compare with, decides nothing.
 
     Args:
+        plans: plans, the default one first.
         seconds: measured times by :func:`identity`.
     """
     timed = [plan for plan in plans if identity(plan) in seconds]

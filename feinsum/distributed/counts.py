@@ -85,8 +85,9 @@ class Estimate(NamedTuple):
     counts: Counts
 
     def is_better_than(self, other: Estimate) -> bool:
-        """Whether the slowest process takes clearly less time, or as much and less
-        moves.
+        """Return whether the slowest process takes clearly less time.
+
+        If both take as long, the one that moves less is better.
         """
         if self.seconds > TIE * other.seconds or other.seconds > TIE * self.seconds:
             return self.seconds < other.seconds
@@ -179,6 +180,7 @@ def stored_elements(boxes: Boxes, density: Fraction | None) -> list[int]:
     they were spread evenly.
 
     Args:
+        boxes: a box for each rank.
         density: the share of entries that are stored; None if all are.
     """
     sizes = boxes.sizes()
@@ -198,6 +200,7 @@ def tally(
     """Count what the events of a plan do, without making the steps.
 
     Args:
+        events: the events of the plan, in order.
         resident: elements of operands that each rank holds all the time.
         density: the share of entries that sparse tensors store.
         has_requests: also count requests, which takes the longest.
@@ -431,7 +434,11 @@ def report_of(
     """Return the report of what all ranks did.
 
     Args:
+        plan: the plan that ran.
+        engine: name of the engine.
         traffic: one for each rank.
+        wall_s: duration of the run in seconds.
+        lost_workers: number of workers that were lost during the run.
     """
     names = [group.output.tensor for group in plan.groups]
     received: Counter[str] = Counter()

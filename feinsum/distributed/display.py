@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from feinsum.distributed.program_plan import ProgramPlan
 
 MAX_DRAWN = 64
-"""Processes of a plan whose blocks can be told apart in a picture."""
+"""Processes of a plan whose blocks can be distinguished in a picture."""
 
 
 # ---- text
@@ -53,6 +53,7 @@ def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
     """Return groups, their machines and partitions, and what moves.
 
     Args:
+        plan: the plan to describe.
         statements: those of a program. The plan has their indices with the name of the
             result before them, which is left out.
     """
@@ -252,6 +253,7 @@ def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[StepRow, ...]:
     distribution are drawn part by part; their index has a ``%``.
 
     Args:
+        plan: the plan to draw.
         n_groups: rows of the first groups alone; of all, if it is not given.
     """
     groups = zip(plan.groups, plan.schedules, strict=True)

@@ -180,6 +180,8 @@ def insert_bars(
 
     Args:
         words: one for each axis of the machine.
+        bounds: positions before which a bar is inserted.
+        bar: the bar.
 
     >>> insert_bars(["x", "y", "z"], (1,))
     ['x', '|', 'y', 'z']
@@ -427,6 +429,9 @@ def distribution_violations(
 
     Args:
         tensor: what messages call it.
+        distribution: the distribution to check.
+        n_axes: number of axes of the tensor.
+        n_processes: number of processes.
     """
     machine = distribution.machine
     # first the machine: later rules count its axes

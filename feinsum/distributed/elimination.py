@@ -90,8 +90,10 @@ def bounded_least_sum(
     until nothing improves.
 
     Args:
+        tables: the tables to sum.
         blocks: variables that belong together; the value of the first one leaves at
             least one for each of the others.
+        max_entries: maximum number of entries of a table.
 
     >>> ring = [Table((a, b), np.array([[1.0, 0.0], [0.0, 2.0]]))
     ...         for a, b in ("ab", "bc", "cd", "da")]
@@ -145,7 +147,9 @@ def _eliminate_all(
     The tables that contain a variable are combined into one without it.
 
     Args:
+        tables: the tables to sum.
         fixable: variables that get a value where elimination needs larger tables.
+        max_entries: maximum number of entries of a table.
     """
     containing = {
         name: [table for table in tables if name in table.variables]
@@ -222,6 +226,7 @@ def _elimination_work(name: str, parts: Sequence[Table]) -> int:
     """Return the number of sums that it takes to eliminate a variable.
 
     Args:
+        name: the variable.
         parts: the tables that contain it.
     """
     sizes: dict[str, int] = {}
@@ -262,13 +267,15 @@ def _eliminate_sparse(sparse: Table, rest: Table, name: str) -> Table:
     """Return the minimum over a variable, from what is finite in one of two tables.
 
     Args:
-        rest: with this variable last.
+        sparse: the table with few finite entries.
+        rest: the other table, with this variable last.
+        name: the variable to eliminate.
     """
     other_variables = tuple(v for v in sparse.variables if v != name)
     costs = np.moveaxis(sparse.costs, sparse.variables.index(name), -1)
     rows = costs.reshape(-1, costs.shape[-1])
     row, value = np.nonzero(np.isfinite(rows))
-    # only rows with a finite value: np.minimum.reduceat knows no empty segment
+    # only rows with a finite value: np.minimum.reduceat allows no empty segment
     finite_rows, begins = np.unique(row, return_index=True)
     shape = rest.costs.shape[:-1]
     minimum = np.full((*shape, len(rows)), inf)

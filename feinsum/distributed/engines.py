@@ -121,6 +121,7 @@ def prepare(
     """Prepare a plan to run on any number of inputs.
 
     Args:
+        plan: the plan to run.
         engine: one of :data:`ENGINES`.
         on: an mpi4py communicator for ``mpi``, a Dask client for ``dask``.
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`,

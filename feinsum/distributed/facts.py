@@ -118,8 +118,12 @@ def fact_of(
     """Return the fact of a run of a plan; with seconds only if they are meaningful.
 
     Args:
+        plan: the plan that ran.
+        fleet: the hosts and ranks on which it ran.
         counted: elements that the engine counted.
+        verification: how blocks of the result were verified.
         samples_s: seconds of each timed run.
+        recorded_by: who recorded the fact.
     """
     return PlanRecord(
         key_of(plan),

@@ -65,6 +65,8 @@ def create_arrays(
     A path that ends in ``.npy`` is the file of a single array.
 
     Args:
+        path: a folder or a package of arrays, or the file of a single array.
+        shapes: shape of each array, by name.
         dtype: dtype of all arrays, or of each by name.
     """
     if path.suffix != ".npy":

@@ -74,6 +74,7 @@ def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
     """Schedule a group on its own grid, ranks in row-major order; sums on one rank.
 
     Args:
+        group: the group to schedule.
         grid: the number of parts of each index, in order of first use.
     """
     # axes of one process would only lengthen the text of the machine
@@ -362,6 +363,8 @@ def cost_tables(
     """Return EinDecomp's costs for all choices of grids, for :func:`least_sum`.
 
     Args:
+        groups: the groups, in order.
+        extents: extent of each index.
         grids: for each result the grids of its group, whose variable has its name; the
             columns are parts of the indices in the order of :func:`by_first_use`.
         producers: for each result those of the others whose repartitions count; by
@@ -386,7 +389,10 @@ def statement_costs(
     """Return join and aggregation of a group for each of several grids.
 
     Args:
+        group: the group.
         indices: what the columns of ``grids`` are parts of.
+        grids: number of parts of each index, shape (n_grids, n_indices).
+        extents: extent of each index.
     """
     lengths = np.array([extents[i] for i in indices], float) / grids
 

@@ -79,6 +79,7 @@ class Levels:
         """Parse the numbers of ranks in units of each level, outermost first.
 
         Args:
+            text: numbers separated by commas, such as ``8,2``.
             name: what the error calls the text.
 
         Raises:
@@ -121,6 +122,7 @@ def between_hosts(plan: Plan, ranks_per_host: int) -> int:
     """Count the moved elements that pass between hosts.
 
     Args:
+        plan: the plan.
         ranks_per_host: number of consecutive ranks on each host; the last one may have
             fewer.
 
@@ -140,7 +142,8 @@ def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
     """Count the moved elements by the outermost level that they pass between.
 
     Args:
-        units: as of :class:`Levels`.
+        plan: the plan.
+        units: as for :class:`Levels`.
 
     Returns:
         For each of the units the elements that pass between two of them and stay in a

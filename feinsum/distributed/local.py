@@ -65,9 +65,10 @@ def free_bytes() -> int:
 
 
 def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
-    """Refuse a run before anything is allocated.
+    """Raise unless a run fits into memory, before anything is allocated.
 
     Args:
+        plan: the plan to run.
         available: bytes available to all ranks together.
         n_ranks: number of ranks that share them.
 
@@ -138,7 +139,7 @@ class Semantics(Protocol):
         """Return the dtype of an operand or a result."""
 
     def is_sparse(self, tensor: str) -> bool:
-        """Whether only some entries of a tensor are stored."""
+        """Return whether only some entries of a tensor are stored."""
 
     def leaf(self, step: Leaf, blocks: Sequence[Any]) -> Any:
         """Compute the result of a statement for blocks of its operands."""
@@ -281,6 +282,7 @@ def run_here(
     """Compute the whole result by running the steps of all ranks in this process.
 
     Args:
+        plan: the plan to run.
         operands: whole arrays by name.
         leaf: function that computes a block; by default numpy.
         meaning: computes statements that are not einsums.
@@ -342,7 +344,10 @@ def assemble_result(
     """Return the whole of an output.
 
     Args:
+        plan: the plan that ran.
+        output: name of the output.
         part_of: returns what a rank has, its box of the output.
+        dtype: dtype of the output.
     """
     boxes = ((rank, plan.result_box(rank, output)) for rank in range(plan.processes))
     parts = ((box, part_of(rank, box)) for rank, box in boxes if box is not None)

@@ -85,8 +85,12 @@ def group_maps(
     """Return the maps of a tier; None if there are none.
 
     Args:
+        group: the group to map.
+        extents: extent of each index.
+        machine: the machine whose axes partition indices.
         skipped: inputs that are not counted, because they were used before.
         max_elements: limit on the elements that a process holds.
+        tier: which maps to consider.
         max_excess: limit on the work of a process over the average, for the first tier.
         of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
         density: see :func:`feinsum.distributed.search.best_schedules`.
@@ -137,12 +141,14 @@ def group_maps(
 def _min_resident(
     group: Group, blocks: NDArray[np.float64], density: Mapping[str, Fraction]
 ) -> NDArray[np.float64]:
-    """Return elements of the blocks of a group, with the best sequential loop.
+    """Return the elements of a group's blocks, with the best sequential loop.
 
     A loop over single values of an index leaves blocks of one value of it.
 
     Args:
+        group: the group.
         blocks: length of the block of each index, shape (n_maps, n_indices).
+        density: the share of entries that sparse tensors store.
     """
     indices = group.indices
 
@@ -193,8 +199,10 @@ class Overlaps:
         """Count elements that ranks need but do not have, for all combinations.
 
         Args:
+            shape: shape of the tensor.
             present: the choices for each of some distributions of one tensor; a rank
                 has what any of them gives it.
+            needs: the choices for the distribution that is needed.
 
         Returns:
             An axis for each of ``present``, and one for ``needs``.

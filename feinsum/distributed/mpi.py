@@ -112,6 +112,7 @@ def run_on_ranks(
     later aborts all of them, with one message.
 
     Args:
+        plan: the plan to run, the same on all ranks.
         blocks: for each operand, the block of this rank given by
             :meth:`Plan.start_box`, with that shape and dtype, or a function that
             returns it for the box; None or missing if the rank has none.
@@ -281,7 +282,7 @@ class _Interpreter:
         self.begun: set[int] = set()
 
     def _is_usable(self, collective: Collective) -> bool:
-        """Whether MPI can do it: its reductions are sums of its own numbers."""
+        """Return whether MPI can do it: its reductions are sums of its own numbers."""
         if not collective.is_reduction:
             return True
         is_sum = isinstance(self.buffers.semantics, Products)
@@ -454,6 +455,7 @@ def scatter(
     """Return the blocks of this rank, scattered from whole operands on rank 0.
 
     Args:
+        plan: the plan to run.
         operands: arrays by name on rank 0; ignored on other ranks.
         comm: an mpi4py communicator.
         read: from the given arrays to the operands of the plan, on rank 0.
@@ -488,7 +490,7 @@ def scatter(
 
 
 def _send_part(comm: Any, part: Stored, to: int) -> None:
-    """Send an array as it is; of a sparse one, nobody else knows how many entries."""
+    """Send an array as it is; a sparse one by pickle, which includes its size."""
     if isinstance(part, np.ndarray):
         comm.Send(np.ascontiguousarray(part), to, SCATTER_TAG)
     else:
@@ -510,7 +512,9 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
     """Return the whole result on rank 0, None on all other ranks.
 
     Args:
+        plan: the plan that ran.
         parts: the result of :func:`run_on_ranks` on this rank.
+        comm: an mpi4py communicator.
         meaning: computes statements that are not einsums.
 
     Returns:

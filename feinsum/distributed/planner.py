@@ -236,6 +236,9 @@ def best_plans(
     and those with a grid of its own for every group.
 
     Args:
+        einsum: the computation.
+        sizes: values of the size parameters.
+        processes: number of processes.
         most: limit on the number of plans.
 
     Raises:
@@ -325,6 +328,7 @@ def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan |
     """Return a plan with the schedules of a search; None if there is nothing.
 
     Args:
+        bare: a plan, whose schedules are replaced.
         processes: how many take part; all by default.
         limits: see :func:`feinsum.distributed.search.best_schedules`.
     """
@@ -353,6 +357,8 @@ def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
     partition one index only.
 
     Args:
+        plan: the plan to compare with.
+        rates: seconds of a multiply-add, a message and an element.
         max_elements: limit on the elements that a process holds.
     """
     candidates = _Candidates(plan, rates, max_elements)
@@ -475,6 +481,7 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
     Leaving more than a third idle would take half as long again.
 
     Args:
+        n: number of processes that are available.
         is_even: whether all have equal work; then only numbers with smaller prime
             factors do better.
 

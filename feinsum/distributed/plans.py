@@ -79,6 +79,8 @@ def read_document(cls: type[T], text: str | bytes, kind: str) -> T:
     """Read a document of a plan, unchecked.
 
     Args:
+        cls: the class of the document.
+        text: the document as JSON.
         kind: what messages call it.
 
     Raises:
@@ -225,7 +227,7 @@ class Plan:
         return dict.fromkeys(names, share)
 
     def is_sparse(self, tensor: str) -> bool:
-        """Whether only some entries of a tensor are stored."""
+        """Return whether only some entries of a tensor are stored."""
         return tensor in self.density
 
     def shape(self, tensor: str) -> tuple[int, ...]:
@@ -246,6 +248,7 @@ class Plan:
         """Return the box of a result that a rank gets, or None.
 
         Args:
+            rank: number of the rank.
             output: one of :attr:`outputs`, if there are several.
         """
         name = self.outputs[-1] if output is None else output
@@ -395,12 +398,15 @@ class Plan:
         """Compute this rank's part; see :func:`feinsum.distributed.mpi.run_on_ranks`.
 
         Args:
+            blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
+            comm: see :func:`feinsum.distributed.mpi.run_on_ranks`.
+            leaf: see :func:`feinsum.distributed.mpi.run_on_ranks`.
             record: a database, in which the traffic and the run times are recorded; see
                 :func:`feinsum.distributed.recorded.record_on_ranks`. The plan then runs
                 several times.
 
         Raises:
-            PlanError: with the rule ``leaf``, if a fact of another leaf is wanted.
+            PlanError: with the rule ``leaf``, if a fact of another leaf is requested.
         """
         if record is not None:
             if leaf is not None:

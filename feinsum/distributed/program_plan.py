@@ -149,6 +149,9 @@ class ProgramPlan:
         """Compute this rank's parts; see :func:`feinsum.distributed.mpi.run_on_ranks`.
 
         Args:
+            blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
+            comm: see :func:`feinsum.distributed.mpi.run_on_ranks`.
+            traffic: see :func:`feinsum.distributed.mpi.run_on_ranks`.
             record: a database, as in :meth:`feinsum.distributed.Plan.run`.
         """
         parts: Mapping[str, Array | None]
@@ -195,6 +198,8 @@ def plan_program(
     """Plan a program for a number of processes, so that the slowest finishes first.
 
     Args:
+        program: the program to plan.
+        processes: number of processes.
         sizes: values of the size parameters.
         memory: memory limit per process; see :func:`feinsum.plan`.
         rates: seconds of a multiply-add, a message and an element.

@@ -89,9 +89,11 @@ def record_run(
     including Dask's overhead. On MPI ranks, call :func:`record_on_ranks`.
 
     Args:
+        plan: the plan to run.
         arrays: arrays by name.
         store: store for the fact.
-        engine, on: see :func:`feinsum.distributed.prepare`.
+        engine: see :func:`feinsum.distributed.prepare`.
+        on: see :func:`feinsum.distributed.prepare`.
         runs: number of timed runs.
 
     Raises:
@@ -160,8 +162,11 @@ def record_on_ranks(
     depends on, which comes from the ranks that hold it.
 
     Args:
+        plan: the plan to run, the same on all ranks.
         blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
+        comm: see :func:`feinsum.distributed.mpi.run_on_ranks`.
         record: the database; only rank 0's matters.
+        runs: number of timed runs.
 
     Returns:
         The result of :func:`feinsum.distributed.mpi.run_on_ranks`, and the fact.

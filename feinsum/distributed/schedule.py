@@ -120,7 +120,7 @@ class GroupSchedule:
         return tuple(k for k, i in enumerate(self.axes) if i in group.summed)
 
     def reduction(self, group: Group) -> str:
-        """How partial sums are reduced: ``scatter``, ``owner``, ``mixed``, ``none``."""
+        """Name the reduction of sums: ``scatter``, ``owner``, ``mixed`` or ``none``."""
         summed = set(self.summed_axes(group))
         if not summed:
             return "none"
@@ -262,6 +262,8 @@ def _leaf_work(plan: Plan, group: Group, lengths: Mapping[str, int]) -> LeafWork
     """Return the workload of a block of a group.
 
     Args:
+        plan: the plan of the group.
+        group: the group.
         lengths: extent of every index in the block.
     """
     has_pattern = plan.is_sparse(group.output.tensor)

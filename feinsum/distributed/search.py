@@ -108,6 +108,9 @@ def best_schedules(
     """Return the schedules that move the fewest elements, over all machines.
 
     Args:
+        groups: the groups, in order.
+        extents: extent of each index.
+        n_processes: number of processes.
         max_elements: limit on the elements that a process holds in a group, as far as
             this follows from one group alone.
         max_excess: work of a process in a group over the average that still counts as
@@ -200,6 +203,9 @@ def best_of_machines(
     """Return the result of a quick search for every machine, best first.
 
     Args:
+        groups: the groups, in order.
+        extents: extent of each index.
+        n_processes: number of processes.
         levels: if given, axes are also in all other orders, and elements have the costs
             of their links: exactly within groups, and between groups once those of an
             average and once those of the cheapest link.

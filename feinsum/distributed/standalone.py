@@ -139,7 +139,7 @@ def run_steps(steps: Any, folder: Any, comm: Any) -> None:
     sending = []
 
     def view(name: str, sides: Any) -> Any:
-        """The part of a buffer in a box, as far as the buffer has it."""
+        """Return the part of a buffer that lies in a box."""
         array, around = buffers[name]
         index = [
             slice((start - first) // step, -(-(stop - first) // step), every // step)

@@ -232,7 +232,11 @@ def lower(
     Operands, and final results, are in buffers with their own names.
 
     Args:
+        groups: the groups, in order.
+        schedules: the schedule of each group.
         starts: initial distribution of each operand.
+        extents: extent of each index.
+        n_ranks: number of ranks.
         outputs: results to keep although groups read them.
         max_steps: of longer sequential loops, so many steps stand for all, in pairs of
             neighbors all over the loop.
@@ -373,7 +377,7 @@ class _Lowering:
         return Input(access.indices, boxes, (*buffers, (name, missing)))
 
     def _is_retained(self, number: int, k: int) -> bool:
-        """Whether what is fetched whole is used again."""
+        """Return whether what is fetched whole is used again."""
         group, loop = self.groups[number], self.schedules[number].loop
         access = group.inputs[k]
         if loop is not None and loop.index in access.indices:

@@ -61,7 +61,10 @@ def new_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
     """Return an array for a box; without any entries if it is sparse.
 
     Args:
-        fill: what every element is; None if it does not matter.
+        box: the box to store.
+        dtype: dtype of the elements.
+        fill: value of every element; None if it does not matter.
+        is_sparse: whether the array is sparse.
     """
     if is_sparse:
         columns = tuple(np.empty(0, np.int64) for _ in box)
@@ -102,7 +105,10 @@ def join_parts(
     """Return the whole of an array; of a sparse one as a tree.
 
     Args:
+        shape: shape of the whole array.
+        dtype: dtype of the elements.
         parts: boxes, with the part of each.
+        is_sparse: whether the parts are sparse.
     """
     if not is_sparse:
         whole = np.zeros(shape, dtype)

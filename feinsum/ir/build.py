@@ -85,7 +85,7 @@ def sparse_array(
 
 
 def einsum(subscripts: str, *operands: Operand) -> BatchedEinsum:
-    """One einsum, that is a batch of one row.
+    """Return one einsum, which is a batch of one row.
 
     Axes of extent 1 behind an ellipsis are broadcast, as in numpy.
 
@@ -136,7 +136,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
 
 
 def _no_operand(value: object) -> str:
-    """The message for a value that is no operand, with the call that takes arrays."""
+    """Return the message for a value that is no operand, with the call for arrays."""
     kind = f"of type {type(value).__name__}"
     shape = getattr(value, "shape", None)
     if not isinstance(shape, tuple):
@@ -149,11 +149,13 @@ def _no_operand(value: object) -> str:
 
 
 def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms, Rows]:
-    """Without axes of extent 1 whose index is longer elsewhere, as in numpy.
+    """Drop axes of extent 1 whose index is longer elsewhere, as numpy does.
 
     An operand without such an axis is the same array.
 
     Args:
+        inputs: indices of each operand.
+        table: operands of each row.
         axes: the indices behind an ellipsis; of others the extents must agree.
     """
     # in any row: an index that is long in one of them is an axis of the result

@@ -165,7 +165,7 @@ class BatchedEinsum:
 
     def _repr_svg_(self) -> str | None:
         """Return the induced graph, where matplotlib is installed."""
-        # only notebooks ask, and pictures are made in a room above this one
+        # only notebooks call this, and pictures are made in a layer above this one
         return cast("str | None", import_module("feinsum.drawing").svg_of(self))
 
 
@@ -210,19 +210,19 @@ Rule = Callable[["BatchedEinsum"], Iterator[str]]
 
 
 def has_rows(einsum: BatchedEinsum) -> Iterator[str]:
-    """A batch has at least one row."""
+    """Refuse a batch without rows."""
     if not einsum.rows:
         yield "the batch has no rows; give at least one row of operands"
 
 
 def has_operands(einsum: BatchedEinsum) -> Iterator[str]:
-    """An einsum has at least one operand."""
+    """Refuse an einsum without operands."""
     if not einsum.inputs:
         yield "the einsum has no operands; give at least one"
 
 
 def index_names(einsum: BatchedEinsum) -> Iterator[str]:
-    """The name of an index has no space and nothing of the notation."""
+    """Refuse index names that contain a space or characters of the notation."""
     names = dict.fromkeys([*einsum.output, *(i for t in einsum.inputs for i in t)])
     for name in names:
         if not is_index_name(name):
@@ -233,7 +233,7 @@ def index_names(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def row_length(einsum: BatchedEinsum) -> Iterator[str]:
-    """Every row has one operand per term of the subscripts."""
+    """Refuse a row that does not have one operand per term of the subscripts."""
     n = len(einsum.inputs)
     for k, row in enumerate(einsum.rows):
         if len(row) != n:
@@ -244,7 +244,7 @@ def row_length(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def rank(einsum: BatchedEinsum) -> Iterator[str]:
-    """A term has one index per axis of its operand."""
+    """Refuse a term that does not have one index per axis of its operand."""
     for p, term, operand in _accesses(einsum):
         if len(term) != len(operand.shape):
             text = " ".join(map(str, term)) or "(empty)"
@@ -260,7 +260,7 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def extents(einsum: BatchedEinsum) -> Iterator[str]:
-    """All axes that carry one index have one extent."""
+    """Refuse axes that carry the same index and differ in extent."""
     first_extents: dict[str, Extent] = {}
     for _, term, operand in _accesses(einsum):
         for axis, (index, extent) in enumerate(zip(term, operand.shape, strict=False)):
@@ -281,7 +281,7 @@ def _first(einsum: BatchedEinsum, index: str) -> str:
 
 
 def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
-    """Every output index occurs in a term."""
+    """Refuse an output index that occurs in no term."""
     bound = {index for term in einsum.inputs for index in term}
     for index in einsum.output:
         if index not in bound:
@@ -290,7 +290,7 @@ def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
-    """No output index is repeated."""
+    """Refuse a repeated output index."""
     if len(set(einsum.output)) == len(einsum.output):
         return
     for index, count in Counter(einsum.output).items():
@@ -299,7 +299,7 @@ def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
-    """Operands of one name have one shape and one dtype."""
+    """Refuse operands that share a name and differ in shape or dtype."""
     first: dict[str, Operand] = {}
     for _, _, operand in _accesses(einsum):
         other = first.setdefault(operand.name, operand)
@@ -308,7 +308,7 @@ def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 def storage(einsum: BatchedEinsum) -> Iterator[str]:
-    """At most one operand is sparse, once in every row, and repeats no index."""
+    """Refuse several sparse operands, and one that repeats an index or lacks a row."""
     stored = [(p, t, op) for p, t, op in _accesses(einsum) if op.storage]
     if not stored:
         return

@@ -122,9 +122,10 @@ def _evaluate_row(
 def evaluate_program(
     program: Program, arrays: Mapping[str, Any]
 ) -> Mapping[str, Array]:
-    """Evaluate a program statement by statement; returns outputs by name.
+    """Evaluate a program statement by statement, and return its outputs by name.
 
     Args:
+        program: the program.
         arrays: for each input's name an array of its shape and dtype.
 
     Raises:
@@ -155,6 +156,8 @@ def evaluate_statement(
     """Return the result of one statement.
 
     Args:
+        statement: the statement.
+        operands: the arrays that it reads, in order.
         first: the first value of each index, if the operands are parts of arrays.
         steps: the difference of its consecutive values, likewise; by default 1.
 
@@ -191,6 +194,9 @@ def map_into(
     """Evaluate a statement without reductions into an array.
 
     Args:
+        statement: the statement.
+        operands: the arrays that it reads, in order.
+        out: array for the result, of its shape and dtype.
         first: as for :func:`evaluate_statement`.
         spent: the number of an operand that is ``out``, and overwritten.
 
@@ -237,6 +243,9 @@ def einsum_of(
     """Return a sum of products as an einsum of arrays of these shapes.
 
     Args:
+        statement: a statement that is a sum of products.
+        shapes: shape of each operand.
+        dtypes: dtype of each operand.
         names: names of its operands; by default derived from their positions.
     """
     operand_names = names or [operand_name(p) for p in range(len(shapes))]
@@ -282,7 +291,7 @@ def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
-    """With one axis for each index of a statement, of extent one where it has none."""
+    """Give an array one axis per index of a statement; missing ones have extent 1."""
     distinct, order, new_axes = _alignment(term, indices)
     # a repeated index reads the diagonal
     if len(distinct) < len(term):

@@ -21,6 +21,7 @@ def body_value(body: str, names: Mapping[str, Any]) -> Any:
     """Return the value of an expression of :class:`OperandFunction`'s grammar.
 
     Args:
+        body: the expression.
         names: what the expression may use: arrays that broadcast, and scalars.
 
     Raises:
@@ -68,6 +69,8 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
     """Evaluate one node; anything outside the grammar is refused.
 
     Args:
+        node: the node of the parsed expression.
+        names: values of the names, as for :func:`body_value`.
         live: where the value is used; what conditions guard need not exist elsewhere.
     """
     match node:
@@ -223,6 +226,8 @@ def body_into(body: str, names: Mapping[str, Any], out: Array, spent: str = "") 
     Intermediate values are computed in ``out`` where that is possible.
 
     Args:
+        body: the expression.
+        names: values of the names, as for :func:`body_value`.
         out: of the shape to which the arrays broadcast.
         spent: the name of an array that is ``out``, or shows the same memory in the
             same order: it is overwritten.
@@ -250,7 +255,7 @@ class _InPlace:
     spent: str
 
     def value(self, node: ast.expr, into: Array | None) -> Any:
-        """The value of a node, in ``into`` if it is as large and of the same dtype."""
+        """Evaluate a node, into ``into`` if that has its size and dtype."""
         if not self._is_whole(node):
             return evaluate_node(node, self.names)
         match node:

@@ -54,7 +54,7 @@ def product_of(n_operands: int) -> str:
 
 
 def factor_of_product(body: str, n_operands: int) -> float | None:
-    """The factor by which a body multiplies the product of all operands, each once.
+    """Return the factor of a body that multiplies all operands, each once.
 
     None if the body is anything else.
 
@@ -125,7 +125,7 @@ def _multiplied(node: ast.expr, names: list[str]) -> float | None:
 
 
 def _collect(node: ast.AST, names: dict[str, None]) -> None:
-    """In the order in which an expression is evaluated."""
+    """Collect the names of an expression in the order of evaluation."""
     if isinstance(node, ast.Name):
         names.setdefault(node.id)
         return
@@ -266,7 +266,7 @@ class _Substituted(ast.NodeTransformer):
         return node if text is None else parse_expression(text)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Integers as numbers with a point: C would divide them otherwise."""
+        """Turn integers into floating-point numbers: C would truncate quotients."""
         # in kernels x0 / 2 divides floats, and 1 / 2 would be 0
         match node.value:
             case bool():

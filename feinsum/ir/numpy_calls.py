@@ -219,7 +219,7 @@ def _axis(axis: int, rank: int) -> int:
 
 
 def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
-    """With at most one unknown extent, which is -1 in the new shape."""
+    """Return the new shape, in which -1 stands for at most one unknown extent."""
     (old,) = shapes
     params = [n for n in old if isinstance(n, SizeParam)]
     n = prod(x for x in old if not isinstance(x, SizeParam))
@@ -269,7 +269,10 @@ def _broadcast(shapes: Shapes, shape: Sequence[int]) -> Shape:
 
 
 def _along(shapes: Shapes, axis: int) -> Shape:
-    """Entries chosen along an axis by an array that is as long along all others."""
+    """Return the shape of entries chosen along an axis by an array of indices.
+
+    Both arrays have the same extents along all other axes.
+    """
     (old, chosen), at = shapes, _axis(axis, len(shapes[0]))
     other_axes = [
         (n, m) for k, (n, m) in enumerate(zip(old, chosen, strict=True)) if k != at
@@ -318,8 +321,10 @@ def _padded(shapes: Shapes, widths: Sequence[tuple[int, int]], _: Any) -> Shape:
 
 
 def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
-    """Numpy's rules: the axes of several arrays become those of all together, in their
-    place if they are side by side, and at the front if not.
+    """Return the shape of a subscript, by numpy's rules for index arrays.
+
+    The axes of several arrays become those of all arrays broadcast together: in their
+    place if they are adjacent, otherwise at the front.
     """
     old = list(shapes[0])
     full = _without_ellipsis(key, len(old))
@@ -383,7 +388,7 @@ def _take(arrays: Sequence[Array], key: tuple[Any, ...]) -> Any:
 
 
 def _dtype_of_entries(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
-    """Of the first operand; the others are places in it."""
+    """Return the dtype of the first operand; the others are integer indices."""
     if any(dtype.kind not in "iu" for dtype in dtypes[1:]):
         raise ProgramError("places in an array are integers")
     return dtypes[0]

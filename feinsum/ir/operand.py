@@ -97,7 +97,7 @@ def operand_text(
 
 
 def _plain(extent: Extent) -> Extent:
-    """The extent as its own type; enumerations, for example, write themselves oddly."""
+    """Convert an extent to a plain type; enumerations, for example, print oddly."""
     if isinstance(extent, SizeParam):
         return extent if type(extent) is SizeParam else SizeParam(extent.name)
     if isinstance(extent, int) and type(extent) not in (int, bool):

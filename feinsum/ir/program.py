@@ -194,7 +194,7 @@ Rule = Callable[[Program], Iterator[str]]
 
 
 def has_statements(program: Program) -> Iterator[str]:
-    """A program has statements, and outputs."""
+    """Refuse a program without statements or outputs."""
     if not program.statements:
         yield "the program has no statements"
     if not program.outputs:
@@ -202,7 +202,7 @@ def has_statements(program: Program) -> Iterator[str]:
 
 
 def names(program: Program) -> Iterator[str]:
-    """Names of arrays and indices are identifiers, and names of arrays are unique."""
+    """Refuse names that are not identifiers, and arrays with the same name."""
     results = [statement.result for statement in program.statements]
     counts = Counter([*(operand.name for operand in program.inputs), *results])
     for name, count in counts.items():
@@ -225,14 +225,14 @@ def names(program: Program) -> Iterator[str]:
 
 
 def dense(program: Program) -> Iterator[str]:
-    """All arrays are dense."""
+    """Refuse sparse arrays."""
     for operand in program.inputs:
         if operand.storage:
             yield f"array {operand.name!r} is sparse; programs have dense arrays only"
 
 
 def dataflow(program: Program) -> Iterator[str]:
-    """A statement reads inputs or earlier results; every output is listed once."""
+    """Refuse reads of later results or unknown arrays, and outputs listed twice."""
     results = {statement.result: k for k, statement in enumerate(program.statements)}
     inputs = {operand.name for operand in program.inputs}
     reads = {statement.result: statement.operands for statement in program.statements}
@@ -262,7 +262,7 @@ def dataflow(program: Program) -> Iterator[str]:
 
 
 def terms(program: Program) -> Iterator[str]:
-    """A statement has operands, each with one index per axis."""
+    """Refuse a statement without operands, or a term without one index per axis."""
     ranks = {operand.name: operand.rank for operand in program.inputs}
     for statement in program.statements:
         ranks[statement.result] = len(statement.output)
@@ -285,7 +285,7 @@ def terms(program: Program) -> Iterator[str]:
 
 
 def output_indices(program: Program) -> Iterator[str]:
-    """Every index of a result occurs once in it, and in an operand.
+    """Refuse a result's index that is repeated in it, or occurs in no operand.
 
     In a numpy statement, every axis has an index of its own.
     """
@@ -317,7 +317,7 @@ def output_indices(program: Program) -> Iterator[str]:
 
 
 def extents(program: Program) -> Iterator[str]:
-    """All axes with the same index in a statement have the same extent."""
+    """Refuse axes of a statement that carry the same index and differ in extent."""
     arrays = {operand.name: operand.shape for operand in program.inputs}
     for statement in program.statements:
         seen: dict[str, tuple[Extent, str]] = {}
@@ -349,7 +349,7 @@ def extents(program: Program) -> Iterator[str]:
 
 
 def bodies(program: Program) -> Iterator[str]:
-    """A body uses all its operands, possibly indices, and nothing else."""
+    """Refuse a body that does not use all its operands, or uses unknown names."""
     for statement in program.statements:
         if statement.is_numpy:
             continue  # its shape was found
@@ -372,7 +372,7 @@ def bodies(program: Program) -> Iterator[str]:
 
 
 def reductions(program: Program) -> Iterator[str]:
-    """A reduction is associative and commutative, as tested on samples."""
+    """Refuse a reduction that is not associative and commutative on samples."""
     for statement in program.statements:
         if statement.is_numpy:
             continue
@@ -384,7 +384,7 @@ def reductions(program: Program) -> Iterator[str]:
 
 
 def dtypes(program: Program) -> Iterator[str]:
-    """Every body is defined for the dtypes of its operands."""
+    """Refuse a body that is not defined for the dtypes of its operands."""
     try:
         kinds = {name: array.dtype.kind for name, array in program.arrays.items()}
     except ProgramError as error:
@@ -414,7 +414,8 @@ shapes, for example, assume that there is no cycle.
 
 
 def raise_if_ill_formed(program: Program) -> None:
-    """
+    """Raise unless a program is well-formed.
+
     Raises:
         ProgramError: naming every place in which the first broken rule is broken.
     """

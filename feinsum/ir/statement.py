@@ -103,6 +103,7 @@ class Statement:
 
         Args:
             operands: arrays, or parts of them.
+            indices: the indices; None for those of the result.
         """
         extents: dict[str, int] = {}
         for term, array in zip(self.inputs, operands, strict=True):

@@ -67,7 +67,7 @@ def join_text(
 
 
 def from_text(text: str) -> BatchedEinsum:
-    """Inverse of :func:`to_text`.
+    """Parse the text of an einsum; inverse of :func:`to_text`.
 
     Raises:
         InvalidEinsumError: if the text is not of that form.
@@ -185,7 +185,9 @@ def _statement(match: re.Match[str]) -> Statement:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Reduction and body: the one is a word, or stands in brackets.
+    """Split a text into reduction and body.
+
+    The reduction is a word, or stands in brackets.
 
     >>> _parts("sum x0*x1"), _parts("((a + b) * 1.0) exp(x0)")
     (('sum', 'x0*x1'), ('(a + b) * 1.0', 'exp(x0)'))

@@ -97,7 +97,7 @@ def generalize(
 def generalize_each(
     einsum: BatchedEinsum,
 ) -> Iterator[tuple[BatchedEinsum, constantdict[str, int]]]:
-    """One literal extent of free indices after another as a size parameter.
+    """Yield the einsum with one literal extent of free indices as a size parameter.
 
     The longest comes first. A recipe for any number of elements serves few of them
     too; extents of less than eight are part of what an operator is.
@@ -119,7 +119,7 @@ def generalize_each(
 def _without_tree_extents(
     einsum: BatchedEinsum,
 ) -> tuple[BatchedEinsum, dict[str, int]]:
-    """Parameters for the literal extents of the indices of a sparse operand.
+    """Replace literal extents of a sparse operand's indices by parameters.
 
     Indices with which one array is read share theirs.
     """
@@ -174,6 +174,7 @@ def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[s
     Every axis of an array has one extent, whatever indices it is read with.
 
     Args:
+        indices: the indices to start from.
         arrays: the name of each operand, and its indices.
 
     >>> sorted(tied_to({"j"}, [("A", "ij"), ("A", "jk"), ("B", "il")]))
@@ -238,7 +239,7 @@ def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def size_names(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """The names of all sizes: values of its size parameters, then of its profile."""
+    """Return the names of all sizes: of the size parameters, then of the profile."""
     return (*(x.name for x in einsum.size_params), *profile_names(einsum))
 
 

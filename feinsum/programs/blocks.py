@@ -78,6 +78,7 @@ class FusedStages:
         """Return the arrays that nothing reads after the k-th stage.
 
         Args:
+            k: number of a stage of the block.
             owned: arrays from before the block that nothing reads after it.
         """
         # the outputs outlive the block
@@ -103,10 +104,12 @@ class FusedStages:
 def blocks_of(
     program: Program, sizes: Sizes, n_threads: int = 1
 ) -> tuple[FusedStages, ...]:
-    """The stages of a program, grouped into blocks where that is expected to be faster.
+    """Group the stages of a program into blocks where that is predicted to be faster.
 
     Args:
-        n_threads: that share the blocks.
+        program: the program.
+        sizes: values of the size parameters.
+        n_threads: number of threads that share the blocks.
 
     >>> from feinsum.programs.builder import program
     >>> from feinsum.programs.macros import attention
@@ -274,8 +277,10 @@ def _is_free(statements: Sequence[Statement], cut: Mapping[str, str]) -> bool:
 
 
 def _saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
-    """About how much time is saved: what need not go through memory, less what blocks
-    read again and what their statements cost.
+    """Estimate the seconds that a block saves.
+
+    Results that stay in caches save memory traffic; data that blocks read again, and
+    the overhead of their statements, cost time.
     """
     saved = 2 * inner_bytes(program, block, sizes)
     counts = [-(-n // k) for n, k in zip(block.extents, block.lengths, strict=True)]

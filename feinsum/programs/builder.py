@@ -95,6 +95,7 @@ class ProgramBuilder:
 
         Args:
             subscripts: as for :func:`numpy.einsum`, or with words.
+            operands: tensors of this program, or inputs.
             body: an expression over ``x0``, ``x1``, ... and the indices; by default the
                 product of all operands.
             reduction: ``sum``, ``prod``, ``max``, ``min``, ``any``, ``all``, or an
@@ -152,6 +153,8 @@ class ProgramBuilder:
 
         Args:
             body: a call of :mod:`feinsum.ir.numpy_calls`, or a subscript.
+            operands: tensors of this program, or inputs.
+            name: name of the result.
 
         >>> p = program()
         >>> p.numpy("reshape(x0, (2, -1))", p.numpy("x0[:, 1:]", array("X", (4, 4))))
@@ -191,7 +194,9 @@ class ProgramBuilder:
         """Return the softmax along an axis, scaled so that no exponential overflows.
 
         Args:
+            operand: a tensor of this program, or an input.
             axis: a number, or an index of the statement that computed the operand.
+            name: name of the result.
 
         >>> p = program()
         >>> _ = p.softmax(array("X", (1, 2)), name="Y")
@@ -223,7 +228,9 @@ class ProgramBuilder:
         return tensor
 
     def build(self) -> Program:
-        """The program; outputs are those marked, or all results that nothing reads.
+        """Build the program.
+
+        Its outputs are the marked results, or all results that nothing reads.
 
         Raises:
             ProgramError: if it is ill-formed.
@@ -254,6 +261,7 @@ class ProgramBuilder:
             engine: the engine that runs the plan; see
                 :meth:`feinsum.distributed.ProgramPlan.prepare`.
             on: what the engine runs on, such as a communicator.
+            arrays: an array for each input, by name, with its shape and dtype.
 
         Raises:
             ProgramError: if an input is missing, or has the wrong shape or dtype; if

@@ -417,7 +417,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
 
 
 def _output(row: FusedRow) -> tuple[str, ...]:
-    """The output indices in the order of the result's axes, in names of the batch."""
+    """Return a row's output indices in the order of the axes, named as in the batch."""
     if row.finish is None:
         return tuple(row.indices[i] for i in row.contraction.output)
     finish = row.finish

@@ -148,7 +148,7 @@ def _graph_of(program: Program) -> _Graph:
 
 
 def _add_shape(graph: _Graph, vertex: int, shape: tuple[Extent, ...]) -> None:
-    """Extents of an input that nothing may read."""
+    """Add the extents of an input that no statement may read."""
     for axis_number, extent in enumerate(shape):
         literal = extent if isinstance(extent, int) else -1
         axis = graph.add("extent", axis_number, literal)

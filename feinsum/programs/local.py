@@ -34,12 +34,13 @@ fit into a last-level cache. Larger ones are never stored.
 
 
 def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-    """Run a program on this machine; returns outputs by name.
+    """Run a program on this machine, and return its outputs by name.
 
     Contractions call :func:`feinsum.call_einsum`. An intermediate result is freed after
     its last use.
 
     Args:
+        program: the program.
         arrays: for each input's name an array of its shape and dtype.
 
     Raises:
@@ -106,6 +107,8 @@ class _Run:
         """Return the outputs of a block.
 
         Args:
+            block: the block.
+            arrays: the operands of the block, by name.
             owned: arrays that nothing reads after the block: they may be overwritten,
                 and are taken out when they are not needed any more.
         """
@@ -214,6 +217,8 @@ class _Run:
         """Return the results of a stage that are kept, within a box.
 
         Args:
+            stage: the stage.
+            frame: the box, and the arrays within it.
             spent: arrays of ours that are not read after the stage.
         """
         if stage.is_contraction:
@@ -307,6 +312,8 @@ def overwritten(
     and is of the same dtype. What is stored as a whole takes the memory of what is.
 
     Args:
+        program: the program.
+        stage: the stage.
         spent: arrays from before the stage that nothing reads after it.
 
     >>> from feinsum.ir import array

@@ -20,11 +20,13 @@ Size = Extent | str
 def attention(
     p: ProgramBuilder, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False
 ) -> Tensor:
-    """Scaled dot-product attention of one or several heads.
+    """Add scaled dot-product attention of one or several heads.
 
     Args:
+        p: the program to add to.
         Q: of shape (tokens, heads, entries of a head).
-        K, V: the same, with their own number of tokens.
+        K: keys, of the same shape as ``Q`` but with their own number of tokens.
+        V: values, of the shape of ``K``.
         causal: whether a token attends only to tokens up to itself.
 
     Returns:
@@ -60,11 +62,15 @@ def multi_head_attention(
     causal: bool = False,
     dtype: DTypeLike = np.float64,
 ) -> Tensor:
-    """Self-attention with its four projections, the inputs ``WQ WK WV WO``.
+    """Add self-attention with its four projections, the inputs ``WQ WK WV WO``.
 
     Args:
+        p: the program to add to.
         X: of shape (tokens, features).
-        heads, entries: number of heads, and of entries per head.
+        heads: number of heads.
+        entries: number of entries per head.
+        causal: whether a token attends only to tokens up to itself.
+        dtype: dtype of the projections.
 
     Source: Vaswani and others 2017, section 3.2.2; EinDecomp, section 3.
 
@@ -85,11 +91,14 @@ def multi_head_attention(
 def layer_norm(
     p: ProgramBuilder, X: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
-    """Rows with mean zero and variance one, then scaled and shifted.
+    """Normalize rows to mean zero and variance one, then scale and shift them.
 
     Args:
+        p: the program to add to.
         X: of shape (tokens, features), the latter a number.
-        scale, shift: of shape (features,).
+        scale: of shape (features,).
+        shift: of shape (features,).
+        epsilon: added to the variance.
 
     Source: Ba, Kiros and Hinton 2016.
 
@@ -126,9 +135,10 @@ def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
 
 
 def feed_forward(p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Layers of matrix products, with ReLU between them.
+    """Add layers of matrix products, with ReLU between them.
 
     Args:
+        p: the program to add to.
         X: of shape (examples, features).
         weights: of shapes (features, next features).
 
@@ -144,7 +154,7 @@ def feed_forward(p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]) -> Ten
 def feed_forward_step(
     p: ProgramBuilder, X: Tensor, target: Tensor, weights: Sequence[Tensor], rate: float
 ) -> tuple[Tensor, ...]:
-    """One step of gradient descent; returns the updated weights.
+    """Add one step of gradient descent, and return the updated weights.
 
     The loss is half the sum of squared differences from ``target``.
 
@@ -170,8 +180,9 @@ def feed_forward_step(
 def _layers(
     p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """The input, then the products of each layer, and their positive part in all but
-    the last one.
+    """Return the input, then each layer's products, and their positive part.
+
+    The last layer has no positive part.
     """
     values = [X]
     for k, W in enumerate(weights):

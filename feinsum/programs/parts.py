@@ -116,8 +116,10 @@ class Part:
         return replace(self, operands=operands, outs=outs, first=first, extents=extents)
 
     def copied(self) -> Part:
-        """The same with results in other memory; operands that are overwritten, by
-        results or by what passes between statements, are copied.
+        """Return the same part with its results in other memory.
+
+        Operands that are overwritten, by results or by what passes between statements,
+        are copied.
         """
         # what both ways write, so that the second one reads what the first one read
         overwritten = [*self.outs.values()]
@@ -154,7 +156,7 @@ class Part:
             inside[statement.result] = self._value_of(statement, operands)
 
     def _value_of(self, statement: Statement, operands: Sequence[Array]) -> Array:
-        """The value of a statement, in its place or the memory of an operand if any."""
+        """Evaluate a statement, into its place or the memory of an operand if any."""
         dtype, out = self.dtypes[statement.result], self.outs.get(statement.result)
         first = self.first[statement.result]
         # a reduction needs all products before it writes
@@ -217,8 +219,10 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Threads by their number, kept for the next call: to start one takes as long as to
-    read a megabyte. A forked process has none of those of its parent.
+    """Pools of threads by their number, kept for the next call.
+
+    Starting a thread takes as long as reading a megabyte. A forked process has none of
+    its parent's threads.
     """
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ class _Reading:
         }
 
     def read(self, insn: lp.InstructionBase) -> None:
-        """The statements of one instruction."""
+        """Add the statements of one instruction."""
         indices = self._assigned(insn)
         name = insn.assignee_var_names()[0]
         if name in self.writers:
@@ -158,7 +158,7 @@ class _Reading:
     def _check_extents(
         self, insn: lp.InstructionBase, name: str, indices: IndexList
     ) -> None:
-        """The whole array is written."""
+        """Raise unless an instruction writes the whole array."""
         inames = {*indices, *insn.reduction_inames()}
         extents = box_extents(self.kernel, inames, insn.id)
         shape = self._shape(self.kernel.get_var_descriptor(name))
@@ -166,7 +166,7 @@ class _Reading:
             _refuse(insn, f"writes only a part of {name!r}, whose shape is {shape}")
 
     def _check_reads(self, insn: lp.InstructionBase, value: Expression) -> None:
-        """Every value read was written before, in any order of the instructions."""
+        """Raise unless every value read was written before, in any order."""
         before = ancestors(self.kernel, insn.id)
         for name in get_dependencies(value) & self.written:
             if self.writers.get(name) not in before:

@@ -119,7 +119,7 @@ def is_array(value: Any) -> bool:
 
 
 def as_view(value: Any, like: View) -> View:
-    """An array of the function itself, or a number, as a constant of the program."""
+    """Convert an array of the function itself, or a number, to a program constant."""
     if isinstance(value, View):
         return value
     if isinstance(value, list | tuple):
@@ -156,7 +156,9 @@ def mapped(
     """Return a body over arrays and numbers; axes are aligned from the last one.
 
     Args:
-        dtype: to which all are cast before.
+        form: the body, with ``{}`` in place of each argument.
+        args: arrays and numbers, at least one of them traced.
+        dtype: dtype to which all are cast first.
         numbers: the arguments whose dtypes decide that of the result.
     """
     # numbers take their program from an array
@@ -220,7 +222,11 @@ def reduced(
     """Return a reduction over some axes.
 
     Args:
-        dtype: to which entries are cast before.
+        reduction: name of the reduction.
+        array: the array to reduce.
+        gone: numbers of the axes to reduce.
+        keepdims: whether reduced axes stay, with extent 1.
+        dtype: dtype to which entries are cast first.
     """
     indices = letters_of(array.ndim)
     output = tuple(i for a, i in enumerate(indices) if a not in gone)
@@ -332,8 +338,9 @@ def numpy_statement(body: str, arrays: Sequence[View], is_view: bool = False) ->
 
 
 def as_result(array: View) -> Tensor:
-    """A tensor that is an output of its own: a copy if it is only a view, an input, or
-    an output already.
+    """Return an array as a tensor that can be an output of its own.
+
+    A view, an input, or what is an output already, is copied.
     """
     builder = array.recording.builder
     tensor = whole(array) if None in array.axes else array.tensor

@@ -158,8 +158,9 @@ def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
 
 
 def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
-    """The indices that all results have, the outermost first: for each its name in
-    every statement, by the result.
+    """Yield the indices that all results have, the outermost first.
+
+    Each is a mapping from the result of a statement to the index's name in it.
     """
     # nothing is known of what numpy reads for an entry
     if any(statement.is_numpy for statement in group):
@@ -258,7 +259,7 @@ class StageLoops:
 
 @lru_cache(maxsize=256)
 def loops_of(stage: Stage) -> StageLoops | None:
-    """The loops of a stage; None if a result is a diagonal, or indices are equal.
+    """Return the loops of a stage; None for diagonals, or indices that are equal.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -282,6 +283,7 @@ def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
     """Return the loop of each index; None if two of a statement are in one loop.
 
     Args:
+        stage: the stage.
         is_joined: whether statements that read an axis from outside do so in one loop,
             so that all have vectors along it.
     """

@@ -32,7 +32,7 @@ from feinsum.words import counted
 
 
 def flattened(a: Any, axis: Any) -> tuple[Any, int]:
-    """An array and the number of its axis; without an axis, of all entries in a row."""
+    """Return an array and the number of its axis; flatten it without an axis."""
     return (ravel(a), 0) if axis is None else (a, axis_of(axis, a.ndim))
 
 

@@ -145,7 +145,7 @@ def _spread(
     *,
     correction: float | None = None,
 ) -> Any:
-    """The variance, or its root: the mean squared distance from the mean, as in numpy.
+    """Return the variance, or its root: the mean squared distance from the mean.
 
     The mean of squares less the square of the mean would lose digits.
     """

@@ -133,7 +133,7 @@ class TracedFunction:
         return traced
 
     def __call__(self, *args: Any, **more: Any) -> Any:
-        """What the function returns for these arguments.
+        """Return what the function returns for these arguments.
 
         Raises:
             ProgramError: if it cannot be traced; the message names why.
@@ -335,7 +335,7 @@ class Traced(View, NDArrayOperatorsMixin):
         return np
 
     def __getattr__(self, name: str) -> Any:
-        """A method that numpy's arrays have, or an error that names it."""
+        """Return a method of numpy's arrays, or raise an error that names it."""
         if (function := METHODS.get(name)) is not None:
             return lambda *args, **more: _call(function, name, (self, *args), more)
         if name.startswith("_") or not hasattr(np.ndarray, name):

@@ -119,6 +119,8 @@ def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
     """Parse and validate a document; inverse of :func:`to_json`.
 
     Args:
+        kind: type of the document.
+        text: the document as JSON.
         name: its name in errors; by default the name of the type.
 
     Raises:

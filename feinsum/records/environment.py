@@ -167,7 +167,7 @@ class Device:
         return self.processor is not None and self.processor.is_known
 
     def is_surely(self, other: Device) -> bool:
-        """Whether both are the same hardware under the same platform."""
+        """Return whether both are the same hardware under the same platform."""
         return self == other and self.is_identified
 
     @property
@@ -376,7 +376,7 @@ class Fleet(Document):
         return self.engine != "local" and self.load <= 1
 
     def is_like(self, other: Fleet) -> bool:
-        """Whether times of one apply to the other: the same machines and load."""
+        """Return whether times of one apply to the other: same machines and load."""
         ours = self.engine, self.hosts, self.threads
         theirs = other.engine, other.hosts, other.threads
         return ours == theirs and self.device.is_surely(other.device)

@@ -273,7 +273,7 @@ class Demand:
 
 
 def is_text_of(text: str, workload: str) -> bool:
-    """Whether a text is the canonical text that a key digests.
+    """Return whether a text is the canonical text that a key digests.
 
     >>> from feinsum.canonical import canonicalize
     >>> from feinsum.ir import array, einsum
@@ -388,6 +388,6 @@ def document_in(kind: DocumentKind, document_id: Any, data: Any) -> Document:
 
 
 def is_content_id(text: object) -> bool:
-    """Whether a text can be the id of a document."""
+    """Return whether a text can be the id of a document."""
     is_long = isinstance(text, str) and len(text) == DIGITS
     return is_long and HEXADECIMAL.issuperset(str(text))

@@ -285,8 +285,11 @@ def best_match(
     kernel at a better fit is not taken from a worse one, if a trusted recorder says so.
 
     Args:
-        is_nearest: the records are of the same einsum at other extents.
-        extents: of the kernel, as far as known.
+        records: facts of the workload.
+        environment: the device and software of the caller.
+        policy: the worst acceptable match.
+        is_nearest: whether the records are of the same einsum at other extents.
+        extents: extents of the kernel, as far as known.
     """
     if not records:
         return Match(MatchLevel.MISS, "no fact is recorded for this workload")
@@ -402,6 +405,8 @@ def driver_difference(
     """Describe how the drivers of two environments of one device differ, if they do.
 
     Args:
+        measured: environment of the measurement.
+        local: environment of the caller.
         workload_text: the measured workload; some options only matter for complex
             numbers.
     """

@@ -159,6 +159,7 @@ def judge(
     """Return all findings in a document; trials are not checked.
 
     Args:
+        document: the document to check.
         now: the latest allowed time; by default the clock's.
         serialized: the document as JSON, if it is known.
 
@@ -197,9 +198,10 @@ def latest_peaks(measured: Iterable[DevicePeaks]) -> DevicePeaks | None:
 
 
 def check_plausible(document: Document, serialized: Serialized | None = None) -> None:
-    """Refuse an implausible document.
+    """Raise unless a document is plausible.
 
     Args:
+        document: the document to check.
         serialized: the document as JSON, if it is known.
 
     Raises:
@@ -228,6 +230,7 @@ def _judge_values(
     """Yield findings about texts and integers at any depth.
 
     Args:
+        value: a field of a document, or a part of one.
         path: names of the fields that lead to the value.
         max_length: maximum characters of a text.
     """
@@ -392,7 +395,7 @@ def _judge_verification(
 
 
 def _has_other_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Whether sizes do not fit the size parameters or the tree of a sparse operand."""
+    """Return whether sizes do not fit the size parameters or the sparse tree."""
     # a size that is missing, or that the text does not have
     if set(size_names(einsum)) != set(sizes) or min(sizes.values(), default=1) < 1:
         return True

@@ -273,7 +273,7 @@ class Measurement:
 
 
 def is_noisy(samples: tuple[float, ...]) -> bool:
-    """Whether the interquartile range is above a fifth of the median.
+    """Return whether the interquartile range is above a fifth of the median.
 
     >>> is_noisy((1.0, 1.0, 1.1)), is_noisy((1.0, 1.0, 2.0))
     (False, True)

@@ -30,7 +30,7 @@ Matrix = TypeVar("Matrix", CSR, CSC)
 
 
 def to_coo(array: SparseArray) -> COO:
-    """The same entries as coordinates; those of a tree in the order of its levels.
+    """Convert an array to coordinates; those of a tree are in the order of its levels.
 
     >>> to_coo(CSR((2, 3), [0, 1, 2], [2, 0], [5.0, 6.0])).indices
     (array([0, 1], dtype=int32), array([2, 0]))
@@ -50,7 +50,7 @@ def to_coo(array: SparseArray) -> COO:
 
 
 def _expanded(tree: CSF, level: int) -> Array:
-    """The index of a level for every entry."""
+    """Return the index at a level for every entry."""
     column = tree.indices[level]
     for pointers in tree.pointers[level:]:
         column = np.repeat(column, np.diff(pointers))
@@ -58,7 +58,7 @@ def _expanded(tree: CSF, level: int) -> Array:
 
 
 def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
-    """A tree whose levels hold the axes in that order; duplicates are summed.
+    """Convert an array to a tree with its axes in that order; duplicates are summed.
 
     Args:
         array: in any format.
@@ -93,7 +93,7 @@ def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
 
 
 def _without_empty(matrix: CSR | CSC) -> CSF:
-    """The tree of a compressed matrix, which shares its values."""
+    """Convert a compressed matrix to a tree, which shares its values."""
     filled = np.flatnonzero(np.diff(matrix.pointers))
     begins_at = matrix.pointers[np.append(filled, len(matrix.pointers) - 1)]
     dtype = index_dtype(max(*matrix.shape, matrix.nnz))
@@ -105,7 +105,7 @@ def _without_empty(matrix: CSR | CSC) -> CSF:
 
 
 def _levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """The index arrays and pointers of a tree over sorted, distinct coordinates."""
+    """Build the index arrays and pointers of a tree from sorted, distinct indices."""
     indices: list[Array] = []
     pointers: list[Array] = []
     dtype = index_dtype(len(columns[0]))
@@ -126,7 +126,7 @@ def _levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
 
 
 def to_csr(array: SparseArray) -> CSR:
-    """The matrix by rows; duplicates are summed.
+    """Convert a matrix to compressed rows; duplicates are summed.
 
     >>> to_csr(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).pointers
     array([0, 1, 1, 2], dtype=int32)
@@ -135,7 +135,7 @@ def to_csr(array: SparseArray) -> CSR:
 
 
 def to_csc(array: SparseArray) -> CSC:
-    """The matrix by columns; duplicates are summed.
+    """Convert a matrix to compressed columns; duplicates are summed.
 
     >>> to_csc(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).indices
     array([2, 0], dtype=int32)
@@ -160,7 +160,7 @@ def _compressed(array: SparseArray, kind: type[Matrix]) -> Matrix:
 
 
 def to_dense(array: SparseArray) -> Array:
-    """The array with its zeros; duplicates are summed.
+    """Convert an array to a dense one; duplicates are summed.
 
     >>> to_dense(COO((2, 2), ([0, 0], [1, 1]), [1.0, 2.0]))
     array([[0., 3.], [0., 0.]])
@@ -173,7 +173,7 @@ def to_dense(array: SparseArray) -> Array:
 
 
 def from_dense(array: Array) -> COO:
-    """The entries that are not zero, in the order of the axes.
+    """Return the nonzero entries, in the order of the axes.
 
     >>> from_dense(np.array([[0.0, 3.0], [0.0, 0.0]])).indices
     (array([0]), array([1]))
@@ -183,7 +183,7 @@ def from_dense(array: Array) -> COO:
 
 
 def is_sparse(value: object) -> bool:
-    """Whether that is a sparse array, ours or of a package that is understood.
+    """Return whether that is a sparse array, ours or of a package that is understood.
 
     >>> is_sparse(COO((2,), ([0],), [1.0])), is_sparse([1.0, 0.0])
     (True, False)
@@ -227,7 +227,7 @@ def from_object(value: Any) -> COO:
 
 
 def compressed_from_object(value: Any) -> CSR | CSC | None:
-    """The matrix by rows or columns that shares the arrays of a compressed matrix.
+    """Wrap a compressed matrix by rows or columns, sharing its arrays.
 
     None for anything else, and for a matrix of scipy with duplicates or indices out of
     order.
@@ -252,7 +252,7 @@ def _as_coordinates(value: Any) -> Any:
 
 
 def to_scipy(array: SparseArray) -> Any:
-    """The array as ``csr_array``, ``csc_array``, or else ``coo_array``.
+    """Convert an array to ``csr_array``, ``csc_array``, or else ``coo_array``.
 
     Raises:
         FeinsumError: if scipy is not installed.
@@ -266,7 +266,7 @@ def to_scipy(array: SparseArray) -> Any:
 
 
 def to_pydata(array: SparseArray) -> Any:
-    """The array as ``sparse.COO``; duplicates are summed.
+    """Convert an array to ``sparse.COO``; duplicates are summed.
 
     Raises:
         FeinsumError: if pydata's sparse is not installed.

@@ -109,8 +109,10 @@ class _Compressed:
 
 
 class CSR(_Compressed):
-    """A matrix by rows: column indices and values of row i are
-    ``pointers[i]:pointers[i + 1]``. A row may be empty.
+    """A matrix by rows.
+
+    Row i has the column indices and values at ``pointers[i]:pointers[i + 1]``, and may
+    be empty.
 
     >>> CSR((2, 3), [0, 1, 2], [2, 0], [5.0, 6.0]).nnz
     2
@@ -120,8 +122,10 @@ class CSR(_Compressed):
 
 
 class CSC(_Compressed):
-    """A matrix by columns: row indices and values of column j are
-    ``pointers[j]:pointers[j + 1]``. A column may be empty.
+    """A matrix by columns.
+
+    Column j has the row indices and values at ``pointers[j]:pointers[j + 1]``, and may
+    be empty.
 
     >>> CSC((3, 2), [0, 1, 2], [2, 0], [5.0, 6.0]).nnz
     2
@@ -237,7 +241,7 @@ _INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 def check_shape(shape: object) -> tuple[int, ...]:
-    """The shape as a tuple of integers; at least one axis."""
+    """Check a shape, and return it as a tuple of at least one integer."""
     if not isinstance(shape, Sequence) or not len(shape):
         reject("shape", f"the shape is {shape!r}; expected one extent per axis")
     for extent in shape:
@@ -252,7 +256,7 @@ def check_shape(shape: object) -> tuple[int, ...]:
 
 
 def check_values(values: object, n_entries: int | None = None) -> Array:
-    """The values as an array of one axis and a numeric dtype."""
+    """Check values, and return them as an array of one axis and a numeric dtype."""
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
         reject("value-dtype", f"the values have dtype {array.dtype}; expected numbers")
@@ -271,7 +275,7 @@ def check_values(values: object, n_entries: int | None = None) -> Array:
 
 
 def check_indices(indices: object, extent: int, name: str) -> Array:
-    """Indices as an array of one axis, in range."""
+    """Check that indices are in range, and return them as an array of one axis."""
     array = _integers(indices, name)
     if len(array) and (array.min() < 0 or array.max() >= extent):
         at = int(np.flatnonzero((array < 0) | (array >= extent))[0])
@@ -376,12 +380,12 @@ _DIGIT = 16
 
 
 def index_dtype(largest: int) -> np.dtype[np.signedinteger]:
-    """The dtype for indices up to the given one."""
+    """Return the dtype for indices up to the given one."""
     return np.dtype(np.int32 if largest < 2**31 else np.int64)
 
 
 def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array | None:
-    """The stable permutation that sorts coordinates; None if they are sorted.
+    """Return the stable permutation that sorts coordinates; None if they are sorted.
 
     Complexity: linear; one pass for each 16 bits of the extents together.
 
@@ -404,7 +408,7 @@ def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array 
 def _keys(
     columns: Sequence[Array], extents: Sequence[int]
 ) -> Iterator[tuple[Array, int]]:
-    """Neighbouring columns as one integer, as far as 63 bits go, with the span."""
+    """Yield adjacent columns combined into integers of 63 bits, with their spans."""
     key, span = None, 1
     for column, extent in zip(columns, extents, strict=True):
         wide = max(extent, 1)
@@ -420,7 +424,7 @@ def _keys(
 
 
 def begins(columns: Sequence[Array]) -> Array:
-    """Where sorted coordinates differ from those ahead of them; a boolean each."""
+    """Mark the sorted coordinates that differ from those before them."""
     n = len(columns[0])
     is_present = np.zeros(n, dtype=bool)
     is_present[:1] = True
@@ -432,7 +436,7 @@ def begins(columns: Sequence[Array]) -> Array:
 def sorted_and_summed(
     columns: Sequence[Array], values: Array, extents: Sequence[int]
 ) -> tuple[list[Array], Array]:
-    """Coordinates in lexicographic order, each once, and the sums of their values.
+    """Sort coordinates lexicographically, and sum the values of duplicates.
 
     Duplicates are added in input order.
     """

@@ -33,7 +33,7 @@ _MAX_PLACES = 2**63 - 1
 def random_uniform(
     shape: Sequence[int], nnz: int, *, seed: int, dtype: npt.DTypeLike = np.float64
 ) -> CSF:
-    """A tensor with a given number of entries, uniformly distributed.
+    """Generate a tensor with a given number of uniformly distributed entries.
 
     Raises:
         InvalidSparseArrayError: ``profile`` if there are fewer positions, and ``shape``
@@ -59,7 +59,7 @@ def random_uniform(
 
 
 def _distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
-    """``n`` different numbers below ``n_places``, in increasing order."""
+    """Draw ``n`` different numbers below ``n_places``, in increasing order."""
     if 2 * n >= n_places:
         return np.sort(rng.permutation(n_places)[:n])
     positions = np.unique(rng.integers(0, n_places, n))
@@ -79,7 +79,7 @@ def random_profile(
     axes: Sequence[int] | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> CSF:
-    """A tensor whose tree has exactly the given number of nodes at each level.
+    """Generate a tensor whose tree has exactly the given number of nodes at each level.
 
     The children of a level are distributed to its parents, one to each and the others
     with the weights 1, 2**-skew, 3**-skew and so on, in random order: with 0, fibers
@@ -139,7 +139,7 @@ def _require_room(n_parents: int, n_nodes: int, extent: int) -> None:
 def _dealt(
     rng: np.random.Generator, n_parents: int, n_nodes: int, extent: int, skew: float
 ) -> Array:
-    """Numbers of children from 1 to the extent, with that sum."""
+    """Draw numbers of children from 1 to the extent, with that sum."""
     lengths = np.ones(n_parents, dtype=np.int64)
     ranks = rng.permutation(n_parents) + 1.0
     # not 0, or parents without weight would never get what full ones leave
@@ -160,7 +160,7 @@ def _dealt(
 
 
 def _spread(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
-    """Increasing indices for each fiber: one from each of as many parts."""
+    """Draw increasing indices for each fiber: one from each of as many parts."""
     n = int(lengths.sum())
     parts = np.repeat(lengths, lengths)
     firsts = np.cumsum(lengths) - lengths
@@ -172,7 +172,7 @@ def _spread(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
 
 
 def _values(rng: np.random.Generator, n: int, dtype: np.dtype[Any]) -> Array:
-    """Numbers from 0.5 to 1.5 in size, of both signs where the dtype has them."""
+    """Draw numbers from 0.5 to 1.5 in size, of both signs where the dtype has them."""
     if dtype.kind in "biu":
         return np.ones(n, dtype)
     sizes: Array = rng.uniform(0.5, 1.5, n) * rng.choice([-1.0, 1.0], n)
@@ -185,7 +185,7 @@ _CHUNK = 2**20
 
 
 def count_nodes(array: SparseArray, axes: Iterable[int]) -> int:
-    """The number of combinations of indices of these axes that have an entry.
+    """Count the combinations of indices of these axes that have an entry.
 
     That is the number of nodes at a level of a tree whose levels down to it are these
     axes, in any order.
@@ -205,7 +205,7 @@ def count_nodes(array: SparseArray, axes: Iterable[int]) -> int:
 
 
 def node_counts(array: SparseArray) -> dict[frozenset[int], int]:
-    """:func:`count_nodes` of every set of axes: the profiles of all orders of levels.
+    """Count the nodes of every set of axes: the profiles of all orders of levels.
 
     Complexity: a sort for each of the 2**order sets.
 
@@ -223,7 +223,7 @@ def node_counts(array: SparseArray) -> dict[frozenset[int], int]:
 
 
 def pattern_digest(array: SparseArray) -> str:
-    """The SHA-256 of an array without its values.
+    """Return the SHA-256 of an array without its values.
 
     Equal patterns in different formats have different digests; the dtype of indices
     does not matter.

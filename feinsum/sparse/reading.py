@@ -47,7 +47,7 @@ def read_tns(
     dtype: npt.DTypeLike = np.float64,
     max_bytes: int | None = None,
 ) -> COO:
-    """The tensor in a ``.tns`` file, or in a ``.tns.gz``.
+    """Read the tensor in a ``.tns`` or ``.tns.gz`` file.
 
     An entry takes 4 bytes for each index (8 beyond 2**31) and the bytes of its
     value. At the most, memory for that and one column more is in use, and 100 MB for
@@ -55,9 +55,9 @@ def read_tns(
     2.0 GB, at most 2.9 GB.
 
     Args:
-        path: of the file.
+        path: path of the file.
         shape: extents; by default the largest index of each axis.
-        dtype: of the values: float32 or float64.
+        dtype: dtype of the values: float32 or float64.
         max_bytes: memory limit for the entries; by default the free memory.
 
     Raises:
@@ -113,7 +113,7 @@ class _Columns:
             )
 
     def taken_columns(self) -> tuple[Array, ...]:
-        """The columns; the blocks of each are given up once they are joined."""
+        """Join the blocks of each column, freeing them as it goes."""
         joined = []
         for blocks in self.columns:
             joined.append(np.concatenate(blocks))
@@ -129,10 +129,10 @@ class _Columns:
 def iterate_tns(
     path: str | PathLike[str], *, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[tuple[Array, Array]]:
-    """The entries of a ``.tns`` file, block by block, in bounded memory.
+    """Yield the entries of a ``.tns`` file, block by block, in bounded memory.
 
     Args:
-        path: of the file; compressed if it ends with ``.gz``.
+        path: path of the file; compressed if it ends with ``.gz``.
         block_bytes: bytes of text to read at once; memory use is 25 times that.
 
     Yields:
@@ -152,7 +152,7 @@ def iterate_tns(
 
 
 def _blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Whole lines without comments, and the number of the first."""
+    """Yield blocks of whole lines without comments, and their first line number."""
     rest, line = b"", 1
     with _opened(path) as file:
         while data := _read(file, block_bytes, path):
@@ -189,7 +189,7 @@ def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
 
 
 def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
-    """How many words each line has that has any, and the numbers of these lines."""
+    """Count the words of each line that has any, and return the lines' numbers."""
     if not text:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     characters = np.frombuffer(text, np.uint8)
@@ -206,7 +206,7 @@ def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
 def _entries(
     text: bytes, counts: Array, lines: Array, order: int
 ) -> tuple[Array, Array]:
-    """The numbers of a block as indices and values."""
+    """Parse the numbers of a block into indices and values."""
     odd = np.flatnonzero(counts != order + 1)
     if len(odd) or order < 1:
         at = int(odd[0]) if len(odd) else 0
@@ -236,7 +236,7 @@ def _entries(
 
 
 def _numbers(text: bytes) -> Array | None:
-    """The numbers of a text; None if it has a word that is no number."""
+    """Parse the numbers of a text; None if a word is not a number."""
     try:
         return np.loadtxt(io.BytesIO(text), comments=None, ndmin=2).ravel()
     except ValueError:
@@ -244,7 +244,7 @@ def _numbers(text: bytes) -> Array | None:
 
 
 def _reject_words(text: bytes, line: int) -> NoReturn:
-    """Say where the first word is that is no number."""
+    """Raise an error that locates the first word that is not a number."""
     for number, words in enumerate(text.split(b"\n"), line):
         for word in words.split():
             if not re.fullmatch(rb"[-+0-9.eEinfatyINFATY]+", word) or not _is(word):

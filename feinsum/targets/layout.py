@@ -118,7 +118,7 @@ def typed(t_unit: Any) -> Any:
 def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
     """Collect the integer arguments that are given, and those that follow from shapes.
 
-    An axis whose extent is one name tells the value of that name.
+    An axis whose extent is one name determines the value of that name.
 
     Raises:
         MeasurementError: if two axes disagree.

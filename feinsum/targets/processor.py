@@ -103,6 +103,9 @@ def microarchitecture_of(
     there are no flags to choose by.
 
     Args:
+        machine: instruction set, as named by :func:`platform.machine`.
+        vendor: vendor of the processor.
+        flags: features that the processor has.
         part: the number of an ARM core; decides between those that fit.
 
     >>> microarchitecture_of("x86_64", "AuthenticAMD", frozenset({"sse", "sse2"}))
@@ -124,7 +127,7 @@ def microarchitecture_of(
 
 
 def _list_targets(machine: str) -> Sequence[Any]:
-    """Microarchitectures of archspec, but for those that no feature tells apart."""
+    """List archspec's microarchitectures that features distinguish."""
     return [
         target
         for target in TARGETS.values()
@@ -134,12 +137,12 @@ def _list_targets(machine: str) -> Sequence[Any]:
 
 
 def _list_features(machine: str) -> frozenset[str]:
-    """Return the features that archspec knows microarchitectures by."""
+    """Return the features by which archspec distinguishes microarchitectures."""
     return frozenset().union(*(t.features for t in _list_targets(machine))) - MASKED
 
 
 def _add_implied(flags: frozenset[str]) -> frozenset[str]:
-    """Linux does not list SSE3 by its name."""
+    """Add SSE3, which Linux does not list by its name."""
     return flags | {"sse3"} if "ssse3" in flags else flags
 
 

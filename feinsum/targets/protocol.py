@@ -83,10 +83,11 @@ class Built(Protocol):
         ...
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
-        """Run once, wait for the end, and say how long it took, in seconds.
+        """Run once, wait for the end, and return the duration in seconds.
 
         Args:
             arguments: scalars, and arrays that the device holds, by name.
+            timer: how to time the run.
 
         Raises:
             MeasurementError: if the device refuses or fails.
@@ -127,7 +128,9 @@ class SourceKernel(Protocol):
 
         Args:
             arguments: numpy scalars, and arrays that the device holds.
+            n_items: number of work-items.
             n_local: work-items of a group; by default the device chooses.
+            timer: how to time the run; by default the device chooses.
         """
         ...
 
@@ -167,7 +170,7 @@ class OpenDevice(Protocol):
         ...
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
-        """Everything that a timing on this device depends on.
+        """Return everything that a timing on this device depends on.
 
         Args:
             policy: how times are measured (rounds, warm-up, timer).
@@ -242,7 +245,7 @@ class Target(Protocol):
         """List the devices that are found, the best choice first.
 
         Raises:
-            DeviceUnavailableError: if they cannot be asked for, and what to do.
+            DeviceUnavailableError: if they cannot be listed, and what to do.
         """
         ...
 

@@ -82,12 +82,12 @@ def is_silenced(category: type[Warning]) -> bool:
 
 
 def drop_when_quiet(_record: logging.LogRecord) -> bool:
-    """Filter the logger of another package: nothing is logged in a quiet context."""
+    """Drop the log records of another package in a quiet context."""
     return _CONTEXT.get() is None
 
 
 def _print(*values: Any, file: Any = None, **options: Any) -> None:
-    """``print`` of Loopy's modules."""
+    """Replace ``print`` in Loopy's modules."""
     context = _CONTEXT.get()
     builtins.print(*values, file=context.printed if context else file, **options)
 
@@ -95,7 +95,7 @@ def _print(*values: Any, file: Any = None, **options: Any) -> None:
 def _warn(
     message: Any, category: Any = None, stacklevel: int = 1, source: Any = None
 ) -> None:
-    """``warnings.warn`` of these modules."""
+    """Replace ``warnings.warn`` in these modules."""
     if not is_silenced(category or UserWarning):
         warnings.warn(message, category, stacklevel + 1, source)
 
@@ -120,6 +120,7 @@ def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
     """Copy a function such that its ``from warnings import warn`` finds :func:`_warn`.
 
     Args:
+        function: the function to copy.
         globals: further names of its module, with the values that it is to find.
     """
 
@@ -142,7 +143,7 @@ def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
 
 
 class _ScheduleDebugger(loopy.schedule.ScheduleDebugger):  # type: ignore[misc]
-    """Reports no progress, and asks nothing, in a quiet context."""
+    """Reports no progress, and prompts for nothing, in a quiet context."""
 
     def __init__(self, debug_length: Any = None, interactive: bool = True) -> None:
         super().__init__(debug_length, interactive and _CONTEXT.get() is None)
@@ -190,7 +191,7 @@ def _replace_functions() -> Callable[[], None]:
         return kernel if is_all else intersected(kernel, slab, iname)
 
     def made_once(**options: Any) -> Callable[[type], type]:
-        """Classes of a function, which refer to nothing else of it, are one."""
+        """Make local classes of a function once, since they refer to nothing in it."""
 
         def decorated(kind: type) -> type:
             if (name := kind.__qualname__) not in classes:

@@ -52,7 +52,7 @@ class HostProgram(Protocol):
 
 @singledispatch
 def with_code(usual: Any, _shelf: CodeShelf) -> Any:
-    """Loopy's executor, with code from a shelf; itself where nothing is kept."""
+    """Return Loopy's executor with code from a shelf, or unchanged without one."""
     return usual
 
 

@@ -92,7 +92,7 @@ class Axis:
         return round(MARGIN + share * (self.width - 2 * MARGIN), 1)
 
     def within(self, value: float) -> bool:
-        """Whether a value is on the axis."""
+        """Return whether a value is on the axis."""
         return self.low <= value <= self.high
 
 
@@ -298,6 +298,8 @@ def history_of(
 
     Args:
         record: the fact whose samples are drawn.
+        records: facts of the same recipe, on any device.
+        limits: devices, with their measured limits if known.
     """
     newest_first = sorted(records, key=lambda r: (r.recorded_at, r.id), reverse=True)
     groups = []

@@ -66,7 +66,9 @@ def coverage_of(suite: str, store: ServingStore, device_id: str) -> Coverage:
     """Return the coverage of a suite of the package.
 
     Args:
-        device_id: of which device facts count; empty for any.
+        suite: name of the suite.
+        store: store of the facts.
+        device_id: device whose facts count; empty for any.
     """
     keys = _keys(suite)
     listed = {w.key: w for w in store.read(workloads_with, keys, device_id)}

@@ -71,7 +71,7 @@ class PlanView:
     """A plan on a page.
 
     Attributes:
-        steps: the first ones; none for more processes than can be told apart.
+        steps: the first ones; none for more processes than can be distinguished.
         n_steps: number of steps of the plan.
         flow: of a program that is not too large.
         text: the plan in words.

@@ -101,7 +101,7 @@ def page_or_problem(scope: Scope, problem: Response) -> Response:
 
 
 def prefers_html(scope: Scope) -> bool:
-    """Whether ``Accept`` names HTML before JSON, as browsers do.
+    """Return whether ``Accept`` names HTML before JSON, as browsers do.
 
     >>> chromium = (b"accept", b"text/html,application/xml;q=0.9,*/*;q=0.8")
     >>> prefers_html({"path": "/devices", "headers": [chromium]})

@@ -103,7 +103,7 @@ def workloads(
     order: Order = "speedup",
     cursor: Cursor = None,
 ) -> Response:
-    """All workloads, or those that are searched for."""
+    """List all workloads, or those that match a search."""
     start = max(0, from_cursor(cursor, int)[0]) if cursor else 0
     criteria = SearchCriteria(q.strip(), sizes.strip(), dtype.strip(), device, order)
     result = _search(service, criteria, start, caller) if criteria.q else None
@@ -151,7 +151,7 @@ def workload(
     service: TheService,
     _: Reading,
 ) -> Response:
-    """The recipes of a workload, ranked on each device."""
+    """Show the recipes of a workload, ranked on each device."""
     store = service.store
     listed = store.listed_workload(check_key(key))
     if listed is None:
@@ -176,7 +176,7 @@ def workload(
 
 @page("/facts/{record_id}")
 def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
-    """A fact, retracted or not, and the history of its recipe on all devices."""
+    """Show a fact, retracted or not, and the history of its recipe on all devices."""
     store = service.store
     record = store.stored(record_id)
     # the record itself may be retracted, or slower than all that are read
@@ -217,7 +217,7 @@ def devices(service: TheService, _: Reading, cursor: Cursor = None) -> Response:
 
 @page("/devices/{device_id}")
 def device(device_id: ContentId, service: TheService, _: Reading) -> Response:
-    """A device, and its roofline with the fastest recipes."""
+    """Show a device, and its roofline with the fastest recipes."""
     store = service.store
     listed = store.listed_device(device_id)
     if listed is None:
@@ -251,7 +251,7 @@ def coverage(
     suite: Literal["tccg", "dgfem", "everyday"] = "tccg",
     device: OneDevice = "",
 ) -> Response:
-    """Which workloads of a suite have facts, and how fast the best of each is."""
+    """Show which workloads of a suite have facts, and how fast the best of each is."""
     return _html(
         service,
         "coverage.html",
@@ -271,7 +271,7 @@ def plans(
     workload: Annotated[str, Query(max_length=200)] = "",
     cursor: Cursor = None,
 ) -> Response:
-    """Plans by id: all, or those of an einsum or a program."""
+    """List plans by id: all, or those of an einsum or a program."""
     key = check_key(workload) if workload else None
     listed, following = PLANS.page(service.store, cursor, PER_PAGE, workload=key)
     plans = service.store.sound_plans([entry.id for entry in listed])
@@ -288,7 +288,7 @@ def plans(
 
 @page("/plans/{record_id}")
 def plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
-    """A plan: its counts, its fleet, and a picture of the grid for every step."""
+    """Show a plan: its counts, its fleet, and a picture of the grid for every step."""
     record = service.store.plan(record_id)
     return _html(
         service,
@@ -304,7 +304,7 @@ def plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
 
 @page("/static/{name}")
 def static(name: str) -> Response:
-    """A file that pages load; without a key, as none of them has data."""
+    """Serve a file that pages load; without a key, as none of them has data."""
     file = asset(name)
     if file is None:
         raise NoSuchRouteError(f"there is no file {name[:50]!r}")

@@ -124,9 +124,12 @@ def search(
     """Return the workloads that a text means.
 
     Args:
+        criteria: text and filters of the search.
+        store: store of the workloads.
         notations: reads how the texts of all workloads begin.
         limit_s: how long canonicalization may take, in all.
         start: how many workloads are on the pages before.
+        limit: maximum number of workloads of a page.
     """
     # of a call, its first argument
     call = _CALL.search(criteria.q)

@@ -24,7 +24,7 @@ DTYPES = {"<f4": "float32", "<f8": "float64", "<c8": "complex64", "<c16": "compl
 
 
 def count(number: int) -> str:
-    """A number in groups of three digits.
+    """Format a number in groups of three digits.
 
     >>> count(1234567).replace(THIN, " ")
     '1 234 567'
@@ -34,7 +34,7 @@ def count(number: int) -> str:
 
 
 def ratio(factor: float) -> str:
-    """A factor with two or three digits.
+    """Format a factor with two or three digits.
 
     >>> ratio(56.48), ratio(1.234), ratio(0.9), ratio(1234.0)
     ('56.5×', '1.23×', '0.90×', '1234×')
@@ -47,17 +47,17 @@ def ratio(factor: float) -> str:
 
 
 def is_implausible(factor: float) -> bool:
-    """Whether no kernel can be so much faster than another of the same work."""
+    """Return whether no kernel can be so much faster than another of the same work."""
     return not 1 / MAX_SPEEDUP <= factor <= MAX_SPEEDUP
 
 
 def seconds(time_s: float) -> str:
-    """Three digits and a unit; see :func:`feinsum.drawing.tuning.time_text`."""
+    """Format seconds with three digits and a unit."""
     return time_text(time_s).replace(" ", THIN)
 
 
 def rate(per_s: float, unit: str) -> str:
-    """Three digits, a prefix and a unit per second.
+    """Format a rate with three digits, a prefix and a unit per second.
 
     >>> rate(4.2e10, "op").replace(THIN, " "), rate(12.0, "B").replace(THIN, " ")
     ('42 Gop/s', '12 B/s')
@@ -67,7 +67,7 @@ def rate(per_s: float, unit: str) -> str:
 
 
 def day(when: str | datetime) -> str:
-    """The day and the minute, in UTC as it was recorded.
+    """Format the day and the minute, in UTC as recorded.
 
     >>> day("2026-01-31T12:00:01+00:00")
     '2026-01-31 12:00'
@@ -77,10 +77,10 @@ def day(when: str | datetime) -> str:
 
 
 def share(fraction: float, device: Device) -> str:
-    """A fraction of the roofline in percent.
+    """Format a fraction of the roofline in percent.
 
-    Facts and limits of a device that is not identified may be of two machines, which
-    is said where it shows.
+    Facts and limits of a device that is not identified may be of two machines; a share
+    that shows it is marked.
 
     >>> gpu = Device("CUDA", "A GPU", "NVIDIA", "gpu", "NVIDIA", 132)
     >>> share(0.501, gpu).replace(THIN, " "), share(1.2, gpu).replace(THIN, " ")
@@ -94,7 +94,7 @@ def share(fraction: float, device: Device) -> str:
 
 
 def label(device: Device) -> str:
-    """A device in words that tell it from others with its name.
+    """Describe a device, distinguishing it from others with the same name.
 
     >>> label(Device("CUDA", "A GPU", "NVIDIA", "gpu", "NVIDIA", 132))
     'A GPU, 132 compute units (CUDA)'
@@ -105,7 +105,7 @@ def label(device: Device) -> str:
 
 
 def hardware(device: Device) -> str:
-    """The hardware of a device: its vendor unless the name has it, and its cores.
+    """Describe the hardware of a device: its vendor unless in the name, and its cores.
 
     >>> hardware(Device("PoCL", "Neoverse N1", "ARM", "cpu", "aarch64", 1))
     'Neoverse N1, unknown microarchitecture, 1 compute unit'
@@ -127,12 +127,12 @@ def hardware(device: Device) -> str:
 
 
 def is_doubtful(fraction: float | None, device: Device) -> bool:
-    """Whether a share gets the mark of :func:`share`."""
+    """Return whether a share gets the mark of :func:`share`."""
     return fraction is not None and fraction > 1 and not device.is_identified
 
 
 def clipped(text: str, limit: int = 300) -> str:
-    """A text that is not longer than it can be read.
+    """Shorten a text to a limit.
 
     >>> clipped("abcdef", 4)
     'abc…'
@@ -141,7 +141,7 @@ def clipped(text: str, limit: int = 300) -> str:
 
 
 def plural(number: int, noun: str, nouns: str = "") -> str:
-    """How many of what.
+    """Format a number with its noun.
 
     >>> plural(1, "fact"), plural(2, "fact"), plural(0, "vertex", "vertices")
     ('1 fact', '2 facts', '0 vertices')
@@ -150,7 +150,7 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 
 
 def dtype(name: str) -> str:
-    """The name of a dtype that a record writes in short.
+    """Return the full name of a dtype that a record abbreviates.
 
     >>> dtype("<f8"), dtype("anything")
     ('float64', 'anything')

@@ -97,7 +97,7 @@ class BestOfMany(BaseModel):
 
 
 class Question(BaseModel):
-    """A workload that is asked for."""
+    """A requested workload."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -151,7 +151,7 @@ PARAMETERS = [
     openapi_extra={"parameters": PARAMETERS},
 )
 async def best(request: Request) -> Response:
-    """Candidate facts for a workload, best first."""
+    """Return candidate facts for a workload, best first."""
     scope = request.scope
     # dependencies do this for other routes; this one has none
     require(caller_of(scope), "read")
@@ -230,7 +230,7 @@ async def best_of_many(
         bool, Query(description="Whether misses count as demand.")
     ] = True,
 ) -> Response:
-    """The same for many workloads, in order; null for a miss."""
+    """Return candidate facts for many workloads, in order; null for a miss."""
     max_batch = service.settings.max_batch
     if len(batch.workloads) > max_batch:
         raise InvalidRequestError(
@@ -273,7 +273,7 @@ async def _batch_parts(
     *,
     has_key: bool,
 ) -> AsyncIterator[bytes]:
-    """Yield the answer to a batch; a key that is asked for again is not read again.
+    """Yield the answer to a batch; a key that is requested again is not read again.
 
     What has no room, or would take too long to read, gets an answer without facts whose
     ``next`` leads to them.
@@ -349,7 +349,7 @@ _parse_cached = lru_cache(1024)(_parse)
 
 
 def _has_answer(tags: bytes | None, etag: bytes) -> bool:
-    """Whether the client has the answer already; tags are compared weakly."""
+    """Return whether the client has the answer already; tags are compared weakly."""
     if tags is None:
         return False
     return tags.strip() == b"*" or etag.removeprefix(b"W/") in tags

@@ -86,7 +86,7 @@ class Canonical(BaseModel):
     """A canonical form.
 
     Attributes:
-        key: what ``best`` is asked with.
+        key: the key for ``best``.
         text: what the key digests.
         einsum: what was sent, with size parameters for its long extents.
         generalized: the extent behind each of these parameters.
@@ -101,7 +101,7 @@ class Canonical(BaseModel):
 
 @router.post("/canonicalize", responses=problems(*OF_BODIES))
 def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canonical:
-    """The key, the canonical text and the relabeling of an einsum."""
+    """Return the key, the canonical text and the relabeling of an einsum."""
     text = einsum.text or einsum.subscripts or ""
     # before parsing, which takes longer than counting commas
     check_work(text, caller, len(einsum.rows or ()), len(einsum.extents))
@@ -137,6 +137,9 @@ def check_work(
 
     Args:
         text: subscripts, or the text of an einsum with its rows.
+        caller: the caller, who is limited without a key.
+        n_rows: number of rows given apart from the text.
+        n_extents: number of extents.
 
     Raises:
         InvalidRequestError: if it is too large.
@@ -188,7 +191,7 @@ def index_lists(
 ) -> tuple[tuple[IndexList, ...], IndexList]:
     """Return the terms and the output.
 
-    Earlier clients separate long names by spaces; the names of extents tell these.
+    Earlier clients separate long names by spaces; the names of extents determine these.
     """
     if "{" not in subscripts and any(len(index) > 1 for index in extents):
         subscripts = subscripts_of_words(subscripts)

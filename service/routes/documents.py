@@ -186,7 +186,7 @@ STORED: dict[int | str, dict[str, Any]] = {
 
 @router.get("/facts/{record_id}", response_model=TuningRecord, responses=problems(404))
 def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
-    """A fact by its content id; it never changes, but may be retracted."""
+    """Return a fact by its content id; it never changes, but may be retracted."""
     age = f"max-age={service.settings.max_age_s}"
     headers = {"Cache-Control": f"{service.visibility}, {age}"}
     return json_response(to_json(service.store.get(record_id)), headers=headers)
@@ -194,7 +194,7 @@ def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
 
 @router.get("/facts/{record_id}/trust", response_model=TrustOf, responses=problems(404))
 def trust(record_id: ContentId, service: TheService, _: Reading) -> Any:
-    """Who recorded a fact, whether it is trusted, and who retracted it."""
+    """Return who recorded a fact, whether it is trusted, and who retracted it."""
     return service.store.trust(record_id)
 
 
@@ -207,7 +207,7 @@ async def facts(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    """Facts by id; all, of a workload, or of a device."""
+    """List facts by id; all, of a workload, or of a device."""
     filters = {"workload": workload, "device_id": device}
     return await _page(service, "facts", FACTS, cursor, limit, filters)
 
@@ -233,7 +233,7 @@ async def add_fact(
 
 @router.post("/facts:missing", responses=problems(*OF_BODIES))
 def missing(request: Ids, service: TheService, _: Reading) -> Ids:
-    """The given ids that are not stored."""
+    """Return the given ids that are not stored."""
     # the same bound as of a batch, so that one setting limits a request
     max_ids = service.settings.max_batch
     if len(request.ids) > max_ids:
@@ -255,14 +255,14 @@ async def plans(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    """Plans by id; all, or of an einsum or a program."""
+    """List plans by id; all, or of an einsum or a program."""
     filters = {"workload": workload, "only_trusted": trusted}
     return await _page(service, "plans", PLANS, cursor, limit, filters)
 
 
 @router.get("/plans/{record_id}", response_model=PlanRecord, responses=problems(404))
 def recorded_plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
-    """A plan fact by its content id."""
+    """Return a plan fact by its content id."""
     return json_response(to_json(service.store.plan(record_id)))
 
 
@@ -286,7 +286,7 @@ async def add_plan(
 
 @router.get("/peaks/{device_id}", response_model=DevicePeaks, responses=problems(404))
 def peaks(device_id: ContentId, service: TheService, _: Reading) -> Response:
-    """The latest measured limits of a device; those of trusted keys first."""
+    """Return the latest measured limits of a device; those of trusted keys first."""
     limits = service.store.peaks(device_id)
     if limits is None:
         raise RecordNotFoundError(f"no limits are known for the device {device_id}")
@@ -318,7 +318,7 @@ async def add_peaks(
 def retractions(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Retractions:
-    """Retractions, latest first."""
+    """List retractions, latest first."""
     page, following = RETRACTIONS.page(service.store, cursor, limit)
     listed = [RetractionOf(id=entry.id, document=entry) for entry in page]
     return Retractions(retractions=listed, next=following)

@@ -109,7 +109,7 @@ class State(BaseModel):
 def workloads(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Any:
-    """Workloads by key."""
+    """List workloads by key."""
     page, following = WORKLOADS.page(service.store, cursor, limit)
     return {"workloads": page, "next": following}
 
@@ -118,7 +118,7 @@ def workloads(
 def devices(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Any:
-    """Devices by id."""
+    """List devices by id."""
     page, following = DEVICES.page(service.store, cursor, limit)
     return {"devices": page, "next": following}
 
@@ -127,7 +127,7 @@ def devices(
 async def demand(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Any:
-    """Unanswered workloads, most wanted first."""
+    """List unanswered workloads, most wanted first."""
     # the list has the misses of this worker as well
     await service.misses.flush()
     page, following = await run_in_threadpool(
@@ -138,19 +138,19 @@ async def demand(
 
 @router.get("/v1/capabilities", response_model=Capabilities)
 def capabilities(service: TheService) -> Any:
-    """Versions and limits of this service; needs no key."""
+    """Return versions and limits of this service; needs no key."""
     return service.settings
 
 
 @router.get("/healthz")
 async def healthz() -> State:
-    """Whether the process runs."""
+    """Check that the process runs."""
     return State(status="ok")
 
 
 @router.get("/readyz")
 async def readyz(service: TheService) -> State:
-    """Whether the database responds and accepts facts."""
+    """Check that the database responds and accepts facts."""
     # a query that takes the way of look-ups, without the cache
     await service.lookup.refresh()
     # a database that cannot be written must get no traffic either
@@ -164,5 +164,5 @@ async def readyz(service: TheService) -> State:
     responses={200: {"content": {"text/plain": {}}}},
 )
 def metrics_page() -> Response:
-    """Metrics in the text format of Prometheus."""
+    """Return metrics in the text format of Prometheus."""
     return Response(metrics.page(), media_type=metrics.CONTENT_TYPE)

@@ -55,7 +55,7 @@ class LaunchWork:
 
 
 def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
-    """Seconds of one launch; infinite if no work-group fits a multiprocessor.
+    """Predict the seconds of one launch; infinite if no work-group fits.
 
     >>> gpu = Gpu(90, 100, 1e9, 1e12, 1 << 25, launch_s=0)
     >>> copy = LaunchWork(1e6, 256, 8, 0, 0, 0, 1e9, 1)
@@ -105,9 +105,12 @@ def _memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
 def read_bytes(
     einsum: BatchedEinsum, term: IndexList, itemsize: int, box: Mapping[str, int]
 ) -> float:
-    """What a group reads of an array in C's order, in whole sectors.
+    """Return how many bytes a group reads of an array in C order, in whole sectors.
 
     Args:
+        einsum: the einsum, with known extents.
+        term: indices of the array.
+        itemsize: bytes of an entry.
         box: how many values of each index the group needs; of others, one.
 
     >>> from feinsum.ir import array, einsum
@@ -134,9 +137,12 @@ def request_cycles(
     itemsize: int,
     lanes: Sequence[Mapping[str, int]],
 ) -> float:
-    """Cycles in which a warp begins to read an array in C's order.
+    """Count the cycles in which a warp issues the reads of an array in C order.
 
     Args:
+        einsum: the einsum, with known extents.
+        term: indices of the array.
+        itemsize: bytes of an entry.
         lanes: the values of indices that differ between its work-items.
 
     >>> from feinsum.ir import array, einsum
@@ -170,7 +176,7 @@ def n_output_groups(einsum: BatchedEinsum, n_items: int) -> tuple[Flat, int]:
 
 
 def loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
-    """Every array that is read: its indices, and the bytes of an entry."""
+    """Return the indices and the bytes of an entry of every array that is read."""
     seen = {
         (operand.name, term): operand.dtype.itemsize
         for row in einsum.rows
@@ -184,18 +190,19 @@ def itemsize_of(einsum: BatchedEinsum) -> int:
 
 
 def factors_of(einsum: BatchedEinsum) -> int:
-    """Multiply-adds of a point of the nest, for all rows."""
+    """Count the multiply-adds of a point of the nest, for all rows."""
     return max(1, einsum.n_operands - 1) * einsum.batch_size
 
 
 def warp_cycles(
     einsum: BatchedEinsum, lanes: Sequence[Mapping[str, int]], n_terms: float
 ) -> float:
-    """Cycles in which a warp begins to read its terms, and to write its results.
+    """Count the cycles in which a warp issues the reads of its terms and its writes.
 
     Args:
+        einsum: the einsum, with known extents.
         lanes: the values of indices that differ between its work-items.
-        n_terms: of the sum of a work-item.
+        n_terms: number of terms of the sum of a work-item.
     """
     of_term = sum(request_cycles(einsum, *load, lanes) for load in loads(einsum))
     itemsize = itemsize_of(einsum)
@@ -204,18 +211,23 @@ def warp_cycles(
 
 
 def group_bytes(einsum: BatchedEinsum, box: Mapping[str, int]) -> float:
-    """What a group reads and writes, in whole sectors; see :func:`read_bytes`."""
+    """Return the bytes that a group reads and writes, in whole sectors.
+
+    See :func:`read_bytes`.
+    """
     read = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
     written = read_bytes(einsum, einsum.output, itemsize_of(einsum), box)
     return read + written * einsum.batch_size
 
 
 def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> float:
-    """Seconds of a stack of matrix products by cuBLAS or its like.
+    """Predict the seconds of a stack of matrix products by cuBLAS or a similar library.
 
     Args:
-        sizes: of the stack, the rows, the columns and the sum.
-        n_bytes: of all arrays.
+        sizes: numbers of products, of rows, of columns and of terms of the sum.
+        n_bytes: bytes of all arrays.
+        itemsize: bytes of an entry.
+        gpu: the GPU.
 
     >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {}, {8: 128.0})
     >>> 0.002 < product_s((1, 4096, 4096, 4096), 3 * 8 * 4096**2, 8, gpu) < 0.004
@@ -245,7 +257,7 @@ def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> 
 
 
 def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> float:
-    """Seconds of an einsum that is no product, by a kernel that reads everything once.
+    """Predict the seconds of a kernel of no product that reads everything once.
 
     >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {8: 64.0}, {})
     >>> streamed_s(1e6, 8e6, 8, gpu) < streamed_s(1e6, 8e7, 8, gpu)
@@ -259,5 +271,5 @@ def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> floa
 
 
 def copied_s(n_bytes: float, gpu: Gpu) -> float:
-    """Seconds of a copy of so many bytes with its axes in another order."""
+    """Predict the seconds of a copy of so many bytes with its axes in another order."""
     return h.CALL_S + 2 * n_bytes / (h.COPY_SHARE * gpu.bandwidth_bytes_per_s)

@@ -267,8 +267,9 @@ class _Elements(GroupWriter):
         return loops, at
 
     def _item(self, axis: _Axis) -> str:
-        """Return the work-items, in one loop for all statements: Loopy's code generator
-        takes time for every loop of work-items.
+        """Return the work-items, in one loop for all statements.
+
+        Loopy's code generator takes time for every loop of work-items.
         """
         if axis.tag not in self.items:
             self.items[axis.tag] = self.loop("item", size=axis.n_items, tag=axis.tag)
@@ -408,7 +409,7 @@ def space(workload: Workload) -> Space | None:
 
 
 def _excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    """Say what exceeds the groups, of a warp or more, that every GPU has room for."""
+    """Explain what exceeds the work-groups that every GPU supports; None if nothing."""
     n_elements = number(parameters, "elements")
     n_items = n_elements * number(parameters, "workers")
     if not h.WARP <= n_items <= h.MAX_ITEMS:

@@ -126,18 +126,22 @@ class WarpProduct:
         """Return a lane's row, of a left fragment or a sum, or column of a right one.
 
         Args:
-            first: of the warp's tile.
-            length: of a block: ``ROWS`` of two halves, or ``COLUMNS`` of one.
+            first: first row or column of the warp's tile.
+            length: length of a block: ``ROWS`` of two halves, or ``COLUMNS`` of one.
+            block: number of the block in the tile.
+            half: number of the half in the block.
         """
         return p.Sum((first, length * block, *ROW(half, self.g).children))
 
     def clear_sums(
         self, outer: Sequence[int], around: Sequence[str], after: Collection[str] = ()
     ) -> tuple[str, str]:
-        """Set a lane's sums to zero; return their array and the id.
+        """Set a lane's sums to zero; return their array and the statement's id.
 
         Args:
-            outer: the lengths of axes before those of the tile.
+            outer: lengths of axes before those of the tile.
+            around: inames of the loops around the statement.
+            after: ids of the statements before it.
         """
         shape = (*outer, *self.n_blocks, PER_LANE)
         acc = self.writer.array("acc", shape, DOUBLE)
@@ -156,8 +160,11 @@ class WarpProduct:
         """Load what a lane holds for one instruction of each block.
 
         Args:
-            shape: of the array: blocks, quads of terms, and halves.
-            entry_at: the entry to load, by these three.
+            stem: beginning of the array's name.
+            shape: shape of the array: blocks, quads of terms, and halves.
+            entry_at: returns the entry to load for these three.
+            loops: inames of the loops around the statement.
+            after: ids of the statements before it.
         """
         array = self.writer.array(stem, shape, DOUBLE)
         # registers cannot be indexed at run time: all these loops are unrolled
@@ -183,7 +190,9 @@ class WarpProduct:
             sums: the array, and the inames of its axes before those of the tile.
             left: an array of :meth:`load_fragments`.
             right: an array, and where a block's first entry is, by the block.
+            loops: inames of the loops around the statement.
             blocks: the inames of the blocks, down and across.
+            after: ids of the statements before it.
         """
         writer, (down, across) = self.writer, map(var, blocks)
         outer = tuple(map(var, sums[1]))

@@ -263,8 +263,9 @@ class Flat:
 
 
 def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | None:
-    """Return indices in their order, but for the one that is known at run time, which
-    comes first; None if there are several of these.
+    """Return indices in order, with the one whose extent is known at run time first.
+
+    None if the extents of several are known at run time only.
     """
     running = [i for i in indices if not isinstance(extents[i], int)]
     if len(running) > 1:
@@ -319,12 +320,17 @@ class Share:
 def partition(
     slow: int, fast: int, n_items: int, item: Expression, lanes: int = 1
 ) -> tuple[Share, Share]:
-    """Deal out a tile of ``slow`` times ``fast`` entries evenly, neighbours along
-    ``fast``, as in the drawing above.
+    """Partition a tile of ``slow`` times ``fast`` entries evenly among work-items.
+
+    Neighbouring work-items get neighbours along ``fast``, as in the drawing above.
 
     Args:
-        item: the number of the work-item, of ``n_items``.
-        lanes: contiguous entries that go together; the values are those of the first.
+        slow: length of the tile along the slow axis.
+        fast: length of the tile along the fast axis.
+        n_items: number of work-items.
+        item: number of a work-item.
+        lanes: contiguous entries that one work-item gets together; the values are those
+            of the first.
 
     >>> slow, fast = partition(16, 128, 256, var("item"))
     >>> (slow.stride, slow.n), (fast.stride, fast.n)
@@ -350,8 +356,9 @@ def threads_of(width: int) -> Layout:
 
 
 def _width(slow: int, fast: int, n_items: int) -> int:
-    """Return the most work-items along ``fast`` with which all have equally many; 0 if
-    there is no such number.
+    """Return the most work-items along ``fast`` that all get equally many entries.
+
+    0 if there is no such number.
 
     >>> _width(16, 64, 128), _width(16, 80, 128), _width(8, 80, 128)
     (64, 16, 16)
@@ -388,7 +395,7 @@ def ragged_partition(
 
 
 def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
-    """Say why work-items cannot share tiles evenly, along either axis."""
+    """Explain why work-items cannot share tiles evenly along either axis, or None."""
     for tile in tiles:
         # either axis may be the one along which the operand lies
         shapes = ((tile, depth), (depth, tile))

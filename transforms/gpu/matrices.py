@@ -138,7 +138,7 @@ class MatrixRoles:
         return (*self.stack, *self.rows, *self.columns)
 
     def order(self, term: IndexList, *, is_right: bool) -> tuple[IndexList, bool]:
-        """The order for an operand, and whether its matrices are transposed in it."""
+        """Return an operand's order, and whether its matrices are transposed in it."""
         length = self.columns if is_right else self.rows
         stack = () if self.are_single[is_right] else self.stack
         deep, wide = (*stack, *length, *self.summed), (*stack, *self.summed, *length)
@@ -147,7 +147,7 @@ class MatrixRoles:
         return (deep, is_right) if is_deep else (wide, not is_right)
 
     def moved(self, einsum: BatchedEinsum) -> Iterator[IndexList]:
-        """The index lists of arrays that are not in order."""
+        """Yield the index lists of arrays that are not in order."""
         for position, term in enumerate(einsum.inputs):
             if self.order(term, is_right=position == self.right)[0] != term:
                 yield term
@@ -156,7 +156,7 @@ class MatrixRoles:
 
 
 def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> bool:
-    """Whether an array has more extents that are known at run time only than loops."""
+    """Return whether more extents are known at run time only than there are loops."""
     return any(
         sum(not isinstance(extents[i], int) for i in term) > MAX_RUNNING
         for term in (*einsum.inputs, einsum.output)
@@ -173,7 +173,7 @@ class _Products:
         self.after: Names = ()
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
+        """Replace the nest, and return the schedule."""
         for row in self.schedule.rows:
             for position, operand in enumerate(row):
                 if operand not in self.matrices:
@@ -187,7 +187,7 @@ class _Products:
         return self.writer.finished()
 
     def _matrices(self, operand: str, position: int) -> tuple[str, bool]:
-        """The array of an operand, and whether the matrices in it are transposed."""
+        """Return an operand's array, and whether the matrices in it are transposed."""
         schedule, span = self.schedule, self.schedule.spans[operand]
         order, is_transposed = self.plan.order(
             span, is_right=position == self.plan.right
@@ -201,7 +201,7 @@ class _Products:
         return whole, is_transposed
 
     def _product(self, k: int) -> None:
-        """A row, in its place or on the way to it."""
+        """Write the products of a row, in place or in a temporary."""
         schedule, writer, order = self.schedule, self.writer, self.plan.result
         direct = self._result_of(k)
         shape = [extent_of(schedule.extents[i]) for i in order]
@@ -241,7 +241,7 @@ class _Products:
         return size
 
     def _result_of(self, k: int) -> str | None:
-        """The array that takes the products of a row as they are."""
+        """Return the array that can receive a row's products unchanged; else None."""
         schedule, order = self.schedule, self.plan.result
         if not schedule.is_sum(k):
             return None
@@ -282,9 +282,10 @@ def visit_entries(
                 packed[k,i,j] = A[i,j,k]
 
     Args:
-        order: the indices, the last one the fastest of one array.
-        near: that of the other one.
-        after: ids of what has to be done before.
+        writer: writes the loops.
+        order: the indices; the last one is the fastest of one array.
+        near: the fastest index of the other array.
+        after: ids of the statements before.
     """
     schedule = writer.schedule
     extent = schedule.extents[near]
@@ -309,7 +310,7 @@ def visit_entries(
 def _others(
     writer: GroupWriter, order: list[str], n_rows: int, within: Names, after: Names
 ) -> Entries:
-    """Loops over groups and their ``n_rows`` rows, with what the points take."""
+    """Loop over groups and their ``n_rows`` rows, with what the points take."""
     axes = grid_axes(order, writer.schedule.extents)
     # plans refuse arrays with more run-time extents than axes
     assert axes is not None
@@ -374,12 +375,13 @@ def whole_array(
     at: Names | list[str],
     extents: list[Extent],
 ) -> str | None:
-    """The argument whose entries in C order are those at all points; None if none is.
+    """Return the argument whose entries in C order are those at all points, or None.
 
     Args:
-        entry: of the array.
-        at: the variables of a point.
-        extents: theirs.
+        kernel: the kernel.
+        entry: an entry of the array.
+        at: variables of a point.
+        extents: extents of these variables.
     """
     if not isinstance(entry, p.Subscript) or entry.index_tuple != tuple(map(var, at)):
         return None
@@ -397,7 +399,7 @@ def whole_array(
 
 
 def _are_equal(left: Expression, right: Expression) -> bool:
-    """Whether two products of sizes are the same."""
+    """Return whether two products of sizes are the same."""
     # pymbolic does not simplify: products with one value at odd sizes are the same
     names = sorted(lp.symbolic.get_dependencies((left, right)))
     values = {name: 10007 + 2 * k for k, name in enumerate(names)}
@@ -415,7 +417,10 @@ def space(workload: Workload) -> Space | None:
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """What is not in order is read and written once more, in a launch of its own."""
+    """Predict the seconds of the products and of the copies before and after them.
+
+    Arrays that are not in order are read and written once more, in separate launches.
+    """
     gpu = machine.gpu
     assert gpu is not None
     plan = MatrixRoles.of(einsum, einsum.extents, number(parameters, "stacked"))

@@ -141,7 +141,7 @@ def space(workload: Workload) -> Space | None:
 
 
 def _excess(tiles: OperatorTiles) -> str | None:
-    """Say what exceeds the room for groups that every such GPU has."""
+    """Explain what exceeds the work-groups that every such GPU supports, or None."""
     if tiles.elements % tiles.height:
         return f"{tiles.height} elements of a warp do not divide {tiles.elements}"
     n_items = h.WARP * tiles.n_warps

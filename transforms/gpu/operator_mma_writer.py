@@ -246,7 +246,7 @@ class OperatorMmaWriter(GroupWriter):
         return before
 
     def _parts_of_row(self, k: int) -> RowParts:
-        """Say what of a row comes to shared memory, and is not there yet."""
+        """Return the parts of a row that shared memory needs and does not hold yet."""
         rows = self.schedule.rows
         new = []
         for factors in (self.scales, self.factors):

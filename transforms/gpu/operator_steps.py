@@ -61,7 +61,7 @@ class Steps:
 
     @classmethod
     def of(cls, einsum: BatchedEinsum, element: str) -> Steps | None:
-        """Those of the fewest operations; None if the einsum is no such operator.
+        """Choose the steps of fewest operations; None if the einsum has no such form.
 
         >>> from feinsum import array, einsum
         >>> e = einsum("xre,rij,ej->xei", array("J", (3, 3, "N")),
@@ -130,12 +130,12 @@ class Steps:
         )
 
     def lies_in_order(self, einsum: BatchedEinsum) -> bool:
-        """Whether rows of an element lie side by side, and elements after another."""
+        """Return whether rows of an element are adjacent, and elements consecutive."""
         tail = (self.element, *self.rows)
         return einsum.output[-len(tail) :] == tail
 
     def operations(self, einsum: BatchedEinsum) -> int:
-        """Additions and multiplications of an element, about."""
+        """Estimate the additions and multiplications of an element."""
         sums = {*self.rows, *self.deferred, *self.outer}
         steps = [
             (len(self.early), {*self.tile, *self.gathered}),
@@ -263,7 +263,7 @@ class OperatorTiles:
 
 
 def spread(n: int) -> int:
-    """The next odd multiple of half the banks.
+    """Return the next odd multiple of half the banks.
 
     >>> [spread(n) for n in (4, 5, 12, 35, 40)]
     [4, 12, 12, 36, 44]

@@ -221,7 +221,11 @@ class _Operator(GroupWriter):
         all: else Loopy takes it for the bound of the loop, and most steps do nothing.
 
         Args:
-            value: so many times the index, rounded up, with ``{0}`` for the loop.
+            index: the index.
+            value: ``times`` times the index, rounded up, in isl's syntax, with ``{0}``
+                for the iname of the loop.
+            times: the factor of ``value``.
+            limits: further conditions of the loop.
         """
         within = f"{value} < {times * self.length(index)}"
         step = self.loop("step", *limits, within)
@@ -434,7 +438,7 @@ def space(workload: Workload) -> Space | None:
 
 
 def _excess(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> str | None:
-    """Say what exceeds the groups and sums for which every GPU since Volta has room."""
+    """Explain what exceeds the groups and sums that every GPU since Volta supports."""
     lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
     n_items = lanes * -(-volume(einsum, steps.rows) // rows)
     if not h.MIN_OPERATOR_ITEMS <= n_items <= h.MAX_ITEMS:

@@ -491,7 +491,11 @@ class TileLoop:
         """Load a work-item's part of a tile, to registers if there is no slot yet.
 
         Args:
-            tile: its number in the share; it may be beyond the last one.
+            load: what to load.
+            tile: number of the tile in the share; it may be beyond the last one.
+            loops: inames of the loops around the statement.
+            after: ids of the statements before it.
+            slot: slot of the buffer that receives the tile; None to load to registers.
         """
         writer, schedule, start = self.writer, self.writer.schedule, self._tile(tile)
         deep = writer.points_of(

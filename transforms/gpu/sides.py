@@ -51,9 +51,11 @@ def sides_of(
     """Return the sides of a product of two operands; None if it is none.
 
     Args:
-        piece: in pieces of which length the operand that has ``across`` may be read,
-            where its last index is not that of the output; by default fours, if sums
-            are long.
+        einsum: the einsum.
+        extents: extent of each index.
+        piece: length of the pieces in which the operand with ``across`` may be read
+            where its last index is not that of the output; by default 4 if sums are
+            long.
 
     >>> from feinsum import array, einsum
     >>> product = einsum("bik,bkj->bij", array("A", (9, 8, 7)), array("B", (9, 7, 6)))
@@ -162,7 +164,10 @@ def suited(
     """Return the configurations that suit a workload, of those given by their values.
 
     Args:
-        names: of the parameters; the first two are the tiles across and along.
+        workload: the workload.
+        names: names of the parameters; the first two are the tiles across and along.
+        tried: values of the parameters of each configuration.
+        constraint: explains why a configuration does not fit; None if it does.
     """
     starts: list[Parameters] = [dict(zip(names, v, strict=True)) for v in tried]
     return tuple(

@@ -100,7 +100,12 @@ def _share_sums(
     """Share each sum among a row of work-items.
 
     Args:
-        axes: of the group, those of the items and of the rows; 0 is the fastest.
+        t_unit: the unit of the kernel.
+        nest: the loop nest to rewrite.
+        summed: the summed index that is shared.
+        items: work-items that share a sum.
+        rows: sums of a work-group.
+        axes: axes of the group for the items and for the rows; 0 is the fastest.
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
@@ -206,7 +211,10 @@ def _shared_sums_s(
     """Predict the seconds of :func:`_share_sums`.
 
     Args:
-        sums: of a work-group, which has all terms of them.
+        einsum: the einsum, with known extents.
+        machine: the machine, with a GPU.
+        parameters: parameters of the transform.
+        sums: sums of a work-group, which computes all their terms.
         lanes: the indices of a warp's first reads.
     """
     assert machine.gpu is not None

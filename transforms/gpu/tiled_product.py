@@ -188,9 +188,12 @@ class TiledProduct(ABC):
         """Store a sum, two neighbouring ones, or the part of a sum of a share.
 
         Args:
+            row: number of the row.
             value: the first of the sums, in registers.
-            y, x: points along each side, and the step at which they are meant.
+            y: points along one side, and the step at which they are evaluated.
+            x: points along the other side, likewise.
             inames: loops over the sums of a work-item.
+            is_pair: whether two neighbouring sums are stored together.
         """
         writer, loops = self.writer, (*self.around, *inames)
         (rows, at_row), (columns, at_column) = y, x
@@ -217,7 +220,7 @@ class TiledProduct(ABC):
         before: Names,
         inside: tuple[Expression, ...],
     ) -> None:
-        """Leave a part of a row's sums."""
+        """Store a part of a row's sums."""
         writer = self.writer
         shape = self.n_shares, *(parse(s.flat.size) for s in (self.along, self.across))
         dtype = writer.schedule.dtype_of_row(row)
@@ -289,9 +292,15 @@ def tiled_s(
     """Predict the seconds of a product; groups read each tile from the caches once.
 
     Args:
-        n_items: of a work-group.
-        cycles: in which a warp begins to read what it needs for a step of the sum.
-        registers, chains: see :class:`feinsum.transforms.gpu.cost.LaunchWork`.
+        einsum: the einsum, with known extents.
+        machine: the machine, with a GPU.
+        tiles: sizes of the tiles.
+        n_items: work-items of a work-group.
+        cycles: cycles in which a warp issues the reads for one step of the sum.
+        shared_bytes: shared memory of a work-group.
+        registers: see :class:`feinsum.transforms.gpu.cost.LaunchWork`.
+        chains: see :class:`feinsum.transforms.gpu.cost.LaunchWork`.
+        is_on_tensor_cores: whether tensor cores multiply.
     """
     gpu, sides = machine.gpu, sides_of(einsum, einsum.extents, tiles.piece)
     assert gpu is not None

@@ -200,10 +200,12 @@ class GroupWriter(NestWriter):
     def strided(
         self, stem: str, item: str, n_items: int, *limits: str
     ) -> tuple[str, Expression]:
-        """Loop over values that are dealt out to neighbouring items; return the value.
+        """Loop over values distributed round-robin to work-items; return the value.
 
         Args:
-            item: the iname of the axis of the ``n_items`` work-items.
+            stem: beginning of the loop's name.
+            item: iname of the axis of the ``n_items`` work-items.
+            n_items: number of work-items.
             limits: each a condition in isl's syntax, with ``{}`` for the value.
         """
         step = self.loop(
@@ -240,7 +242,7 @@ class GroupWriter(NestWriter):
         *,
         conditions: Collection[Expression] = (),
     ) -> tuple[Expression, str]:
-        """Add up terms in a register of a work-item; return it, and the last id.
+        """Sum terms in a register of a work-item; return it and the last id.
 
         Rewrite::
 
@@ -248,8 +250,12 @@ class GroupWriter(NestWriter):
             for sums:  if conditions:  total = total + term
 
         Args:
-            around: the loops of the work-item.
-            sums: those of the sum.
+            dtype: dtype of the sum.
+            term: the term to add.
+            around: inames of the loops of the work-item.
+            sums: inames of the loops of the sum.
+            after: ids of the statements before.
+            conditions: conditions that all have to hold.
         """
         total = var(self.array("total", (), dtype))
         zero = self.assign("zero", total, dtype.type(0), around, after)
@@ -267,7 +273,7 @@ class GroupWriter(NestWriter):
         last: str,
         tag: str = "l.0",
     ) -> str:
-        """Add ``n`` shared numbers up to the first one; return the id of the last step.
+        """Sum ``n`` shared numbers into the first one; return the id of the last step.
 
         Rewrite::
 
@@ -277,6 +283,9 @@ class GroupWriter(NestWriter):
 
         Args:
             entry: one of the numbers.
+            n: number of numbers, a power of two.
+            around: inames of the loops around the statements.
+            last: id of the statement before.
             tag: the axis of the group whose work-items add.
         """
         # Loopy puts a barrier between two steps, of which one reads what the other
@@ -309,9 +318,13 @@ class GroupWriter(NestWriter):
             for step:  i[step] = value[step] / J
 
         Args:
-            n: how many steps there are.
-            tile: the length of the tiles that they are in; None if these go beyond
-                the end.
+            flat: the indices that make up one, with their extents.
+            n: number of steps.
+            at: returns the value of the merged index at a step.
+            loops: inames of the loops around the statements.
+            after: ids of the statements before.
+            tile: length of the tiles that contain the values; None if these may go
+                beyond the end.
         """
         statements: list[str] = []
 

@@ -58,7 +58,7 @@ class ArrayRead:
 def _axes_in_order(
     positions: Positions, order: IndexList
 ) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """The axes that are left, in the order of the indices; None adds one of length 1.
+    """Return the axes that are left, in index order; None adds one of length 1.
 
     >>> _axes_in_order(("k", 0, "i"), ("i", "j", "k"))
     ((1, 0), (slice(None, None, None), None, slice(None, None, None), Ellipsis))
@@ -100,6 +100,8 @@ class ArrayFunction:
             out: memory for the values, an axis for each index of ``order``.
             values: the arguments of the kernel by name, and arrays with the axes of
                 ``out`` by the names of scalars.
+            order: index of each axis of ``out``.
+            box: the range of each index.
         """
         names = {
             f"x{k}": x.view(values, order, box)
@@ -134,6 +136,7 @@ def read_function(
     """Return an expression of a kernel as a function of indices.
 
     Args:
+        kernel: the kernel of the expression.
         expression: a Loopy expression without substitution rules.
         indices: the index of the einsum that each of its variables stands for.
         extents: the extent of each index in terms of the kernel.
@@ -238,7 +241,7 @@ class _Reader(Mapper[Any, []]):  # type: ignore[misc]
         return p.If(*self._all((expr.condition, expr.then, expr.else_)))
 
     def _refuse_complex(self, expr: Expression) -> None:
-        """Functions and comparisons of complex numbers mean different things."""
+        """Refuse complex arguments: functions and comparisons differ for them."""
         dtypes = (arg.dtype for arg in self.kernel.args if arg.dtype is not None)
         if any(dtype.numpy_dtype.kind == "c" for dtype in dtypes):
             raise _refused(expr, "is not arithmetic, which complex arguments require")

@@ -154,6 +154,8 @@ def _cost(
 
     Args:
         einsum: its operands count as arrays; functions are evaluated like copies.
+        parameters: parameters of ``library_contraction``.
+        machine: the machine.
     """
     roles = find_roles(einsum)
     assert roles is not None
@@ -196,7 +198,7 @@ def _cost(
 def _is_matrix(
     einsum: BatchedEinsum, term: IndexList, groups: Sequence[IndexList]
 ) -> bool:
-    """Whether an array is a stack of matrices, as BLAS takes them, where it lies."""
+    """Return whether an array is a stack of matrices that BLAS can read in place."""
     itemsize = einsum.operands[0].dtype.itemsize
     if points(einsum, term) * itemsize > cpu.MOST_BYTES:
         return False
@@ -230,7 +232,10 @@ def _vectors_s(
     """Estimate products with vectors, which take as long as reading the arrays.
 
     Args:
-        n_entries: of the larger operand of one product.
+        einsum: the einsum, with known extents.
+        n_products: number of products.
+        n_entries: entries of the larger operand of one product.
+        machine: the machine.
     """
     read, written = distinct_bytes(einsum)
     n_bytes = (read + written) / einsum.batch_size
@@ -271,7 +276,9 @@ def products_of(
     """Describe the rows of a nest as matrix products.
 
     Args:
-        parameters: of ``library_contraction``.
+        kernel: the kernel of the nest.
+        nest: the loop nest.
+        parameters: parameters of ``library_contraction``.
 
     Raises:
         TransformError: if numpy cannot evaluate a function of the nest.

@@ -152,7 +152,7 @@ def _cost(
 
 
 def _steps_of(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
-    """All products but the results are in memory of the program."""
+    """Return the steps; all products but the results are in memory of the program."""
     steps = _step_einsums(einsum, parameters["path"])
     return Steps(steps, steps[:-1], lambda: _recipes(einsum, parameters))
 

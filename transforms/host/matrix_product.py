@@ -222,6 +222,7 @@ def merged(array: Array, lengths: Iterable[int]) -> Array | None:
     """Return a view with one axis for each group of axes; None if there is none.
 
     Args:
+        array: the array.
         lengths: the number of axes of each group.
 
     >>> merged(np.empty((2, 3, 4)), (2, 1)).shape
@@ -266,7 +267,9 @@ def each_box(
 
     Args:
         evaluate: writes the entries of one box, and no others.
+        ranges: the range of each index.
         near: indices along which boxes are longer.
+        n_cores: number of cores that share the boxes.
     """
     n_entries = prod(r.stop - r.start for r in ranges.values())
     share = max(-(-n_entries // n_cores), cpu.FEW_ENTRIES)
@@ -280,10 +283,11 @@ def each_box(
 
 @cache
 def _threads(n: int, process: int) -> ThreadPoolExecutor:
-    """Keep threads between calls: new ones share a core for some milliseconds.
+    """Return a pool of threads, kept between calls; new threads share a core at first.
 
     Args:
-        process: which asks; those of another one are not in it after a fork.
+        n: number of threads.
+        process: id of the calling process, since a fork does not inherit threads.
     """
     return ThreadPoolExecutor(n, f"feinsum-{process}")
 

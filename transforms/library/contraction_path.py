@@ -288,7 +288,7 @@ def _cost(
 
 
 def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
-    """All products are in global memory, but for those of fused steps."""
+    """Return the steps; all products but those of fused steps are in global memory."""
     path = _Path.of(einsum, parameters)
     staged = [step for step in path.steps[:-1] if step not in path.fused]
     stored = [step_einsum(einsum, step) for step in staged]
@@ -453,7 +453,8 @@ class FusedNest:
         """Make loops over indices, inside the outer one.
 
         Args:
-            parts: what divides the extents of some indices; their loops are shorter.
+            indices: the indices.
+            parts: divisors of the extents of some indices, whose loops are shorter.
         """
         points: dict[str, Expression] = {self.outer: self.point}
         inames = []

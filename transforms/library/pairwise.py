@@ -70,7 +70,7 @@ class PathStep:
         return tuple(index for index in self.joint if index not in self.output)
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
-        """Multiplications and additions, size parameters counted as long."""
+        """Count multiplications and additions, with size parameters as long extents."""
         n_points = self.n_products * volume(einsum, self.joint)
         return n_points * (len(self.factors) - 1 + bool(self.summed))
 
@@ -140,7 +140,7 @@ class PairwisePath:
         return tuple(collected.steps)
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
-        """Multiplications and additions, size parameters counted as long.
+        """Count multiplications and additions, with size parameters as long extents.
 
         >>> from feinsum.ir import array, einsum
         >>> matrices = [array(name, (10, 10)) for name in "ABC"]
@@ -151,7 +151,7 @@ class PairwisePath:
         return sum(step.n_operations(einsum) for step in self.steps(einsum))
 
     def n_written(self, einsum: BatchedEinsum) -> int:
-        """Entries of all products."""
+        """Count the entries of all products."""
         return sum(
             step.n_products * volume(einsum, step.output) for step in self.steps(einsum)
         )
@@ -302,8 +302,9 @@ def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
 
 
 def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
-    """Return which operands are multiplied first: equal for paths that differ
-    in the order of their steps only.
+    """Return the sets of operands that are multiplied first.
+
+    Equal for paths that differ only in the order of their steps.
     """
     order = order_of(path.pairs, n_operands)
     return frozenset(left | right for left, right in order)

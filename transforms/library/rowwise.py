@@ -97,11 +97,11 @@ def rowwise_on_cpus(
 
 
 def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
-    """If several entries of the output need the values of a function: what they share.
+    """Return the operands to evaluate ahead, which several entries of the output need.
 
-    Arrays alone may stay where they are, for to read them again costs little. Beside
-    tiles of functions they become tiles, too: loops over tiles alone are what compilers
-    make the most of.
+    There are none if all are arrays, which are cheap to read again where they are.
+    Beside tiles of functions, arrays become tiles too: compilers optimize loops over
+    tiles alone best.
     """
     shared = tuple(n for n in schedule.operands if _is_shared(schedule, n, index))
     rules = [schedule.kernel.substitutions[schedule.rules[name]] for name in shared]
@@ -110,7 +110,7 @@ def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
 
 
 def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
-    """Whether several entries of the output need the same few values of an operand.
+    """Return whether several entries of the output read the same few entries.
 
     Diagonals are left out: a tile has an axis for each index.
     """
@@ -123,7 +123,7 @@ def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
 
 
 def _space(workload: Workload) -> Space | None:
-    """Any einsum with an output index that is worth distributing."""
+    """Offer any einsum with an output index that is worth distributing."""
     einsum = workload.einsum
     long = [i for i in einsum.output if is_long(einsum.extents[i])]
     long.sort(key=lambda i: -typical(einsum.extents[i]))
@@ -149,7 +149,7 @@ def _space_with_hints(workload: Workload) -> Space | None:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Seconds; a compiler puts the best of the summed loops innermost."""
+    """Predict the seconds; a compiler puts the best of the summed loops innermost."""
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     summed = einsum.summation_indices
     # Without a sum, the last axis of the output is the innermost loop.

@@ -120,7 +120,7 @@ def _cut(
 
 
 def _cut_einsum(einsum: BatchedEinsum, index: str, n_parts: int) -> BatchedEinsum:
-    """An einsum in which an index has become two; each use of an array has a name."""
+    """Return the einsum with an index cut in two; each use of an array has a name."""
     extent = einsum.extents[index]
     assert isinstance(extent, int)
     extents: dict[str, Extent] = {**einsum.extents}
@@ -149,7 +149,7 @@ def _inside(index: str) -> str:
 
 
 def _cut_term(term: IndexList, index: str) -> IndexList:
-    """Both indices in place of the one.
+    """Put both indices in place of the one.
 
     >>> _cut_term(("i", "j"), "i")
     ('i_part', 'i_inside', 'j')
@@ -159,7 +159,7 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
 
 
 def _space(workload: Workload) -> Space | None:
-    """Long sums of known extents, with few results."""
+    """Offer long sums of known extents, with few results."""
     einsum = workload.einsum
     n_results = volume(einsum, einsum.output)
     length = volume(einsum, einsum.summation_indices)
@@ -196,7 +196,7 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
-    """Numbers of equal parts, those near to sixteen first."""
+    """Yield numbers of equal parts, those near to sixteen first."""
     extent = einsum.extents[index]
     if not isinstance(extent, int):
         return
@@ -212,7 +212,7 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
 
 
 def _depth(einsum: BatchedEinsum, index: str) -> int:
-    """How near to the last axes: parts of an outer index are read in long lines."""
+    """Sum an index's positions: parts of an outer index are read in long lines."""
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
@@ -226,7 +226,7 @@ def _cost(
 
 
 def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
-    """The sums of all parts are in global memory."""
+    """Return the steps; the sums of all parts are in global memory."""
     nests = _nests(einsum, parameters)
     return Steps(nests, nests[:1], lambda: _recipes(einsum, parameters))
 

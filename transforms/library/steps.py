@@ -58,10 +58,11 @@ def recipes_of(
     """Return the recipes of all steps.
 
     Args:
-        steps: their names, or :data:`BEST` for the cheapest ones.
-        families: those that write their loops anew.
-        machine: always the same for the same parameters, so that a recipe has one
-            meaning.
+        steps: names of the recipes, or :data:`BEST` for the cheapest ones.
+        einsums: the einsum of each step.
+        families: families that rewrite their loops.
+        machine: the machine of the costs; always the same for the same parameters, so
+            that a recipe has one meaning.
 
     Raises:
         InvalidRecordError: if a name is none of a recipe.
@@ -113,6 +114,8 @@ def find_misfit(
     """Explain why named recipes do not fit the steps; None if they do.
 
     Args:
+        steps: names of the recipes, or :data:`BEST`.
+        einsums: the einsum of each step.
         families: allowed families of their recipes, in any version.
     """
     if not are_named(steps):
@@ -136,13 +139,15 @@ def find_misfit(
 def split_nest(
     t_unit: lp.TranslationUnit, nest: LoopNest, steps: Sequence[PathStep]
 ) -> tuple[lp.TranslationUnit, tuple[LoopNest, ...]]:
-    """Give steps of a path nests of their own; what they leave is in the last nest.
+    """Split the steps of a path into separate nests; the rest is in the last nest.
 
     Products are arrays in global memory, and all of one nest is done before the next
     one begins. Rows that share both factors share the product.
 
     Args:
-        steps: each after those whose products it reads; not the last one.
+        t_unit: a unit whose kernel has exactly the instructions of the nest.
+        nest: the loop nest to split.
+        steps: steps, each after those whose products it reads; not the last one.
 
     Returns:
         The unit and the nests in their order. Their einsums are in the indices of that
@@ -294,7 +299,7 @@ class _Splitter:
         )
 
     def _wait_for(self, statements: Sequence[lp.Assignment]) -> None:
-        """All work-groups have done these before anything that comes next."""
+        """Add a barrier: all work-groups finish these statements before later ones."""
         ids = frozenset(statement.id for statement in statements)
         barrier = lp.BarrierInstruction(
             id=str(self._unused_ids("wait")),

@@ -18,9 +18,12 @@ def vector_cycles(
     most_bytes: int,
     step: int,
 ) -> float:
-    """Cycles of a row whose innermost loop is over ``vector``, all cores together.
+    """Count the cycles of a row with an innermost loop over ``vector``, over all cores.
 
     Args:
+        einsum: the einsum, with known extents.
+        vector: index of the innermost loop; empty for none.
+        machine: the machine.
         most_bytes: length of the vectors that the compiler generates.
         step: number of terms that an iteration adds; leftover terms are added one by
             one.
@@ -64,7 +67,7 @@ def vector_cycles(
 def reduction_cycles(
     einsum: BatchedEinsum, inner: str, machine: MachineModel, *, most_bytes: int
 ) -> float:
-    """Cycles of a row whose sum over ``inner`` the compiler cuts into lanes."""
+    """Count the cycles of a row whose sum over ``inner`` is cut into lanes."""
     length = points(einsum, (inner,))
     n_loops = points(einsum, einsum.indices) / max(length, 1)
     lanes = _lanes_of_sums(einsum, machine, most_bytes)
@@ -84,7 +87,7 @@ def jammed_cycles(
     rows: int,
     most_bytes: int,
 ) -> float:
-    """Cycles of a row whose sum over ``inner`` serves several values of ``index``.
+    """Count the cycles of a row whose sum over ``inner`` serves many ``index`` values.
 
     Entries that do not depend on ``index`` are read once for all of them.
     """
@@ -127,7 +130,7 @@ def _is_narrow_complex(einsum: BatchedEinsum, machine: MachineModel) -> bool:
 def _lanes_of_sums(
     einsum: BatchedEinsum, machine: MachineModel, most_bytes: int
 ) -> int:
-    """Lanes into which the compiler cuts a sum; complex numbers need shuffles."""
+    """Count the lanes of a compiled sum; complex numbers need shuffles."""
     dtype = einsum.operands[0].dtype
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
     return max(1, lanes // 2) if dtype.kind == "c" else lanes
@@ -141,14 +144,18 @@ def out_of_order_s(
     inner: str | None = None,
     parallel: str | None = None,
 ) -> float:
-    """Seconds for arrays that are not read in memory order.
+    """Predict the seconds for arrays that are not read in memory order.
 
     These are arrays with a sum over an index to the left of that of the rows, or with
     any to the left of the one that is distributed.
 
     Args:
-        inner: of the innermost loop, if several rows are read at a time: then rows
-            that do not stand side by side cost more, too.
+        einsum: the einsum, with known extents.
+        index: index of the rows.
+        machine: the machine.
+        inner: index of the innermost loop, if several rows are read at a time: then
+            rows that are not adjacent cost more, too.
+        parallel: index that is distributed to threads, or None.
     """
     seconds = 0.0
     for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
@@ -176,14 +183,18 @@ def restart_s(
     width: int | None = None,
     in_registers: bool = True,
 ) -> float:
-    """Seconds for reading memory in short runs instead of from end to end.
+    """Predict the seconds for reading memory in short runs instead of end to end.
 
     Short rows that are added together are read twice as fast one after the other as
     eight at a time.
 
     Args:
+        einsum: the einsum, with known extents.
         along: index of the innermost loop.
-        beside: index of the loop around it; ``n_beside`` values are read together.
+        outer: index of the loop around it, or None; ``n_rows`` of its values are read
+            together.
+        machine: the machine.
+        n_rows: number of values of ``outer`` that are read together.
         width: entries of a run, if it ends before the extent does.
         in_registers: whether sums stay there; to add to sums in the first cache
             interrupts a run, too.
@@ -234,9 +245,13 @@ def streaming_s(
     n_groups: float,
     loops: Sequence[tuple[str, int]] = (),
 ) -> float:
-    """Seconds of all rows, reading each array from the level that holds it.
+    """Predict the seconds of all rows, each array read from the level that holds it.
 
     Args:
+        einsum: the einsum, with known extents.
+        cycles: cycles of all cores together.
+        machine: the machine.
+        n_groups: number of pieces of work for threads.
         loops: each index with a number of its values, the outermost first; by default,
             each array is read once.
     """
@@ -255,7 +270,7 @@ def streaming_s(
 def read_bytes(
     einsum: BatchedEinsum, loops: Sequence[tuple[str, int]], machine: MachineModel
 ) -> float:
-    """Bytes of all rows that pass from beyond the second level of the caches.
+    """Count the bytes of all rows read from beyond the second level of the caches.
 
     An operand is read again in every iteration of a loop that it does not depend on,
     if what the loops inside read of it exceeds that level.
@@ -284,7 +299,7 @@ def read_bytes(
 def _passing(
     term: IndexList, loops: list[tuple[str, int]], itemsize: int, cache_bytes: float
 ) -> float:
-    """Bytes of one operand: whole lines, unless the next entries of a line follow."""
+    """Count the bytes of one operand: whole lines, unless the next entries follow."""
     inside = moved = float(cpu.LINE_BYTES)
     neighbours = {term[-1]} if term.count(term[-1]) == 1 else set()
     # From the innermost loop outwards: ``inside`` is what the loops so far touch of the

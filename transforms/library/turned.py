@@ -136,7 +136,7 @@ class TurnedNest:
         return self.writer.finished()
 
     def _cut(self, index: str) -> tuple[LoopPart, LoopPart | None]:
-        """The whole squares of a tile along an index, and the entries after them."""
+        """Cut a tile along an index into whole squares and the entries after them."""
         block, lanes = self.grid[index], self.tiles.lanes
         squares, strip = self.writer.cut(index, lanes, block, stem="square")
         if squares is None:
@@ -186,7 +186,7 @@ class TurnedNest:
         )
 
     def _copy(self, row: int, across: LoopPart, along: LoopPart) -> None:
-        """Entries beside the squares, one by one."""
+        """Copy the entries beside the squares, one by one."""
         points = self._points(across.point, along.point)
         value = calls_product(self.schedule, self.schedule.rows[row], points)
         order = [*self.around, *along.loops, *across.loops]
@@ -200,7 +200,7 @@ class TurnedNest:
 
 
 def turned_index(einsum: BatchedEinsum) -> str | None:
-    """The last index of the largest operand that ends in another one than the output.
+    """Return the last index of the largest operand that ends unlike the output.
 
     >>> from feinsum import array, einsum
     >>> turned_index(einsum("ijk->kij", array("A", (8, 8, 8))))
@@ -217,7 +217,7 @@ def turned_index(einsum: BatchedEinsum) -> str | None:
 
 
 def _space(workload: Workload) -> Space | None:
-    """A transpose of floating point numbers, with a square of each dtype's vectors."""
+    """Offer transposes of real numbers, with a square of each dtype's vectors."""
     einsum = workload.einsum
     vector = turned_index(einsum)
     if vector is None or not has_real_dtype(einsum):
@@ -246,7 +246,7 @@ def _space(workload: Workload) -> Space | None:
 def _sizes(
     einsum: BatchedEinsum, index: str, sizes: Sequence[int], unit: int
 ) -> tuple[int, ...]:
-    """Sizes of tiles in whole units, none much longer than the index."""
+    """Return sizes of tiles in whole units, none much longer than the index."""
     extent = typical(einsum.extents[index])
     whole = -(-extent // unit) * unit
     return tuple(dict.fromkeys(min(size, whole) for size in sizes))
@@ -267,7 +267,7 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Seconds: squares are turned in registers, and what is beside them comes alone.
+    """Predict the seconds of squares turned in registers, and of single entries beside.
 
     What is stored past the caches goes to memory, and no line of it is read before.
     """

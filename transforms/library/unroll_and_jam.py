@@ -152,7 +152,7 @@ class _JammedNest:
         parts: dict[str, LoopPart],
         sums: Mapping[str, LoopPart] | None = None,
     ) -> tuple[Expression, Names, dict[str, Expression]]:
-        """The sum of one row, the loops around it, and the values of all indices."""
+        """Return one row's sum, the loops around it, and the values of all indices."""
         tile = parts[self.plan.index]
         inside = {**parts, **(sums or {})}
         loops = [self.block.loop, *(i for part in inside.values() for i in part.loops)]
@@ -165,7 +165,7 @@ class _JammedNest:
 
 
 def _space(workload: Workload) -> Space | None:
-    """Sums along an index in which some operand has unit stride."""
+    """Offer sums along an index in which some operand has unit stride."""
     einsum = workload.einsum
     # only along unit strides can the compiler load vectors of the summed index
     inner = _inner(einsum)
@@ -190,7 +190,7 @@ def _inner(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
-    """Those first that save most, since operands do not have them."""
+    """Order indices by what they save, since operands without them are loaded once."""
 
     def shared(index: str) -> int:
         # what does not have the index is loaded once for all rows of a tile
@@ -204,7 +204,7 @@ def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
 
 
 def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
-    """Multiples of all numbers of rows, with enough work for a group; and a few."""
+    """Return block sizes: multiples of all numbers of rows with enough work, and 2."""
     # iterations for one value of the longest index
     each = max(1, volume(einsum, einsum.indices) // typical(einsum.extents[longest]))
     block = max(16, cpu.GROUP_POINTS // each // 16 * 16)

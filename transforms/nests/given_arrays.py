@@ -51,6 +51,8 @@ def over_given_arrays(
         t_unit: a unit whose kernel has exactly the instructions of the nest.
         nest: a nest whose sparse operand is stored as described by
             :attr:`LoopNest.tree`.
+        new_nest: the nest that replaces them.
+        form: vectorization and parallel loops of the new nest.
 
     Raises:
         TransformError: if its copies and buffers are known to be large.
@@ -95,15 +97,16 @@ def over_given_arrays(
 def _with_extent(
     kernel: lp.LoopKernel, nest: LoopNest, form: NestForm
 ) -> lp.LoopKernel:
-    """The kernel under the assumption that the extent of lanes is not negative, without
-    which Loopy cannot tell that vectors of a run-time extent are within arrays.
+    """Assume that the extent of the lanes is not negative.
+
+    Without that, Loopy cannot prove that vectors of a run-time extent are in bounds.
     """
     extent = nest.extent(form.lane) if form.lane else 0
     return kernel if isinstance(extent, int) else lp.assume(kernel, f"{extent} >= 0")
 
 
 def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
-    """With tiles, where the extent of the lanes is known only in a call."""
+    """Add tiles where the extent of the lanes is known only in a call."""
     if not form.lane or form.tile or isinstance(nest.extent(form.lane), int):
         return form
     return replace(form, tile=cpu.TILE_VECTORS * form.lanes)
@@ -131,7 +134,7 @@ def _check(
 
 
 def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
-    """Private, or in memory that is there for each chunk."""
+    """Declare a buffer that is private, or in memory that each chunk has."""
     array = writer.buffers[buffer.producer]
     n_rows = writer.nest.network.n_rows
     if is_private(buffer.indices, writer.dense, n_rows):
@@ -280,12 +283,12 @@ class _GivenArrays(NestArrays):
         return rules
 
     def _flat(self, at: Mapping[str, str]) -> Mapping[str, str]:
-        """With the index of the lanes as one number."""
+        """Replace the index of the lanes by one number."""
         lane = self.form.lane
         return {**at, lane: at[FLAT]} if lane in at and FLAT in at else at
 
     def in_indices(self, expression: Any) -> Any:
-        """In terms of the indices of the einsum, and of the place of a leaf."""
+        """Express something in the einsum's indices, and in the position of a leaf."""
         names = {point: var(i) for i, point in self.loop_nest.points.items()}
         if self.nest.network.has_sparse_output:
             names[var(self.tree.inames[-1])] = var(ENTRY)
@@ -310,7 +313,7 @@ def _text(expression: Any, values: Mapping[str, str]) -> str:
 def _merged(
     kernel: lp.LoopKernel, generated: lp.LoopKernel, nest: LoopNest
 ) -> lp.LoopKernel:
-    """A kernel with the loops and instructions of another one instead of its own."""
+    """Replace a kernel's loops and instructions by those of another one."""
     replaced = {
         name for insn in kernel.instructions for name in insn.assignee_var_names()
     }

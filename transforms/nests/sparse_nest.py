@@ -129,7 +129,7 @@ def _int(value: ParameterValue) -> int:
 
 
 def nests_at(network: Network, sizes: Sizes, item_bytes: int = 8) -> tuple[Nest, ...]:
-    """Nests that are worth a trial, starting with the estimated fastest one.
+    """Return nests that are worth a trial, starting with the estimated fastest one.
 
     Those of other paths follow, then the best by the paper's cost, and the unfactorized
     one.
@@ -177,7 +177,7 @@ def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nes
 
 
 def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes, with typical values for unknown ones."""
+    """Return sizes, with typical values for unknown ones."""
     values = {x.name: sizes.get(x.name, cpu.USUAL_EXTENT) for x in einsum.size_params}
     names = profile_names(einsum)
     nodes = nodes_of(einsum, sizes)
@@ -208,7 +208,7 @@ def _is_for(einsum: BatchedEinsum) -> bool:
 
 
 def _space(workload: Workload) -> Space | None:
-    """One sparse operand among dense ones, without an index twice in one term."""
+    """Offer one sparse operand among dense ones, without an index twice in one term."""
     einsum = workload.einsum
     if not _is_for(einsum):
         return None

@@ -81,12 +81,12 @@ def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
 
 
 def with_rows_apart(schedule: Schedule) -> Schedule:
-    """The kernel with a preamble that keeps accumulators of several rows apart."""
+    """Add a preamble that keeps accumulators of several rows apart."""
     return schedule.with_preamble(_ROWS_APART)
 
 
 def sums_in_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """A kernel without the hint about sums, which applies to the whole kernel."""
+    """Remove the hint about sums, which applies to the whole kernel."""
     others = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
     return kernel if others == kernel.preambles else kernel.copy(preambles=others)
 
@@ -155,8 +155,12 @@ def hold_in_register(
     """Make a statement after which a private vector is in a register.
 
     Args:
+        insn_id: id of the statement.
+        loops: inames of the loops around it.
+        after: ids of the statements before it.
         vectors: an array of vectors.
         iname: selects one of them.
+        n_bytes: bytes of a vector.
         n_held: vectors in registers at that time; if the processor has fewer, the
             compiler decides.
     """

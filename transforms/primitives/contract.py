@@ -90,7 +90,7 @@ def _with_iname(
 ) -> Schedule:
     """Add an iname to the domain of another one.
 
-    Loopy's ``precompute`` wants the inames of a footprint in one domain.
+    Loopy's ``precompute`` requires the inames of a footprint in one domain.
     """
     params = ", ".join(sorted(names_of(extent)))
     new = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")

@@ -19,7 +19,7 @@ def intersection(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
 
 
 def join_domains(schedule: Schedule) -> Schedule:
-    """Put all inames of the nest in one domain, as Loopy's ``precompute`` wants them.
+    """Put all inames of the nest in one domain, as Loopy's ``precompute`` requires.
 
     Rewrite::
 
@@ -95,6 +95,7 @@ def factor_domains(schedule: Schedule, outer: str, guards: Collection[str]) -> S
         { [i] : 0 <= i < 20 }    { [j] : 0 <= j < 20 }
 
     Args:
+        schedule: the schedule.
         outer: the iname of the grid that the whole domain may bound.
         guards: inames whose factors keep that bound; a domain whose factors
             would lose it is left whole.
@@ -120,7 +121,7 @@ def factor_domains(schedule: Schedule, outer: str, guards: Collection[str]) -> S
 def _factor(
     domain: isl.BasicSet, group: set[str], outer: str | None, kernel: object
 ) -> isl.BasicSet:
-    """The domain of ``group``, with the bounds it implies for ``outer`` if given."""
+    """Return the domain of ``group``, with its bounds of ``outer`` if given."""
     projected = domain.project_out_except(sorted(group), [SET])
     (factor,) = projected.to_set().gist_params(domain.params()).get_basic_sets()
     names = domain.get_var_names(PARAM)
@@ -136,7 +137,7 @@ def _factor(
 
 
 def _on_params(domain: isl.BasicSet) -> isl.Set:
-    """What ``domain`` implies for its parameters, as a set of no dimension."""
+    """Return what ``domain`` implies for its parameters, as a set of no dimension."""
     params = domain.params()
     if isinstance(params, isl.BasicSet):
         params = isl.Set.from_basic_set(params)
@@ -144,7 +145,7 @@ def _on_params(domain: isl.BasicSet) -> isl.Set:
 
 
 def _outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.Set:
-    """What the domains of the outer inames imply for the domain ``inner``."""
+    """Return what the domains of the outer inames imply for the domain ``inner``."""
     params = set(inner.get_var_names(PARAM))
     bounds = isl.Set.universe(_on_params(inner).space)
     for domain in domains:
@@ -156,7 +157,7 @@ def _outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.S
 
 
 def _coupled(domain: isl.BasicSet) -> list[set[str]]:
-    """Groups of inames that appear in a constraint together."""
+    """Group the inames that appear in a constraint together."""
     names = set(domain.get_var_names(SET))
     groups = [{name} for name in sorted(names)]
     for constraint in domain.get_constraints():

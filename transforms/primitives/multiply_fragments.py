@@ -161,7 +161,10 @@ def multiply_matrices(
     No other statement may be in this launch. The kernel needs ``MATRICES``.
 
     Args:
-        n_axes: of the result.
+        product: the product of matrices.
+        n_axes: number of axes of the result.
+        insn_id: id of the statement.
+        after: ids of the statements before it.
     """
     return lp.CInstruction(
         [],

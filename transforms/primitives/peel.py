@@ -40,7 +40,10 @@ def peel_remainder(
                 out[size*g + s'] = f(size*g + s')
 
     Args:
+        schedule: the schedule.
         index: the index that was split into ``block``.
+        block: the loops of the split.
+        tile: length of a tile.
         shared: inames, such as the grid's, that stay common to both nests, so
             that the size of the grid has a closed form.
     """
@@ -48,7 +51,7 @@ def peel_remainder(
     full = _full_tiles(extent, tile)
     if full == str(extent):
         return schedule
-    # Loopy cannot tell by itself that an argument is not negative
+    # Loopy cannot infer that an argument is not negative
     if not isinstance(extent, int):
         schedule = schedule.with_unit(lp.assume(schedule.t_unit, f"{extent} >= 0"))
     # the size of the grid then has a closed form, whatever bounds the nests inside

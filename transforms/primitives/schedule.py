@@ -81,7 +81,7 @@ class Schedule:
         return str(self.kernel.get_var_name_generator()(stem))
 
     def fresh_arguments(self, stems: Iterable[str]) -> Names:
-        """Arguments for a rule: names that cannot occur in its body."""
+        """Return arguments for a rule: names that cannot occur in its body."""
         unused = self.kernel.get_var_name_generator()
         return tuple(str(unused(f"_{stem}")) for stem in stems)
 
@@ -102,7 +102,7 @@ class Schedule:
         return self.with_kernel(substitutions=constantdict(rules))
 
     def with_preamble(self, preamble: tuple[str, str]) -> Schedule:
-        """The schedule whose code begins with a preamble, given by its key and text."""
+        """Add a preamble to the code, given by its key and text."""
         preambles = self.kernel.preambles
         if preamble in preambles:
             return self
@@ -216,7 +216,7 @@ def calls_product(
 
 
 def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:
-    """``scale * sum(inames, value)``, without trivial parts."""
+    """Return ``scale * sum(inames, value)``, without trivial parts."""
     if inames:
         value = Reduction("sum", inames, value)
     return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
@@ -240,7 +240,7 @@ def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
 
 
 class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
-    """A cache that tells ``{ [i, j] : ... }`` from ``{ [j, i] : ... }``.
+    """A cache that distinguishes ``{ [i, j] : ... }`` from ``{ [j, i] : ... }``.
 
     For isl, sets that differ only in the names of their dimensions are equal.
     Loopy's own cache, which all kernels share that were made from one, then

@@ -56,6 +56,8 @@ def stage_operand(
             for inner:      ... u_tile[j, lane] ...
 
     Args:
+        schedule: the schedule.
+        operand: name of the operand.
         outer: the inames outside of the tile.
         lane: the entry of the operand's span that becomes the last axis of the
             tile, and the lanes of an OpenCL vector.
@@ -116,7 +118,7 @@ def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> N
 
 
 def _is_single(kernel: lp.LoopKernel, iname: str) -> bool:
-    """Tell whether a loop runs once, as far as numbers tell."""
+    """Return whether a loop is known to run once."""
     try:
         return bool(kernel.get_constant_iname_length(iname) == 1)
     except ValueError:
@@ -210,7 +212,10 @@ def stage_accumulator(
     Without a sum there is no zeroing, and the update assigns.
 
     Args:
-        dtype: of the accumulator.
+        schedule: the schedule.
+        instruction: id of the instruction to rewrite.
+        private: inames over which the accumulator spans.
+        dtype: dtype of the accumulator.
         lane: one of the inames, which becomes the lanes of an OpenCL vector.
         store_tag: how the lanes are stored: ``unr`` to global memory, ``vec`` to
             private vectors.

@@ -66,7 +66,11 @@ def store_pair(
     The kernel needs the function in ``STORES``, and CUDA.
 
     Args:
-        n_axes: of the array in global memory.
+        store: the two entries, and where they go.
+        n_axes: number of axes of the array in global memory.
+        insn_id: id of the statement.
+        loops: inames of the loops around it.
+        after: ids of the statements before it.
     """
     pointers = [f"{array} + {at}" for array, at in (store.target, store.source)]
     return lp.CInstruction(

@@ -133,7 +133,14 @@ def load_vector(
     """Make a statement that loads a private vector from anywhere in an array.
 
     Args:
+        insn_id: id of the statement.
+        loops: inames of the loops around it.
+        after: ids of the statements before it.
+        vector: name of the private vector.
+        array: name of the array.
         offset: a private scalar that has the value of :func:`flat_subscript`.
+        dtype: dtype of the entries.
+        lanes: entries of the vector.
     """
     element = ELEMENTS[dtype.itemsize]
     return lp.CInstruction(

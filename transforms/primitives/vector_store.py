@@ -128,6 +128,9 @@ def vector_store(
     The kernel needs the macros: see :func:`with_store_macros`.
 
     Args:
+        kernel: the kernel of the statement.
+        store: an assignment of the vector to an entry.
+        lanes: entries of the vector.
         offset: a private scalar that has the value of :func:`flat_subscript`.
         is_streamed: whether it bypasses the caches, if the vector is aligned there.
     """

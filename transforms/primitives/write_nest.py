@@ -95,7 +95,10 @@ class NestWriter:
         """Add a loop from 0, below ``size`` and while all ``conditions`` hold.
 
         Args:
+            stem: beginning of the iname.
             conditions: in isl's syntax, with ``{}`` for the new iname.
+            size: extent of the loop; None for no bound but the conditions.
+            tag: tag of the iname.
         """
         iname = str(self._unused(stem))
         self._inames.append(iname)
@@ -220,7 +223,7 @@ class NestWriter:
         *,
         predicates: Collection[Expression] = (),
     ) -> str:
-        """A statement in ``loops``, outermost first, where all conditions hold."""
+        """Add a statement in ``loops``, outermost first, where all conditions hold."""
         insn_id = str(self._unused_ids(stem))
         self._add(
             lp.Assignment(
@@ -319,7 +322,11 @@ class NestWriter:
         It keeps loops that are of no index as well: those of a single iteration.
 
         Args:
+            row: number of the row.
             value: the sum, still without scale and shift.
+            points: value of each output index.
+            loops: inames of the loops around the statement.
+            after: ids of the statements before it.
             is_last: False for entries that others follow, each of which is stored
                 once. Such a statement has an id of its own.
             predicates: conditions that all have to hold.
@@ -356,8 +363,13 @@ class NestWriter:
         """Assign a private vector that has a row's value; see :func:`vector_store`.
 
         Args:
+            row: number of the row.
             vector: the variable, with the scale already.
-            points: of the first lane.
+            points: value of each output index at the first lane.
+            loops: inames of the loops around the statement.
+            after: ids of the statements before it.
+            lanes: entries of the vector.
+            is_streamed: whether the store bypasses the caches.
         """
         kernel = self.schedule.kernel
         moved, _ = self._target(row, points, loops, after)
@@ -385,8 +397,12 @@ class NestWriter:
         """Assign two contiguous sums of a work-item to contiguous entries of a row.
 
         Args:
-            first: of the sums, in an own array.
-            points: of the first entry.
+            row: number of the row.
+            first: the first of the two sums, in a private array.
+            points: value of each output index at the first entry.
+            loops: inames of the loops around the statement.
+            after: ids of the statements before it.
+            predicates: conditions that all have to hold.
         """
         kernel = self.schedule.kernel
         target = self._target(row, points, loops, after)[0].assignee
@@ -412,7 +428,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
     ) -> tuple[lp.Assignment, SubstitutionMapper]:
-        """A row's statement moved to ``points`` and ``loops``; what moved it."""
+        """Move a row's statement to ``points`` and ``loops``; return the mapper too."""
         schedule = self.schedule
         insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
         at = SubstitutionMapper(

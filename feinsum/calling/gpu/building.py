@@ -72,7 +72,7 @@ LIBRARY_SHARE = 2.0
 
 
 def build(parsed: EinsumCall, site: Site) -> GpuCall:
-    """The fastest known call.
+    """Build the contenders for an einsum, and return the fastest call.
 
     Raises:
         BuildError: if nothing computes it.
@@ -98,7 +98,7 @@ def build(parsed: EinsumCall, site: Site) -> GpuCall:
 
 
 def _contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
-    """The ways to compute an einsum."""
+    """Yield the ways to compute an einsum."""
     problem = _contraction(parsed, site)
     # BLAS multiplies no integers
     if len(problem.terms) == 2 and parsed.work_dtype.kind in "fc":
@@ -136,7 +136,7 @@ def _products(
 def _plans(
     parsed: EinsumCall, site: Site, problem: Contraction
 ) -> Iterator[PlannedSteps]:
-    """Paths, and the result in the order of the operands, which is then a view."""
+    """Yield the fastest plans, and one whose result is a view in the output's order."""
     n_operands = len(problem.terms)
     path = untransformed_path(parsed.einsum, parsed.sizes)
     fastest_plans = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
@@ -151,7 +151,7 @@ def _plans(
 
 
 def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
-    """The call as a view; None if entries are added, or there are several operands."""
+    """Return the call as a view; None if it sums entries or has several operands."""
     term, output = parsed.einsum.inputs[0], parsed.einsum.output
     if len(parsed.einsum.inputs) > 1 or {*term} != {*output}:
         return None
@@ -159,7 +159,7 @@ def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
 
 
 def library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
-    """The call of a library; None if its notation has too few letters."""
+    """Return a library's call; None without entries, or with too many indices."""
     # one letter for each index
     is_short = len(parsed.einsum.indices) <= len(LETTERS)
     is_needed = is_short and not parsed.is_empty
@@ -167,7 +167,7 @@ def library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
 
 
 def _required(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
-    """The call of a library, where there is no other one."""
+    """Return the call of a library, or raise a BuildError if there is none."""
     if library is None:
         raise BuildError(
             f"nothing computes {parsed.einsum.subscripts} on a GPU: libraries take at "
@@ -194,7 +194,7 @@ def _contraction(parsed: EinsumCall, site: Site) -> Contraction:
 
 
 def _product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
-    """The call of BLAS, with the quickest copies that it needs."""
+    """Build the call of BLAS, with the fastest copies that it needs."""
     numbers, terms = parsed.uses, parsed.inputs
     arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
     copies = (
@@ -207,7 +207,7 @@ def _product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
 
 
 def _added(parsed: EinsumCall, site: Site, product: Product) -> GpuCall | None:
-    """How partial results are added up."""
+    """Return the call that adds up partial results; None if there is one part."""
     if product.n_parts == 1:
         return None
     shape, session = (product.n_parts, product.n_results), site.opened.session
@@ -218,7 +218,7 @@ def _added(parsed: EinsumCall, site: Site, product: Product) -> GpuCall | None:
 
 
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
-    """How an array is copied with its indices in another order."""
+    """Return the fastest copy of an array with its indices in another order."""
     parsed = read(write_subscripts([term], order), [array], (0,))
     of_copy = site.part(array)
     calls: list[GpuCall | None] = [CopyCall(parsed, site.opened)]
@@ -229,7 +229,7 @@ def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
 
 
 def _steps(parsed: EinsumCall, site: Site, plan: PlannedSteps) -> StepsCall:
-    """The call of a plan, whose steps are built with what those before them give."""
+    """Build the call of a plan, each step with the results of those before it."""
     arguments = shaped(parsed, site.arrays, parsed.work_dtype, site.opened.session)
     values: list[Any] = [arguments[k] for k in parsed.uses]
     steps = []
@@ -252,7 +252,7 @@ N_FAMILIES = 3
 
 
 def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
-    """What is recorded, or the best recipes that are predicted of some families."""
+    """Yield the recorded kernel, or the best predicted recipes of some families."""
     opened, einsum, sizes = site.opened, parsed.einsum, parsed.sizes
     # a recorded recipe was measured: predictions are for what has none
     recorded = cached_kernel(
@@ -275,9 +275,9 @@ def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
 
 
 def _merged(parsed: EinsumCall) -> EinsumCall:
-    """The einsum with indices as one that stand side by side in all arrays.
+    """Merge indices that are adjacent in all arrays into one.
 
-    Fewer divisions find the place of an entry. Arrays are in C's order.
+    Fewer divisions then locate an entry. Arrays are in C order.
     """
     numbers, terms = parsed.uses, parsed.inputs
     arguments = [parsed.arguments[k] for k in numbers]
@@ -293,7 +293,7 @@ def _merged(parsed: EinsumCall) -> EinsumCall:
 def _with_fixed_end(parsed: EinsumCall) -> EinsumCall:
     """Fix the extent of the result's last index in the kernel, if others are fixed.
 
-    Families put indices whose extents they do not know before all others, and then
+    Families put indices of unknown extents before all others, and then
     work-items side by side would write entries far apart.
     """
     output = parsed.output
@@ -311,7 +311,7 @@ def _with_kernel(parsed: EinsumCall, site: Site, kernel: CallKernel) -> KernelCa
 
 
 def _magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
-    """Sizes for which one recipe does: small products take other ones than large."""
+    """Return the sizes' magnitudes: recipes of small and large products differ."""
     return tuple(n.bit_length() for n in parsed.sizes.values())
 
 

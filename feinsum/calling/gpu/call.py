@@ -62,11 +62,16 @@ def call_on_gpu(
     out: Any,
     key: Hashable | None,
 ) -> Any:
-    """The result, where the operands are, as an array of the first one's library.
+    """Evaluate an einsum on the operands' GPU, as an array of the first one's library.
 
     Args:
+        subscripts: as for :func:`feinsum.call_einsum`.
+        operands: arrays of one GPU.
+        device: must be None: the operands determine the GPU.
+        options: how recipes are looked up.
+        out: an array on the same GPU for the result, of exactly its shape and dtype; or
+            None.
         key: under which the call is kept, see :func:`quick_key`.
-        out: an array of the same GPU for the result, of its very shape and dtype.
 
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit.
@@ -90,7 +95,7 @@ def _called(
     out: Any,
     key: Hashable | None,
 ) -> Any:
-    """The result, where the GPU is the current one."""
+    """Evaluate an einsum on the current GPU."""
     session = opened.session
     originals = operands
     for operand in filter(is_tensor, originals):
@@ -113,7 +118,7 @@ def _called(
             return call.with_torch(sys.modules["torch"], operands)
         if isinstance(call, FlatCall):
             return _of_tensors(call, operands, session, key)
-    # once for each kind of call: asking the driver takes longer than a short kernel
+    # once for each kind of call: a query of the driver outlasts a short kernel
     if is_new:
         opened.check_room(least_bytes(call), "what a call needs")
     if out is not None:
@@ -140,7 +145,7 @@ def _of_tensors(
     session: CupySession,
     key: Hashable | None,
 ) -> Any:
-    """The result on torch's stream, and in its memory, as of repeated calls."""
+    """Evaluate a call on torch's stream and in its memory, and keep it for repeats."""
     know_form(type(operands[0]), form_of_tensor)
     ready = ReadyForTensors(call, session, sys.modules["torch"])
     keep_ready(key, ready)
@@ -193,7 +198,7 @@ def _write(
 
 
 def _ordinal(operands: Sequence[Any]) -> int:
-    """The GPU on which all operands are."""
+    """Return the number of the GPU that holds all operands, or raise an error."""
     ordinals = []
     for position, operand in enumerate(operands):
         if not is_cuda_array(operand):
@@ -210,7 +215,7 @@ def _ordinal(operands: Sequence[Any]) -> int:
 
 
 def _library(array: Any) -> str:
-    """The first word of the module of an array's type."""
+    """Return the top-level package of an array's type."""
     return type(array).__module__.partition(".")[0]
 
 
@@ -219,7 +224,7 @@ def _are_of(operands: Sequence[Any], library: str) -> bool:
 
 
 def _as_given(result: Any, operand: Any) -> Any:
-    """The result as an array of the operand's library."""
+    """Convert a result to an array of the operand's library."""
     name = LIBRARIES.get(_library(operand))
     if name is None:
         return result
@@ -246,7 +251,7 @@ class CachedCalls:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def next(self, site: Site) -> GpuCall:
-        """What answers the next call; threads wait while one of them builds it."""
+        """Return the call to run next; threads wait while one of them builds it."""
         if self.repeated is not None:
             return self.repeated
         with self._lock:
@@ -260,10 +265,12 @@ class CachedCalls:
 
 
 def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> CachedCalls:
-    """What is kept for such arrays.
+    """Return the calls cached for such arrays, made if there are none.
 
     Args:
-        operands: as they were given: one object given twice is one operand.
+        subscripts: as for :func:`feinsum.call_einsum`.
+        operands: as given: an object passed twice is one operand.
+        site: the arrays, the GPU and the options of the call.
 
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit.
@@ -273,7 +280,7 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
 
     def make() -> CachedCalls:
         parsed = read(subscripts, site.arrays, first)
-        # who asks for a policy wants the kernel, not the library's answer
+        # a policy requests the kernel, not the library's result
         is_usual = site.options == LookupOptions(site.options.database)
         n_bytes = result_bytes(parsed) + sum(array.nbytes for array in site.arrays)
         # a view is ready at once

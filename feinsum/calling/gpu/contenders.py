@@ -41,7 +41,7 @@ class Site(NamedTuple):
     is_exact: bool = False
 
     def part(self, *arrays: Any, is_exact: bool = True) -> Site:
-        """The site of a part of the call, for which a miss is not reported."""
+        """Return the site of a part of the call, for which a miss is not reported."""
         options = replace(self.options, on_miss="return")
         return self._replace(arrays=arrays, options=options, is_exact=is_exact)
 
@@ -83,7 +83,7 @@ class Contender(NamedTuple):
     is_proven: bool = False
 
     def attempt(self) -> GpuCall | None:
-        """The call; None if it fails, such as if intermediate results are too large."""
+        """Make the call; None if that fails, as where intermediates are too large."""
         try:
             return self.make()
         except DeviceLostError:
@@ -108,7 +108,10 @@ def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
 
 
 def _works(call: GpuCall, site: Site) -> bool:
-    """Whether a run succeeds. It compiles and allocates, which is not timed later."""
+    """Return whether a run succeeds.
+
+    The run compiles and allocates, which is not timed later.
+    """
     try:
         _seconds(call, site)
     except DeviceLostError:
@@ -140,7 +143,7 @@ def _seconds(call: GpuCall, site: Site) -> float:
 
 
 def _note_faults(call: GpuCall, site: Site) -> None:
-    """Leave out its predicted recipes from now on, one of which caused the loss."""
+    """Exclude the predicted recipes of a call, one of which caused the loss."""
     # an error shows at the next synchronization: it may be of any launch of the call
     for part in _kernels_of(call):
         if part.kernel.spec is not None:

@@ -51,7 +51,7 @@ class _Program:
     n_bytes: int = 0
 
     def room(self, n_bytes: int) -> int:
-        """The place in the table of an intermediate result."""
+        """Reserve memory for an intermediate; return its position in the table."""
         # rounded up, so that each begins as an allocation of its own would
         self.offsets.append(self.n_bytes)
         self.n_bytes += -(-n_bytes // ALIGNMENT) * ALIGNMENT
@@ -114,8 +114,9 @@ class FlatCall:
         """Launch everything.
 
         Args:
-            addresses: of the operands, the result, and the intermediate results
-                together, if there are any.
+            addresses: of the operands, of the result and, if there are any, of the
+                memory that all intermediate results share.
+            stream: CUDA stream of the launches.
         """
         if self.n_bytes:
             start = addresses.pop()
@@ -125,7 +126,7 @@ class FlatCall:
 
 
 def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCall:
-    """The call as a program, if it is one for such arrays; else the call."""
+    """Flatten a call into a program of launches; return the call if it has none."""
     program = _Program(len(arrays))
     written = _write(program, call, [*range(len(arrays))], arrays, len(arrays))
     # one large allocation may fail where several fit
@@ -142,7 +143,7 @@ def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCa
 
 
 def least_bytes(call: GpuCall) -> int:
-    """What a call allocates before its first launch, as far as it is known."""
+    """Return how many bytes a call is known to allocate before its first launch."""
     if type(call) is ViewCall:
         return 0
     between = call.n_bytes if isinstance(call, FlatCall) else 0
@@ -156,11 +157,14 @@ def _write(
     arrays: Sequence[Any],
     out: int,
 ) -> Written | None:
-    """Add the launches of a call; None if there is more to do.
+    """Add the launches of a call; None if the call does more than launch kernels.
 
     Args:
-        operands: the positions of its arrays in the table.
-        out: that of its result.
+        program: receives the launches.
+        call: the call to add.
+        operands: positions of its arrays in the table.
+        arrays: the arrays themselves.
+        out: position of its result in the table.
     """
     if isinstance(call, FlatCall):
         call = call.origin

@@ -29,7 +29,7 @@ class GpuCall(Protocol):
     def parsed(self) -> EinsumCall: ...
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        """The result, on the stream on which the arrays are ready."""
+        """Compute the result, on the stream on which the arrays are ready."""
         ...
 
 
@@ -41,7 +41,7 @@ class _Prepared:
     opened: CudaDevice
 
     def __repr__(self) -> str:
-        """What computes it, in a word or two."""
+        """Name what computes the call, in a word or two."""
         return type(self).__name__.removesuffix("Call").lower()
 
     @cached_property
@@ -55,7 +55,7 @@ class _Prepared:
         return [*zip(self.parsed.uses, self.parsed.inputs, strict=True)]
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays to read for the einsum's operands, in the working dtype."""
+        """Return the arrays to read for the einsum's operands, in the working dtype."""
         return shaped(self.parsed, arrays, self.dtype, self.opened.session)
 
     def finish(self, result: Any) -> Any:
@@ -72,7 +72,7 @@ def shaped(
     dtype: np.dtype[Any],
     session: CupySession,
 ) -> list[Any]:
-    """The arrays of a call as the einsum's operands."""
+    """Reshape and cast the arrays of a call to the einsum's operands."""
     operands = []
     for feed in parsed.arguments:
         array = arrays[feed.position]
@@ -83,7 +83,7 @@ def shaped(
 
 
 def blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
-    """BLAS takes half precision as it is, and adds up in single precision."""
+    """Return the dtype for BLAS, which adds up half precision in single precision."""
     is_half = parsed.dtype == np.float16
     return parsed.dtype if is_half else parsed.work_dtype
 
@@ -156,7 +156,7 @@ class LibraryCall(_Prepared):
         return self.dtype.kind in "fc"
 
     def with_torch(self, torch: Any, tensors: Sequence[Any]) -> Any:
-        """The result of tensors by torch itself, on its own stream."""
+        """Evaluate the einsum of tensors with torch itself, on its own stream."""
         parsed = self.parsed
         kind = getattr(torch, str(parsed.work_dtype))
         failure = "torch's einsum {!r} with a result of {} entries of {}"

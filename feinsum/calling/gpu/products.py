@@ -57,9 +57,12 @@ def products_of(
     sizes: Mapping[str, int],
     strides: Sequence[Sequence[int]],
 ) -> Iterator[Product]:
-    """Ways to compute an einsum as a product, those with few copies first.
+    """Yield ways to compute an einsum as a product, those with few copies first.
 
     Args:
+        terms: indices of each operand.
+        output: indices of the result.
+        sizes: extent of each index.
         strides: of each operand, in entries; the result will be in C order.
 
     >>> sizes = {"i": 4, "j": 5, "k": 6}
@@ -101,7 +104,10 @@ def products_of(
 
 
 def _copy_order(term: IndexList, order: Sequence[Sequence[str]]) -> IndexList:
-    """The stack first; indices of one value stand anywhere."""
+    """Order the indices of a copy as the product needs them, the stack first.
+
+    Indices of extent 1 may stand anywhere.
+    """
     # an index of one value has no stride that matters
     long = [index for kind in order for index in kind if index in term]
     return (*long, *(index for index in term if index not in long))
@@ -114,9 +120,9 @@ def _c_steps(term: IndexList, sizes: Mapping[str, int]) -> Steps:
 def _kinds(
     terms: Sequence[IndexList], output: IndexList, sizes: Mapping[str, int]
 ) -> list[list[str]] | None:
-    """The indices of more than one value: of the stack, of either operand, summed.
+    """Classify the indices longer than 1: batch, left, right, summed.
 
-    None if one is repeated in a term, or summed over one operand alone.
+    Return None if one is repeated in a term, or summed over one operand alone.
     """
     if len(terms) != 2 or any(len(set(t)) < len(t) for t in (*terms, output)):
         return None
@@ -138,7 +144,7 @@ HOLDERS = ((2, 0, 1), (2, 0), (2, 1), (0, 1))
 def _in_order(
     kinds: Sequence[Sequence[str]], steps: Sequence[Steps], copied: Sequence[int]
 ) -> list[list[str]]:
-    """Every kind in the order that an array has which stays as it is."""
+    """Order every kind of index as in an array that is not copied."""
 
     def ordered(kind: Sequence[str], holders: Sequence[int]) -> list[str]:
         ruling = next((k for k in holders if k not in copied), holders[0])
@@ -152,8 +158,10 @@ Way = tuple[Sequence[Sequence[str]], Sequence[Sequence[int]]]
 
 
 def _ways(order: Sequence[Sequence[str]]) -> Iterator[Way]:
-    """As it is, or as a stack over the first indices of a side, of the same matrices of
-    the other operand.
+    """Yield a product as it is, and as stacks of smaller products.
+
+    A stack runs over the first indices of one side, and uses the same matrices of the
+    other operand throughout.
     """
     yield order, HOLDERS
     stack, *sides, summed = order
@@ -164,7 +172,7 @@ def _ways(order: Sequence[Sequence[str]]) -> Iterator[Way]:
 
 
 def _ways_by_parts(order: Sequence[Sequence[str]]) -> Iterator[Way]:
-    """A stack over the first of several summed indices, whose results are added."""
+    """Yield stacks over the first of several summed indices, to add their results."""
     stack, *sides, summed = order
     for n in range(1, len(summed) if not stack else 0):
         yield [summed[:n], *sides, summed[n:]], ((0, 1), *HOLDERS[1:])
@@ -183,7 +191,7 @@ def _split(product: Product) -> Iterator[Product]:
 
 
 def _is_dense(gemm: Gemm) -> bool:
-    """Whether the result is one matrix without gaps."""
+    """Return whether the result is one matrix without gaps."""
     return gemm.out[2] in (ANY, gemm.sizes[1])
 
 
@@ -193,7 +201,7 @@ def _gemm(
     steps: Sequence[Steps],
     sizes: Mapping[str, int],
 ) -> Gemm | None:
-    """The call of BLAS; None if a matrix has no side of stride 1."""
+    """Return the call of BLAS; None if a matrix has no side of stride 1."""
     at: list[list[int]] = []
     for number, array in enumerate(steps):
         joint = [
@@ -220,7 +228,7 @@ def _gemm(
 
 
 def _joint(kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int | None:
-    """The stride of several indices as one; None if they are none."""
+    """Return the stride of several indices merged into one; None if none exists."""
     # neighbours of the outer index are a whole run of the inner one apart
     is_one = all(steps[a] == steps[b] * sizes[b] for a, b in pairwise(kind))
     if not is_one or any(steps[index] <= 0 for index in kind):
@@ -229,7 +237,7 @@ def _joint(kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int |
 
 
 def _is_for_blas(gemm: Gemm) -> bool:
-    """Whether each matrix has a side of stride 1, and the other one skips it."""
+    """Return whether each matrix has a side of stride 1, and the other one skips it."""
     _, m, n, k = gemm.sizes
     for strides, rows, columns in (
         (gemm.left, m, k),

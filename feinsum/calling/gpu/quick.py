@@ -69,7 +69,7 @@ def _explain(error: RuntimeError, call: FlatCall) -> None:
 
 
 def form_of_tensor(tensor: Any) -> Hashable:
-    """The properties of a tensor of torch on which a call depends."""
+    """Return the properties of a torch tensor on which a call depends."""
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(),
         tensor.data_ptr() % ALIGNMENT,
@@ -82,11 +82,13 @@ def form_of_tensor(tensor: Any) -> Hashable:
 def quick_key(
     subscripts: str, operands: Sequence[Any], n_objects: int, *options: Any
 ) -> Hashable | None:
-    """The key of a call; None if no calls of such operands are kept.
+    """Return the key of a call; None if no calls of such operands are kept.
 
     Args:
-        n_objects: how many of the operands differ.
-        options: as they were given: database, policy, what a miss does, and effort.
+        subscripts: as for :func:`feinsum.call_einsum`.
+        operands: the operands as given.
+        n_objects: number of distinct objects among the operands.
+        options: as given: database, policy, what a miss does, and effort.
     """
     kind = type(operands[0]) if operands else None
     # only types whose calls have been made ready have a form
@@ -112,7 +114,7 @@ def quick_key(
 
 
 def ready_result(key: Hashable | None, operands: Sequence[Any]) -> Any:
-    """The result on the caller's stream; None if no call is ready for this GPU."""
+    """Run the call kept under a key on the caller's stream; None if there is none."""
     ready: Ready | ReadyForTensors | None = remembered(Calls).ready.get(key)
     return None if ready is None else ready.run(operands)
 
@@ -127,5 +129,5 @@ def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
 
 
 def know_form(kind: type, form: Callable[[Any], Hashable]) -> None:
-    """Register how to tell apart arrays of a type."""
+    """Register how to distinguish arrays of a type."""
     remembered(Calls).forms[kind] = form

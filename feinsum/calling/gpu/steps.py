@@ -73,9 +73,10 @@ class PlannedSteps(NamedTuple):
 
 
 def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
-    """Ways to contract the operands in several steps, the fastest first.
+    """Plan contractions in several steps, the fastest first.
 
     Args:
+        problem: the contraction.
         path: the only one that is tried for many operands.
     """
     n_operands = len(problem.terms)
@@ -97,9 +98,9 @@ def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
 
 
 def as_operands(problem: Contraction) -> IndexList:
-    """The result's indices as the largest operands have theirs, if nothing is summed.
+    """Order the result's indices as in the largest operands, if nothing is summed.
 
-    Then neighbours are read, and neighbours are written.
+    Neighbours in memory are then both read and written together.
     """
     # the largest operand first: its order counts most
     terms = sorted(problem.terms, key=lambda term: -problem.n_points(term))
@@ -108,7 +109,7 @@ def as_operands(problem: Contraction) -> IndexList:
 
 
 def _pairwise(n: int) -> Iterator[Path]:
-    """All paths of steps that take two operands."""
+    """Yield all paths of steps that take two operands."""
     if n == 1:
         yield ()
     for pair in combinations(range(n), 2):
@@ -118,9 +119,11 @@ def _pairwise(n: int) -> Iterator[Path]:
 def _plan(
     problem: Contraction, steps: Sequence[Step], *, is_ordered: bool = True
 ) -> PlannedSteps:
-    """The steps with orders of their results, and what they take.
+    """Plan the orders of the steps' results, and estimate their time.
 
     Args:
+        problem: the contraction.
+        steps: the steps in order.
         is_ordered: whether orders are chosen, and copies count.
     """
     values = problem.values
@@ -148,10 +151,14 @@ def _in_best_order(
     others: Sequence[Value],
     result: IndexList,
 ) -> IndexList:
-    """The indices of a result in the order with the fastest this and next step.
+    """Return a result's indices in the order that makes this and the next step fastest.
 
     Args:
-        others, result: what the next step takes beside this result, and its result.
+        problem: the contraction.
+        chosen: operands of this step.
+        output: indices of this step's result.
+        others: further operands of the next step.
+        result: indices of the next step's result.
     """
 
     def seconds(order: IndexList) -> float:
@@ -165,7 +172,7 @@ def _in_best_order(
 def _orders(
     chosen: Sequence[Value], output: IndexList, follows: Sequence[Value]
 ) -> Iterator[IndexList]:
-    """Orders in which indices stay together that the same operands have."""
+    """Yield orders in which indices of the same operands stay together."""
     blocks: dict[tuple[bool, ...], list[str]] = {}
     for index in output:
         # indices that the same operands have stay together: as one index of a matrix
@@ -186,9 +193,12 @@ def step_of(
     is_free: bool = False,
     is_whole: bool = False,
 ) -> tuple[float, Product | None]:
-    """Seconds of a step, and its product; None if BLAS cannot compute it.
+    """Return the seconds of a step, and its product; None if BLAS cannot compute it.
 
     Args:
+        problem: the contraction.
+        chosen: operands of the step: their indices and strides.
+        output: indices of the step's result.
         is_free: whether the result may lie in any order.
         is_whole: whether its sum is not computed in parts.
     """
@@ -223,7 +233,7 @@ def step_of(
 def _copies_s(
     problem: Contraction, chosen: Sequence[Value], product: Product | None
 ) -> float:
-    """Seconds of the copies of operands."""
+    """Predict the seconds of the copies of operands."""
     if product is None:
         return 0.0
     return sum(

@@ -77,7 +77,7 @@ def fill(result: Future[T], build: Callable[[], T]) -> None:
 
 
 def _is_interruptible() -> bool:
-    """Whether Ctrl-C may reach this thread, and nobody waits for what it imports."""
+    """Return whether Ctrl-C may reach this thread, and none waits for its import."""
     if threading.current_thread() is not threading.main_thread():
         return False
     frame = inspect.currentframe()
@@ -100,7 +100,7 @@ class _Builds:
         self.were_lost = False
 
     def forget_parent(self) -> None:
-        """In a forked child: threads that built hold locks of imports for ever."""
+        """Forget the parent's threads in a fork: they hold import locks for ever."""
         were_lost = self.were_lost or self.n_running > 0
         self.renew()
         self.were_lost = were_lost

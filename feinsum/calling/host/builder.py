@@ -82,7 +82,9 @@ class BuildRequest:
         first: Sequence[int],
         database: Database,
     ) -> BuildRequest | None:
-        """None for a store of this process, and for operands that the other process
+        """Return the request for a call; None if no other process can build its kernel.
+
+        That is so for a store of this process, and for operands that the other process
         cannot make, or only with much memory.
         """
         if not has_address(database):
@@ -244,7 +246,7 @@ def _processor() -> str:
 
 
 def build_elsewhere(request: BuildRequest) -> BuiltKernel | None:
-    """The kernel that another process builds for a call, and that is kept on disk.
+    """Build the kernel of a call in another process, which also stores it on disk.
 
     Returns:
         None if the best recipe calls a library, or there is none.
@@ -305,8 +307,9 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
 
 
 def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
-    """Return the sizes up to which the intermediates of a kernel fit the memory; empty
-    if they always do.
+    """Return the sizes up to which a kernel's intermediates fit into memory.
+
+    Empty if they always do.
     """
     from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
 
@@ -344,7 +347,7 @@ def _main() -> None:
         if answer and cache is not None:
             # here, since the calling process may have ended
             cache.write(request.key, json.dumps(answer).encode())
-    except Exception as error:  # noqa: BLE001  (the calling process tells it)
+    except Exception as error:  # noqa: BLE001  (the calling process reports it)
         answer = {"failure": f"{type(error).__name__}: {error}"}
     channel.answer(json.dumps(answer))
 

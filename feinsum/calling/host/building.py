@@ -82,6 +82,8 @@ def build_call(
     """Return a call together with what computes it.
 
     Args:
+        parsed: the einsum of the call.
+        key: the key of the call.
         arrays: the operands, with the forms of the key.
         n_rivals: recipes, next to the one that is predicted to be the fastest, that are
             built and timed.
@@ -183,10 +185,12 @@ def _copies(parsed: EinsumCall, layouts: Layouts) -> dict[str, Conversion]:
 
 
 def _check_room(parsed: EinsumCall, layouts: Layouts, output: ArgumentLayout) -> None:
-    """First, refuse copies and a result that do not fit into memory.
+    """Raise unless the copies and the result fit into memory.
 
     Args:
-        output: in place if the result is written into an array that is there.
+        parsed: the einsum of the call.
+        layouts: the layout of each argument, by name.
+        output: layout of the result; in place if it is written into a given array.
 
     Raises:
         MeasurementError: if they do not fit.

@@ -119,8 +119,9 @@ class CallFamily:
 
     @property
     def may_look_up(self) -> bool:
-        """Whether a kernel saves more than it takes to find out a structure, or all
-        that was found out took little.
+        """Return whether a kernel may save more time than finding the structure takes.
+
+        Also true while all structures together have taken little time.
         """
         if self.look_up_s <= SHARE * self.spent_s:
             return True

@@ -162,7 +162,7 @@ def _copy_to(result: Any, out: Any) -> Any:
 
 
 def view_of(parsed: EinsumCall) -> Conversion | None:
-    """The result of a single operand without sums: a view, as in numpy; else None.
+    """Return how to view a single operand without sums, as numpy does; else None.
 
     >>> from feinsum.calling.einsum_call import parse_call
     >>> A = np.eye(3)

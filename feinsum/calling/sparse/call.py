@@ -384,7 +384,10 @@ def evaluate_entries(
     """Return the result of a network from the coordinates of its sparse operand.
 
     Args:
+        network: the einsum with one sparse operand.
         arrays: the operands; the sparse one is a tree with the levels of the network.
+        sizes: extent of each index.
+        dtype: dtype of the result.
 
     Returns:
         The values of a sparse result, ``[nnz]``, or the dense result.

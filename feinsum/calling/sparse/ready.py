@@ -92,6 +92,7 @@ class ReadyCall(NamedTuple):
         """Compute the result for other dense operands.
 
         Args:
+            arrays: the dense operands, in order.
             out: memory for the result, which is used if the kernel can write into it.
         """
         from feinsum.codegen import nest_result
@@ -131,7 +132,7 @@ class ReadyCall(NamedTuple):
         return target.reshape(shape) if is_given else aligned_empty(shape, self.dtype)
 
     def _is_room(self, out: Any, arrays: Sequence[Any]) -> bool:
-        """Whether a kernel can write its result into an array while it reads others."""
+        """Return whether a kernel can write into an array while it reads others."""
         if not isinstance(out, np.ndarray) or self.network.has_sparse_output:
             return False
         extents = self.sizes.extents
@@ -188,7 +189,7 @@ def ready_call(
 
 
 def as_sparse(network: Network, tree: CSF, result: Any) -> Any:
-    """The values of a sparse result as a tree, whose axes are those of the output."""
+    """Return the values of a sparse result as a tree, with the axes of the output."""
     if not network.has_sparse_output:
         return result
     axes = tuple(network.output.index(index) for index in network.levels)

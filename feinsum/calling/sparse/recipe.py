@@ -72,7 +72,7 @@ def einsum_of_call(
 def recorded_recipe(
     network: Network, arrays: Sequence[Any], options: LookupOptions
 ) -> tuple[NestRecipe | None, str]:
-    """The best recorded recipe that can be used here, and a description of the facts.
+    """Return the best recorded recipe that works here, and a description of the facts.
 
     Efforts that measure tune the einsum first.
 

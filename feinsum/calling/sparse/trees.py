@@ -226,7 +226,7 @@ def _best_of(
 
 
 def _best_order(network: Network, entries: COO, arrays: Sequence[Any]) -> Axes:
-    """The order of the axes, or another one that is expected to be clearly faster."""
+    """Return the order of the axes, or one that is predicted to be clearly faster."""
     counts, term = node_counts(entries), network.inputs[network.sparse or 0]
     seconds: dict[Axes, float] = {}
     for other in level_orders(network):

@@ -28,7 +28,7 @@ Examples:
 """
 
 KEY_LENGTH = 24
-"""How much of a key is shown: its version, and enough to tell workloads apart."""
+"""How much of a key is shown: its version, and enough to distinguish workloads."""
 
 
 def stats(

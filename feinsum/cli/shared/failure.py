@@ -44,7 +44,7 @@ DEBUG_VARIABLE = "FEINSUM_DEBUG"
 
 
 def is_bad_usage(error: FeinsumError) -> bool:
-    """Whether the command line is wrong, not what it started."""
+    """Return whether the command line is wrong, not what it started."""
     # a kernel that is no einsum is an answer of the program, not bad usage
     if isinstance(error, NotAnEinsumError):
         return error.rule in _BAD_CALL_RULES
@@ -85,7 +85,7 @@ def _usage_message(error: typer.TyperException) -> str:
 
 
 def _similar(option: str, options: Iterable[str]) -> str | None:
-    """The option with the most similar name, if any is similar."""
+    """Return the option with the most similar name, if any is similar."""
     names = {name.lstrip("-"): name for name in options}
     # 0.7: one letter in four may be wrong
     near = get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)

@@ -59,7 +59,7 @@ class _ShortHelpCommand(TyperCommand):
 
 
 def short_help(*rare_options: str) -> type[TyperCommand]:
-    """The class of a command whose help leaves out these options."""
+    """Return the class of a command whose help leaves out these options."""
     attributes = {"rare_options": frozenset(rare_options)}
     return type("ShortHelpCommand", (_ShortHelpCommand,), attributes)
 

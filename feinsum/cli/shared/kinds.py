@@ -26,7 +26,7 @@ RARE = frozenset({"plan", "retraction"})
 
 
 def counted_kinds(numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Names of the kinds of documents, with their numbers.
+    """Yield the names of the kinds of documents, with their numbers.
 
     >>> [*counted_kinds({"record": 2, "plan": 1})]
     [('records', 2), ('limits of devices', 0), ('trials', 0), ('plans', 1)]
@@ -37,7 +37,7 @@ def counted_kinds(numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
 
 
 def numbers_in_words(numbers: Mapping[Any, int]) -> str:
-    """How many documents there are of each kind.
+    """Format how many documents there are of each kind.
 
     >>> numbers_in_words({"record": 2, "trial": 1})
     '2 records, 0 limits of devices, 1 trial'

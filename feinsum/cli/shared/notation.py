@@ -44,7 +44,7 @@ def read_einsum(
     rows: str | None = None,
     dtype: str = DEFAULT_DTYPE,
 ) -> BatchedEinsum:
-    """The batched einsum that the options of a command describe.
+    """Read the batched einsum that the options of a command describe.
 
     Raises:
         InvalidEinsumError: if they describe none.
@@ -64,7 +64,7 @@ def read_einsums(
     rows: str | None = None,
     dtype: str = DEFAULT_DTYPE,
 ) -> list[BatchedEinsum]:
-    """Einsums of one command line: subscripts, or whole einsums as text.
+    """Read the einsums of a command line: subscripts, or whole einsums as text.
 
     The options describe all that are subscripts. If none is, they must agree
     with what the texts say.
@@ -169,18 +169,18 @@ def read_sparse_einsum(
     rows: str | None,
     dtype: str,
 ) -> tuple[BatchedEinsum, dict[str, int]]:
-    """An einsum whose first operand is in a file, and the profile of its tree.
+    """Read an einsum whose first operand is in a file, and the profile of its tree.
 
     The levels of the tree are the axes of the file, in their order. The result has its
     pattern if it has its indices and no others.
 
     Args:
-        subscripts: as text.
-        path: of a ``.tns`` or ``.tns.gz`` file.
+        subscripts: the subscripts of the einsum.
+        path: path of a ``.tns`` or ``.tns.gz`` file.
         sizes: extents of the other indices; by default 32.
         operands: names, separated by commas.
         rows: names of the operands of each row, the tensor first.
-        dtype: of every operand.
+        dtype: dtype of every operand.
 
     Raises:
         InvalidSparseArrayError: if the file cannot be read.
@@ -221,7 +221,7 @@ def read_sparse_einsum(
 
 
 def read_program(path: Path) -> Program:
-    """The program of a file of ``--program``."""
+    """Read the program in the file of ``--program``."""
     from feinsum.programs import program_from_text
 
     try:
@@ -234,7 +234,7 @@ def read_program(path: Path) -> Program:
 
 
 def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
-    """Values of size parameters: ``["Nel=100", "n=3,m=4"]``."""
+    """Parse values of size parameters, such as ``["Nel=100", "n=3,m=4"]``."""
     values = {}
     for name, text in _pairs(sizes, option):
         if not _is_number(text):
@@ -275,12 +275,12 @@ def _extent(index: str, text: str) -> Extent:
 
 
 def _is_number(text: str) -> bool:
-    """Whether a text is digits of ASCII, and not too many for Python to read."""
+    """Return whether a text is digits of ASCII, and not too many for Python to read."""
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
-    """The pairs of ``name=value,name=value``; no name twice."""
+    """Yield the pairs of ``name=value,name=value``; no name may occur twice."""
     seen = set()
     for item in (item for text in texts for item in text.split(",") if item.strip()):
         name, equals, value = (part.strip() for part in item.partition("="))
@@ -298,7 +298,7 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
 def _read_subscripts(
     subscripts: str, extents: Mapping[str, Extent]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The index lists; words without braces are refused with the way to write them."""
+    """Parse the index lists; refuse words without braces, showing how to write them."""
     from feinsum.ir import parse_subscripts, subscripts_of_words
 
     words = set(re.findall(r"\w+", subscripts))
@@ -314,7 +314,7 @@ def _read_subscripts(
 
 
 def _check_output(indices: Sequence[str], output: Sequence[str]) -> None:
-    """Refuse indices of the result that no operand has, rather than ask their sizes."""
+    """Refuse indices of the result that no operand has, before requiring sizes."""
     unknown = [index for index in dict.fromkeys(output) if index not in indices]
     if unknown:
         raise typer.BadParameter(
@@ -356,7 +356,7 @@ def _listed(indices: Sequence[str]) -> str:
 
 
 def _names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
-    """The names of the operands of each row."""
+    """Return the names of the operands of each row."""
     if operands is not None and rows is not None:
         raise typer.BadParameter("give --operands or --rows", param_hint="--rows")
     if operands is None and rows is None:

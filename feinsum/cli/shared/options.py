@@ -33,7 +33,7 @@ DEFAULT_DTYPE = "float64"
 
 
 def _unless_blank(text: str | None) -> str | None:
-    """None for a text without a character, as in ``--database ""``."""
+    """Return a text, or None if it is blank, as in ``--database ""``."""
     return text if text and text.strip() else None
 
 
@@ -186,7 +186,7 @@ class EinsumOptions:
     dtype: Dtype = DEFAULT_DTYPE
 
     def read(self, subscripts: str) -> BatchedEinsum:
-        """The einsum of subscripts, or of a whole text.
+        """Read the einsum given by subscripts, or by a whole canonical text.
 
         Raises:
             InvalidEinsumError: if they describe none.
@@ -197,7 +197,7 @@ class EinsumOptions:
         return read_einsum(subscripts, self.sizes, self.operands, self.rows, self.dtype)
 
     def on_command_line(self) -> dict[str, object]:
-        """The options on the command line, by their names there."""
+        """Return the options given on the command line, by their names there."""
         values = {
             f"--{field.name}": getattr(self, field.name) for field in fields(self)
         }
@@ -215,7 +215,7 @@ class CommandLookup:
     effort: Effort = None
 
     def as_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of a look-up in :mod:`feinsum.retrieval`."""
+        """Return the keyword arguments of a look-up in :mod:`feinsum.retrieval`."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

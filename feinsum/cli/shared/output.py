@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 ID_LENGTH = 12
-"""Digits of a content id that are shown; enough to tell ids apart."""
+"""Digits of a content id that are shown; enough to distinguish ids."""
 
 UNLIMITED = 100_000
 """More columns than any line has."""
@@ -37,6 +37,7 @@ def print_fields(fields: Mapping[str, object], missing: str = "") -> None:
     """Print a line for each field, such as ``records: 12``.
 
     Args:
+        fields: values by name, in the order of the lines.
         missing: the text of a field that is None.
     """
     for name, value in fields.items():
@@ -45,7 +46,7 @@ def print_fields(fields: Mapping[str, object], missing: str = "") -> None:
 
 
 def print_json(document: object, *, is_line: bool = False) -> None:
-    """A JSON document on stdout; on one line if documents follow each other."""
+    """Print a JSON document; on one line if documents follow each other."""
     indent = None if is_line else 2
     # nan is no JSON: a number that can be infinite is null in the document
     text = json.dumps(
@@ -62,7 +63,7 @@ def _plain(value: Any) -> Any:
 
 
 def to_digits(value: float, n_digits: int = 4) -> str:
-    """A number with that many significant digits, without an exponent.
+    """Format a number with so many significant digits, without an exponent.
 
     >>> to_digits(0.000123456), to_digits(9.9999, 3), to_digits(123456.7)
     ('0.0001235', '10.0', '123457')
@@ -85,7 +86,7 @@ def print_table(
     *,
     last: str | None = None,
 ) -> None:
-    """A table on stdout; in a file or a pipe, without COLUMNS, a row is one line.
+    """Print a table; in a file or a pipe, without COLUMNS, a row is one line.
 
     Args:
         texts: headings of the first columns, which a terminal wraps between words.
@@ -102,7 +103,7 @@ def print_table(
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style=""
     )
-    # rich cuts lines at the width of the terminal; in a pipe nobody wants that
+    # rich cuts lines at the width of the terminal, which is wrong in a pipe
     screen, wide = Console(highlight=False), Console(highlight=False, width=UNLIMITED)
     has_width = screen.is_terminal or bool(os.environ.get("COLUMNS"))
     is_wrapped = has_width and last is None
@@ -124,7 +125,7 @@ def print_table(
 
 
 def _trimmed(text: str, width: int) -> str:
-    """Lines without spaces at the end, and rules no wider than the screen."""
+    """Strip spaces at the ends of lines, and cut rules to the width of the screen."""
     lines = [line.rstrip() for line in text.splitlines()]
     return "\n".join(x[:width] if set(x) == {" ", "─"} else x for x in lines)
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 def counting(
     description: str,
 ) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with the number of items done since the last call."""
+    """Yield a function to call with the number of items done since the last call."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
@@ -27,7 +27,7 @@ def counting(
 
 
 def counted(items: Iterable[T], step: Callable[[int], None]) -> Iterator[T]:
-    """The items, each told to ``step`` when it was handed on."""
+    """Yield the items, and count each in ``step`` once it has been processed."""
     for item in items:
         yield item
         step(1)

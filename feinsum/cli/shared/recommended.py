@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def more_trials(n_tried: int) -> int:
-    """How many trials to recommend after some without a result; they count, too."""
+    """Return how many trials to recommend after some without a result, which count."""
     return max(20, 2 * n_tried)
 
 
@@ -27,12 +27,15 @@ def tune_command(
     device: str | None = None,
     tried: Tried | None = None,
 ) -> str:
-    """The command that tunes an einsum, in one line.
+    """Return the command that tunes an einsum, in one line.
 
     Args:
-        sparse, sizes: of an einsum whose first operand is a sparse tensor of a file:
-            that file, and what was said of the other indices.
-        tried: before; more recipes are asked for.
+        einsum: the einsum.
+        sparse: file of the first operand, if it is a sparse tensor.
+        sizes: with ``sparse``, the sizes given for the other indices.
+        database: address of the database; None for the default.
+        device: part of a device name; None for the default.
+        tried: earlier trials, if any; the command then requests more recipes.
 
     >>> from feinsum.ir import array, einsum
     >>> print(tune_command(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))))
@@ -73,7 +76,7 @@ class Tried(NamedTuple):
 
 
 def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried | None:
-    """The recipes that were tried for an einsum on this device and driver, if any.
+    """Return the recipes tried for an einsum on this device and driver, if any.
 
     A service stores no trials, but it has the facts about the best of them.
     """
@@ -96,7 +99,7 @@ def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried
 
 
 def tune_advice(tried: Tried | None) -> str:
-    """The words before a command that tunes, given the recipes that were tried."""
+    """Return the words before a command that tunes, given the recipes tried."""
     if tried is None:
         return "tune it with"
     return (
@@ -108,7 +111,7 @@ def tune_advice(tried: Tried | None) -> str:
 def unchanged_advice(
     einsum: BatchedEinsum, database: str | None, device: str | None
 ) -> tuple[str, str]:
-    """Words about an einsum without a recipe, and the command to run."""
+    """Return words about an einsum without a recipe, and the command to run."""
     from feinsum.db import opened_store
 
     try:

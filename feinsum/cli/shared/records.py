@@ -32,7 +32,7 @@ WIDTH = 80
 
 
 def fractions_of(records: Iterable[TuningRecord], store: Store) -> Fractions:
-    """The fraction of the roofline that each record reaches.
+    """Return the fraction of the roofline that each record reaches.
 
     Left out are records whose device has no limits in ``store``, none for a dtype that
     they compute in, or limits that no device has. Nothing is measured.
@@ -68,7 +68,7 @@ def _fraction(record: TuningRecord, peaks: DevicePeaks | None) -> float | None:
 
 
 def bound_of_first(match: Match, store: Store) -> Bound | None:
-    """The lower bounds of the best fact, on its own device; None if there is none."""
+    """Return the lower bounds of the best fact on its own device; None without one."""
     from feinsum.bounds import bound_of_record
 
     if not match.ranking:
@@ -78,7 +78,7 @@ def bound_of_first(match: Match, store: Store) -> Bound | None:
 
 
 def bound_text(bound: Bound, median_s: float) -> str:
-    """The least time of each level, or its bytes where no time is known.
+    """Format the least time of each level, or its bytes where no time is known.
 
     >>> from feinsum.bounds import MemoryLevel, bound_at
     >>> from feinsum.ir import array, einsum
@@ -104,7 +104,7 @@ def bound_text(bound: Bound, median_s: float) -> str:
 
 
 def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any]:
-    """A record in short, for JSON; null for what is unknown, or infinite."""
+    """Summarize a record for JSON, with null for what is unknown or infinite."""
     measured = record.measurement
     return {
         "id": record.id,
@@ -124,7 +124,7 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
 
 
 def _finite(value: float) -> float | None:
-    """A number that JSON has; odd facts have others."""
+    """Return None in place of an infinity or nan, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
@@ -149,14 +149,14 @@ def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None
 
 
 def time_text(record: TuningRecord) -> str:
-    """The median in milliseconds and, in brackets, the interquartile range."""
+    """Format the median in milliseconds and, in brackets, the interquartile range."""
     measured = record.measurement
     spread = to_digits(measured.spread_s * 1e3, 2) if measured.spread_s else "0"
     return f"{to_digits(measured.median_s * 1e3)} ({spread})"
 
 
 def speedup_text(record: TuningRecord) -> str:
-    """The speed-up and, in brackets, its interval."""
+    """Format the speed-up and, in brackets, its interval."""
     measured = record.measurement
     low, high = (to_digits(x, 3) for x in measured.speedup_interval)
     return f"{to_digits(measured.speedup, 3)} ({low}-{high})"
@@ -167,7 +167,7 @@ def _percent(fraction: float | None) -> str:
 
 
 def plan_documents(records: Iterable[PlanRecord]) -> list[dict[str, Any]]:
-    """Each plan in short, for JSON."""
+    """Summarize each plan for JSON."""
     return [
         {
             "id": record.id,
@@ -208,14 +208,14 @@ def print_plans(records: Sequence[PlanRecord]) -> None:
 
 
 def _plan_order(record: PlanRecord) -> tuple[int, bool, float, int, str]:
-    """Plans of few ranks first, of these the fastest, then those without a time."""
+    """Order plans by ranks, then by time, those without a time last."""
     median_s = record.median_s
     ranks = record.fleet.ranks
     return ranks, median_s is None, median_s or 0.0, record.counted, record.id
 
 
 def _extents(record: PlanRecord) -> dict[str, int]:
-    """Extents of the indices, named as in the plan; none if it cannot be read here."""
+    """Return the extents, named as in the plan; none if it cannot be read here."""
     from feinsum.distributed.facts import plan_in, read_plan
     from feinsum.errors import FeinsumError
 

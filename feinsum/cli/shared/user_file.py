@@ -29,14 +29,14 @@ _MODULE = "feinsum_user_file"
 
 
 def is_file(target: str) -> bool:
-    """Whether a target is ``FILE.py`` or ``FILE.py:function``, not subscripts."""
+    """Return whether a target is ``FILE.py`` or ``FILE.py:function``."""
     return _TARGET.fullmatch(target) is not None
 
 
 def read_translation_unit(target: str) -> lp.TranslationUnit:
-    """A kernel of a file, or what a function returns that takes no arguments.
+    """Return the kernel of a file: a variable, or the result of a function.
 
-    Whatever the file prints goes to stderr.
+    The function takes no arguments. Whatever the file prints goes to stderr.
 
     Raises:
         typer.BadParameter: if there is no such file, kernel or function, if the
@@ -88,14 +88,14 @@ def _check_name(path: Path, name: str) -> None:
 
 
 def _assigned_from_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Variables that may be kernels."""
+    """Yield the variables that may be kernels."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             yield from (t.id for t in node.targets if isinstance(t, ast.Name))
 
 
 def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes whose names are those of the module."""
+    """Yield all nodes whose names are those of the module."""
     for node in ast.iter_child_nodes(tree):
         yield node
         if not isinstance(node, _DEFINITIONS):
@@ -103,7 +103,7 @@ def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _load(path: Path, name: str) -> Any:
-    """The module of a file, run as far as the name needs it."""
+    """Run a file as far as the name needs it, and return its module."""
     spec = spec_from_file_location(_MODULE, path)
     if spec is None:
         raise ImportError("not a Python file")
@@ -116,10 +116,10 @@ def _load(path: Path, name: str) -> Any:
 
 
 def _needed(statements: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
-    """The statements of a file up to the last that assigns to a variable.
+    """Return the statements of a file up to the last that assigns to a variable.
 
-    A script may go on to tune its kernel, or to run it; only the kernel is wanted. A
-    function may call what is defined after it, so that it needs the whole file.
+    A script may go on to tune its kernel or to run it, and only the kernel is wanted. A
+    function may call what is defined after it, so it needs the whole file.
     """
     last = 0
     for k, statement in enumerate(statements, start=1):
@@ -142,7 +142,7 @@ def _function(module: Any, path: Path, name: str) -> Any:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a value is a kernel, or a function of the file."""
+    """Return whether a value is a kernel, or a function of the file."""
     import loopy as lp
 
     return isinstance(value, lp.TranslationUnit) or (

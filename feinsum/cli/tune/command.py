@@ -116,7 +116,7 @@ def tune(
 def _read(
     target: str, sparse: Path | None, arrays: EinsumOptions
 ) -> tuple[BatchedEinsum | lp.TranslationUnit, dict[str, int]]:
-    """The kernel of a file, or an einsum; and the profile of its sparse operand."""
+    """Read a kernel from a file, or an einsum and the profile of its sparse operand."""
     if is_file(target):
         return read_translation_unit(target), {}
     if sparse is None:
@@ -146,7 +146,7 @@ def _prepare_report(folder: Path) -> None:
 
 def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
     """Refuse options of subscripts for a file, which describes its arrays itself."""
-    # values do not tell: --dtype has one even if it is not on the command line
+    # values do not show it: --dtype has one even if it is not on the command line
     options = [
         f"--{name}"
         for name in OF_SUBSCRIPTS

@@ -112,7 +112,7 @@ class SourceOptions:
     workloads: Workloads = None
 
     def selected(self) -> str | None:
-        """The option that selects workloads; None if there is none.
+        """Return the option that selects workloads; None if there is none.
 
         Raises:
             typer.BadParameter: if there are several.
@@ -141,7 +141,7 @@ class SearchOptions:
     scheduler: Scheduler = None
 
     def as_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of a tuning; missing limits are those of the effort."""
+        """Return the arguments of a tuning; the effort gives missing limits."""
         from feinsum.tuning import LIMITS
 
         limits = LIMITS[self.effort]

@@ -35,12 +35,15 @@ def tune_one(
     is_live: bool = False,
     folder: Path | None = None,
 ) -> None:
-    """Tune, show it, and write the report; also of an early end.
+    """Tune one target, print the result, and write the report, even of an early end.
 
     Args:
-        read_target: gives what is tuned, and sizes that ``options`` override.
-        options: of :func:`feinsum.tuning.tune_einsum`.
-        folder: of the report.
+        read_target: returns what to tune, and sizes that ``options`` override.
+        database: address of the database; None for the user's own.
+        options: options of :func:`feinsum.tuning.tune_einsum`.
+        as_json: whether to print a JSON document.
+        is_live: whether to show the search while it runs.
+        folder: folder of the report; None to write none.
     """
     reports: list[TuningReport] = []
     # reading the user's file may take long: an interruption is reported from here on
@@ -133,7 +136,7 @@ def _interruption(records: Sequence[TuningRecord]) -> str:
 
 
 def nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
-    """Why a tuning has no record: no trial passed, or none when timed again."""
+    """Explain why a tuning has no record: no trial passed, or none when timed again."""
     n_passed = sum(trial.is_ok for trial in trials)
     if n_passed:
         return MeasurementError(

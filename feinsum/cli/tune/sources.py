@@ -114,7 +114,7 @@ def _build(call: BuildRequest) -> None:
 
 
 def read_leaves(path: Path) -> list[Entry]:
-    """The different leaves of a plan."""
+    """Read the distinct leaves of a plan."""
     from feinsum.distributed import Plan
     from feinsum.ir import from_text
 
@@ -129,13 +129,14 @@ def read_leaves(path: Path) -> list[Entry]:
 
 
 def demanded(source: str, device: Device) -> Iterator[Entry]:
-    """Einsums that a service could not answer for a device, the most wanted first.
+    """Yield einsums that a service could not answer for a device, most wanted first.
 
     A demand without a text, with a text that does not have its key, or for another
     device is skipped: anyone may have sent it.
 
     Args:
         source: URL of a service, or the location of its database.
+        device: the device to tune for.
 
     Raises:
         StoreUnavailableError: if it does not answer.
@@ -157,7 +158,7 @@ def demanded(source: str, device: Device) -> Iterator[Entry]:
 
 
 def read_suites(names: Sequence[str]) -> list[Entry]:
-    """The workloads of suites and files, each once, in their order.
+    """Read the workloads of suites and files, each once, in their order.
 
     Raises:
         typer.BadParameter: if there is no such suite or file; naming each line that
@@ -191,7 +192,7 @@ def _entries(name: str) -> list[Entry]:
 
 
 def _file_entries(path: Path) -> list[Entry]:
-    """Every workload of a file; all its mistakes are reported at once."""
+    """Read every workload of a file; report all its mistakes at once."""
     entries, problems = [], []
     for location, fields in _read(path):
         try:
@@ -207,12 +208,12 @@ def _file_entries(path: Path) -> list[Entry]:
 
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:
-    """The workloads of a file as they are written, and the location of each."""
+    """Return the workloads of a file as written, with the location of each."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _refuse(f"{path} cannot be read: {error}") from None
-    # by the suffix: the formats cannot be told apart by content alone
+    # by the suffix: content alone does not determine the format
     read = {".csv": _read_csv, ".json": _read_json}.get(path.suffix, _read_lines)
     try:
         return list(read(text, path))
@@ -221,7 +222,7 @@ def _read(path: Path) -> Iterable[tuple[str, Any]]:
 
 
 def _read_lines(text: str, _path: Path) -> Iterator[tuple[str, Any]]:
-    """Lines of an einsum, its sizes, and those of parameters; # begins a comment."""
+    """Read lines of an einsum, sizes and parameters; ``#`` begins a comment."""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -234,7 +235,7 @@ def _read_lines(text: str, _path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _read_csv(text: str, path: Path) -> Iterator[tuple[str, Any]]:
-    """Rows under a heading with the names of the fields."""
+    """Read rows under a heading with the names of the fields."""
     rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
     heading = rows.fieldnames or []
     if "einsum" not in heading or not set(heading) <= set(FIELDS):
@@ -251,7 +252,7 @@ def _read_csv(text: str, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _read_json(text: str, path: Path) -> Iterator[tuple[str, Any]]:
-    """A list of objects; they are counted from 1."""
+    """Yield the objects of a JSON list, counted from 1."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -288,7 +289,7 @@ def _call(document: Any) -> BuildRequest:
 
 
 def _text(key: str, value: Any) -> str:
-    """A field as the option of that name is written; JSON has sizes as objects too."""
+    """Return a field in the syntax of its option; sizes may be an object."""
     if isinstance(value, str):
         # a comma separates cells of CSV
         return value.replace(";", ",") if key in ("sizes", "size") else value

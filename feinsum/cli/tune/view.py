@@ -34,7 +34,7 @@ class JsonEvents(nullcontext[None]):
     """One JSON object per line and event: the start, every trial, finals, facts."""
 
     def begin(self, start: TuningStart) -> None:
-        """Before the first trial."""
+        """Print what is tuned, before the first trial."""
         self._print(
             "start",
             key=start.problem.form.key,
@@ -48,7 +48,7 @@ class JsonEvents(nullcontext[None]):
         )
 
     def show(self, progress: TuningProgress) -> None:
-        """After a trial."""
+        """Print a trial."""
         trial, best = progress.trial, progress.best
         self._print(
             "trial",
@@ -68,11 +68,11 @@ class JsonEvents(nullcontext[None]):
         )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
-        """After the best were timed again, the fastest first."""
+        """Print the best trials after they were timed again, fastest first."""
         self._print("final", finalists=[_finalist_document(f) for f in finalists])
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
-        """At the end of all trials."""
+        """Print what was recorded."""
         self._print(
             "recorded",
             key=report.problem.form.key,
@@ -89,7 +89,7 @@ class ProgressBar(TuningBar):
     """A progress bar on stderr while trials run, then a table on stdout."""
 
     def begin(self, start: TuningStart) -> None:
-        """Before the first trial."""
+        """Show how many trials are known, before the first one."""
         super().begin(start)
         if start.earlier:
             self.console.print(
@@ -98,7 +98,7 @@ class ProgressBar(TuningBar):
             )
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
-        """At the end of all trials."""
+        """Print the report after all trials."""
         problem = report.problem
         sizes = ", ".join(f"{name}={n}" for name, n in problem.sizes.items())
         typer.echo(f"canonical: {problem.workload_text}")
@@ -119,7 +119,7 @@ class ProgressBar(TuningBar):
 
 
 def why_failed(trials: Sequence[Trial]) -> list[str]:
-    """A line for every status of trials that failed: how many, and the first reason."""
+    """Return a line per status of failed trials: how many, and the first reason."""
     failed = [trial for trial in trials if not trial.is_ok]
     lines = []
     for status, n in Counter(trial.status for trial in failed).most_common():
@@ -149,7 +149,7 @@ def _finalist_document(finalist: Finalist) -> dict[str, Any]:
 
 
 def _tally(trials: Sequence[Trial], n_known: int) -> str:
-    """How many trials ended how: ``3 (2 ok, 1 build-failed)``."""
+    """Format how many trials ended how: ``3 (2 ok, 1 build-failed)``."""
     counts = Counter(trial.status for trial in trials).most_common()
     repeated = f"; {n_known} already known" if n_known else ""
     statuses = ", ".join(f"{n} {status}" for status, n in counts)

@@ -59,7 +59,8 @@ def c_expression(body: str, names: Mapping[str, CExpression], itemsize: int) -> 
     Calls are of functions for double precision; the source redefines them for single.
 
     Args:
-        names: what operands and indices are called.
+        body: the expression.
+        names: C expressions of the operands and indices.
         itemsize: bytes of a real number, 4 or 8.
 
     Raises:

@@ -88,15 +88,17 @@ def kernel_for(
     outs: Mapping[str, Array],
     dtypes: Mapping[str, np.dtype[Any]],
 ) -> StageKernel | None:
-    """The kernel for a stage with arrays of these strides; it is not compiled yet.
+    """Return the kernel of a stage for arrays of these strides, not compiled yet.
 
     None for arrays of several dtypes, of others than real numbers, without entries or
     not aligned, and for stages that are too long or pass too much from statement to
     statement.
 
     Args:
-        operands, outs: as for :meth:`StageKernel.run`.
-        dtypes: of all operands and results.
+        stage: the stage.
+        operands: as for :meth:`StageKernel.run`.
+        outs: as for :meth:`StageKernel.run`.
+        dtypes: dtype of every operand and result.
     """
     # numpy's promotions between dtypes are not those of C
     dtype, *others = {*dtypes.values()}
@@ -120,7 +122,7 @@ def _kernel(
     dtype: np.dtype[Any],
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
 ) -> StageKernel | None:
-    """The kernel for arrays of these shapes and strides, in the order of accesses."""
+    """Return the kernel for arrays of these shapes and strides, in access order."""
     accesses = loops.accesses
     extents = {
         k: n

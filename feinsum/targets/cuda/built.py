@@ -77,7 +77,7 @@ class _Sized(NamedTuple):
 
 
 def _arrays_of(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
-    """The arrays of a launch; those of a product in cuBLAS's order."""
+    """Return the names of a launch's arrays; those of a product in cuBLAS's order."""
     product = launch.product
     if product is not None:
         # the transposed product of Fortran's order: see `MatrixProduct.gemm`
@@ -125,7 +125,7 @@ class CudaBuilt:
         return len(self.functions)
 
     def figures(self) -> tuple[KernelFigures, ...]:
-        """Registers, spills and shared memory of each launch."""
+        """Return the registers, spills and shared memory of each launch."""
         return tuple(figures_of(self.binary.log, x.name) for x in self.code.launches)
 
     def check_figures(self) -> None:
@@ -144,7 +144,7 @@ class CudaBuilt:
             )  # fmt: skip
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
-        """Seconds by events, or by the wall clock from the launch to the end."""
+        """Run, and return the seconds by events, or from launch to end by the clock."""
         session = self.opened.session
         # arguments are bound before the clock starts
         launch = self.launcher(arguments)
@@ -199,7 +199,7 @@ class CudaBuilt:
         return list(map(step, sized))
 
     def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
-        """The launches that have a work-group."""
+        """Return the launches that have a work-group."""
         launches = []
         for launch, function in zip(self.code.launches, self.functions, strict=True):
             grid, block = map(tuple, launch.sizes(scalars))
@@ -208,7 +208,7 @@ class CudaBuilt:
         return [launch for launch in launches if prod(launch.grid)]
 
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
-        """``n`` runs as one graph, which the GPU starts without the host.
+        """Return ``n`` runs as one graph, which the GPU starts without the host.
 
         CuPy captures no calls of cuBLAS: runs with these are made one by one.
         """
@@ -226,7 +226,7 @@ class CudaBuilt:
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None
     ) -> Callable[..., Any]:
-        """Arrays of numpy are copied; those of a GPU are read where they are.
+        """Return a function that copies numpy's arrays and reads a GPU's in place.
 
         Results are where the operands were, on the stream of the caller.
         """
@@ -255,10 +255,11 @@ class CudaBuilt:
     def prepared(
         self, names: Sequence[str], constants: Mapping[str, Any]
     ) -> PreparedLaunches:
-        """All launches with what does not depend on the arrays.
+        """Prepare all launches as far as they do not depend on the arrays.
 
         Args:
-            names: of the operands, in the order in which their arrays will come.
+            names: names of the operands, in the order in which their arrays will come.
+            constants: values of the scalars, by name.
         """
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         scalars = {name: constants[name] for name in self.code.scalars}
@@ -291,7 +292,7 @@ class CudaBuilt:
         )
 
     def _dtype_of(self, name: str) -> np.dtype[Any]:
-        """The dtype of an array of the kernel."""
+        """Return the dtype of an array of the kernel."""
         kernel = entry_kernel(self.t_unit)
         arrays = {**kernel.temporary_variables, **kernel.arg_dict}
         dtype: np.dtype[Any] = arrays[name].dtype.numpy_dtype
@@ -302,7 +303,7 @@ class CudaBuilt:
         return self.opened.upload(flat, Layout(flat.shape, (1,), flat.dtype)).flat
 
     def _temporaries(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
-        """Arrays that one launch hands to the next."""
+        """Allocate the arrays that one launch passes to the next."""
         buffers = {}
         for name, (n_entries, dtype) in self._temporary_sizes(scalars).items():
             self.opened.check_room(n_entries * dtype.itemsize)
@@ -312,7 +313,7 @@ class CudaBuilt:
     def _temporary_sizes(
         self, scalars: Mapping[str, Any]
     ) -> dict[str, tuple[int, np.dtype[Any]]]:
-        """Their entries and dtypes."""
+        """Return the numbers of entries and the dtypes of the temporaries, by name."""
         values = dict(scalars)
         return {
             # an array of no entries has no address
@@ -337,7 +338,7 @@ def _by_wall(session: CupySession, launch: Callable[[], None]) -> float:
 
 
 def _delivered(result: Any, out: Any) -> Any:
-    """The result, or ``out`` with it."""
+    """Return the result, copied into ``out`` if given."""
     if out is None:
         return result
     out[...] = result

@@ -40,7 +40,7 @@ from feinsum.targets.layout import entry_kernel
 from feinsum.targets.quiet import quicker
 
 STATIC_SHARED_BYTES = 48 << 10
-"""The most shared memory that a kernel can declare; a launch can ask for more."""
+"""The most shared memory that a kernel can declare; a launch can request more."""
 
 CAPABILITY_MACRO = "feinsum_least_capability"
 """The macro with the least compute capability for a source."""
@@ -68,7 +68,7 @@ class OrderedLoads(Tag):  # type: ignore[misc]
 
 
 def _source_digest() -> str:
-    """Loopy keeps code on disk by the hash of a target; see the host's."""
+    """Return a digest of this folder's modules, for Loopy's cache; see the host's."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -104,7 +104,7 @@ class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
         return isinstance(dtype, NumpyType) and dtype.numpy_dtype in VECTORS.values()
 
     def vector_dtype(self, base: Any, count: int) -> Any:
-        """A vector of lanes.
+        """Return the dtype of a vector of lanes.
 
         Raises:
             LoopyError: if there is no such vector.
@@ -174,7 +174,7 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
         return declarator
 
     def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
-        """Read-only arrays are const: the compiler uses the read-only path for them."""
+        """Declare read-only arrays const: the compiler then uses the read-only path."""
         return self._pointer(arg, is_written)
 
     def get_temporary_arg_decl(self, temp_var: Any, is_written: bool) -> Any:
@@ -190,7 +190,7 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
         return CudaRestrictPointer(entry)
 
     def get_temporary_decls(self, codegen_state: Any, schedule_index: int) -> Any:
-        """Shared arrays that are too large together become parts of one memory."""
+        """Declare shared arrays, as parts of one array if too large together."""
         declared = [
             AlignedAttribute(ALIGNMENT, line) if isinstance(line, CudaShared) else line
             for line in super().get_temporary_decls(codegen_state, schedule_index)
@@ -209,14 +209,14 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
 
 
 def _declared_name(declaration: Any) -> str:
-    """The name that a declaration of C declares."""
+    """Return the name that a C declaration declares."""
     while hasattr(declaration, "subdecl"):
         declaration = declaration.subdecl
     return str(getattr(declaration, "name", ""))
 
 
 def _shared_offsets(kernel: Any, schedule_index: int) -> tuple[dict[str, int], int]:
-    """The offsets of the shared arrays of a launch, and their size, in bytes."""
+    """Return the offsets and total size of a launch's shared arrays, in bytes."""
     ids = get_insn_ids_for_block_at(kernel.linearization, schedule_index)
     insns = [kernel.id_to_insn[i] for i in ids]
     used = set().union(
@@ -244,7 +244,7 @@ class CudaLaunch:
         name: of its function.
         arguments: their names, in the order of the function.
         grid, block: three extents each, in terms of the scalars.
-        shared_bytes: of the shared memory that is asked for at the launch.
+        shared_bytes: bytes of dynamic shared memory of the launch.
         static_bytes: of the shared memory that its source declares.
         least_capability: the compute capability that it takes, as a number.
         product: what the library is called for in its place.
@@ -260,7 +260,7 @@ class CudaLaunch:
     product: MatrixProduct | None = None
 
     def sizes(self, scalars: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-        """Grid and block for the values of the scalars."""
+        """Return the grid and block for the values of the scalars."""
         values = _integers(scalars)
         grid, block = (
             [int(evaluate(extent, values)) for extent in part]
@@ -275,7 +275,7 @@ class CudaLaunch:
         return prod(map(int, self.block)) if is_known else None
 
     def gemm(self, scalars: Mapping[str, Any]) -> Gemm | None:
-        """The product for the values of the scalars."""
+        """Return the product for these values of the scalars; None if it has none."""
         return None if self.product is None else self.product.gemm(_integers(scalars))
 
 
@@ -302,7 +302,7 @@ class CudaCode:
 
 
 def generated(t_unit: Any) -> CudaCode:
-    """The code of a typed unit for :class:`CudaTarget`.
+    """Generate the code of a typed unit for :class:`CudaTarget`.
 
     Raises:
         BuildError: if it has complex numbers, for which CUDA C++ has no type here.
@@ -395,11 +395,11 @@ VECTORS = {
     for kind in _ENTRIES.values()
     for lanes in LANES
 }
-"""By which Loopy knows a vector, by entry and number of lanes."""
+"""The dtypes that stand for vectors in Loopy, by entry and number of lanes."""
 
 
 def vector_name(entry: np.dtype[np.generic], lanes: int) -> str:
-    """The type in CUDA C++.
+    """Return the name of a vector type in CUDA C++.
 
     >>> vector_name(np.dtype(np.float64), 4)
     'feinsum_vec<double, 4>'

@@ -13,7 +13,7 @@ from feinsum.words import first_lines
 
 @cache
 def load_cupy() -> Any:
-    """The module.
+    """Import CuPy.
 
     Raises:
         DeviceUnavailableError: if it cannot be imported.
@@ -67,7 +67,7 @@ class CudaErrors:
 
 
 def explained(message: str) -> str:
-    """A CUDA error in words, with what to do about it.
+    """Explain a CUDA error, with what to do about it.
 
     >>> explained("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")[:44]
     'the kernel accessed memory that is not its o'
@@ -79,7 +79,7 @@ def explained(message: str) -> str:
 
 
 def is_lasting(message: str) -> bool:
-    """Whether this process can no longer use the GPU after an error.
+    """Return whether this process can no longer use the GPU after an error.
 
     Source: NVIDIA, CUDA Runtime API, "Data types used by CUDA Runtime", ``cudaError``.
 
@@ -94,7 +94,7 @@ def is_lasting(message: str) -> bool:
 
 
 def _name(message: str) -> str:
-    """The name of an error, spelled alike for the driver, the runtime and torch.
+    """Return the name of an error, spelled alike for driver, runtime and torch.
 
     >>> _name("CUDA_ERROR_LAUNCH_FAILED: why"), _name("cudaErrorLaunchFailure: why")
     ('cudaerrorlaunchfailed', 'cudaerrorlaunchfailure')

@@ -80,7 +80,7 @@ class CupySession:
     _streams: dict[int, Any] = field(default_factory=dict)
 
     def allocate(self, n_entries: int, dtype: np.dtype[Any]) -> Any:
-        """An array for the stream of the target."""
+        """Allocate an array for the stream of the target."""
         with self.active(self.stream):
             return self.empty((n_entries,), dtype)
 
@@ -108,38 +108,38 @@ class CupySession:
         return load_cupy().ndarray(shape, array.dtype, array.data, strides)
 
     def packed(self, array: Any) -> Any:
-        """The array, or a copy of it in C's order, aligned as kernels expect."""
+        """Return the array, or a copy in C order that is aligned as kernels expect."""
         if self.is_packed(array):
             return array
         with CudaErrors("a copy of {} bytes", array.nbytes), self.device:
             return array.copy("C")
 
     def cast(self, array: Any, dtype: np.dtype[Any]) -> Any:
-        """The array, or a copy of it with another dtype."""
+        """Return the array, or a copy of it with another dtype."""
         if array.dtype == dtype:
             return array
         with CudaErrors("a copy of {} entries of {}", array.shape, dtype), self.device:
             return array.astype(dtype)
 
     def is_packed(self, array: Any) -> bool:
-        """Whether an array lies in C's order, aligned as kernels expect."""
+        """Return whether an array lies in C's order, aligned as kernels expect."""
         return bool(array.flags.c_contiguous) and not array.data.ptr % ALIGNMENT
 
     def form(self, array: Any) -> Hashable:
-        """The properties of an array on which a call depends."""
+        """Return the properties of an array on which a call depends."""
         memory = array.data
         lag = memory.ptr % ALIGNMENT
         return array.shape, array.strides, array.dtype, memory.device_id, lag
 
     def current_stream(self) -> Any:
-        """The caller's; None if another GPU is the current one."""
+        """Return the caller's stream; None if another GPU is the current one."""
         cuda = load_cupy().cuda
         if cuda.runtime.getDevice() != self.device.id:
             return None
         return cuda.get_current_stream()
 
     def stream_at(self, address: int) -> Any:
-        """A stream of another library; 0 is the default one."""
+        """Return a stream of another library; 0 is the default one."""
         kind = load_cupy().cuda.Stream
         if not address:
             return kind.null
@@ -150,16 +150,16 @@ class CupySession:
 
     @contextmanager
     def active(self, stream: Any = None) -> Iterator[None]:
-        """While it is entered, this GPU and the given stream are the current ones."""
+        """Make this GPU and the given stream the current ones in the body."""
         # CuPy hands memory that was freed to the next array of the same stream
         with self.device, stream or nullcontext():
             yield
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-        """An array for the current stream; this GPU has to be the current one.
+        """Allocate an array for the current stream; this GPU has to be the current one.
 
-        On another stream its memory may still be in use: it is handed out again as soon
-        as the host has freed it.
+        Its memory may still be in use on another stream: it is reused as soon as the
+        host has freed it.
         """
         try:
             return load_cupy().ndarray(shape, dtype)
@@ -175,11 +175,15 @@ class CupySession:
         shared_bytes: int,
         values: Sequence[np.generic | None],
     ) -> Callable[[Sequence[int], Any], None]:
-        """A quick function of addresses and a stream that launches a kernel.
+        """Return a fast function of addresses and a stream that launches a kernel.
 
         This GPU has to be the current one.
 
         Args:
+            function: the loaded kernel.
+            grid: number of work-groups along each of three axes.
+            block: number of work-items of a group along each of three axes.
+            shared_bytes: dynamic shared memory of a group.
             values: the arguments in their order; None for an array.
         """
         api = importlib.import_module("cupy_backends.cuda.api.driver")
@@ -200,7 +204,7 @@ class CupySession:
     def multiplier(
         self, gemm: Gemm, dtype: np.dtype[Any]
     ) -> Callable[[Sequence[int], Any], None]:
-        """A function of addresses and a stream that multiplies by BLAS.
+        """Return a function of addresses and a stream that multiplies by BLAS.
 
         The addresses are those of left, right and the result; see :class:`Gemm`. This
         GPU has to be the current one.
@@ -228,7 +232,7 @@ class CupySession:
         return multiply
 
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
-        """The addresses of the first entries of arrays."""
+        """Return the addresses of the first entries of arrays."""
         return [array.data.ptr for array in arrays]
 
     def overwrite(self, array: Any, values: Any, stream: Any = None) -> None:
@@ -237,7 +241,7 @@ class CupySession:
             array[...] = values
 
     def einsum(self, subscripts: str, arrays: Sequence[Any], stream: Any = None) -> Any:
-        """CuBLAS by CuPy, and cuTENSOR where ``CUPY_ACCELERATORS`` names it."""
+        """Evaluate an einsum by cuBLAS, or with ``CUPY_ACCELERATORS`` by cuTENSOR."""
         cupy = load_cupy()
         with CudaErrors("CuPy's einsum failed"), self.device, self._on(stream):
             result = cupy.einsum(subscripts, *arrays, optimize=True)
@@ -247,7 +251,7 @@ class CupySession:
         return stream or self.stream
 
     def function(self, binary: CudaBinary, name: str, shared_bytes: int) -> Any:
-        """A loaded kernel that may take ``shared_bytes`` at the launch."""
+        """Load a kernel that may use ``shared_bytes`` of dynamic shared memory."""
         cupy = load_cupy()
         with CudaErrors("the kernel {!r} cannot be loaded", name), self.device:
             module = self._modules.get(binary.image)
@@ -283,7 +287,7 @@ class CupySession:
     def multiply(
         self, gemm: Gemm, left: Any, right: Any, result: Any, stream: Any = None
     ) -> None:
-        """A stack of products of matrices, by cuBLAS."""
+        """Multiply a stack of matrices with cuBLAS."""
         multiply = self.multiplier(gemm, result.dtype)
         with self.device:
             multiply(self.addresses((left, right, result)), self._on(stream))
@@ -299,7 +303,7 @@ class CupySession:
             waiting.wait_event(awaited.record())
 
     def timed(self, run: Callable[[], None], stream: Any = None) -> float:
-        """Seconds between two events around what ``run`` launches."""
+        """Return the seconds between two events around what ``run`` launches."""
         cupy = load_cupy()
         with CudaErrors("the kernel failed to run"), self.device:
             first, last = cupy.cuda.Event(), cupy.cuda.Event()
@@ -315,7 +319,7 @@ class CupySession:
         return max(float(elapsed_ms) * 1e-3, 1e-9)
 
     def repeated(self, run: Callable[[], None], n: int) -> Callable[[], None]:
-        """A graph that does ``n`` times what ``run`` launches."""
+        """Capture ``n`` repetitions of what ``run`` launches in a graph."""
         with CudaErrors("the launches cannot be captured"), self.device, self.stream:
             self.stream.begin_capture()
             try:
@@ -325,13 +329,13 @@ class CupySession:
                 graph = self.stream.end_capture()
 
         def replay(_alive: Callable[[], None] = run) -> None:
-            """The arrays that it works on live as long as what launches them."""
+            """Launch the graph, keeping alive the arrays that it works on."""
             graph.launch(self.stream)
 
         return replay
 
     def free_bytes(self) -> int:
-        """The most that can be allocated, as far as it is known."""
+        """Return the most bytes that can be allocated, as far as known."""
         cupy = load_cupy()
         with CudaErrors("the free memory cannot be read"), self.device:
             free, total = cupy.cuda.runtime.memGetInfo()
@@ -363,7 +367,7 @@ class CupySession:
 
 
 def load_cublas() -> Any:
-    """The module of CuPy that calls cuBLAS.
+    """Import the module of CuPy that calls cuBLAS.
 
     Raises:
         MeasurementError: if it cannot be loaded.
@@ -379,9 +383,9 @@ def load_cublas() -> Any:
 
 @cache
 def blas(kind: str, is_stack: bool) -> tuple[Callable[..., None], int, int]:
-    """The function for a type of numbers, with the addresses of one and zero.
+    """Return the function for a type of numbers, with the addresses of one and zero.
 
-    Half precision, of stacks alone, is added up in single precision.
+    Half precision, which only stacks have, is added up in single precision.
     """
     cublas = load_cublas()
     unit, zero = _NUMBERS.setdefault(kind, _unit_and_zero(kind))

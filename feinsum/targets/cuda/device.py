@@ -66,7 +66,7 @@ class CudaDevice:
         return software("cupy") | {"nvrtc": find_nvrtc().version}
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
-        """The driver by its version of CUDA; clocks are a part of the platform."""
+        """Describe the driver by its CUDA version, and the platform with its clock."""
         return Environment(
             device=self.device,
             driver_version=self.facts.driver,
@@ -108,9 +108,10 @@ class CudaDevice:
         return DeviceArray(flat, layout)
 
     def check_room(self, n_bytes: int, purpose: str = "an array") -> None:
-        """Refuse what the memory of the GPU cannot hold, before anything is launched.
+        """Raise unless the GPU has enough free memory, before anything is launched.
 
         Args:
+            n_bytes: size in bytes.
             purpose: what takes the memory.
 
         Raises:
@@ -167,7 +168,7 @@ class Cuda:
         return tuple(dict.fromkeys(map(describe, gpus)))
 
     def open(self, device: Device) -> CudaDevice:
-        """One session per device and process; of equal ones the first."""
+        """Open a device once per process; of equal ones, the first."""
         driver = find_driver()
         for opened in [*_open_devices(driver).values()]:  # other threads may open more
             if opened.device == device:
@@ -179,10 +180,10 @@ class Cuda:
         raise DeviceUnavailableError(f"{device} was not found; {INSTALL_HINT}")
 
     def open_ordinal(self, ordinal: int) -> CudaDevice:
-        """The GPU of a number, as other libraries count them.
+        """Open the GPU of a number, as other libraries count them.
 
-        Of one that is open the driver is not asked: each call of arrays comes here, and
-        listing the GPUs takes it a millisecond or two.
+        An open GPU is returned without a call of the driver: each call of arrays comes
+        here, and listing the GPUs takes a millisecond or two.
 
         Raises:
             DeviceUnavailableError: if there is none of that number.
@@ -227,7 +228,7 @@ def _opened(driver: Driver, facts: GpuFacts) -> CudaDevice:
 
 
 def describe(facts: GpuFacts) -> Device:
-    """The description that goes into records."""
+    """Return the description that goes into records."""
     major, minor = facts.capability
     return Device(
         platform=CUDA_PLATFORM,
@@ -288,7 +289,7 @@ class CudaProgram:
         n_local: int | None = None,
         timer: Timer | None = None,
     ) -> float:
-        """Seconds of a run over ``n_items`` work-items."""
+        """Return the seconds of a run over ``n_items`` work-items."""
         block = n_local or _block(n_items)
         values = [getattr(x, "flat", x) if hasattr(x, "layout") else x
                   for x in arguments]  # fmt: skip
@@ -307,7 +308,7 @@ class CudaProgram:
 
 
 def _block(n_items: int) -> int:
-    """The longest group that leaves no rest.
+    """Return the longest group that leaves no remainder.
 
     >>> _block(1024), _block(1000), _block(7)
     (256, 250, 7)

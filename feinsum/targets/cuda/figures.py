@@ -42,10 +42,10 @@ class KernelFigures:
 
 
 def figures_of(log: str, name: str) -> KernelFigures:
-    """The figures of one kernel in the log of ptxas.
+    """Parse the figures of one kernel from the log of ptxas.
 
     Raises:
-        BuildError: if the log does not tell them, as for PTX.
+        BuildError: if the log does not have them, as for PTX.
 
     >>> figures_of("ptxas info    : Compiling entry function 'f' for 'sm_90' " +
     ...     "ptxas . 8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads " +
@@ -81,7 +81,7 @@ class Multiprocessor:
     Attributes:
         threads, groups: most that are resident at once.
         shared_bytes: for all groups on it.
-        group_shared_bytes: for one group, if the launch asks for it.
+        group_shared_bytes: for one group, if the launch requests it.
         reserved_bytes: that each group takes beside its own.
     """
 
@@ -107,7 +107,7 @@ _MULTIPROCESSORS = {
 
 
 def multiprocessor_of(capability: int) -> Multiprocessor:
-    """The multiprocessor of a compute capability, or of the nearest older known one.
+    """Return the multiprocessor of a capability, or of the nearest older known one.
 
     Args:
         capability: as a number, such as 90.
@@ -128,13 +128,15 @@ def multiprocessor_of(capability: int) -> Multiprocessor:
 def occupancy(
     figures: KernelFigures, n_threads: int, capability: int, dynamic_bytes: int = 0
 ) -> float:
-    """The resident part of the work-items that a multiprocessor can hold.
+    """Return the share of a multiprocessor's work-items that can be resident.
 
     It is 0 if not even one work-group fits.
 
     Args:
-        n_threads: of a work-group.
-        dynamic_bytes: of the shared memory that the launch asks for.
+        figures: figures of the kernel.
+        n_threads: work-items of a work-group.
+        capability: compute capability as a number, such as 90.
+        dynamic_bytes: dynamic shared memory of the launch.
 
     >>> lean = KernelFigures(32, 0, 0, 0)
     >>> occupancy(lean, 256, 90), occupancy(KernelFigures(128, 0, 0, 0), 256, 90)

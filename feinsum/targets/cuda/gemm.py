@@ -62,10 +62,10 @@ class Gemm:
         )  # fmt: skip
 
     def split(self, n_parts: int) -> Gemm:
-        """The products of parts of the sum, which are to be added; of one matrix each.
+        """Split the sum into parts; return the products to be added, one matrix each.
 
         Args:
-            n_parts: divides the sum.
+            n_parts: number of parts; divides the length of the sum.
         """
         _, m, n, k = self.sizes
         part = k // n_parts
@@ -78,12 +78,13 @@ class Gemm:
         )
 
     def arguments(self, *, is_stack: bool) -> Callable[..., tuple[int, ...]]:
-        """What BLAS takes after its handle.
+        """Return the arguments of BLAS after its handle.
 
-        The function takes the addresses of 1, 0, left, right and out.
+        They are a function of the addresses of 1, 0, left, right and out.
 
         Args:
-            is_stack: whether it takes a stack of matrices, or single ones.
+            is_stack: whether the function multiplies a stack of matrices, or single
+                ones.
         """
         *head, lda, left_step, ldb, right_step, ldc, out_step, b = self.numbers
         if not is_stack:
@@ -97,7 +98,7 @@ class Gemm:
 
 
 def multiply(gemm: Gemm, left: Any, right: Any, out: Any) -> None:
-    """The meaning of a product, on flat arrays of numpy."""
+    """Multiply flat arrays of numpy: the meaning of a product."""
     b, m, n, k = gemm.sizes
     shapes = (b, m, k), (b, k, n), (b, m, n)
     # the addresses and strides that BLAS gets, so that a wrong stride shows

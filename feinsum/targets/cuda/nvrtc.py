@@ -23,7 +23,7 @@ FLAGS = ("--std=c++17", "-default-device", "--ptxas-options=--verbose")
 """No option reorders sums."""
 
 TOOLKIT = "/usr/local/cuda/lib64/libnvrtc.so"
-"""Where NVIDIA's toolkit is, if no package has it and the loader does not know it."""
+"""Where NVIDIA's toolkit is, if neither a package nor the loader's path has it."""
 
 ELF = b"\x7fELF"
 """With which a cubin begins."""
@@ -62,7 +62,7 @@ class CudaBinary:
 
     @property
     def has_figures(self) -> bool:
-        """Whether ptxas has run, which it does not for PTX, and tells registers."""
+        """Whether ptxas has run, which reports registers; it does not run for PTX."""
         return self.image.startswith(ELF) and "Compiling entry function" in self.log
 
 
@@ -72,7 +72,7 @@ class Nvrtc:
 
     Attributes:
         version: its own, such as ``12.9``.
-        architectures: compute capabilities that it knows, as numbers such as 90.
+        architectures: compute capabilities that it supports, as numbers such as 90.
     """
 
     library: Any
@@ -80,7 +80,7 @@ class Nvrtc:
     architectures: tuple[int, ...]
 
     def architecture_for(self, capability: tuple[int, int]) -> str:
-        """The architecture to compile for: the device itself, or PTX for a newer one.
+        """Return the architecture to compile for: the device, or PTX for a newer one.
 
         Raises:
             BuildError: if the device is older than all that the compiler supports.
@@ -88,7 +88,7 @@ class Nvrtc:
         wanted = 10 * capability[0] + capability[1]
         if wanted in self.architectures:
             return f"sm_{wanted}"
-        # PTX, which the driver compiles for a device that NVRTC does not know yet
+        # PTX, which the driver compiles for a device that NVRTC does not support yet
         older = [number for number in self.architectures if number < wanted]
         if not older:
             raise BuildError(
@@ -102,9 +102,10 @@ class Nvrtc:
         return f"sm_{min(self.architectures)} to sm_{max(self.architectures)}"
 
     def compile(self, source: str, architecture: str) -> CudaBinary:
-        """Compile; what was compiled before comes from the cache.
+        """Compile a source, or return the cached binary of an earlier compilation.
 
         Args:
+            source: source in CUDA C++.
             architecture: such as ``sm_90``, or ``compute_90`` for PTX.
 
         Raises:
@@ -168,7 +169,7 @@ class Nvrtc:
 
 @cache
 def find_nvrtc() -> Nvrtc:
-    """The compiler of the package, else that of the system.
+    """Load the compiler of the package, else that of the system.
 
     Raises:
         DeviceUnavailableError: if there is none.

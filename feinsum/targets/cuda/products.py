@@ -34,7 +34,7 @@ class MatrixProduct(Tag):  # type: ignore[misc]
     are_single: tuple[bool, bool]
 
     def gemm(self, scalars: Mapping[str, int]) -> Gemm:
-        """The call of BLAS for the values of the scalars.
+        """Return the call of BLAS for the values of the scalars.
 
         The transposed matrices of C are those of Fortran, so the right one comes first.
 

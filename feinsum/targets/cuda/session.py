@@ -99,7 +99,7 @@ class CupyDriver:
     """GPUs by way of CuPy; see :class:`Driver`."""
 
     def gpus(self) -> tuple[GpuFacts, ...]:
-        """All GPUs, in the order of the driver.
+        """List all GPUs, in the order of the driver.
 
         Raises:
             DeviceUnavailableError: saying what is missing.
@@ -151,5 +151,5 @@ _DRIVERS: list[Driver] = [CupyDriver()]
 
 
 def find_driver() -> Driver:
-    """The driver of CuPy; tests replace it where there is no GPU."""
+    """Return CuPy's driver; tests replace it where there is no GPU."""
     return _DRIVERS[-1]

@@ -239,8 +239,10 @@ def compiled_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> by
 
 
 def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
-    """Key of everything that determines the code, including the processor: ``native``
-    differs between machines that share a folder.
+    """Return a key of everything that determines the code.
+
+    This includes the processor: ``native`` differs between machines that share a
+    folder.
     """
     # here, since loading what others compiled takes a tenth of the time without it
     from feinsum.targets.processor import host_processor
@@ -252,8 +254,7 @@ def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
 
 
 def loaded(content: bytes) -> ctypes.CDLL:
-    """A library, loaded from memory, or from a private folder where the system forbids
-    that.
+    """Load a library from memory, or from a private folder where memory is forbidden.
 
     Raises:
         BuildError: if it cannot be loaded.

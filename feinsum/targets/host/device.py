@@ -117,7 +117,7 @@ class HostBuilt:
     timer: Timer = "wall"
 
     def check_figures(self) -> None:
-        """C compilers report none."""
+        """Do nothing: C compilers report no figures."""
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
         if timer != "wall":
@@ -156,7 +156,7 @@ class HostTarget:
         return is_c and not isinstance(loopy_target, lp.OpenCLTarget | lp.CudaTarget)
 
     def devices(self) -> tuple[Device, ...]:
-        """One, if there is a compiler.
+        """List the host, if it has a compiler.
 
         Raises:
             DeviceUnavailableError: if there is none.
@@ -168,7 +168,7 @@ class HostTarget:
         return _opened(device)
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
-        """For the threads of this process, or as code that others compile."""
+        """Convert a unit for this process's threads, or to code for other compilers."""
         if isinstance(loopy_target, StandaloneCTarget):
             return for_target(t_unit, loopy_target)
         if self.runs_programs(loopy_target):
@@ -196,7 +196,7 @@ def _opened(device: Device) -> HostDevice:
 
 @cache
 def host_device(threads: int) -> Device:
-    """This machine with a number of threads."""
+    """Describe this machine with a number of threads."""
     processor = host_processor()
     return Device(
         platform=HOST_PLATFORM,

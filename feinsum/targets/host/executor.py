@@ -82,7 +82,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
         return self.generate(arg_to_dtype)
 
     def generate(self, arg_to_dtype: Any = None) -> HostCode:
-        """Have Loopy generate the code."""
+        """Generate the code with Loopy."""
         with quicker():
             return self._generated(arg_to_dtype)
 
@@ -197,6 +197,7 @@ class ProgramKernel:
         """Return a function of the arrays ``names``.
 
         Args:
+            names: names of the arrays, in the order of the function's arguments.
             constants: the scalars by name.
         """
         scalars = self._typed(constants)

@@ -239,6 +239,7 @@ class HostKernel:
         """Return a function of the arrays ``names`` with minimal work per call.
 
         Args:
+            names: names of the arrays, in the order of the function's arguments.
             constants: the scalars by name.
         """
         scalars = {

@@ -57,7 +57,7 @@ class OpenCLDevice:
 
     @property
     def slot(self) -> str:
-        """The place on the bus, where the driver tells."""
+        """The place on the bus, where the driver reports it."""
         names = ("pci_domain_id_nv", "pci_bus_id_nv", "pci_slot_id_nv")
         try:
             return ":".join(str(getattr(self.handle, name)) for name in names)
@@ -86,7 +86,7 @@ class OpenCLDevice:
         return software("pyopencl")
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
-        """OpenCL's strings verbatim."""
+        """Describe the device by OpenCL's strings, verbatim."""
         with opencl_errors("cannot query the device", DeviceUnavailableError):
             return Environment(
                 device=self.device,
@@ -148,10 +148,10 @@ class _Built:
         return "wall" if self.n_launches != 1 else self.opened.timer
 
     def check_figures(self) -> None:
-        """Drivers report none."""
+        """Do nothing: drivers report no figures."""
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
-        """By the event for ``opencl-profiling``: of the last launch of several."""
+        """Run, and return the seconds; by events, those of the last launch."""
         queue = self.opened.queue
         with quiet_builds(), opencl_errors("the kernel failed to run"):
             queue.finish()  # what was enqueued before is not part of the time
@@ -164,7 +164,10 @@ class _Built:
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None, /
     ) -> Callable[..., Any]:
-        """Threads take turns: Loopy's executor sets arguments, then launches."""
+        """Return a function of arrays, which threads call in turn.
+
+        Loopy's executor sets arguments first, and launches then.
+        """
         turn, queue = Lock(), queue or self.opened.queue
 
         def call(arrays: Sequence[Any], out: Any = None) -> Any:
@@ -190,7 +193,7 @@ class OpenCL:
         return isinstance(loopy_target, lp.OpenCLTarget)
 
     def devices(self) -> tuple[Device, ...]:
-        """In pyopencl's order, those of Intel's package last."""
+        """List devices in pyopencl's order, those of Intel's package last."""
         return tuple(describe(handle) for handle in _list_handles())
 
     def open(self, device: Device) -> OpenCLDevice:
@@ -201,7 +204,7 @@ class OpenCL:
         raise DeviceUnavailableError(f"{device} is not available; {INSTALL_HINT}")
 
     def delivered(self, t_unit: Any, _loopy_target: Any) -> Any:
-        """As it is."""
+        """Return the unit unchanged."""
         return t_unit
 
     def runs_programs(self, loopy_target: Any) -> bool:
@@ -327,7 +330,7 @@ __kernel void spin(__global uint *out, uint n) {
 
 @cache
 def choose_timer(queue: Any) -> Timer:
-    """``opencl-profiling`` if the device's events agree with the wall clock.
+    """Choose ``opencl-profiling`` if the device's events agree with the wall clock.
 
     A kernel of at least 5 ms is run five times under both clocks; see
     :func:`agrees`. ``wall`` as well if events have no times. The answer is kept
@@ -358,7 +361,7 @@ def agrees(pairs_s: list[tuple[float, float]]) -> bool:
 
 
 def event_seconds(event: Any) -> float:
-    """Device seconds of a finished event; at least one nanosecond."""
+    """Return the device seconds of a finished event; at least one nanosecond."""
     return float(max(event.profile.end - event.profile.start, 1)) * 1e-9
 
 

@@ -82,6 +82,7 @@ def opencl_errors(
 
     Args:
         action: what failed; begins the message, before the first lines of the cause.
+        kind: type of the error to raise.
     """
     cl = pyopencl()
     try:
@@ -127,7 +128,7 @@ def load_platforms(cl: Any) -> None:
 
     Nothing is done if the package is not installed, if the user says where the lists
     are, if those of the system name the driver, or if the loader is not that of
-    pyopencl's wheel. A loader that was asked before keeps what it has.
+    pyopencl's wheel. A loader that was called before keeps what it has.
 
     Args:
         cl: the module ``pyopencl``.

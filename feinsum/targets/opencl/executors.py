@@ -84,7 +84,7 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
 
     @cached_property
     def _built(self) -> SimpleNamespace:
-        """The kernels by name, and what launches them, as Loopy's executor wants it."""
+        """The kernels by name, and what launches them, as Loopy's executor needs it."""
         code = self.shelf.code()
         if not isinstance(code, DeviceCode):  # that of another target is none of ours
             code = self._generated()
@@ -96,7 +96,7 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
         return SimpleNamespace(cl_kernels=kernels, invoker=code.invoker)
 
     def _generated(self) -> DeviceCode:
-        """From Loopy, without its caches: they would keep all of it once more."""
+        """Generate code with Loopy, without its caches, which would store it again."""
         with _GENERATING, lp.CacheMode(False):
             unit = self.get_typed_and_scheduled_translation_unit(None)
             generated = lp.generate_code_v2(unit)
@@ -156,7 +156,7 @@ class _WrapperGenerator(PyOpenCLExecutionWrapperGenerator):  # type: ignore[misc
         super().generate_invocation(gen, kernel, kai, host_program_name, args)
 
     def generate_host_code(self, gen: Any, codegen_result: Any) -> None:
-        """There is none."""
+        """Do nothing: there is no host code."""
 
 
 @dataclass(frozen=True, eq=False)

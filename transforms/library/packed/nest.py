@@ -244,7 +244,7 @@ class PackedNest:
     def _store_loops(
         self, sums: _Sums, part: str
     ) -> tuple[Loops, dict[str, Expression], list[str]]:
-        """The loops of a store, the entry of the output, and the order of all loops."""
+        """Return a store's loops, the entry of the output, and the loop order."""
         roles, tiles = self.plan.roles, self.loops.tiles
         loops = self.loops.over("store", self.free, sums.around, part, level=1)
         extents = self.schedule.extents
@@ -306,7 +306,7 @@ class PackedNest:
         loops: Loops,
         points: Mapping[str, Expression],
     ) -> tuple[str, Expression]:
-        """A loop over all lanes of a vector, and the value there."""
+        """Loop over all lanes of a vector; return the loop and the value there."""
         lane = self.writer.loop("lane", size=self.plan.lanes, tag="vec")
         return lane, self._combined(sums, late, loops.with_inner(lane), points)
 

@@ -99,6 +99,9 @@ def packed_contraction(
     sums, whichever takes the fewest operations; see :class:`PackedNest`.
 
     Args:
+        t_unit: the unit of the kernel.
+        nest: the loop nest to rewrite.
+        parameters: values of the parameters below.
         is_explicit: whether vectors are held in registers and transposed there; recipes
             of version 2 leave both to compilers.
 

@@ -245,6 +245,10 @@ def _side(
     An index gets what those before it leave, if they are whole.
 
     Args:
+        extents: extent of each index.
+        order: indices of the side, the first one with the unit.
+        unit: lengths of the inner levels of the first index's tile.
+        target: entries of a tile.
         line: entries that the second index gets at least; its loop goes around those
             of all others.
     """

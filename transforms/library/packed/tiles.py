@@ -282,6 +282,10 @@ def written_out(
     """Write a sum of products of operands term by term.
 
     Args:
+        schedule: the schedule.
+        names: the operands of the product.
+        points: value of each index that is not summed.
+        summed: the summed indices.
         sums: a factor of each term, by the values of the summed indices.
     """
     terms = []
@@ -325,12 +329,12 @@ class Loops:
         return [iname for index in indices for iname in self.inames[index][:1]]
 
     def all(self, *, last: Sequence[str]) -> list[str]:
-        """All loops in the order of the indices, but for those that go last."""
+        """Return all loops in the order of the indices, with some of them last."""
         names = [iname for names in self.inames.values() for iname in names]
         return [*(iname for iname in names if iname not in last), *last]
 
     def lanes(self, axes: Sequence[Axis]) -> list[str]:
-        """The loop over lanes of an array, if there is one, and of what is turned."""
+        """Return the inames of loops over lanes of an array and of what is turned."""
         across = [self.iname(axis) for axis in axes if axis[1] == 2]
         return [*across, *(self.inames[self.turned][1:] if self.turned else ())]
 
@@ -406,10 +410,12 @@ class TileLoops:
         Those inside are loops over registers: all of it, but for what is stored.
 
         Args:
+            stem: beginning of the loops' names.
+            indices: the indices.
             shared: outer loops to use again.
             part: ``all``, or what is ``whole`` in the array, or the ``edge``, where
                 something is not.
-            level: of what ``part`` speaks: 0 for register tiles, 1 for vectors.
+            level: what ``part`` refers to: 0 for register tiles, 1 for vectors.
             turned: an index of one level that gets a second one, of as many entries
                 as there are lanes.
             is_joined: whether joined indices have one loop, and so no points.

@@ -38,12 +38,12 @@ MAX_COPIES = 64
 
 
 def _known_number(_kernel: Any, name: str) -> tuple[Any, str] | None:
-    """Type HUGE_VAL, which Loopy writes for infinity but does not declare."""
+    """Return the type of HUGE_VAL: Loopy writes it for infinity, undeclared."""
     return (NumpyType(np.dtype(np.float64)), name) if name == "HUGE_VAL" else None
 
 
 class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
-    """One plain function; what needs work-items that know of each other is refused."""
+    """One plain function; what needs work-items that communicate is refused."""
 
     def preamble_generators(self) -> list[Any]:
         return [*super().preamble_generators(), vector_preamble]

@@ -40,8 +40,10 @@ VERSION = 1
 
 
 def _source_digest() -> str:
-    """Digest of the modules of this folder: Loopy caches code on disk by the hash of a
-    target, and code of an older source must not come back.
+    """Return a digest of the modules of this folder.
+
+    Loopy caches code on disk by the hash of a target, and must not reuse code of an
+    older source.
     """
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
