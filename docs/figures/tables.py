@@ -94,8 +94,8 @@ def render(name: str) -> str:
     commands = "".join(f"$ {command}\n" for command in header["command"])
     (processor,), (date,) = header["processor"], header["date"]
     first, *rows = TABLES[name](_HEADER.sub("", text))
-    lines = [first, ["---"] * len(first), *rows]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in lines)
+    head, *body = (f"| {' | '.join(row)} |\n" for row in (first, *rows))
+    table = "".join([head, "|---" * len(first) + "|\n", *body])
     where = f"{processor[:1].upper()}{processor[1:]}, {date}:"
     return f"\n```console\n{commands}```\n\n{where}\n\n{table}\n"
 
