@@ -127,7 +127,8 @@ def _einsum_of_arrays(
     else:
         result = call_einsum(text, *operands, **lookup)
     if is_plain:
-        return _as_scalar(result)
+        # steps of a path are computed by numpy; a call has the library of its operands
+        return as_given(_as_scalar(result), arrays) if in_steps else _as_scalar(result)
     if (is_tensor(result) or is_jax_array(result)) and not is_cuda_array(result):
         result = as_array(result)
     result = _finished(result, out, order, arrays)

@@ -108,7 +108,7 @@ def test_the_exit_code_tells_bad_usage_from_failure(run, monkeypatch, error, exi
 
 def test_no_database_is_a_failure(run, tmp_path):
     """A real store error ends the same way."""
-    result = run("db", "info", "--database", str(tmp_path))
+    result = run("db", "stats", "--database", str(tmp_path))
     assert result.exit_code == 1
     assert_is_one_line(result, "store-unavailable")
     assert result.stdout == ""

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from feinsum.distributed import Distribution, Machine, factorizations, standalone
+from feinsum.distributed import Distribution, Machine, factorizations
 from feinsum.distributed.boxes import overlaps
 from feinsum.distributed.distribution import distribution_violations
 from feinsum.errors import PlanError
@@ -96,21 +96,6 @@ def test_every_rank_has_its_entries():
             mine = set() if box is None else set(product(*box))
             assert mine == {x for x, who in expected.items() if rank in who}
             assert boxes.sizes()[rank] == len(mine)
-
-
-def test_blocks_of_a_written_program_are_the_same():
-    """The code that is copied into programs has the boxes of distributions."""
-    rng = np.random.default_rng(4)
-    for _ in range(300):
-        shape = tuple(rng.integers(0, 9, rng.integers(0, 4)).tolist())
-        held = random_distribution(rng, len(shape))
-        layout = standalone.Layout(
-            held.machine.sizes, held.cuts, dict(held.fixed), held.cyclic
-        )
-        n_ranks = held.machine.n_processes + 2
-        boxes = held.boxes(shape, n_ranks)
-        for rank in range(n_ranks):
-            assert standalone.block(layout, shape, rank) == boxes.box(rank)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
