@@ -23,9 +23,6 @@ from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
 from feinsum.options import named_intermediate_bytes
 from feinsum.records import TransformSpec
 from feinsum.targets.layout import entry_kernel
-from feinsum.transforms import REGISTRY
-from feinsum.transforms.ranking import at_sizes
-from feinsum.transforms.registry import proposed
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +69,10 @@ def has_room(
         sizes: values of its size parameters, as far as known.
         limit: in bytes; by default :func:`intermediate_limit_bytes`.
     """
+    # a plug-in may import what imports this module
+    from feinsum.transforms import REGISTRY
+    from feinsum.transforms.ranking import at_sizes
+
     transform = REGISTRY.get((spec.name, spec.version))
     if transform is None or transform.steps is None:
         return True
@@ -90,6 +91,9 @@ def has_room(
 
 def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     """Return whether all proposed recipes fit into the limit at these sizes."""
+    from feinsum.transforms import REGISTRY
+    from feinsum.transforms.registry import proposed
+
     limit = intermediate_limit_bytes(einsum, sizes)
     return all(
         has_room(transform.spec(parameters), einsum, sizes, limit)
