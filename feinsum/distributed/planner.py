@@ -303,6 +303,28 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
         result = _search(bare)
         assert result is not None, "without limits, some map is in the last tier"
         return _quickest(result, rates)
+    fitted, enough = _plan_within(bare, max_elements)
+    if fitted is not None:
+        return _quickest(fitted, rates, max_elements)
+    # another limit leads the searches to other plans: only a plan within it proves it
+    while fitted is None:
+        limit = enough
+        fitted, enough = _plan_within(bare, limit)
+    n_bytes = int(limit) * bare.dtype.itemsize
+    raise PlanError(
+        f"{counted(bare.processes, 'process')} with {memory} each are too few for "
+        f"{bare.title}; {n_bytes} bytes would do; give more memory or more processes",
+        rules=("memory",),
+    )
+
+
+def _plan_within(bare: Plan, max_elements: float) -> tuple[Plan | None, float]:
+    """Return a plan within a memory limit, or None, and the least peak of those tried.
+
+    Args:
+        bare: a plan without schedules.
+        max_elements: limit on the elements that a process holds.
+    """
     least = least_resident(bare.groups, bare.extents, bare.processes, bare.density)
     # in the end, the maps that hold the least
     limits = [share * max_elements for share in MEMORY_SHARES] + [least]
@@ -314,14 +336,10 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
         fitted = _fit_memory(candidate, max_elements)
         peak = fitted.outline().peak
         if peak <= max_elements:
-            return _quickest(fitted, rates, max_elements)
+            return fitted, peak
         least_peak = min(least_peak, peak)
-    n_bytes = int(least_peak) * bare.dtype.itemsize
-    raise PlanError(
-        f"{counted(bare.processes, 'process')} with {memory} each are too few for "
-        f"{bare.title}; {n_bytes} bytes would do; give more memory or more processes",
-        rules=("memory",),
-    )
+    assert least_peak < inf, "some maps hold the least"
+    return None, least_peak
 
 
 def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan | None:
