@@ -62,6 +62,18 @@ def test_the_example_of_the_readme_runs(tmp_path, environment):
     assert re.search(said, result.stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    "name", ["reference/plans", "reference/programs", "explanation/bounds"]
+)
+def test_programs_of_a_page_run(name, tmp_path, environment):
+    """Its blocks are one program, but for those that ranks of MPI run."""
+    blocks = fenced(page(f"docs/{name}.md"), "python")
+    program = "\n".join(block for block in blocks if "# mpiexec" not in block)
+    (tmp_path / "program.py").write_text(program)
+    result = run(["-W", "ignore", "program.py"], tmp_path, environment)
+    assert result.returncode == 0, result.stderr
+
+
 def test_the_example_of_a_transform_works(tmp_path, environment):
     """Its script tunes, records and serves a schedule; its test passes."""
     blocks = fenced(page("docs/how-to/add-a-transform.md"), "python")
