@@ -81,7 +81,7 @@ def try_wheel(folder: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment["FEINSUM_DATABASE"] = str(folder / "facts.sqlite")
     run(str(python), "-c", SMOKE, cwd=folder, env=environment)
-    run(str(python.with_name("feinsum")), "db", "info", cwd=folder, env=environment)
+    run(str(python.with_name("feinsum")), "db", "stats", cwd=folder, env=environment)
 
 
 def run(*command: str, **options: object) -> None:
