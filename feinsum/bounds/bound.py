@@ -17,8 +17,10 @@ from feinsum.bounds.factors import Factors, factors_of
 from feinsum.bounds.finite import FastMemory
 from feinsum.bounds.levels import MemoryLevel, levels_of, memory_ahead
 from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths, fewest_steps
+from feinsum.bounds.programs import bound_program_traffic, compulsory_bytes
 from feinsum.errors import BoundError, FeinsumError
 from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum, from_text
+from feinsum.ir.program import Program
 from feinsum.records import Device, DevicePeaks, TuningRecord, operations_s
 from feinsum.words import brief, counted
 
@@ -187,14 +189,14 @@ class Bound:
 
 
 def bound_at(
-    einsum: BatchedEinsum | FunctionalBatchedEinsum,
+    einsum: BatchedEinsum | FunctionalBatchedEinsum | Program,
     sizes: Mapping[str, int],
     levels: Sequence[MemoryLevel],
 ) -> Bound:
     """Compute bounds for levels of memory, the nearest first.
 
     Args:
-        einsum: the einsum, or one with functions as operands.
+        einsum: the einsum, one with functions as operands, or a program.
         sizes: the value of every size parameter.
         levels: the memory levels, the nearest first.
 
@@ -209,24 +211,26 @@ def bound_at(
             f"an operand of {einsum.subscripts} is sparse; bounds are computed for "
             "dense operands only"
         )
-    factors = factors_of(einsum, sizes)
     ahead = [memory_ahead(levels, number) for number in range(len(levels))]
     memories = [memory for memory in ahead if memory is not None]
-    paths = iter(_paths(factors, memories))
+    if isinstance(einsum, Program):
+        text = "; ".join(map(str, einsum.statements))
+        compulsory = compulsory_bytes(einsum, sizes)
+        paths = iter(bound_program_traffic(einsum, sizes, memories))
+        scope = "all schedules of the statements as written"
+    else:
+        factors = factors_of(einsum, sizes)
+        text = str(factors.einsum.subscripts)
+        compulsory = factors.compulsory_bytes
+        paths = iter(_paths(factors, memories))
+        scope = _scope(factors.einsum.n_operands)
     level_bounds = tuple(
-        _level_bound(factors, level, memory, None if memory is None else next(paths))
+        _level_bound(compulsory, level, memory, None if memory is None else next(paths))
         for number, (level, memory) in enumerate(zip(levels, ahead, strict=True))
         if number or len(levels) == 1
     )
-    return Bound(
-        str(factors.einsum.subscripts),
-        sizes,
-        factors.compulsory_bytes,
-        level_bounds,
-        None,
-        _scope(factors.einsum.n_operands),
-        levels[0] if len(levels) > 1 else None,
-    )
+    nearest = levels[0] if len(levels) > 1 else None
+    return Bound(text, sizes, compulsory, level_bounds, None, scope, nearest)
 
 
 def least_bytes(
@@ -261,7 +265,7 @@ def _paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
 
 
 def _level_bound(
-    factors: Factors,
+    compulsory: int,
     level: MemoryLevel,
     memory: FastMemory | None,
     path: PathBound | None,
@@ -271,7 +275,7 @@ def _level_bound(
         asymptotic = sum(
             _asymptotic_bytes(step.statement, memory.n_bytes) for step in path.steps
         )
-    return LevelBound(level, memory, path, factors.compulsory_bytes, asymptotic)
+    return LevelBound(level, memory, path, compulsory, asymptotic)
 
 
 def _asymptotic_bytes(statement: Any, memory_bytes: int) -> float:

@@ -209,7 +209,7 @@ def factors_of(
         BoundError: if a size has no value, or an invalid one.
     """
     plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
-    extents = {index: _value(x, sizes) for index, x in plain.extents.items()}
+    extents = {index: extent_value(x, sizes) for index, x in plain.extents.items()}
     reads: dict[str, Mapping[str, int]] = {}
     entry_bytes: dict[str, Fraction] = {}
     for operand in plain.operands:
@@ -259,7 +259,7 @@ def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
     """
     axes = {name: axis for axis, name in enumerate(function.parameters)}
     reads: dict[str, set[int]] = {}
-    for node in _always_evaluated(ast.parse(function.body.strip(), mode="eval").body):
+    for node in always_evaluated(ast.parse(function.body.strip(), mode="eval").body):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             inside = node.slice
             parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
@@ -269,23 +269,23 @@ def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
     return reads
 
 
-def _always_evaluated(node: ast.AST) -> Iterator[ast.AST]:
+def always_evaluated(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     if isinstance(node, ast.IfExp):
-        yield from _always_evaluated(node.test)
+        yield from always_evaluated(node.test)
         return
     if isinstance(node, ast.BoolOp):
-        yield from _always_evaluated(node.values[0])
+        yield from always_evaluated(node.values[0])
         return
     for child in ast.iter_child_nodes(node):
-        yield from _always_evaluated(child)
+        yield from always_evaluated(child)
 
 
 def _itemsize(row: Row, positions: Positions) -> int:
     return np.result_type(*(row[p].dtype for p in positions)).itemsize
 
 
-def _value(extent: object, sizes: Mapping[str, int]) -> int:
+def extent_value(extent: object, sizes: Mapping[str, int]) -> int:
     if not isinstance(extent, SizeParam):
         assert isinstance(extent, int)
         return extent

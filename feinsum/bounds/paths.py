@@ -52,10 +52,15 @@ Costs: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class BoundedProduct:
-    """A product of factors, with its bound for one memory."""
+    """A product of factors, with its bound for one memory.
+
+    Attributes:
+        results: of statements of a program: their names, which stand for the product.
+    """
 
     blocks: Blocks
     certificate: Certificate
+    results: str = ""
 
     @property
     def statement(self) -> SoapStatement:
@@ -76,6 +81,8 @@ class BoundedProduct:
         return self.n_bytes - self.compulsory_bytes
 
     def __str__(self) -> str:
+        if self.results:
+            return self.results
         *terms, output = (access.indices for access in self.statement.accesses)
         is_compact = all(len(index) == 1 for index in self.statement.extents)
         glue = "" if is_compact else " "

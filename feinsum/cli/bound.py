@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.notation import check_parameters, read_values
+from feinsum.cli.shared.notation import check_parameters, read_program, read_values
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
     Device,
     EinsumOptions,
+    ProgramFile,
     SizeValues,
-    Subscripts,
     expand_groups,
 )
 from feinsum.cli.shared.output import print_document
+
+if TYPE_CHECKING:
+    from feinsum.ir import BatchedEinsum
+    from feinsum.programs import Program
 
 EXAMPLES = """\b
 Examples:
   feinsum bound "ij,jk->ik" --sizes i=2000,j=2000,k=2000
   feinsum bound "ijk,ja,ka->ia" --sizes i=n,j=88,k=88,a=24 --size n=9000
   feinsum bound "ij,jk,kl->il" --sizes i=9,j=99,k=999,l=9 --memory 80000
+  feinsum bound --program bicg.txt --size m=4000,n=4000 --memory 80000
 """
+
+OptionalSubscripts: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS",
+        help="The einsum, such as 'ij,jk->ik'; omit it with --program.",
+        show_default=False,
+    ),
+]
 
 FastMemory: TypeAlias = Annotated[
     int | None,
@@ -39,15 +53,16 @@ FastMemory: TypeAlias = Annotated[
 
 @expand_groups
 def bound(
-    subscripts: Subscripts,
     arrays: EinsumOptions,
+    subscripts: OptionalSubscripts = None,
     size: SizeValues = None,
     memory: FastMemory = None,
+    program: ProgramFile = None,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print lower bounds on the cost of an einsum.
+    """Print lower bounds on the cost of an einsum, or of a program as written.
 
     For each memory level: its size and bandwidth, the bytes that must cross it, their
     time, and a tile that attains the bound. A dash means not measured; run
@@ -57,8 +72,21 @@ def bound(
     from feinsum.retrieval import bound as bound_of
     from feinsum.tuning import default_sizes
 
-    einsum = arrays.read(subscripts)
     values = read_values(size or (), "--size")
+    einsum: BatchedEinsum | Program
+    if program is not None:
+        options = [*arrays.on_command_line(), *([subscripts] if subscripts else [])]
+        if options:
+            raise typer.BadParameter(
+                f"{options[0]} cannot be combined with a program",
+                param_hint="--program",
+            )
+        einsum, sizes = read_program(program), values
+    elif subscripts is not None:
+        einsum = arrays.read(subscripts)
+        sizes = default_sizes(einsum, values)
+    else:
+        raise typer.BadParameter("give an einsum, or --program")
     check_parameters(values, [einsum])
     levels = None
     if memory is not None:
@@ -67,7 +95,7 @@ def bound(
         levels = [MemoryLevel("fast", memory), MemoryLevel("slow", None)]
     lower = bound_of(
         einsum,
-        default_sizes(einsum, values),
+        sizes,
         levels=levels,
         device=device,
         database=database,

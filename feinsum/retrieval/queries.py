@@ -15,6 +15,7 @@ from feinsum.ir import (
     require_dense,
     require_einsum,
 )
+from feinsum.ir.program import Program
 from feinsum.measure import einsum_operations
 from feinsum.predict import Effort, effort_of
 from feinsum.records import DevicePeaks, Match, Policy, best_match, operations_s
@@ -24,7 +25,7 @@ from feinsum.targets.devices import open_device
 
 
 def bound(
-    einsum: BatchedEinsum | FunctionalBatchedEinsum,
+    einsum: BatchedEinsum | FunctionalBatchedEinsum | Program,
     sizes: Mapping[str, int] | None = None,
     *,
     levels: Sequence[MemoryLevel] | None = None,
@@ -39,7 +40,8 @@ def bound(
     which the result names.
 
     Args:
-        einsum: the einsum, or one with functions as operands.
+        einsum: the einsum, one with functions as operands, or a program, whose
+            statements are executed as written, in any order.
         sizes: the value of every size parameter.
         levels: memory levels, the nearest first; by default those of the device.
         device: part of a device name; see :func:`feinsum.measure.open_device`.
@@ -62,7 +64,7 @@ def bound(
     >>> found.compulsory_bytes, found.limit, round(found.seconds * 1e3, 3)
     (24000000, 'memory', 4.995)
     """
-    if not isinstance(einsum, FunctionalBatchedEinsum):
+    if not isinstance(einsum, FunctionalBatchedEinsum | Program):
         require_dense(require_einsum(einsum))
     if levels is not None:
         return bound_at(einsum, sizes or {}, levels)
@@ -73,16 +75,16 @@ def bound(
 
 
 def bound_on(
-    einsum: BatchedEinsum | FunctionalBatchedEinsum,
+    einsum: BatchedEinsum | FunctionalBatchedEinsum | Program,
     sizes: Mapping[str, int],
     levels: Sequence[MemoryLevel],
     peaks: DevicePeaks | None,
 ) -> Bound:
     """Compute the bound for given levels and measured limits of the processor."""
-    plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
     bound_of_data = bound_at(einsum, sizes, levels)
-    if peaks is None:
+    if peaks is None or isinstance(einsum, Program):
         return bound_of_data
+    plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
     try:
         least_s = operations_s(einsum_operations(plain, sizes), peaks)
     except MeasurementError:  # a dtype whose rate was not measured

@@ -8,6 +8,7 @@ import pytest
 
 from feinsum.db import open_store
 from feinsum.measure import open_device
+from tests.bounds.test_programs import BICG
 from tests.cli.facts import fast_peaks
 
 PRODUCT = ("ij,jk->ik", "--sizes", "i=2000,j=2000,k=2000")
@@ -84,3 +85,15 @@ def test_sizes_that_are_known_at_run_time_get_the_default(run):
     assert found["sizes"]["n"] == 10**6
     found = document(run, "ij,j->i", "--sizes", "i=n,j=4", "--size", "n=100")
     assert found["compulsory_bytes"] == 8 * (400 + 4 + 100)
+
+
+def test_a_program_is_bounded_as_written(run, tmp_path):
+    """Its matrix is read once for both statements; options of an einsum are refused."""
+    file = tmp_path / "bicg.txt"
+    file.write_text(BICG)
+    sizes = ("--size", "m=700,n=700", "--memory", "8000")
+    result = run("bound", "--program", str(file), *sizes, "--json")
+    assert json.loads(result.stdout)["compulsory_bytes"] == (700**2 + 4 * 700) * 8
+    refused = run("bound", "ij->i", "--program", str(file))
+    assert refused.exit_code == 2
+    assert "cannot be combined with a program" in refused.stderr

@@ -246,9 +246,9 @@ def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
 
 
 def check_parameters(
-    values: Mapping[str, int], einsums: Sequence[BatchedEinsum]
+    values: Mapping[str, int], einsums: Sequence[BatchedEinsum | Program]
 ) -> None:
-    """Refuse values of ``--size`` for parameters that no einsum has."""
+    """Refuse values of ``--size`` for parameters that no einsum or program has."""
     names = {parameter.name for einsum in einsums for parameter in einsum.size_params}
     if unknown := sorted(set(values) - names):
         raise typer.BadParameter(
