@@ -1,13 +1,14 @@
 """Calls without a kernel of their own, in steps of one or two arrays.
 
-Calls are computed so until a kernel pays off; those of dtypes or sizes that no kernel
-has, and large networks, for which a compiler takes minutes, always::
+Every call is computed like this until a kernel pays off. Some calls never get a kernel:
+those whose dtypes or sizes kernels do not support, and large networks, for which a
+compiler takes minutes::
 
     ab,bc,cd->ad   =   bc,cd->bd   then   ab,bd->ad
 
 A kernel is an improvement, never a condition: without a compiler, a home, room on disk
-or a healthy database, a call still has a result. Where a kernel cannot be built or
-fails, numpy computes the call, too, and one warning of the process says why.
+or a healthy database, a call still has a result. If a kernel cannot be built or fails,
+numpy computes the call instead, and the process warns once, with the reason.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ class NumpyStepsCall:
     """A call that is computed in steps of one or two arrays, of known strides.
 
     Attributes:
-        dtype: of the steps; None if numpy multiplies all operands at once, in the order
-            in which they stand, as matters for objects.
-        result_dtype: of the result.
+        dtype: dtype of the steps. None if numpy multiplies all operands at once, in the
+            given order, which matters for objects.
+        result_dtype: dtype of the result.
         path: the contraction order.
-        result_bytes: of the result, 0 for a view.
-        subscripts: of the call, if the extension may answer it; it lays out products
-            better than the steps do.
+        result_bytes: size of the result; 0 for a view.
+        subscripts: subscripts of the call, if the extension may compute it; it lays out
+            products better than the steps do.
     """
 
     terms: Terms
@@ -82,23 +83,23 @@ class NumpyStepsCall:
     _plan: Sequence[PlannedStep] = ()
     _is_direct: bool = False
 
-    # read by what shows calls, which have a kernel or none
+    # `explain` reads this attribute of every kind of call
     kernel = None
     """No call of this kind has one."""
 
     @property
     def settled(self) -> NumpyStepsCall:
-        """Itself: there is nothing to build."""
+        """This call itself: there is nothing to build."""
         return self
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of the result."""
+        """Shape of the result."""
         return tuple(self.terms.extents[index] for index in self.terms.output)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """What is computed, one after the other."""
+        """The steps, in the order in which they are computed."""
         assert self.path is not None
         return _steps(self.terms.inputs, self.terms.output, self.path)
 
@@ -108,16 +109,16 @@ class NumpyStepsCall:
         Raises:
             MeasurementError: if the result does not fit into memory.
         """
-        # the extension orders the steps anew, and keeps products in the cache
+        # the extension reorders the steps, so that products stay in the cache
         if self.subscripts is not None and out is None:
             result = compute(self.subscripts, tuple(arrays), True)
             if result is not NotImplemented:
-                return np.asarray(result)  # of a number, too
-            # it will not answer the next one, either
+                return np.asarray(result)  # a sum over all indices gives a scalar
+            # whether it can compute a call depends on the forms of the arrays alone
             self.subscripts = None
         if self._is_direct and out is None:
             return run_plan(self._plan, arrays)
-        # the system would promise memory that it does not have
+        # the system overcommits: allocation would succeed, and a later write crash
         if self.result_bytes >= CHECKED_BYTES:
             check_room(self.result_bytes, "a result")
         shaped = [
@@ -129,14 +130,14 @@ class NumpyStepsCall:
         else:
             if not self._plan:
                 self._plan = plan_steps(self.steps, shaped)
-                # operands are as they were given, and the result as it is computed
+                # direct calls need neither casts nor reshapes, of operands or result
                 self._is_direct = (
                     self.result_bytes < CHECKED_BYTES
                     and self.dtype == self.result_dtype
                     and all(x is y for x, y in zip(shaped, arrays, strict=True))
                 )
             result = run_plan(self._plan, shaped)
-            # halves are rounded once, at the end
+            # half precision is rounded once, at the end
             if result.dtype != self.result_dtype:
                 result = result.astype(self.result_dtype)
         if out is None:
@@ -164,13 +165,13 @@ def steps_call(
     max_entries: int | None = None,
     path: Path | None = None,
 ) -> NumpyStepsCall:
-    """Return the call in steps.
+    """Build a call in steps.
 
     Args:
         terms: index lists and extents of the einsum.
         dtypes: dtype of each operand.
         max_entries: maximum number of entries of an intermediate.
-        path: the contraction order; by default, one is searched.
+        path: the contraction order; by default, the best one that a search finds.
 
     Raises:
         InvalidEinsumError: if more indices are longer than 1 than numpy has letters,
@@ -189,7 +190,7 @@ def steps_call(
     elif path is None:
         path = _path(terms, max_entries)
         if len(path[0]) > 2:
-            path = None  # no order keeps to the limit, but all at once
+            path = None  # within the limit, all operands have to be multiplied at once
     if path is None or len(path) < 2:
         _check_indices(terms)
     # half precision is added up in single precision, and rounded once
@@ -201,16 +202,16 @@ def steps_call(
 
 
 def _path(terms: Terms, max_entries: int | None) -> Path:
-    """Return a contraction order, searched once for extents of about the same size."""
+    """Find a contraction order, with one search for all extents of similar size."""
     if len(terms.inputs) < 3:
         return (tuple(range(len(terms.inputs))),)
-    # so that a program that varies a batch size searches once
+    # a program that varies a batch size then searches once
     rounded = tuple((i, _rounded(n)) for i, n in terms.extents.items())
     return _found_path(terms.inputs, terms.output, rounded, max_entries)
 
 
 def _rounded(extent: int) -> int:
-    """Round up to a power of two above 16: no order depends on less."""
+    """Round up to a power of two above 16; the best order seldom depends on less."""
     return extent if extent <= 16 else 1 << (extent - 1).bit_length()
 
 
@@ -229,7 +230,7 @@ def _found_path(
 def numpy_call(
     terms: Terms, dtypes: Sequence[DType], *, may_predict: bool
 ) -> NumpyStepsCall | None:
-    """Return the call in steps, if no kernel can compute it.
+    """Build the call in steps if no kernel can compute it; else return None.
 
     Args:
         terms: index lists and extents of the einsum.
@@ -257,13 +258,13 @@ def einsum_in_steps(
     arrays: Arrays,
     path: Path | None,
 ) -> Any:
-    """Return an einsum along a path, as an array, even of rank 0.
+    """Evaluate an einsum along a path; return an array, even of rank 0.
 
     Args:
         inputs: indices of each operand.
         output: indices of the result.
         arrays: the operands; with a path, all of one dtype.
-        path: None to multiply all at once, in the order in which they stand.
+        path: None to multiply all at once, in the given order.
     """
     if path is None:
         return einsum_by_numpy(inputs, output, arrays)
@@ -304,7 +305,7 @@ class FallbackCall:
     """A call that numpy evaluates each time, because no kernel could be built.
 
     Attributes:
-        error: why; None if the process is ending, which is not reported.
+        error: the reason; None if the process is ending, which is not reported.
     """
 
     parsed: EinsumCall
@@ -312,10 +313,10 @@ class FallbackCall:
 
     @property
     def settled(self) -> Any:
-        """There is no kernel.
+        """Not available, since there is no kernel.
 
         Raises:
-            Exception: the reason.
+            Exception: the reason why there is none.
         """
         raise self.error or BuildError("the process is ending")
 
@@ -327,10 +328,10 @@ class FallbackCall:
 def answer_by_numpy(
     parsed: EinsumCall, arrays: Arrays, out: Any, error: Exception | None
 ) -> Any:
-    """Return the result of a call of host arrays whose kernel failed.
+    """Compute a call of host arrays with numpy, after its kernel failed.
 
     Raises:
-        Exception: of numpy, or the given one if it is about the call itself.
+        Exception: any error of numpy, or the given one if it is about the call itself.
     """
 
     def evaluate() -> Any:
@@ -349,14 +350,15 @@ def answer_by_numpy(
 
 
 def evaluate_instead(evaluate: Callable[[], T], error: Exception | None) -> T:
-    """Return the result of what replaces a kernel that failed, with the warning.
+    """Evaluate in another way what a failed kernel should have computed, and warn.
 
     Args:
         evaluate: computes the result in another way.
         error: why the kernel failed; None to give no warning.
 
     Raises:
-        Exception: of the evaluation, or the given one if it is about the call itself.
+        Exception: any error of ``evaluate``, or the given one if it is about the call
+            itself.
     """
     if error is not None and is_for_caller(error):
         raise error
@@ -369,19 +371,20 @@ def evaluate_instead(evaluate: Callable[[], T], error: Exception | None) -> T:
 def is_for_caller(error: Exception) -> bool:
     """Return whether an error is about the call itself, so that numpy would fail too.
 
-    A bare MeasurementError says that there is no memory, or that the limit of
-    intermediates is no number. A warning is an error only where a filter makes it one.
+    A bare MeasurementError means that there is no memory, or that the limit of
+    intermediates is not a number. A warning gets here only if a filter turned it into
+    an error, which the caller wants to see.
     """
     is_invalid = isinstance(error, InvalidEinsumError | InvalidOptionError | Warning)
     return is_invalid or type(error) is MeasurementError
 
 
 class Reported(list[str]):
-    """The reason of which this process has warned."""
+    """The reason that this process has given in a warning, if any."""
 
 
 def report_fallback(error: Exception) -> None:
-    """Warn that numpy answers, once per process; later reasons are logged."""
+    """Warn that numpy computes calls, once per process; log all later reasons."""
     cause = str(error) if isinstance(error, FeinsumError) else _described(error)
     import logging  # takes as long to load as a hundred calls
 
@@ -403,9 +406,9 @@ def _described(error: Exception) -> str:
 
 
 def level_of_caller() -> int:
-    """Return the level of the first frame outside of this package."""
+    """Count the frames up to the first one outside of feinsum, for ``stacklevel``."""
     frame, level = inspect.currentframe(), 0
-    # the warning names the line of the user, at whatever depth it arises
+    # the warning then names a line of the user, at whatever depth it arises
     while frame and _is_ours(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     return level

@@ -113,9 +113,9 @@ def call_einsum(
     """Evaluate an einsum of arrays with the best known or predicted recipe.
 
     Calls with these subscripts, shapes and dtypes are computed without a kernel of
-    their own until one pays off, and wait for none; see
-    :mod:`feinsum.calling.host.general`. Then they run it, even after new facts: see
-    :func:`feinsum.calling.clear_call_cache`.
+    their own until one pays off, and never wait for it; see
+    :mod:`feinsum.calling.host.general`. From then on they run this kernel, even if new
+    facts are recorded: see :func:`feinsum.calling.clear_call_cache`.
 
     Args:
         subscripts: as for :func:`numpy.einsum`; any other character is an index, too,
@@ -131,12 +131,12 @@ def call_einsum(
         database: as for :func:`feinsum.retrieve`.
         policy: as for :func:`feinsum.retrieve`.
         on_miss: as for :func:`feinsum.retrieve`.
-        effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: a
-            process of its own builds the kernel. With any other effort, and with a
-            device, policy, ``on_miss`` or a database that is an object, the first call
-            builds the kernel.
-        out: an array for the result, where the operands are, of exactly its shape and
-            dtype.
+        effort: as for :func:`feinsum.retrieve`. By default ``amortized``: a separate
+            process builds the kernel. With any other effort, and with a device, policy,
+            ``on_miss`` or a database that is an object, the first call builds the
+            kernel.
+        out: an array for the result, where the operands are, with exactly the shape and
+            dtype of the result.
 
     Returns:
         A new array of numpy's result type (of rank 0 for a scalar), on the device if
@@ -148,9 +148,9 @@ def call_einsum(
         InvalidEinsumError: if subscripts and shapes do not match; operands are counted
             from 0.
         InvalidTypeError: if a dtype, or the type of an argument, is not possible.
-        MeasurementError: if there is no memory; if the given device is not there,
-            refuses or fails. Without a device, numpy answers: see
-            :mod:`feinsum.calling.by_numpy`.
+        MeasurementError: if there is not enough memory; if the given device does not
+            exist, refuses or fails. If no device is given, numpy computes the result
+            instead: see :mod:`feinsum.calling.by_numpy`.
         FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe; also
             for an unknown effort.
 
@@ -161,7 +161,7 @@ def call_einsum(
     """
     are_arrays = out is None and all(type(x) is ndarray for x in operands)
     n_objects = len({id(x) for x in operands})
-    # an array given twice makes another einsum, which the quick key does not show
+    # an array given twice makes another einsum, which the quick key cannot tell apart
     if are_arrays and n_objects == len(operands):
         key = _quick_key(
             subscripts, operands, device, database, policy, on_miss, effort
@@ -197,13 +197,13 @@ def call_einsum(
 
 
 def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
-    """Return the result of a call without options whose like was made before.
+    """Evaluate a call without options, if this process has cached an equal one.
 
-    Most of the time of a small call without a kernel goes into finding out what it is.
-    This is that part of :func:`call_einsum` again, in as few steps as possible.
+    A small call without a kernel spends most of its time on its key. This function
+    repeats that part of :func:`call_einsum` in as few steps as possible.
 
     Returns:
-        NotImplemented for any other call.
+        The result; NotImplemented for any other call.
     """
     for operand in operands:
         if type(operand) is not ndarray:
@@ -224,7 +224,7 @@ def _quick_key(
     on_miss: OnMiss = "return",
     effort: Effort | None = None,
 ) -> tuple[Hashable, ...]:
-    """Return the key of a call of arrays: the options as given, and the arrays' forms.
+    """Build the key of a call of arrays: the options as given, and the arrays' forms.
 
     The key contains the values of environment variables, which are read at every call,
     and the process id, since kernels do not survive a fork.
@@ -254,8 +254,8 @@ def _find_ready(key: Hashable) -> Call | None:
 def _keep_ready(key: Hashable, call: Call) -> Call:
     """Keep a call under a quick key.
 
-    Not in an LRU cache, which is slower to read: ``Calls.prepared`` still has the calls
-    that are dropped here.
+    A plain dictionary is faster to read than an LRU cache. It may drop calls, since
+    ``Calls.prepared`` still has them.
     """
     calls = remembered(Calls)
     ready: dict[Hashable, Any] = calls.quick
@@ -283,7 +283,7 @@ def _call_any(
     out: Any,
     gpu_key: Hashable | None,
 ) -> Any:
-    """Return a call with any operands and any ``out``.
+    """Evaluate a call with any operands and any ``out``.
 
     Args:
         subscripts: as for :func:`call_einsum`.
@@ -330,7 +330,7 @@ def _call_sparse(
     options: LookupOptions,
     out: Any,
 ) -> Any:
-    """Return a call with a sparse operand and any ``out``."""
+    """Evaluate a call with a sparse operand and any ``out``."""
     from feinsum.calling.sparse.call import call_sparse
 
     if out is not None:
@@ -348,7 +348,7 @@ def _call_sparse(
             f"{type_in_words(result)} of shape {result.shape}",
             rules=("shape",),
         )
-    # a kernel may have written into out; numpy's answer is copied
+    # a kernel may have written into out already; a result of numpy has to be copied
     if not np.may_share_memory(out, result):
         np.copyto(out, result)
     return out
@@ -364,7 +364,7 @@ def prepare_call(
     effort: Effort | None = None,
     out: Any = None,
 ) -> PreparedCall | NumpyStepsCall:
-    """Build what :func:`call_einsum` keeps for these arguments, without computing."""
+    """Build what :func:`call_einsum` keeps for these arguments, without running it."""
     arrays = [_as_array(operand) for operand in operands]
     options = _lookup_options(database, policy, on_miss, effort)
     call = _prepare(subscripts, operands, arrays, device, options, out)
@@ -374,7 +374,7 @@ def prepare_call(
 
 
 def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
-    """Return the call without options that this process has kept; None without one."""
+    """Find the cached call for arrays without options; None if there is none."""
     key = _quick_key(subscripts, arrays)
     calls = remembered(Calls)
     call: Call | None = calls.quick.get(key) or calls.general.get(key)
@@ -382,7 +382,7 @@ def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
 
 
 def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> NumpyStepsCall:
-    """Return a call in steps of one or two arrays.
+    """Build a call in steps of one or two arrays.
 
     Raises:
         InvalidEinsumError: if subscripts and shapes do not match.
@@ -406,7 +406,7 @@ def _prepare(
     options: LookupOptions,
     out: Any = None,
 ) -> Call:
-    """Return the call, from the cache if an equal one was made.
+    """Return the call: the cached one, or a new one if none is equal.
 
     Args:
         subscripts: as for :func:`call_einsum`.
@@ -417,7 +417,7 @@ def _prepare(
         out: an array for the result, or None.
     """
     if not isinstance(subscripts, str):
-        parse_subscripts(subscripts)  # refuses it
+        parse_subscripts(subscripts)  # raises the error
     device_id = device_key(arrays, device)
     key = CallKey(
         # an instance of a subclass of str compares equal, but may change what methods
@@ -434,27 +434,27 @@ def _prepare(
         key, lambda: _new_call(key, is_optional)
     )
     if isinstance(call, GeneralCall) and call.steps is None:
-        # not while making it: what is built may call einsum, from another thread
+        # not in `_new_call`, under the lock of the cache: a build may call einsum from
+        # another thread
         return call.with_kernel(arrays)
     return call
 
 
 def _new_call(key: CallKey, is_optional: bool) -> Call:
-    """Return the call in numpy's steps, or one that builds a kernel when it first runs.
+    """Build the call: in steps without a kernel, or with a kernel from the first run.
 
-    Steps are chosen where no kernel can compute the call, and as long as none has paid
-    off.
+    A call is computed in steps if no kernel can compute it, and until one pays off.
     """
     steps = None
     if key.device.is_host and key.options.on_miss != "raise":
         terms = read_terms(key.subscripts, [form.shape for form in key.forms])
         dtypes = [form.dtype for form in key.forms]
-        # a prediction looks at every index; a look-up compares keys
+        # a prediction generates a loop for every index; a look-up only compares keys
         may_predict = key.options.effort in ("amortized", "estimate")
         call = numpy_call(terms, dtypes, may_predict=may_predict)
         if call is not None:
             return call
-        # other calls have a kernel from the first one on, so that they need no steps
+        # all others get a kernel at their first call, so that they need no steps
         if key.is_usual:
             steps = steps_call(terms, dtypes, _max_entries(dtypes))
             steps.subscripts = key.subscripts
@@ -469,7 +469,7 @@ def _new_call(key: CallKey, is_optional: bool) -> Call:
 
 
 def _family_of(key: CallKey) -> CallFamily:
-    """Return the family of calls that differ from this one in sizes only."""
+    """Return the family of this call: calls that differ in sizes only."""
     families = remembered(Calls).families
     if len(families) >= GENERAL_BOUND:
         families.clear()
@@ -496,11 +496,11 @@ def _check_out(out: Any) -> None:
 
 
 def _max_entries(dtypes: Sequence[np.dtype[Any]]) -> int | None:
-    """Return the most entries of an intermediate; None without a limit.
+    """Return the maximum entries of an intermediate; None if there is no limit.
 
     Raises:
-        MeasurementError: if the limit is no number.
+        MeasurementError: if the limit is not a number.
     """
-    # two operands have no intermediate
+    # a product of two operands has no intermediate
     limit = named_intermediate_bytes() if len(dtypes) > 2 else None
     return None if limit is None else limit // np.result_type(*dtypes).itemsize

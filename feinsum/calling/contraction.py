@@ -56,9 +56,9 @@ def contract(
         operands: as for :func:`feinsum.einsum`.
         out: as for :func:`feinsum.einsum`.
         use_blas: has no effect; recipes decide when to call a library.
-        optimize: a path is followed; an object or function that searches for a path is
-            called, and so is a search that is named, for more than six operands.
-            Otherwise feinsum chooses the order itself.
+        optimize: a path, which is followed; or an object or function that searches for
+            one. For more than six operands, also the name of a search. With any other
+            value, feinsum chooses the order itself.
         memory_limit: maximum entries of an intermediate; opt_einsum searches for a path
             within this limit.
         backend: ``auto``, ``numpy`` or ``feinsum``; all have the same effect.
@@ -73,7 +73,7 @@ def contract(
     6.0
     """
     is_free = optimize is True and memory_limit is None and backend == "auto"
-    # the usual call goes straight to the kernels
+    # the most frequent call skips all checks of options
     if is_free and out is None and not options:
         return einsum(subscripts, *operands)
     _check_backend(backend)
@@ -111,7 +111,7 @@ def contract_path(
     """
     text, arrays = as_subscripts((subscripts, *operands))
     sizes = [tuple(x) if shapes else _shape(x) for x in arrays]
-    read_terms(text, sizes)  # refuses by name what does not fit
+    read_terms(text, sizes)  # raises an error that names the operand
     return search_path(
         in_letters(text, [len(size) for size in sizes]),
         *arrays,
@@ -131,8 +131,8 @@ class ContractExpression:
         text, constants: the remaining einsum, and its constant operands by position;
             products of constants are already computed.
         num_args: the number of arrays that it takes.
-        options: for :func:`feinsum.einsum`.
-        search: searches for opt_einsum's path of the whole contraction.
+        options: options for :func:`feinsum.einsum`.
+        search: finds opt_einsum's path of the whole contraction.
     """
 
     contraction: str
@@ -167,9 +167,9 @@ class ContractExpression:
                 f"{self!r} takes {counted(self.num_args, 'array')}, not {len(arrays)}",
                 rules=("operand",),
             )
-        rest = iter(arrays)
+        remaining_arrays = iter(arrays)
         operands = [
-            self.constants[k] if k in self.constants else next(rest)
+            self.constants[k] if k in self.constants else next(remaining_arrays)
             for k in range(self.num_args + len(self.constants))
         ]
         if out is not None:
@@ -221,32 +221,32 @@ def contract_expression(
         )
     check_call_options("contract_expression", options)
     text, arguments = as_subscripts((subscripts, *shapes))
-    whole = text
+    full_text = text
     constants_at = {
         k: arguments[_position(k, len(arguments))] for k in sorted(constants or ())
     }
     sizes = [
         _shape(x) if k in constants_at else tuple(x) for k, x in enumerate(arguments)
     ]
-    read_terms(text, sizes)  # refuses what does not fit now, not at the first call
+    read_terms(text, sizes)  # errors are raised now, not at the first call
     path = requested_path(text, sizes, optimize, memory_limit, shapes=True)
     terms, output = parse_subscripts(text, [len(size) for size in sizes])
-    shown = _shown(text, constants_at)
+    shown_text = _shown(text, constants_at)
     n_free = len(arguments) - len(constants_at)
     if path is not None:
         options["optimize"] = path
     elif len(constants_at) > 1:
         letters = in_letters(text, [len(size) for size in sizes])
-        # opt_einsum folds constants along its own path, and so do expressions here
+        # like opt_einsum, which also folds constants along a path of its own choice
         order, _ = search_path(letters, *sizes, shapes=True)
         terms, constants_at = _folded(terms, constants_at, output, order, options)
     text = write_subscripts(terms, output) if len(terms) != len(arguments) else text
     search = partial(
-        search_path, in_letters(whole, [*map(len, sizes)]), *sizes, use_blas=use_blas,
-        optimize=optimize if path is None else path, memory_limit=memory_limit,
-        shapes=True, einsum_call=True,
+        search_path, in_letters(full_text, [*map(len, sizes)]), *sizes,
+        use_blas=use_blas, optimize=optimize if path is None else path,
+        memory_limit=memory_limit, shapes=True, einsum_call=True,
     )  # fmt: skip
-    return ContractExpression(shown, text, constants_at, n_free, options, search)
+    return ContractExpression(shown_text, text, constants_at, n_free, options, search)
 
 
 def _position(constant: int, n_operands: int) -> int:
@@ -262,15 +262,12 @@ def _position(constant: int, n_operands: int) -> int:
 def follow_path(
     text: str, operands: Sequence[Any], path: Path | None, options: Mapping[str, Any]
 ) -> Any:
-    """Return the result of an einsum, step by step along a path, if there is one.
-
-    Without options, arrays of numpy need no kernel for a step.
-    """
+    """Evaluate an einsum, step by step along a path if one is given."""
     from feinsum.calling.call import call_einsum
 
     if path is None:
         return call_einsum(text, *operands, **options)
-    # steps of numpy arrays need neither kernels nor a look-up
+    # without options, steps of numpy arrays need neither kernels nor a look-up
     if not options and all(type(operand) is np.ndarray for operand in operands):
         forms = tuple(map(form_of, operands))
         return _call_along(text, path, forms).run(operands)
@@ -289,13 +286,13 @@ def follow_path(
 def _steps_of(
     terms: Sequence[IndexList], output: IndexList, path: Sequence[Any]
 ) -> tuple[Step, ...]:
-    """Return the steps that a caller's path has, each of all its operands at once."""
+    """Return the steps of a caller's path, each with all its operands at once."""
     return find_steps(terms, output, path, is_pairwise=False, has_sums_first=False)
 
 
 @lru_cache(512)
 def _call_along(text: str, path: Path, forms: tuple[ArrayForm, ...]) -> NumpyStepsCall:
-    """Return the call of arrays with these properties, in the steps of a path."""
+    """Build the call of arrays with these forms, in the steps of a path."""
     terms = read_terms(text, [form.shape for form in forms])
     return steps_call(terms, [form.dtype for form in forms], path=path)
 
@@ -308,17 +305,17 @@ def requested_path(
     *,
     shapes: bool = False,
 ) -> Path | None:
-    """Return the path given in a call, or found by the search given there.
+    """Return the path that a call gives, or that the search it names finds.
 
     Returns:
-        None if the order is left to feinsum.
+        The path; None if the call leaves the order to feinsum.
     """
     if _is_limited_search(optimize):
         optimize, memory_limit = optimize[0], int(optimize[1])
     if isinstance(optimize, Sequence) and not isinstance(optimize, str):
         return _steps(optimize, len(operands))
     if isinstance(optimize, str) and not is_path_name(optimize):
-        return None  # refused, by name, where it is used
+        return None  # `einsum` raises the error for an unknown name
     is_left = optimize is None or isinstance(optimize, bool | str)
     if is_left and memory_limit in (None, -1) and not is_search(optimize, operands):
         return None
@@ -332,7 +329,7 @@ def requested_path(
 
 
 def is_search(optimize: Any, operands: Sequence[Any]) -> bool:
-    """Return whether a search is named, for too many operands to try all orders."""
+    """Return whether a search is named and there are too many orders to try all."""
     is_named = isinstance(optimize, str) and optimize != "auto"
     return is_named and len(operands) > OPTIMAL_UP_TO
 
@@ -368,27 +365,27 @@ def _folded(
     """Contract the constants that a path multiplies with each other alone.
 
     Returns:
-        The terms that are left, and the constants among them, by position.
+        The terms of the remaining operands, and the constants among these by position.
     """
-    values, left = dict(constants), dict(enumerate(terms))
+    values, terms_left = dict(constants), dict(enumerate(terms))
     for number, step in enumerate(_steps_of(terms, output, path), len(terms)):
         if len(step.operands) > 1 and values.keys() >= {*step.operands}:
             line = write_subscripts(step.inputs, step.output)
             value = einsum(line, *map(values.pop, step.operands), **options)
             for folded in step.operands:
-                del left[folded]
-            left[number] = step.output
+                del terms_left[folded]
+            terms_left[number] = step.output
             values[number] = np.asarray(value) if np.isscalar(value) else value
-    remaining = {k: values[n] for k, n in enumerate(left) if n in values}
-    return tuple(left.values()), remaining
+    remaining = {k: values[n] for k, n in enumerate(terms_left) if n in values}
+    return tuple(terms_left.values()), remaining
 
 
 def _steps(path: Sequence[Any], n_operands: int) -> Path:
-    """Return a path of opt_einsum or of numpy, which begins with a word."""
+    """Check a path, in opt_einsum's form or numpy's, which begins with a word."""
     if path and path[0] == "einsum_path":
         path = path[1:]
     try:
-        steps = tuple(tuple(int(at) for at in step) for step in path)
+        steps = tuple(tuple(int(position) for position in step) for step in path)
     except (TypeError, ValueError):
         raise InvalidEinsumError(
             f"optimize={path!r:.80} is not a path such as [(0, 1), (0, 1)]",
@@ -451,14 +448,14 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def _is_plain(axes: Any) -> bool:
-    """Return whether axes are a number or two tuples, as tensor networks give them."""
+    """Return whether axes are a number or two tuples, and so can be a cache key."""
     if type(axes) is tuple and len(axes) == 2:
         return type(axes[0]) is tuple and type(axes[1]) is tuple
     return type(axes) is int
 
 
 def _plain(axes: Any) -> int | tuple[tuple[int, ...], ...]:
-    """Return axes that can be a key of a cache."""
+    """Convert axes to a form that can be a cache key."""
     if not isinstance(axes, Sequence | np.ndarray):
         return index(axes)
     sides = ([side] if np.ndim(side) == 0 else [*side] for side in axes)
@@ -466,25 +463,27 @@ def _plain(axes: Any) -> int | tuple[tuple[int, ...], ...]:
 
 
 @lru_cache(4096)
-def _tensordot_text(axes: Any, n_left: int, n_right: int) -> str:
-    """Return the subscripts; most time of a small product would go into them.
+def _tensordot_text(axes: Any, rank_a: int, rank_b: int) -> str:
+    """Build the subscripts; without the cache, they take longer than a small product.
 
     >>> _tensordot_text(((1,), (-1,)), 2, 2), _tensordot_text(1, 2, 2)
     ('ab,cb->ac', 'ab,bd->ad')
     """
     if isinstance(axes, int):
         axes = [*range(-axes, 0)], [*range(axes)]
-    left, right = axes
-    left = [range(n_left)[index(k)] for k in left]
-    right = [range(n_right)[index(k)] for k in right]
-    if len({*left}) != len({*right}) or len(left) != len({*left}):
+    axes_a, axes_b = axes
+    axes_a = [range(rank_a)[index(k)] for k in axes_a]
+    axes_b = [range(rank_b)[index(k)] for k in axes_b]
+    if len({*axes_a}) != len({*axes_b}) or len(axes_a) != len({*axes_a}):
         raise ValueError(axes)
-    of_a = [index_letter(k) for k in range(n_left)]
-    of_b = [index_letter(n_left + k) for k in range(n_right)]
-    for k, n in zip(left, right, strict=True):
-        of_b[n] = of_a[k]
-    free = [x for x in of_a if x not in of_b] + [x for x in of_b if x not in of_a]
-    return "".join((*of_a, ",", *of_b, "->", *free))
+    letters_a = [index_letter(k) for k in range(rank_a)]
+    letters_b = [index_letter(rank_a + k) for k in range(rank_b)]
+    for k, n in zip(axes_a, axes_b, strict=True):
+        letters_b[n] = letters_a[k]
+    free = [x for x in letters_a if x not in letters_b] + [
+        x for x in letters_b if x not in letters_a
+    ]
+    return "".join((*letters_a, ",", *letters_b, "->", *free))
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:

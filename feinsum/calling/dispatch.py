@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from feinsum.retrieval import OnMiss
 
 FEW_OPERANDS = 6
-"""So many are contracted in the best order, whatever search is named."""
+"""Up to this number, operands are contracted in the best order, whatever search is
+named."""
 
 
 @overload
@@ -60,11 +61,11 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
         order: memory order of the result. ``K``, the default, means C order here.
             Unlike in numpy, ``dtype`` and ``order`` also apply to what would be a view.
         casting: allowed casts of operands to ``dtype``, and of the result to ``out``.
-        optimize: a path, such as one from :func:`feinsum.contract_path`, is followed,
-            and one is searched for by a pair such as ``("greedy", 10**6)``, of the
-            search and the most entries of an intermediate. For booleans and ``"auto"``,
-            and for up to six operands, feinsum chooses the order itself; for more, a
-            name is that of a search of opt_einsum or of cotengra.
+        optimize: a path to follow, such as one from :func:`feinsum.contract_path`; or a
+            pair such as ``("greedy", 10**6)`` of a search for a path and the maximum
+            entries of an intermediate; or, for more than six operands, the name of a
+            search of opt_einsum or cotengra. With booleans, ``"auto"``, or up to six
+            operands, feinsum chooses the order itself.
         device: as for :func:`feinsum.call_einsum`.
         database: as for :func:`feinsum.call_einsum`.
         policy: as for :func:`feinsum.call_einsum`.
@@ -93,8 +94,8 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
     ij,j->i of (A x) with A[n,4]:<f8, x[4]:<f8
     """
     if (not options or _are_usual(options, len(operands))) and not is_compiling():
-        # the extension reads the call itself: no Python between the caller and the
-        # kernel
+        # the extension parses the call itself, so that no Python code runs between the
+        # caller and the kernel
         result = compute(subscripts, operands)
         if result is not NotImplemented:
             return result
@@ -107,10 +108,10 @@ with_options_of(get_overloads(einsum)[-1])(einsum)
 
 
 def _are_usual(options: dict[str, Any], n_operands: int) -> bool:
-    """Return whether options have no effect: few operands have one best order."""
+    """Return whether options change nothing, since few operands have one best order."""
     if len(options) > 1 or "optimize" not in options:
         return False
     optimize = options["optimize"]
-    # numpy's default searches would take longer than such a call
+    # numpy's searches would take longer than a call of few operands
     is_name = isinstance(optimize, str) and optimize in ("greedy", "optimal", "auto")
     return isinstance(optimize, bool) or (is_name and n_operands <= FEW_OPERANDS)

@@ -1,4 +1,13 @@
-"""From the arguments of a call to an einsum over arrays."""
+"""The einsum of a call: from subscripts, shapes and strides to a symbolic einsum.
+
+:func:`parse_call` numbers the indices, so that two notations of one einsum are equal,
+and makes long extents size parameters, so that one kernel serves many sizes.
+:func:`normalize` then merges axes that are adjacent and contiguous in every array. For
+``abi,ij->abj`` of arrays in C order, with extents a=9, b=80, i=40, j=30::
+
+    parsed       i0 i1 i3, i3 i2 -> i0 i1 i2     a0[9,80,40]  a1[40,30]
+    normalized   i0 i3, i3 i2 -> i0 i2           a0[n0,40]    a1[40,30]    n0 = 720
+"""
 
 from __future__ import annotations
 
@@ -30,11 +39,12 @@ from feinsum.ir import (
 from feinsum.ir.workload import LONG_EXTENT
 
 MIN_TERMS = 1 << 15
-"""Of a sum that is added up in double precision. Shorter ones lose no more than a dot
-product of numpy, and their operands may be in a cache, where conversions take time.
+"""Minimum terms of a sum that is added up in double precision. Shorter sums lose no
+more than a dot product of numpy; their operands may be in a cache, and then conversions
+take time that a kernel does not spend waiting for memory.
 """
 MAX_READS = 2
-"""Products for each entry of the operands, up to which a kernel waits for memory."""
+"""Maximum products per operand entry at which a kernel is still bound by memory."""
 WIDE = {np.dtype("f4"): np.dtype("f8"), np.dtype("c8"): np.dtype("c16")}
 """The dtype in which long sums of each dtype are added up."""
 
@@ -106,7 +116,7 @@ def normalize(
 
 
 def _without_constant(inputs: Sequence[StridedTerm]) -> list[StridedTerm]:
-    """Drop axes along which an array is constant, if others have the index, too."""
+    """Drop axes along which an array is constant, if another array has the index."""
     terms, n_uses = [], Counter(index for array in inputs for index in array.term)
     for array in inputs:
         axes = []
@@ -123,14 +133,14 @@ def _without_constant(inputs: Sequence[StridedTerm]) -> list[StridedTerm]:
 
 def _in_memory_order(array: StridedTerm) -> StridedTerm:
     """Sort the axes by decreasing steps, if all are positive."""
-    # a reversed or repeated axis has no place in the order
+    # strides of a reversed or repeated axis do not define an order
     if any(step <= 0 for step in array.steps):
         return array
     return StridedTerm.of(sorted(array.axes, key=lambda axis: (-axis[2], -axis[1])))
 
 
 def _mergeable(arrays: Sequence[StridedTerm]) -> tuple[str, str] | None:
-    """Find two indices that are adjacent and contiguous in every array with one."""
+    """Find two indices that can be merged in every array; None if there are none."""
     # in the order of the terms, so that equal calls give equal einsums
     seen = dict.fromkeys(pair for array in arrays for pair in pairwise(array.term))
     for pair in seen:
@@ -140,35 +150,38 @@ def _mergeable(arrays: Sequence[StridedTerm]) -> tuple[str, str] | None:
 
 
 def _is_one(array: StridedTerm, outer: str, inner: str) -> bool:
-    """Return whether two indices can be merged in an array, as if it has neither."""
+    """Return whether two indices can be merged in an array.
+
+    They can if the array has neither, or both, adjacent and contiguous.
+    """
     n_outer, n_inner = array.term.count(outer), array.term.count(inner)
     if not n_outer and not n_inner:
         return True
     if n_outer != 1 or n_inner != 1:
         return False
-    at = array.term.index(outer)
-    if array.term[at + 1 : at + 2] != (inner,):
+    axis = array.term.index(outer)
+    if array.term[axis + 1 : axis + 2] != (inner,):
         return False
     # the outer axis continues where the inner one ends
-    return array.steps[at] == array.steps[at + 1] * array.extents[at + 1]
+    return array.steps[axis] == array.steps[axis + 1] * array.extents[axis + 1]
 
 
 def _merged(array: StridedTerm, outer: str, inner: str) -> StridedTerm:
     if outer not in array.term:
         return array
-    at = array.term.index(outer)
-    extent = array.extents[at] * array.extents[at + 1]
+    axis = array.term.index(outer)
+    extent = array.extents[axis] * array.extents[axis + 1]
     return replace(
         array,
-        term=(*array.term[: at + 1], *array.term[at + 2 :]),
-        extents=(*array.extents[:at], extent, *array.extents[at + 2 :]),
-        steps=(*array.steps[:at], *array.steps[at + 1 :]),
+        term=(*array.term[: axis + 1], *array.term[axis + 2 :]),
+        extents=(*array.extents[:axis], extent, *array.extents[axis + 2 :]),
+        steps=(*array.steps[:axis], *array.steps[axis + 1 :]),
     )
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An array of a kernel: the operand of the call that it is, and its shape."""
+    """An array argument of a kernel: the position of its operand, and its shape."""
 
     name: str
     position: int
@@ -183,12 +196,12 @@ class EinsumCall:
 
     Attributes:
         inputs, output: the indices of each operand, and of the result.
-        extents: of every index, those of the result first.
+        extents: the extent of every index, beginning with those of the result.
         uses: for each operand of the einsum, the position of its argument.
         arguments: the arrays that a kernel gets.
-        shape, dtype: of the result.
-        varying: indices whose extents are size parameters though they are short.
-        fixed: indices whose extents are literal though they are long.
+        shape, dtype: shape and dtype of the result.
+        varying: indices whose extents are size parameters although they are short.
+        fixed: indices whose extents are literal although they are long.
     """
 
     inputs: tuple[IndexList, ...]
@@ -254,7 +267,7 @@ class EinsumCall:
 
     @property
     def structure(self) -> Hashable:
-        """What is left without the values of the size parameters."""
+        """The call without the values of its size parameters, as a key."""
         params = self.size_params
         extents = (*[params.get(index, n) for index, n in self.extents.items()],)
         return self.output, self.inputs, self.uses, extents, self.dtype.str
@@ -266,12 +279,12 @@ def parse_call(
     first: Sequence[int],
     varying: Collection[str] = (),
 ) -> EinsumCall:
-    """Return the einsum that a call evaluates, over the axes of its arguments.
+    """Build the einsum that a call evaluates, over the axes of its arguments.
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
         operands: shape and dtype of each operand.
-        first: the first use of each, see :func:`first_uses`.
+        first: for each operand, the position of its first use; see :func:`first_uses`.
         varying: see :class:`EinsumCall`.
 
     Raises:
@@ -307,7 +320,7 @@ def with_terms(
     output: StridedTerm,
     varying: frozenset[str],
 ) -> EinsumCall:
-    """Return the einsum of other terms for the same arguments.
+    """Build the einsum with other terms for the same arguments.
 
     Args:
         parsed: the einsum of the call.
@@ -315,7 +328,7 @@ def with_terms(
         output: result made by :func:`normalize`.
         varying: varying indices made by :func:`normalize`.
     """
-    # one array may be read in two ways, which are two arrays of the kernel
+    # an array that is read in two ways is two arguments of the kernel
     arguments: dict[tuple[int, StridedTerm], int] = {}
     uses = []
     for use, array in zip(parsed.uses, inputs, strict=True):
@@ -346,7 +359,7 @@ def _renamed(term: IndexList, names: dict[str, str]) -> IndexList:
 def has_wide_sums(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     """Return whether sums are long enough to need double precision at no cost in time.
 
-    There is no cost where the kernel waits for memory anyway.
+    There is no cost if the kernel waits for memory anyway.
     """
     extents = einsum.extents_at(sizes)
     dtype = np.result_type(*einsum.output_dtypes)

@@ -1,4 +1,6 @@
-"""What computes a call of arrays, and why; what :func:`feinsum.retrieve` would do.
+"""``explain``: what computes a call of arrays, and why.
+
+For a kernel or a symbolic einsum, it describes what :func:`feinsum.retrieve` would do.
 
 >>> import numpy as np
 >>> print(explain("ij,jk,kl->il", *[np.ones((20, 20))] * 3).splitlines()[2])
@@ -58,8 +60,8 @@ def explain(
 def explain(target: Any, *operands: Any, **options: Any) -> str:
     """Describe, as text, how a call of arrays is computed, or a kernel is transformed.
 
-    Of a call: its steps and what computes them, how long its calls have taken in this
-    process, and whether a kernel of its own is built, tried or used.
+    The text of a call has its steps and what computes them, how long its calls have
+    taken in this process, and whether its kernel is being built, tried or used.
 
     Args:
         target: the subscripts of a call; or a kernel, or an einsum, for its
@@ -108,7 +110,7 @@ def _computed_by(
         not isinstance(call, GeneralCall) and getattr(call, "kernel", None)
     ):
         return "a kernel of its own"
-    # Empty operands take no time, and show whether the extension has such calls.
+    # Empty operands take no time, and show whether the extension computes such calls.
     empty = tuple(np.empty((0,) * x.ndim, x.dtype) for x in arrays)
     if compute(subscripts, empty, True) is not NotImplemented:
         order = ", perhaps in another order" if len(arrays) > 2 else ""
@@ -119,7 +121,7 @@ def _computed_by(
 
 
 def _setting() -> str | None:
-    """Return the variable with which the first call builds its kernel, if it is set."""
+    """Return the set variable that makes the first call build its kernel, if any."""
     effort = os.environ.get(EFFORT_VARIABLE, "") not in ("", "amortized")
     device = os.environ.get(DEVICE_VARIABLE, "") != ""
     return EFFORT_VARIABLE if effort else DEVICE_VARIABLE if device else None

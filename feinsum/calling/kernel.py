@@ -39,7 +39,7 @@ class CallKernel:
 
     Attributes:
         is_retrieved: whether a recorded recipe was applied.
-        spec: the recipe that was predicted, if one was.
+        spec: the predicted recipe, if one was applied.
     """
 
     compiled: CompiledKernel
@@ -82,7 +82,7 @@ def recorded_kernel(
             device=opened.device.id,
             database=options.database,
         )
-    # the look-up raises this kernel, as it would raise one of the user
+    # the look-up raises this kernel, as it would raise a user's kernel
     plain = opened.prepare(generate_loopy(einsum, strides=strides))
     unit = retrieve(
         plain,
@@ -92,7 +92,7 @@ def recorded_kernel(
         on_miss=options.on_miss,
         effort="recorded",
     )
-    # a miss; or a recipe of other sizes, whose intermediates are too large here
+    # a miss; or a recipe for other sizes, whose intermediates are too large here
     if unit is plain or not fits_memory(unit, einsum, sizes):
         return None
     if opened.reads_in_place:
@@ -100,7 +100,7 @@ def recorded_kernel(
     try:
         return CallKernel(compile_kernel(unit, opened), is_retrieved=True)
     except BuildError:
-        # the caller requested the recorded recipe, and gets the reason
+        # the caller requires a recorded recipe, and needs to know why it fails
         if options.on_miss == "raise":
             raise
         logger.exception("skipped the retrieved kernel")
@@ -113,13 +113,13 @@ def untransformed_kernel(
     strides: Mapping[str, Strides],
     opened: OpenDevice,
 ) -> CallKernel:
-    """Return a kernel without a recipe; more than two operands are contracted pairwise.
+    """Build a kernel without a recipe; more than two operands are contracted pairwise.
 
-    The memory for these products is limited; see
+    The memory for their intermediates is limited; see
     :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
 
     Raises:
-        MeasurementError: if the limit that is set is no number.
+        MeasurementError: if the limit that is set is not a number.
         BuildError: if the kernel cannot be built.
     """
     path = untransformed_path(einsum, sizes)
@@ -136,7 +136,7 @@ def untransformed_path(
     """Return the contraction order without a recipe; None if one nest computes it all.
 
     Raises:
-        MeasurementError: if the limit that is set is no number.
+        MeasurementError: if the limit that is set is not a number.
     """
     limit = intermediate_limit_bytes(einsum, sizes)
     path = contraction_path(einsum, sizes, max_bytes=limit)
@@ -152,17 +152,17 @@ def fits_memory(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
 def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashable:
     """Return a key of the sizes on which the kernel of an einsum depends.
 
-    Whether sums are wide, and the sizes where an intermediate that a kernel could have
-    does not fit the memory, as it decides on the kernel.
+    The key says whether sums are wide. It has the sizes themselves only if some
+    intermediate that a kernel could have exceeds the memory limit.
     """
-    # with room for all intermediates, one kernel serves all sizes
+    # if all intermediates fit, one kernel serves all sizes
     has_room = all_have_room(einsum, sizes)
     decisive = () if has_room else tuple(sorted(sizes.items()))
     return has_wide_sums(einsum, sizes), decisive
 
 
 def with_wide_sums(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Any:
-    """Return a unit whose private sums are wide, if those of an einsum are long.
+    """Make the private sums of a unit wide, if those of its einsum are long.
 
     Args:
         t_unit: kernel of the einsum.
@@ -181,9 +181,10 @@ def with_wide_sums(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int])
 
 
 def _widened(kernel: Any, wide: np.dtype[Any]) -> Any:
-    """Return the kernel with wide private variables where instructions add to them.
+    """Widen the private variables of a kernel to which instructions add.
 
-    Sums that are not yet loops get wide terms, and so become wide variables.
+    A reduction that Loopy has not yet expanded to a loop gets wide terms instead, from
+    which Loopy infers a wide variable.
     """
     from loopy import AddressSpace
     from loopy.types import NumpyType

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 class LookupOptions:
     """How a kernel is looked up; see :func:`feinsum.retrieve`.
 
-    Options are equal, and a key of caches, if they find the same kernels: databases are
-    compared by :attr:`database_key`, which a variable decides where none is given.
+    Options are keys of caches, and are equal if they find the same kernels: databases
+    are compared by :attr:`database_key`, which has the environment variable's value if
+    no database is given.
     """
 
     database: Database = field(default=None, compare=False)
@@ -55,28 +56,25 @@ class LookupOptions:
 
     @property
     def is_usual(self) -> bool:
-        """Return whether another process can look up the same.
+        """Whether all options but the address of a database have their defaults.
 
-        So it is if a call gave no more than the address of a database.
+        Then another process can look up the same kernel.
         """
         return has_address(self.database) and self == LookupOptions(self.database)
 
 
 def database_key(database: Database) -> Hashable:
-    """Return a key of a database: its address, or the store itself."""
+    """Return a key of a database: its address, or else the store itself."""
     if database is None:
         return os.environ.get(DATABASE_VARIABLE, "")
     if isinstance(database, str | os.PathLike):
         return os.fspath(database)
-    # an id alone may be that of another store once this one is gone
+    # prefer the store to its id: another store may get the id once this one is freed
     return database if type(database).__hash__ is not None else id(database)
 
 
 def has_address(database: Database) -> bool:
-    """Return whether another process can open a database.
-
-    It cannot open a store object of this process.
-    """
+    """Return whether another process can open a database: not a store object."""
     return database is None or isinstance(database, str | os.PathLike)
 
 
@@ -84,10 +82,10 @@ class DeviceKey(NamedTuple):
     """Identifies where a call is computed.
 
     Attributes:
-        process: its id, since a context of OpenCL does not survive a fork.
-        queue: the address of the operands' queue; 0 for operands on the host.
-        selector: part of a device name, for operands on the host: any matching device
-            will do. Else the address of the device.
+        process: id of this process, since OpenCL contexts do not survive a fork.
+        queue: address of the operands' queue; 0 for operands on the host.
+        selector: for operands on the host, part of a device name, since any matching
+            device will do; for others, the address of the device.
     """
 
     process: int
@@ -123,7 +121,7 @@ def device_key(arrays: Sequence[Any], device: str | None) -> DeviceKey:
 
 @dataclass(frozen=True)
 class CallKey:
-    """What calls have in common if one prepared call computes all of them.
+    """The properties that calls share if one prepared call computes all of them.
 
     Attributes:
         forms: shape, strides, dtype and alignment of each operand.
@@ -141,7 +139,7 @@ class CallKey:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the call waits for no kernel: its options require none at once."""
+        """Whether the call need not wait for a kernel, as its options require none."""
         is_on_host = self.device.is_host and not self.device.selector
         return is_on_host and self.options.is_usual
 
@@ -158,17 +156,17 @@ CACHE_BOUND = 256
 GENERAL_BOUND = 1 << 14
 """Calls without a kernel that are kept; each takes two or three kilobytes."""
 BUILD_S = 4.0
-"""Seconds that the first build of a process is expected to take: imports, the next
-recipes that may be faster, and the comparison."""
+"""Expected seconds of the first build of a process: imports, code generation for the
+best recipe and its rivals, and their comparison."""
 
 
 class Builds:
-    """Builds that no call waits for.
+    """Builds of kernels while calls go on.
 
     Attributes:
-        expected_s: seconds of the next one: as many as the last; infinite after a
-            failure.
-        lock: held by the one that is running.
+        expected_s: expected seconds of the next build: those of the last one; infinite
+            after a failure.
+        lock: held by the build that is running.
     """
 
     def __init__(self) -> None:
@@ -180,23 +178,23 @@ class Calls:
     """The cache of calls.
 
     Attributes:
-        builds: of kernels that pay off.
-        prepared: calls by their call key.
-        kernels: kernels shared by several calls, kept as long as one of those is.
-        quick: prepared calls by their quick key; dropped when there are many.
-        general: likewise, those that have no kernel.
-        families: what calls of equal subscripts and dtypes took.
-        shared: kernels that calls share, by the key of their structure.
-        gpu: calls of arrays on a GPU.
-        ready: calls on a GPU by their quick key.
-        forms: by the type of an array on a GPU, the function that makes its key.
-        sparse: nests and kernels of calls with a sparse operand.
+        builds: builds of kernels that are expected to pay off.
+        prepared: calls by call key.
+        kernels: kernels by kernel key, kept as long as one of their calls is.
+        quick: calls with a kernel, by quick key; all are dropped when there are many.
+        general: calls without a kernel, by quick key; likewise.
+        families: families of calls, by subscripts, dtypes and options.
+        shared: kernels that another process has built, by the key of their structure.
+        gpu: calls of arrays on a GPU, by their key.
+        ready: calls on a GPU, by quick key.
+        forms: for each type of arrays on a GPU, the function that returns the form of
+            an array, as part of a quick key.
+        sparse: nests and kernels of calls with a sparse operand, and level orders.
         fused: races of fused kernels of programs.
         stages: races of compiled stages of programs.
-        trees: calls with a sparse operand that are ready to be repeated, kept as long
-            as their tree lives.
+        trees: prepared calls with a sparse operand, by tree, as long as it lives.
         matrices: trees of compressed matrices, by the id of the matrix, while it lives.
-        coordinates: trees of coordinates, by level order.
+        coordinates: trees of coordinates, by the coordinates and level order.
     """
 
     def __init__(self) -> None:
@@ -218,7 +216,7 @@ class Calls:
         self.coordinates: WeakKeyDictionary[COO, dict[Any, Any]] = WeakKeyDictionary()
 
     def clear(self) -> None:
-        """Forget all calls, but not how to distinguish arrays on a GPU."""
+        """Forget all calls, but not how to form the keys of arrays on a GPU."""
         for name, cache in vars(self).items():
             if name not in ("builds", "forms"):
                 cache.clear()
@@ -226,7 +224,7 @@ class Calls:
 
 
 if hasattr(os, "register_at_fork"):
-    # kernels do not survive a fork, and a lost thread may hold the locks of the caches
+    # kernels do not survive a fork; a thread that the child lacks may hold the locks
     os.register_at_fork(after_in_child=lambda: forget(Calls))
 
 
@@ -239,7 +237,7 @@ def clear_call_cache() -> None:
 
 
 def cached_kernel(key: Hashable, make: Callable[[], T | None]) -> T | None:
-    """Return a kernel shared by calls, kept as long as one of them is."""
+    """Return the cached kernel, or make it; it is kept as long as one of its calls."""
     kernels = remembered(Calls).kernels
     kernel: T | None = kernels.get(key)
     if kernel is None and (kernel := make()) is not None:
@@ -261,9 +259,9 @@ class BoundedCache(Generic[K, V]):
 
     def __init__(self, bound: int) -> None:
         self._entries: LRUCache[K, V] = LRUCache(bound)
-        # two locks: calls that are known do not wait for one that is being built
+        # two locks, so that calls in the cache do not wait for one that is being built
         self._using = RLock()
-        # reentrant: what makes a value may request another one
+        # reentrant, since making a value may request another one
         self._making = RLock()
 
     def __len__(self) -> int:

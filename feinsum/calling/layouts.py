@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # what others have built is run without a code generator
     from feinsum.targets.protocol import Array
 
 MAX_SPAN = 2**31
-"""Entries between the first and the last one of an array that is read in place."""
+"""Maximum distance, in entries, between two entries of an array read in place."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class ArgumentLayout:
 
     Attributes:
         is_in_place: whether the array itself is passed, not a copy.
-        strides: for :func:`feinsum.codegen.generate_loopy`; None for C order.
-        values: values of the named strides.
+        strides: strides for :func:`feinsum.codegen.generate_loopy`; None for C order.
+        values: values of the named strides, in entries.
     """
 
     is_in_place: bool
@@ -54,7 +54,7 @@ def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> Argumen
 
     Args:
         argument: the argument of the call that the kernel reads.
-        form: form of the operand as given, with broadcast axes.
+        form: form of the operand as given, including broadcast axes.
         dtype: dtype of the kernel's array.
 
     >>> from feinsum.calling.einsum_call import Argument
@@ -70,11 +70,13 @@ def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> Argumen
         if extent != 1
     ]
     long_extents = [extent for extent in argument.shape if extent != 1]
-    # the long axes are not those of the operand: only a copy can be reshaped
+    # an axis was broadcast from extent 1, or dropped: only a copy can be reshaped
     if long_extents != [extent for extent in form.shape if extent != 1]:
         return COPIED
-    rest = iter(steps)
-    full = tuple(0 if extent == 1 else next(rest) for extent in argument.shape)
+    remaining_steps = iter(steps)
+    full = tuple(
+        0 if extent == 1 else next(remaining_steps) for extent in argument.shape
+    )
     return _layout(
         argument.name,
         ArrayForm(argument.shape, full, form.dtype, form.is_aligned),
@@ -83,16 +85,17 @@ def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> Argumen
 
 
 def strided_layout(name: str, array: StridedTerm) -> ArgumentLayout:
-    """Return the layout for this position in memory; see :func:`operand_layout`."""
+    """Return the layout of an array with these strides; see :func:`operand_layout`."""
     if array.steps == c_steps(array.extents):
         return IN_ORDER
     return _named_steps(name, array.steps)
 
 
 def output_layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
-    """Return the layout for writing an array; one that cannot be written is copied to.
+    """Return the layout with which a kernel writes an array.
 
-    Entries that share memory cannot be written in parallel.
+    The result is copied to an array that a kernel cannot write in place. Entries that
+    share memory cannot be written in parallel.
     """
     layout = _layout(name, form, dtype)
     order = sorted(
@@ -100,12 +103,12 @@ def output_layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
         for step, extent in zip(form.strides, form.shape, strict=True)
         if extent > 1
     )
-    end = 0
+    last_offset = 0
     for step, extent in order:
-        # two entries at one address
-        if step <= end:
+        # two entries may share an address
+        if step <= last_offset:
             return COPIED
-        end += step * (extent - 1)
+        last_offset += step * (extent - 1)
     return layout
 
 
@@ -128,8 +131,8 @@ def _named_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
     """Name the steps, except 0 and 1, for which other code is fast."""
     names = {f"{name}_step{axis}": step for axis, step in enumerate(steps)}
     strides: list[int | str] = [
-        # a unit step makes vector loads, a zero step hoists the load: both are part of
-        # the code
+        # a unit step allows vector loads, and a zero step lets the compiler hoist the
+        # load; so both are literals in the generated code
         step if step in (0, 1) else named
         for named, step in names.items()
     ]
@@ -138,7 +141,7 @@ def _named_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
 
 
 def _is_in_order(form: ArrayForm) -> bool:
-    """Return whether an array is in C order; an axis of one entry may have any step."""
+    """Return whether an array is in C order; an axis of extent 1 may have any step."""
     expected = form.dtype.itemsize
     for extent, step in zip(form.shape[::-1], form.strides[::-1], strict=True):
         if extent != 1 and step != expected:
@@ -148,14 +151,14 @@ def _is_in_order(form: ArrayForm) -> bool:
 
 
 def packed(array: Array, shape: Shape, dtype: DType) -> Array:
-    """Return an aligned copy in C order and native byte order.
+    """Copy an array, aligned, in C order and native byte order.
 
     Raises:
         MeasurementError: if it does not fit into memory.
     """
     check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
     shaped = array.reshape(shape)
-    # numpy converts halves one by one, without vector instructions
+    # numpy converts half precision entry by entry, without vector instructions
     if array.dtype == np.float16 and dtype == np.float32:
         from feinsum.targets.host.halves import widened
 

@@ -1,4 +1,4 @@
-"""``einsum`` with the options of numpy, and of operands other than arrays of numpy."""
+"""``einsum`` with numpy's options, and with operands other than numpy's arrays."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def einsum_with_options(
     optimize: Any = True,
     **lookup: Any,
 ) -> Any:
-    """Return the result of :func:`feinsum.einsum` for any arguments."""
+    """Evaluate :func:`feinsum.einsum` for any arguments."""
     is_plain = out is None and dtype is None and order == "K" and casting == "safe"
     has_options = not is_plain or optimize is not True or bool(lookup)
     if not has_options and type(subscripts) is str:
-        # loaded with the first call of arrays: symbolic einsums need no more
+        # not imported here: it is loaded by the first call that cannot do without it
         module = sys.modules.get("feinsum.calling.call")
         known_result = getattr(module, "known_result", None)
         if known_result is not None:
@@ -57,12 +57,13 @@ def einsum_with_options(
             if result is not NotImplemented:
                 return _as_scalar(result)
     text, arrays = as_subscripts((subscripts, *operands))
-    # the extension was called with text only; index lists have become text only now
+    # the extension takes subscripts as text, which index lists have become only now
     if not has_options and text is not subscripts:
         result = compute(text, arrays)
         if result is not NotImplemented:
             return result
-    # loaded by whoever made a symbolic operand; another thread may still import it
+    # whoever made a symbolic operand has imported the module; in another thread, that
+    # import may still be under way
     symbol = getattr(sys.modules.get("feinsum.ir"), "Operand", ())
     n_symbolic = sum(isinstance(operand, symbol) for operand in arrays)
     if n_symbolic:
@@ -91,12 +92,12 @@ def _einsum_of_arrays(
     optimize: Any,
     lookup: Mapping[str, Any],
 ) -> Any:
-    """Cast the operands, compute, and lay out the result; options are checked before.
+    """Cast the operands, compute, and lay out the result. The options are valid.
 
     Args:
         text: the subscripts.
         arrays: the operands.
-        is_plain: whether out, dtype, order and casting have their defaults.
+        is_plain: whether ``out``, ``dtype``, ``order`` and ``casting`` are defaults.
         out: as for :func:`feinsum.einsum`.
         dtype: as for :func:`feinsum.einsum`.
         order: as for :func:`feinsum.einsum`.
@@ -127,7 +128,7 @@ def _einsum_of_arrays(
     else:
         result = call_einsum(text, *operands, **lookup)
     if is_plain:
-        # steps of a path are computed by numpy; a call has the library of its operands
+        # `call_einsum` returns an array of the operands' library; `follow_path` may not
         return as_given(_as_scalar(result), arrays) if in_steps else _as_scalar(result)
     if (is_tensor(result) or is_jax_array(result)) and not is_cuda_array(result):
         result = as_array(result)
@@ -136,7 +137,7 @@ def _einsum_of_arrays(
 
 
 def _has_path(optimize: Any, arrays: Sequence[Any]) -> bool:
-    """Return whether the contraction follows a path, given or found by a search."""
+    """Return whether a path is given, or has to be searched."""
     if not isinstance(optimize, str):
         return _is_path(optimize)
     if optimize == "auto":
@@ -147,10 +148,12 @@ def _has_path(optimize: Any, arrays: Sequence[Any]) -> bool:
 
 
 def _by_override(text: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Return the einsum of a library, with the options that are no defaults."""
-    usual = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
-    rest = {name: x for name, x in options.items() if x is not usual[name]}
-    return by_override(text, operands, **rest)
+    """Evaluate by the operands' library, passing only options that are not defaults."""
+    defaults = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
+    changed_options = {
+        name: x for name, x in options.items() if x is not defaults[name]
+    }
+    return by_override(text, operands, **changed_options)
 
 
 def _as_scalar(result: Any) -> Any:
@@ -176,7 +179,7 @@ def check_call_options(
     options: Iterable[str],
     allowed: Collection[str] = LOOKUP_OPTIONS | {"dtype", *CHECKED},
 ) -> None:
-    """Refuse an option that a function does not take, with the most similar name.
+    """Refuse an option that a function does not take, and suggest a similar one.
 
     Raises:
         TypeError: naming the function that was called.
@@ -189,8 +192,12 @@ def check_call_options(
     )
     from difflib import get_close_matches
 
-    near = get_close_matches(unknown[0], names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    similar_names = get_close_matches(unknown[0], names, n=1)
+    hint = (
+        f"did you mean {similar_names[0]!r}?"
+        if similar_names
+        else f"there are {', '.join(names)}"
+    )
     raise TypeError(f"{caller}() has no option {unknown[0]!r}; {hint}")
 
 
@@ -211,7 +218,7 @@ def _check_optimize(optimize: Any) -> None:
 
 
 def _name(option: str, value: Any) -> str:
-    """Check the name given for an option; an order may be lower case, or None for K."""
+    """Check the value of an option; an order may be lower case, or None for K."""
     choices = CASTINGS if option == "casting" else ORDERS
     name = value.decode() if isinstance(value, bytes) else value
     if option == "order":
@@ -225,7 +232,7 @@ def _name(option: str, value: Any) -> str:
 
 
 def _check_out(out: Any) -> None:
-    """Refuse what cannot take a result, before one is computed."""
+    """Refuse an ``out`` that cannot take a result, before computing one."""
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise InvalidEinsumError(
             "out is read-only; expected a writable array", rules=("shape",)
@@ -240,7 +247,7 @@ def _check_out(out: Any) -> None:
 
 
 def _check_symbolic(operands: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
-    """Refuse options that only apply to numbers."""
+    """Refuse a mix of arrays and symbolic operands, and options for arrays alone."""
     if n_symbolic < len(operands):
         from feinsum.ir import Operand
 
@@ -278,7 +285,7 @@ def _cast(
         out: an array for the result, or None.
         dtype: dtype of the computation; None for numpy's result type.
         casting: numpy's rule for the casts.
-        in_steps: whether a path is followed, whose steps share a dtype.
+        in_steps: whether a path is followed; all its steps have one dtype.
     """
     is_free = dtype is None and casting in ("safe", "same_kind", "unsafe")
     has_target = in_steps or isinstance(out, np.ndarray)
@@ -287,32 +294,36 @@ def _cast(
     is_kept = {id(x): is_free and has_sparse([x]) for x in operands}
     arrays = {id(x): x if is_kept[id(x)] else as_array(x) for x in operands}
     dtypes = [_dtype_of(array) for array in arrays.values()]
-    wanted = _common_dtype(dtypes, out, dtype)
+    target_dtype = _common_dtype(dtypes, out, dtype)
     for position, operand in enumerate(operands):
         source = _dtype_of(arrays[id(operand)])
-        if not np.can_cast(source, wanted, casting):
+        if not np.can_cast(source, target_dtype, casting):
             read_terms(text, [np.shape(arrays[id(x)]) for x in operands])
             raise InvalidTypeError(
                 f"operand {position} has dtype {source}; casting={casting!r} does not "
-                f"allow a cast to {wanted}",
+                f"allow a cast to {target_dtype}",
                 rules=("dtype",),
             )
-    if isinstance(out, np.ndarray) and not np.can_cast(wanted, out.dtype, casting):
+    if isinstance(out, np.ndarray) and not np.can_cast(
+        target_dtype, out.dtype, casting
+    ):
         raise InvalidTypeError(
             f"out has dtype {out.dtype}; casting={casting!r} does not allow a cast "
-            f"from {wanted}",
+            f"from {target_dtype}",
             rules=("dtype",),
         )
     with np.errstate(all="ignore"):
         cast_arrays = {
-            at: array if is_kept[at] else array.astype(wanted, copy=False)
-            for at, array in arrays.items()
+            operand_id: array
+            if is_kept[operand_id]
+            else array.astype(target_dtype, copy=False)
+            for operand_id, array in arrays.items()
         }
     return tuple(cast_arrays[id(operand)] for operand in operands)
 
 
 def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
-    """Return whether arrays on the host, with ``out``, may have several dtypes."""
+    """Return whether arrays on the host, including ``out``, may differ in dtype."""
     dtypes = {x.dtype if type(x) is np.ndarray else None for x in operands}
     if isinstance(out, np.ndarray):
         dtypes.add(out.dtype)
@@ -322,7 +333,7 @@ def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
 
 
 def _dtype_of(array: Any) -> np.dtype[Any]:
-    """Return the dtype of entries; for a sparse tree or trees, that of the values."""
+    """Return the dtype of the entries; for sparse trees, that of the values."""
     tree = array[0] if isinstance(array, (list, tuple)) else array
     values: Any = getattr(tree, "values", tree)
     dtype: np.dtype[Any] = values.dtype
@@ -332,7 +343,7 @@ def _dtype_of(array: Any) -> np.dtype[Any]:
 def _common_dtype(
     dtypes: Sequence[np.dtype[Any]], out: Any, dtype: DTypeLike | None
 ) -> np.dtype[Any]:
-    """Return the given dtype; else that of numpy for the operands and ``out``."""
+    """Return the given dtype, or else numpy's result type of operands and ``out``."""
     try:
         if dtype is not None:
             return np.dtype(dtype)
@@ -347,7 +358,7 @@ def _common_dtype(
 
 
 def _finished(result: Any, out: Any, order: str, operands: Sequence[Any]) -> Any:
-    """Return the result in ``out``, or in the requested memory order."""
+    """Copy the result into ``out``, or bring it into the requested memory order."""
     if out is None:
         return _as_scalar(_in_order(result, order, operands))
     if not isinstance(out, np.ndarray) or out.shape != result.shape:

@@ -1,9 +1,9 @@
 """Operands of a call as numpy arrays: their libraries, dtypes and sizes.
 
-A call of arrays of torch, JAX, and of libraries with an einsum of their own computes
-numbers at once, in memory that numpy can read. So it refuses what has no such memory,
-and what records operations to differentiate, compile or batch them later: the result
-would lose its history without a word.
+Operands may be arrays of torch, of JAX, or of libraries that override numpy's einsum. A
+call reads their memory through numpy, and computes at once. So it refuses operands
+without such memory. It also refuses those that record operations, to differentiate,
+compile or batch them later, because the result would silently lose that history.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _SUPPORTED = frozenset(
     map(np.dtype, (*np.typecodes["AllInteger"], "f2", "f4", "f8", "c8", "c16"))
 )
 MAX_ENTRIES = 2**31 - 2**20
-"""Entries are counted by 32-bit integers in a kernel, and the last tile of a loop goes
-beyond the end of an array: rounded up to whole tiles, a count has to fit as well.
+"""Limit of the entries of an array. Kernels count them in 32-bit integers, and the last
+tile of a loop may go beyond the end of the array: a count that is rounded up to whole
+tiles has to fit, too.
 """
 
 
@@ -47,7 +48,7 @@ def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
 
 
 def fits_kernels(dtypes: Sequence[DType], shapes: Sequence[Shape]) -> bool:
-    """Return whether kernels have the dtypes, and can count all entries."""
+    """Return whether kernels support the dtypes and can count the entries."""
     kernel_dtypes = _SUPPORTED | {_TRUTH}
     # byte order does not matter: such operands are copied
     is_known = all(dtype.newbyteorder("=") in kernel_dtypes for dtype in dtypes)
@@ -55,10 +56,10 @@ def fits_kernels(dtypes: Sequence[DType], shapes: Sequence[Shape]) -> bool:
 
 
 def work_dtype(dtype: DType) -> DType:
-    """Return the dtype in which a kernel computes, given that of the result.
+    """Return the dtype in which a kernel computes a result of this dtype.
 
-    Truth values are counted, so that none is lost; half precision is added up in single
-    precision, as numpy does.
+    Booleans are counted in integers, so that sums do not overflow; half precision is
+    added up in single precision, as numpy does.
     """
     if dtype == _TRUTH:
         return _COUNT
@@ -163,8 +164,10 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
             rules=("operand",),
         )
     # numpy's own protocols first: they support more dtypes than DLPack
-    has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
-    if has_way or not hasattr(operand, "__dlpack__"):
+    has_protocol = hasattr(operand, "__array__") or hasattr(
+        operand, "__array_interface__"
+    )
+    if has_protocol or not hasattr(operand, "__dlpack__"):
         return _read(operand)
     device_type = operand.__dlpack_device__()[0]
     if device_type not in ON_HOST:
@@ -179,14 +182,14 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
 def _read(operand: Any) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(operand)
-    except (TypeError, ValueError, RuntimeError) as error:  # as torch and lists say it
+    except (TypeError, ValueError, RuntimeError) as error:  # of nested lists, of torch
         raise InvalidEinsumError(
             f"numpy cannot read an operand of type {type(operand).__name__}: {error}; "
             "pass an array, or a sparse one as feinsum.sparse.COO(shape, indices, "
             "values)",
             rules=("operand",),
         ) from error
-    # numpy wraps what it does not understand as an object
+    # numpy wraps a value that it does not understand in an array of one object
     if array.dtype == object and array.ndim == 0 and not isinstance(operand, Number):
         raise InvalidEinsumError(
             f"an operand is of type {type(operand).__name__}, which numpy cannot read; "
@@ -197,21 +200,18 @@ def _read(operand: Any) -> np.ndarray[Any, Any]:
 
 
 def has_sparse(operands: Sequence[Any]) -> bool:
-    """Return whether any operand is sparse: neither a numpy nor a device array.
-
-    Several trees of one tensor count as sparse.
-    """
-    others = [
+    """Return whether any operand is sparse; several trees of one tensor count, too."""
+    candidates = [
         operand
         for operand in operands
         if not isinstance(operand, np.ndarray) and not is_device_array(operand)
     ]
-    if not others:
+    if not candidates:
         return False
     from feinsum.sparse import CSF, is_sparse
 
-    firsts = (x[0] for x in others if isinstance(x, (list, tuple)) and x)
-    return any(map(is_sparse, others)) or any(isinstance(x, CSF) for x in firsts)
+    firsts = (x[0] for x in candidates if isinstance(x, (list, tuple)) and x)
+    return any(map(is_sparse, candidates)) or any(isinstance(x, CSF) for x in firsts)
 
 
 def form_of(array: np.ndarray[Any, Any]) -> ArrayForm:
@@ -221,7 +221,7 @@ def form_of(array: np.ndarray[Any, Any]) -> ArrayForm:
 
 def is_tensor(value: object) -> bool:
     """Return whether this is a tensor of torch."""
-    torch = sys.modules.get("torch")  # of which an import may still be under way
+    torch = sys.modules.get("torch")  # another thread may still be importing it
     return isinstance(value, getattr(torch, "Tensor", ()))
 
 
@@ -269,15 +269,16 @@ def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
     """Return the entries of a tensor on the host, in its own memory if they are there.
 
     Raises:
-        InvalidEinsumError: as :func:`check_tensor`; if the tensor has other entries
-            than its memory, or none: subclasses that change what functions do, layouts
-            other than strided, other devices, and dtypes that numpy does not have.
+        InvalidEinsumError: as :func:`check_tensor`; if the memory of the tensor on the
+            host does not determine its entries: for subclasses that change what
+            functions do, layouts other than strided, other devices, and dtypes that
+            numpy does not have.
     """
     torch = sys.modules["torch"]
     kind = type(tensor)
     functions = {
         torch.Tensor.__torch_function__.__func__,
-        torch.nn.Parameter.__torch_function__,  # none
+        torch.nn.Parameter.__torch_function__,  # disabled: it changes nothing
     }
     hook = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
     is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
@@ -347,13 +348,10 @@ def memory_of(out: Any) -> np.ndarray[Any, Any]:
 
 
 def as_given(result: Any, operands: Sequence[Any]) -> Any:
-    """Return a result of numpy in the library of the operands.
-
-    It is that of the first operand of torch or JAX, if there is one.
-    """
+    """Convert a result of numpy to the library of the first operand of torch or JAX."""
     if not isinstance(result, np.ndarray | np.generic):
         return result
-    # the first operand decides, as in the libraries themselves
+    # the first operand determines the device, as in the libraries themselves
     for operand in operands:
         if is_tensor(operand):
             return sys.modules["torch"].from_numpy(np.asarray(result))
@@ -367,8 +365,8 @@ def as_given(result: Any, operands: Sequence[Any]) -> Any:
 def has_override(operands: Sequence[Any]) -> bool:
     """Return whether an operand overrides numpy's functions (``__array_function__``).
 
-    So do arrays of dask and quantities of pint. Classes that inherit from numpy's array
-    without an override do not.
+    Arrays of dask and quantities of pint do; subclasses of numpy's array that inherit
+    its method do not.
     """
     numpys = np.ndarray.__array_function__
     return any(
@@ -380,8 +378,8 @@ def by_override(subscripts: str, operands: Sequence[Any], **options: Any) -> Any
     """Evaluate an einsum by the operands' own library, through :func:`numpy.einsum`.
 
     Raises:
-        InvalidEinsumError: if the library has none, refuses the operands, or does not
-            write into ``out``.
+        InvalidEinsumError: if the library has no einsum, refuses the operands, or does
+            not write into ``out``.
     """
     # numpy has no names in braces
     letters = in_letters(subscripts, [*map(rank_of, operands)])
@@ -402,7 +400,7 @@ def by_override(subscripts: str, operands: Sequence[Any], **options: Any) -> Any
 
 
 def rank_of(operand: Any) -> int:
-    """Return the number of axes; overrides of :func:`numpy.ndim` are not called."""
+    """Return the number of axes, without calling an override of :func:`numpy.ndim`."""
     rank = getattr(operand, "ndim", None)
     return np.ndim(operand) if rank is None else int(rank)
 

@@ -1,8 +1,9 @@
-"""Kernels for calls without a record: predicted, built and checked here.
+"""Kernels for calls without a recorded recipe: predicted, built and checked here.
 
-A candidate is checked in this process, on the kernel that the call will run. It is one
-of feinsum's own recipes, and starting a separate process would take longer than
-everything else together.
+A candidate is checked in this process, on the kernel that the call will run. That is
+acceptable because the recipe is one of feinsum's own; starting a separate process would
+take longer than everything else together. If it costs the process its GPU all the same,
+:func:`note_fault` excludes the recipe in later processes.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from feinsum.transforms.ranking import Costed
 logger = logging.getLogger(__name__)
 
 N_TRIED = 3
-"""Predictions that are tried before an untransformed kernel takes their place."""
+"""Predictions that are tried before an untransformed kernel is used instead."""
 DOUBT = 2.0
-"""Largest predicted slowdown at which a recipe may be the fastest after all."""
+"""Maximum predicted slowdown at which a recipe may still be the fastest."""
 CHECKED_BYTES = 1 << 27
-"""Most bytes of arrays made for a check; larger einsums are checked on those given."""
+"""Maximum bytes of arrays made for a check; larger einsums are checked on the operands
+of the call."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,9 @@ class UnrecordedCall:
     Attributes:
         einsum: the canonical einsum, to whose names recipes refer.
         sizes: values of its size parameters.
-        strides: of arrays that are not in C order.
-        arrays: the operands of the call, by name; none if they are not on the
-            host.
-        steps: values of the named strides.
+        strides: strides of the arrays that are not in C order.
+        arrays: the operands of the call, by name; empty if they are not on the host.
+        steps: values of the named strides, in entries.
     """
 
     einsum: BatchedEinsum
@@ -71,26 +72,25 @@ def predicted_kernel(
     accept: Callable[[CallKernel], None] = lambda _kernel: None,
     candidates: Sequence[Costed] | None = None,
 ) -> tuple[CallKernel, list[TransformSpec]] | None:
-    """Return the kernel expected to be the fastest among the correct ones.
+    """Build the kernel that is expected to be the fastest among the correct ones.
 
     Args:
         problem: the call, for which no fact is recorded.
         opened: the device that runs the kernel.
-        accept: raises a FeinsumError for a kernel that is not to be taken.
-        candidates: the predictions; None for all.
+        accept: raises a FeinsumError for a kernel that must not be used.
+        candidates: the predictions to consider; None for all.
 
     Returns:
-        The kernel, with the next recipes that may turn out to be faster; or None if no
-        family has a prediction, or none of those tried works.
+        The kernel, with the next recipes, which may turn out to be faster; or None if
+        no family has a prediction, or none of those tried works.
 
     Raises:
-        DeviceLostError: if one of them cost this process the device; see
+        DeviceLostError: if a candidate cost this process the device; see
             :mod:`feinsum.calling.predicted`.
     """
     if candidates is None:
         candidates = _predictions(problem, opened)
-    # each that fails costs a build: after a few, a plain kernel is the better use of
-    # time
+    # each failure costs a build: after a few, a plain kernel is the better choice
     for k, candidate in enumerate(candidates[:N_TRIED]):
         try:
             kernel = checked_kernel(candidate.spec, problem, opened)
@@ -103,11 +103,11 @@ def predicted_kernel(
         except Exception:  # no recipe may break a call
             logger.exception("skipped the predicted recipe %s", candidate.spec)
         else:
-            # a model may err by so much
-            near = (
+            # predictions may be wrong by this factor
+            close_rivals = (
                 x for x in candidates[k + 1 :] if x.seconds <= DOUBT * candidate.seconds
             )
-            return kernel, [x.spec for x in near]
+            return kernel, [x.spec for x in close_rivals]
     return None
 
 
@@ -124,7 +124,7 @@ def predicted_families(
 def checked_kernel(
     spec: TransformSpec, problem: UnrecordedCall, opened: OpenDevice
 ) -> CallKernel:
-    """Return the kernel with a recipe, if it is correct.
+    """Build the kernel with a recipe, and check its results.
 
     Raises:
         FeinsumError: if it cannot be built, or is wrong.
@@ -135,10 +135,10 @@ def checked_kernel(
 
 
 def _predictions(problem: UnrecordedCall, opened: OpenDevice) -> list[Costed]:
-    """Return all predictions; none if the cost function of a family fails."""
+    """Return all predictions; an empty list if the cost function of a family fails."""
     try:
         return predictions(problem.einsum, problem.sizes, opened.device)
-    except Exception:  # families may be those of users
+    except Exception:  # families of users may raise anything
         logger.exception("nothing is predicted for %s", problem.einsum.subscripts)
         return []
 
@@ -157,10 +157,10 @@ def _built(
 
 
 def _check(kernel: CallKernel, problem: UnrecordedCall) -> None:
-    """Run a kernel, and compare entries of the results with numpy.
+    """Run a kernel, and compare samples of its results with numpy.
 
     Raises:
-        WrongResultError: if one is wrong.
+        WrongResultError: if an entry is wrong.
     """
     einsum = problem.einsum
     for sizes, arrays, steps in _cases(problem):
@@ -180,11 +180,11 @@ def _cases(
 ) -> Iterator[tuple[Mapping[str, int], Mapping[str, Array], Mapping[str, int]]]:
     """Yield sizes, operands and values of strides for the checks.
 
-    Extents that are known at run time are tried where no tile divides them.
+    Size parameters get values that no tile divides, to check the rest loops.
     """
     einsum = problem.einsum
     tried = ragged_cases(einsum)[1] if einsum.size_params else [{}]
-    # to make arrays of that size again would take longer than the call
+    # making arrays of that size once more would take longer than the call
     if not einsum.size_params and problem.arrays and _is_large(einsum):
         yield problem.sizes, problem.arrays, problem.steps
         return
@@ -216,29 +216,29 @@ def _laid_out(
     make: Callable[[int], Array],
     steps: dict[str, int],
 ) -> Array:
-    """Return an array with given strides, choosing values for those that have names.
+    """Make an array with given strides, choosing values for those that have names.
 
     Args:
         shape: shape of the array.
         strides: strides in entries; None for C order.
-        make: allocates a flat array of so many entries.
+        make: allocates a flat array with the given number of entries.
         steps: receives the chosen values, by name.
     """
-    wanted = [None] * len(shape) if strides is None else [*strides]
+    axis_strides = [None] * len(shape) if strides is None else [*strides]
     # an axis of unit step is innermost, the others as in C order
-    order = sorted(range(len(shape)), key=lambda axis: (wanted[axis] != 1, -axis))
+    order = sorted(range(len(shape)), key=lambda axis: (axis_strides[axis] != 1, -axis))
     chosen, step = [0] * len(shape), 1
     for axis in order:
-        named = wanted[axis]
-        chosen[axis] = named if isinstance(named, int) else step
+        stride = axis_strides[axis]
+        chosen[axis] = stride if isinstance(stride, int) else step
         step = max(step, chosen[axis] * shape[axis])
-        if isinstance(named, str):
-            steps[named] = chosen[axis]
+        if isinstance(stride, str):
+            steps[stride] = chosen[axis]
     return view_as(make(step), StridedTerm((), shape, tuple(chosen)))
 
 
 def view_as(array: Array, strided: StridedTerm) -> Array:
-    """Return the same memory with other axes."""
+    """View the same memory with other axes."""
     strides = tuple(step * array.itemsize for step in strided.steps)
     if array.shape == strided.extents and array.strides == strides:
         return array
@@ -248,9 +248,9 @@ def view_as(array: Array, strided: StridedTerm) -> Array:
 
 
 def note_fault(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> None:
-    """Remember a recipe for an einsum.
+    """Record in the cache that a recipe crashed the device, so that it is not retried.
 
-    Those of users are not, whose source may change; nor is any without a cache.
+    Nothing is recorded about transforms of users, whose source may change.
     """
     cache = default_cache()
     if cache is not None and is_ours(spec):
@@ -258,7 +258,7 @@ def note_fault(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -
 
 
 def is_faulty(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> bool:
-    """Return whether a process of this machine lost its GPU to the recipe."""
+    """Return whether the recipe has cost a process of this machine its GPU."""
     cache = default_cache()
     return cache is not None and cache.read(_key(einsum, spec, opened)) is not None
 

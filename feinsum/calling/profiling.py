@@ -1,4 +1,4 @@
-"""``profile``: in which einsums a program spends its time, and what tuning would bring.
+"""``profile``: in which einsums a program spends its time, and what tuning would gain.
 
 ::
 
@@ -8,8 +8,8 @@
     found.write("calls.json")             # feinsum tune --suite calls.json
 
 While a profile is active, the einsums of numpy and feinsum are replaced by functions
-that time them. Calls are told apart by subscripts, shapes, dtypes and strides; a call
-inside of another one, as numpy's within feinsum's, counts once.
+that time them. Calls are distinguished by subscripts, shapes, dtypes and strides. A
+call inside another one, such as numpy's within feinsum's, counts once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from feinsum.words import counted
 logger = logging.getLogger(__name__)
 
 MAX_LINES = 20
-"""Calls that a table shows."""
+"""Maximum calls in a table."""
 MIN_SHARE = 0.01
-"""Of the time of all calls that one takes whose tuning is listed."""
+"""Minimum share of the time of all calls at which a call is proposed for tuning."""
 
 
 @dataclass(eq=False)
@@ -54,10 +54,10 @@ class ProfiledCall:
 
     Attributes:
         caller: ``numpy`` or ``feinsum``.
-        forms: of the operands.
+        forms: forms of the operands.
         first: for each operand, the first position with the same array.
-        n_calls, seconds: how many there were, and what they took together.
-        way: what computed the last ones: ``numpy``, ``feinsum`` in steps, or a
+        n_calls, seconds: the number of calls, and their total time.
+        way: what computed the last calls: ``numpy``, ``feinsum`` in steps, or a
             ``kernel`` of feinsum.
     """
 
@@ -81,11 +81,11 @@ class ProfiledCall:
 
     @cached_property
     def parsed(self) -> EinsumCall | None:
-        """The einsum that is tuned; None for what has no kernel, such as views."""
+        """The einsum to tune; None for a call that has no kernel, such as a view."""
         shapes = [(form.shape, form.dtype) for form in self.forms]
         try:
             parsed = parse_call(self.subscripts, shapes, self.first)
-        except FeinsumError:  # of dtypes or sizes that only numpy computes
+        except FeinsumError:  # its dtypes or sizes have no kernel
             return None
         is_view = len(parsed.inputs) == 1 and {*parsed.inputs[0]} == {*parsed.output}
         if parsed.is_empty or is_view:
@@ -115,7 +115,7 @@ class ProfiledCall:
     def gain(self) -> float | None:
         """How many times as fast a tuned call would be at best.
 
-        The costs of recipes assume that a machine reaches its usual peaks.
+        The cost functions of recipes assume that the machine reaches its usual peaks.
         """
         if self.tuned_s is None:
             return None
@@ -167,7 +167,7 @@ class Profile:
             subscripts, operands = as_subscripts(arguments)
             forms = tuple(form_of(np.asarray(x)) for x in operands)
         except (FeinsumError, TypeError, ValueError):
-            return  # arrays on a device
+            return  # such as arrays on a device, which numpy cannot read
         if any(isinstance(x, Operand) for x in operands):
             return
         key = caller, subscripts, forms, first_uses(operands)
@@ -177,7 +177,7 @@ class Profile:
             call.seconds += seconds
 
     def note_ways(self) -> None:
-        """Note which calls have a kernel by now."""
+        """Record for each call what computes it by now."""
         with_kernel = {
             (call.key.subscripts, call.key.forms)
             for call in remembered(Calls).prepared.values()
@@ -191,8 +191,8 @@ class Profile:
     def write(self, path: str | PathLike[str]) -> int:
         """Write the calls for ``feinsum tune --suite``, as JSON; return their number.
 
-        Those that took less than a hundredth of the time are left out, and those that
-        have no kernel.
+        Calls that took less than a hundredth of the time are left out, and so are those
+        that have no kernel.
         """
         least_s = MIN_SHARE * self.calls_s
         documents = [x.document() for x in self.calls if x.seconds >= least_s]
@@ -231,9 +231,9 @@ class Profile:
 def profile() -> Iterator[Profile]:
     """Record in which einsums a program spends its time, while the context is active.
 
-    Calls of ``feinsum.einsum``, ``feinsum.contract`` and ``numpy.einsum`` in all
-    threads. A program that has imported ``einsum`` from numpy by name has numpy's own
-    function, which is not seen.
+    Recorded are calls of ``feinsum.einsum``, ``feinsum.contract`` and ``numpy.einsum``
+    in all threads; but not of a function that was imported with ``from numpy import
+    einsum``, which cannot be replaced.
 
     >>> import numpy as np
     >>> with profile() as found:
@@ -260,7 +260,7 @@ def profile() -> Iterator[Profile]:
             finally:
                 active.is_inside = False
             elapsed_s = perf_counter() - start_s
-            # what the extension leaves to Python is counted there
+            # a call that the extension does not compute is counted in Python instead
             if result is not NotImplemented:
                 call = (arguments[0], *arguments[1]) if is_packed else arguments
                 profiled.add(caller, call, elapsed_s)

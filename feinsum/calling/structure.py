@@ -1,14 +1,14 @@
-"""What calls have in common if one kernel computes them: all but their sizes.
+"""The structure of a call: the properties that calls share if one kernel computes them.
 
 A kernel on the host gets addresses, strides and long extents when it is called. So
-products of matrices with 600 and with 700 rows are one structure::
+products of matrices with 600 and with 700 rows have one structure::
 
     ij,jk->ik   (600, 40) (40, 30)    i0 i1, i1 i2 -> i0 i2    a0[n0,40] a1[40,30]
     ij,jk->ik   (700, 40) (40, 30)    i0 i1, i1 i2 -> i0 i2    a0[n0,40] a1[40,30]
     ...a,ab     (9, 80, 40) (40, 30)  likewise, once its first two axes are one
 
-This module loads no code generator: a process that calls a kernel which another one
-has built computes the kernel's arguments here.
+This module loads no code generator. So a process can call a kernel that another process
+has built.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CallStructure:
     """A call of host arrays, and the layout of its memory.
 
     Attributes:
-        forms: of the operands.
+        forms: forms of the operands.
         target: the form of ``out``; None for a new result.
     """
 
@@ -87,7 +87,7 @@ class CallStructure:
 
     @cached_property
     def normal(self) -> NormalizedCall:
-        """The same sums over the same memory, with as few axes as possible."""
+        """The same einsum over the same memory, with as few axes as possible."""
         parsed = self.parsed
         terms_in_memory = [
             self._strided_term(term, parsed.arguments[k])
@@ -130,8 +130,8 @@ class CallStructure:
 
     @property
     def text(self) -> str:
-        """Equal for calls that one kernel can compute, whatever their sizes."""
-        parts = [
+        """A text that is equal for calls that one kernel can compute, at any sizes."""
+        descriptions = [
             (
                 parsed.structure,
                 parsed.has_wide_sums,
@@ -142,13 +142,13 @@ class CallStructure:
                 (self.normal.parsed, self.normal_layouts),
             )
         ]
-        return f"{self.parsed.dtype} {parts}"
+        return f"{self.parsed.dtype} {descriptions}"
 
     def constants(self, *, is_normal: bool) -> dict[str, int]:
-        """Return the sizes and strides that a kernel gets, by their names here.
+        """Return the values of sizes and strides that a kernel gets, by name.
 
         Args:
-            is_normal: whether it is a kernel of the normalized call.
+            is_normal: whether the kernel computes the normalized call.
         """
         if is_normal:
             sizes, layouts = self.normal.parsed.sizes, self.normal_layouts

@@ -1,7 +1,9 @@
 """Subscripts in either notation, matched with the shapes of a call.
 
 ``A, [0, 1], B, [1, 2]`` and ``"ij,jk", A, B`` are one call. Matching finds the extent
-of every index, and drops the axes that are broadcast.
+of every index, and drops the axes that are broadcast. With shapes (2, 3) and (1, 4)::
+
+    "ij,jk"    i=2  j=3  k=4    terms ij, k: the second operand does not depend on j
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ class Terms:
     does not depend on that index.
 
     Attributes:
-        inputs: for each operand its indices without those dropped.
+        inputs: indices of each operand, without those dropped.
         output: indices of the result.
-        extents: of every index.
+        extents: extent of every index.
     """
 
     inputs: tuple[IndexList, ...]
@@ -54,9 +56,10 @@ def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
     try:
         inputs, output = _parsed(str(subscripts), ranks)
     except InvalidEinsumError:
-        _check_ranks(parse_subscripts(subscripts, ranks)[0], shapes)  # names the shape
+        # prefer an error that names the shape
+        _check_ranks(parse_subscripts(subscripts, ranks)[0], shapes)
         raise
-    # most calls broadcast nothing
+    # most calls broadcast nothing, and need no search for clashes
     extents = _quick_extents(inputs, shapes) or _extents(inputs, shapes)
     inputs_kept = tuple(
         tuple(i for i, n in zip(term, shape, strict=True) if n == extents[i])
@@ -69,10 +72,10 @@ def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
 def _parsed(
     subscripts: str, ranks: tuple[int, ...]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """Return the terms and the output of subscripts that fit these ranks.
+    """Parse subscripts, and check them against ranks.
 
     Raises:
-        InvalidEinsumError: if they do not.
+        InvalidEinsumError: if they do not fit.
     """
     inputs, output = parse_subscripts(subscripts, ranks)
     if ranks != tuple(map(len, inputs)):
@@ -86,7 +89,7 @@ def _parsed(
 def _quick_extents(
     inputs: Sequence[IndexList], shapes: Sequence[Shape]
 ) -> dict[str, int] | None:
-    """Return the extents where no axis is broadcast; None where some are, or clash."""
+    """Return the extents if no axis is broadcast; None if some are, or clash."""
     extents: dict[str, int] = {}
     for term, shape in zip(inputs, shapes, strict=True):
         for index, extent in zip(term, shape, strict=True):
@@ -123,11 +126,11 @@ def _check_output(inputs: Sequence[IndexList], output: IndexList) -> None:
 
 
 def _extents(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> dict[str, int]:
-    """Return the extent of every index: the one that is not 1, if there is one."""
+    """Return the extent of every index; an axis of extent 1 is broadcast to another."""
     longest: dict[str, _Axis] = {}
     seen: dict[tuple[str, int], _Axis] = {}
     for axis in _axes(inputs, shapes):
-        # on a diagonal nothing is broadcast
+        # the axes of a diagonal, within one operand, are never broadcast
         twin = seen.setdefault((axis.index, axis.position), axis)
         known_axis = longest.setdefault(axis.index, axis)
         for other, may_be_one in ((twin, False), (known_axis, True)):
@@ -197,7 +200,7 @@ def as_subscripts(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
         raise _refused("there are no arguments")
     if isinstance(arguments[0], str):
         return arguments[0], tuple(arguments[1:])
-    # as numpy allows
+    # numpy allows bytes, too
     if isinstance(arguments[0], bytes):
         return arguments[0].decode(), tuple(arguments[1:])
     operands, lists = arguments[0:-1:2], arguments[1::2]
@@ -223,7 +226,7 @@ def _indices(term: Any) -> tuple[Hashable, ...]:
 
 
 def _names(indices: set[Hashable]) -> dict[Hashable, str]:
-    """Return a letter for every index, or a longer name where these do not do."""
+    """Return a letter for every index, or longer names if there are too few letters."""
     try:
         ordered: list[Hashable] = sorted(indices)  # type: ignore[type-var]
     except TypeError:

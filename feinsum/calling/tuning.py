@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -135,14 +134,12 @@ def tune(
 def _build_for_later(
     target: Any, operands: tuple[Any, ...], database: Database
 ) -> None:
-    """Build the kernel of a call of arrays, which calls in all processes then try.
+    """Build the kernel of a call of arrays, for calls in all later processes to try.
 
-    They do so once they have taken a while, and would build one themselves much later.
+    Such calls try it once they have taken a while; without it, they would build a
+    kernel themselves, but much later.
     """
-    # another process cannot open a store of this one
-    if not operands or not (
-        database is None or isinstance(database, str | os.PathLike)
-    ):
+    if not operands:
         return
     text, arrays = as_subscripts((target, *operands))
     if any(isinstance(operand, Operand) for operand in arrays):
@@ -155,7 +152,7 @@ def _build_for_later(
     try:
         if request is not None:
             build_elsewhere(request)
-    except FeinsumError as error:  # what was tuned is recorded all the same
+    except FeinsumError as error:  # the result of tuning is recorded all the same
         logger.warning("no kernel was built for later calls: %s", error)
 
 
@@ -173,7 +170,7 @@ def _checked(sizes: Any) -> dict[str, int]:
 
 
 def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
-    """Return the tuned einsum or kernel, and the sizes of a call."""
+    """Return the einsum or kernel to tune, and the sizes of a call."""
     if not operands and not isinstance(target, str):
         return target, {}
     text, arrays = as_subscripts((target, *operands))
@@ -192,8 +189,8 @@ def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, i
         raise InvalidEinsumError(
             "an array has no entries: there is nothing to tune", rules=("extent",)
         )
-    (term, *others), output = parsed.einsum.inputs, parsed.einsum.output
-    if not others and {*term} == {*output}:
+    (term, *other_terms), output = parsed.einsum.inputs, parsed.einsum.output
+    if not other_terms and {*term} == {*output}:
         raise InvalidEinsumError(
             "the result is a view of the operand: there is nothing to tune",
             rules=("subscripts",),

@@ -1,4 +1,13 @@
-"""How a call on a GPU is built: contenders are timed, and the fastest is kept."""
+"""How a call on a GPU is built: contenders are timed, and the fastest is kept.
+
+Each contender has a predicted time, and only the plausible ones are compiled::
+
+    product    a matrix product of BLAS, with copies if needed        two operands
+    steps      ij,jk,kl->il as ij,jk->ik and ik,kl->il, each built     the best paths
+               from its own contenders
+    kernel     the recorded recipe, or else the best predicted ones   of some families
+    library    CuPy's einsum                                          up to two operands
+"""
 
 from __future__ import annotations
 
@@ -63,25 +72,25 @@ from feinsum.targets.cuda import CudaDevice
 from feinsum.transforms.ranking import Costed
 
 PLAUSIBLE = 2.5
-"""Predicted slow-down at which a contender may prove the fastest."""
+"""Maximum predicted slowdown at which a contender may still prove the fastest."""
 N_PLANS = 2
-"""Paths that are timed, if the second is not expected to take much longer."""
+"""Paths that are timed if their predicted times differ by less than ``CLOSE``."""
 CLOSE = 1.3
 LIBRARY_SHARE = 2.0
-"""Time of CuPy's einsum, as a multiple of what the operation takes at best."""
+"""Time of CuPy's einsum, as a multiple of the minimum time of the operation."""
 
 
 def build(parsed: EinsumCall, site: Site) -> GpuCall:
     """Build the contenders for an einsum, and return the fastest call.
 
     Raises:
-        BuildError: if nothing computes it.
+        BuildError: if no contender can compute it.
         DeviceLostError: if a contender cost this process the GPU.
-        MeasurementError: if there is no memory for the result.
+        MeasurementError: if there is not enough memory for the result.
     """
     opened = site.opened
     if parsed.is_empty:
-        # an empty sum is zero, and BLAS takes no empty matrices
+        # an empty sum is zero, and BLAS refuses empty matrices
         return ZerosCall(parsed, opened)
     view = view_call(parsed, opened)
     if view is not None:
@@ -90,7 +99,7 @@ def build(parsed: EinsumCall, site: Site) -> GpuCall:
     contenders = [*_contenders(parsed, site)]
     predicted = [x.seconds for x in contenders if not x.is_proven]
     limit = PLAUSIBLE * min(predicted, default=0.0)
-    # the others are not even compiled, which takes longer than all runs
+    # the others are not even compiled, since that takes longer than all runs
     plausible = [x for x in contenders if x.is_proven or x.seconds <= limit]
     attempted = [x.attempt() for x in plausible]
     calls = [flattened(x, opened, site.arrays) for x in attempted if x is not None]
@@ -108,7 +117,7 @@ def _contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
         yield Contender("steps", plan.seconds, make)
     if parsed.work_dtype.kind in "iuf":
         yield from kernel_contenders(parsed, site)
-    # of more operands, the library chooses a path of its own, of which nothing is known
+    # with more operands, the library chooses a path that this code cannot know
     library = library_call(parsed, site.opened)
     if library is not None and len(problem.terms) <= 2:
         seconds, _ = step_of(problem, problem.values, problem.output)
@@ -118,8 +127,9 @@ def _contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
 def _products(
     parsed: EinsumCall, site: Site, problem: Contraction
 ) -> Iterator[Contender]:
-    """Yield the fastest product of BLAS, and also a whole one if that is in parts."""
-    is_half = parsed.dtype == np.float16  # in which no partial sums are kept
+    """Yield the fastest product; if its sum is split, also the fastest unsplit one."""
+    # partial sums in half precision would lose digits
+    is_half = parsed.dtype == np.float16
     for is_whole in (True,) if is_half else (False, True):
         seconds, product = step_of(
             problem, problem.values, problem.output,
@@ -136,7 +146,7 @@ def _products(
 def _plans(
     parsed: EinsumCall, site: Site, problem: Contraction
 ) -> Iterator[PlannedSteps]:
-    """Yield the fastest plans, and one whose result is a view in the output's order."""
+    """Yield the fastest plans, and one whose last step is a transposed view."""
     n_operands = len(problem.terms)
     path = untransformed_path(parsed.einsum, parsed.sizes)
     fastest_plans = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
@@ -159,15 +169,15 @@ def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
 
 
 def library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
-    """Return a library's call; None without entries, or with too many indices."""
-    # one letter for each index
+    """Return a call of CuPy's einsum; None if it is empty or has too many indices."""
+    # CuPy has one letter for each index
     is_short = len(parsed.einsum.indices) <= len(LETTERS)
     is_needed = is_short and not parsed.is_empty
     return LibraryCall(parsed, opened) if is_needed else None
 
 
 def _required(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
-    """Return the call of a library, or raise a BuildError if there is none."""
+    """Return the library's call; raise a BuildError if there is none."""
     if library is None:
         raise BuildError(
             f"nothing computes {parsed.einsum.subscripts} on a GPU: libraries take at "
@@ -207,18 +217,18 @@ def _product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
 
 
 def _added(parsed: EinsumCall, site: Site, product: Product) -> GpuCall | None:
-    """Return the call that adds up partial results; None if there is one part."""
+    """Build the call that adds up partial sums; None if the sum is not split."""
     if product.n_parts == 1:
         return None
     shape, session = (product.n_parts, product.n_results), site.opened.session
-    parts = session.empty(shape, blas_dtype(parsed))
-    # what is allocated may have any entries; the contenders are run on these
-    session.clear(parts, site.stream)
-    return build(read("ij->j", [parts], (0,)), site.part(parts))
+    partial_sums = session.empty(shape, blas_dtype(parsed))
+    # fresh memory may hold any values, such as denormal ones, which distort timings
+    session.clear(partial_sums, site.stream)
+    return build(read("ij->j", [partial_sums], (0,)), site.part(partial_sums))
 
 
 def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
-    """Return the fastest copy of an array with its indices in another order."""
+    """Build the fastest copy of an array with its indices in another order."""
     parsed = read(write_subscripts([term], order), [array], (0,))
     of_copy = site.part(array)
     calls: list[GpuCall | None] = [CopyCall(parsed, site.opened)]
@@ -237,7 +247,7 @@ def _steps(parsed: EinsumCall, site: Site, plan: PlannedSteps) -> StepsCall:
         arrays = [values[k] for k in step.operands]
         text = write_subscripts(step.inputs, step.output)
         of_step = read(text, arrays, first_uses(arrays))
-        # the plan counts on C order for all results but the last
+        # the plan assumes C order for all results but the last
         is_exact = site.is_exact or step is not plan.steps[-1]
         call = build(of_step, site.part(*arrays, is_exact=is_exact))
         steps.append((step.operands, call))
@@ -264,7 +274,7 @@ def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
         yield Contender("kernel", 0.0, lambda: call, is_proven=True)
     if recorded is not None or site.options.effort == "recorded":
         return
-    # recipes are for the kernel that is built, whose indices are merged
+    # recipes depend on the kernel that is built, which has merged indices
     merged = _with_fixed_end(_merged(parsed))
     problem = UnrecordedCall(
         merged.einsum, merged.sizes, strides={}, arrays={}, steps={}
@@ -275,9 +285,9 @@ def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
 
 
 def _merged(parsed: EinsumCall) -> EinsumCall:
-    """Merge indices that are adjacent in all arrays into one.
+    """Merge indices that are adjacent in all arrays; arrays are in C order.
 
-    Fewer divisions then locate an entry. Arrays are in C order.
+    The kernel then needs fewer divisions to locate an entry.
     """
     numbers, terms = parsed.uses, parsed.inputs
     arguments = [parsed.arguments[k] for k in numbers]
@@ -293,8 +303,8 @@ def _merged(parsed: EinsumCall) -> EinsumCall:
 def _with_fixed_end(parsed: EinsumCall) -> EinsumCall:
     """Fix the extent of the result's last index in the kernel, if others are fixed.
 
-    Families put indices of unknown extents before all others, and then
-    work-items side by side would write entries far apart.
+    Families put indices of unknown extents before all others; then adjacent work-items
+    would write entries that are far apart.
     """
     output = parsed.output
     has_fixed = any(index not in parsed.size_params for index in output)
@@ -311,14 +321,14 @@ def _with_kernel(parsed: EinsumCall, site: Site, kernel: CallKernel) -> KernelCa
 
 
 def _magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
-    """Return the sizes' magnitudes: recipes of small and large products differ."""
+    """Return the bit lengths of the sizes, since the best recipe depends on them."""
     return tuple(n.bit_length() for n in parsed.sizes.values())
 
 
 def _predicted(
     parsed: EinsumCall, site: Site, problem: UnrecordedCall, family: Sequence[Costed]
 ) -> KernelCall | None:
-    """Build the first one of these recipes that is correct and spills little."""
+    """Build the first of these recipes that is correct and spills few registers."""
     einsum, opened = problem.einsum, site.opened
 
     def make() -> CallKernel | None:

@@ -1,10 +1,14 @@
 """Calls of arrays on a CUDA GPU, from any library.
 
-DLPack passes arrays without copies, and makes CuPy's current stream, on which calls
-run, wait for the stream of the array. Afterwards torch's stream waits for CuPy's, since
-torch may reuse the memory of operands. The streams of other libraries are not known, so
-the host waits. Calls of torch's tensors run on torch's own stream, by their addresses,
-where torch itself or prepared launches compute the result.
+Calls run on CuPy's current stream. DLPack passes arrays without copies, and makes that
+stream wait for the stream of the array::
+
+    torch's stream   --- writes A ---+                        +--- may reuse A --->
+    CuPy's stream                    +--- computes the call --+
+
+Afterwards torch's stream waits for CuPy's, since torch may reuse the operands' memory.
+The streams of other libraries are unknown, so the host waits. If torch itself or
+prepared launches compute the result of tensors, these run on torch's stream instead.
 """
 
 from __future__ import annotations
@@ -49,8 +53,7 @@ from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.words import type_in_words
 
 LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
-"""The module that imports results, by the first word of the module of an array's type.
-"""
+"""The module that imports results, by the top-level package of an array's type."""
 IMMUTABLE = "jaxlib"
 
 
@@ -71,12 +74,12 @@ def call_on_gpu(
         options: how recipes are looked up.
         out: an array on the same GPU for the result, of exactly its shape and dtype; or
             None.
-        key: under which the call is kept, see :func:`quick_key`.
+        key: the key under which the call is kept, see :func:`quick_key`.
 
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit.
-        DeviceUnavailableError: if a device is named, or the driver is not there.
-        MeasurementError: if an operand is elsewhere, or the GPU lacks the memory.
+        DeviceUnavailableError: if a device is named, or there is no driver.
+        MeasurementError: if an operand is elsewhere, or the GPU has too little memory.
     """
     if device is not None:
         raise DeviceUnavailableError(
@@ -101,11 +104,11 @@ def _called(
     for operand in filter(is_tensor, originals):
         check_tensor(operand)
     if is_differentiating():
-        key = None  # which tells nothing of tangents
+        key = None  # it does not show tangents
     with CudaErrors("the operands cannot be read"):
         operands = [resolved(operand) for operand in originals]
     if not all(map(operator.is_, originals, operands)):
-        key = None  # a call by addresses would read the memory of the originals
+        key = None  # a call by address would read the unresolved memory
     # DLPack makes CuPy's stream wait for that of each array
     adopted = [session.adopted(operand) for operand in operands]
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
@@ -118,7 +121,7 @@ def _called(
             return call.with_torch(sys.modules["torch"], operands)
         if isinstance(call, FlatCall):
             return _of_tensors(call, operands, session, key)
-    # once for each kind of call: a query of the driver outlasts a short kernel
+    # only for a new call: a query of the driver takes longer than a short kernel
     if is_new:
         opened.check_room(least_bytes(call), "what a call needs")
     if out is not None:
@@ -126,7 +129,7 @@ def _called(
         _hand_back([*operands, out], stream, session)
         return out
     result = call(arrays, stream)
-    # arrays of CuPy: the next call can take their addresses by a quick key
+    # for arrays of CuPy, the next call can skip all this by a quick key
     if all(map(operator.is_, arrays, operands)):
         know_form(type(operands[0]), session.form)
         if cached.repeated is not None:
@@ -153,10 +156,9 @@ def _of_tensors(
 
 
 def _hand_back(arrays: Sequence[Any], stream: Any, session: CupySession) -> None:
-    """Let the libraries of the arrays wait for what was launched on a stream.
+    """Make the libraries of the arrays wait for the launches on a stream.
 
-    They may reuse the memory of an operand once it is freed, and read the array for the
-    result.
+    They may reuse the memory of an operand once it is freed, and read the result.
     """
     libraries = {_library(array) for array in arrays} - {"cupy"}
     if libraries == {"torch"}:
@@ -174,11 +176,11 @@ def _write(
     operands: Sequence[Any],
     out: Any,
 ) -> None:
-    """Put the result in an array of the caller.
+    """Write the result into an array of the caller.
 
     Raises:
-        InvalidEinsumError: if that does not fit.
-        MeasurementError: if it is elsewhere, or cannot be written.
+        InvalidEinsumError: if the array does not fit the result.
+        MeasurementError: if the array is elsewhere, or cannot be written.
     """
     if not is_cuda_array(out):
         raise MeasurementError(
@@ -233,7 +235,8 @@ def _as_given(result: Any, operand: Any) -> Any:
 
 
 MAX_FIRST_BYTES = 1 << 30
-"""Of operands and result, for which a library may need several times as much."""
+"""Maximum bytes of operands and result for which the library computes the first call,
+since it may need several times as much memory."""
 
 
 @dataclass(eq=False)
@@ -241,8 +244,8 @@ class CachedCalls:
     """The state kept for calls of one kind.
 
     Attributes:
-        first: answers the first one, sooner than a kernel is built.
-        repeated: answers the others.
+        first: computes the first call, without waiting for a kernel to be built.
+        repeated: computes all later calls.
     """
 
     parsed: EinsumCall
@@ -255,7 +258,7 @@ class CachedCalls:
         if self.repeated is not None:
             return self.repeated
         with self._lock:
-            # one thread gets the library's answer; the next call builds the kernel
+            # the library computes the first call; the second one builds the kernel
             first, self.first = self.first, None
             if first is not None:
                 return first
@@ -265,11 +268,11 @@ class CachedCalls:
 
 
 def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> CachedCalls:
-    """Return the calls cached for such arrays, made if there are none.
+    """Return the cached calls for such arrays, or make them.
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
-        operands: as given: an object passed twice is one operand.
+        operands: the operands as given; an object passed twice is one operand.
         site: the arrays, the GPU and the options of the call.
 
     Raises:
@@ -280,7 +283,7 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
 
     def make() -> CachedCalls:
         parsed = read(subscripts, site.arrays, first)
-        # a policy requests the kernel, not the library's result
+        # with a policy, the caller requires a kernel, not the library's result
         is_usual = site.options == LookupOptions(site.options.database)
         n_bytes = result_bytes(parsed) + sum(array.nbytes for array in site.arrays)
         # a view is ready at once

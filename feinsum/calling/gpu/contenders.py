@@ -30,8 +30,8 @@ class Site(NamedTuple):
     """The arguments for which a call is built; the arrays are not kept.
 
     Attributes:
-        stream: on which the arrays are ready; contenders are timed there.
-        is_exact: whether the result is to lie in C's order.
+        stream: the stream on which the arrays are ready, and contenders are timed.
+        is_exact: whether the result must be in C order.
     """
 
     arrays: Sequence[Any]
@@ -41,13 +41,13 @@ class Site(NamedTuple):
     is_exact: bool = False
 
     def part(self, *arrays: Any, is_exact: bool = True) -> Site:
-        """Return the site of a part of the call, for which a miss is not reported."""
+        """Return the site of a step of the call, without reports of misses."""
         options = replace(self.options, on_miss="return")
         return self._replace(arrays=arrays, options=options, is_exact=is_exact)
 
     @property
     def lookup_key(self) -> Hashable:
-        """What decides beside the einsum which kernel is found."""
+        """Everything but the einsum that determines which kernel a look-up finds."""
         options = self.options
         return (
             # a kernel of a parent process has no context here
@@ -71,10 +71,10 @@ class Contender(NamedTuple):
     """A way to compute an einsum.
 
     Attributes:
-        kind: names it in messages.
+        kind: its name in messages.
         seconds: the predicted time.
-        make: None if it does not work.
-        is_proven: whether it is timed whatever is predicted.
+        make: builds the call; returns None if that is not possible.
+        is_proven: whether it is timed whatever its predicted time is.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Contender(NamedTuple):
     is_proven: bool = False
 
     def attempt(self) -> GpuCall | None:
-        """Make the call; None if that fails, as where intermediates are too large."""
+        """Build the call; None if that fails, such as for too large intermediates."""
         try:
             return self.make()
         except DeviceLostError:
@@ -96,9 +96,9 @@ class Contender(NamedTuple):
 def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
     """Return the call that is certainly faster than the first one; else the first.
 
-    Calls that fail are left out, and reported.
+    Calls that fail are logged and left out.
     """
-    # nothing to compare, and so nothing to run
+    # without a rival there is nothing to time
     if len(calls) == 1:
         return calls[0]
     working = [call for call in calls if _works(call, site)]
@@ -108,10 +108,7 @@ def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
 
 
 def _works(call: GpuCall, site: Site) -> bool:
-    """Return whether a run succeeds.
-
-    The run compiles and allocates, which is not timed later.
-    """
+    """Return whether a call runs; this first run compiles and allocates, untimed."""
     try:
         _seconds(call, site)
     except DeviceLostError:
@@ -143,11 +140,11 @@ def _seconds(call: GpuCall, site: Site) -> float:
 
 
 def _note_faults(call: GpuCall, site: Site) -> None:
-    """Exclude the predicted recipes of a call, one of which caused the loss."""
-    # an error shows at the next synchronization: it may be of any launch of the call
-    for part in _kernels_of(call):
-        if part.kernel.spec is not None:
-            note_fault(part.parsed.einsum, part.kernel.spec, site.opened)
+    """Record the predicted recipes of a call that cost the device, to exclude them."""
+    # an error shows at the next synchronization, so any launch may have caused it
+    for kernel_call in _kernels_of(call):
+        if kernel_call.kernel.spec is not None:
+            note_fault(kernel_call.parsed.einsum, kernel_call.kernel.spec, site.opened)
 
 
 def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:
@@ -156,10 +153,10 @@ def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:
         call = call.origin
     if isinstance(call, KernelCall):
         yield call
-    parts: Iterable[GpuCall | None] = ()
+    inner_calls: Iterable[GpuCall | None] = ()
     if isinstance(call, StepsCall):
-        parts = (step for _, step in call.steps)
+        inner_calls = (step for _, step in call.steps)
     elif isinstance(call, ProductCall):
-        parts = (*call.copies, call.added)
-    for part in parts:
-        yield from _kernels_of(part)
+        inner_calls = (*call.copies, call.added)
+    for inner_call in inner_calls:
+        yield from _kernels_of(inner_call)

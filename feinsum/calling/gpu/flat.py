@@ -1,7 +1,10 @@
-"""Calls on a GPU as launches one after the other, for which only addresses are needed.
+"""Calls on a GPU as flat lists of launches, which need addresses only.
 
-Between two launches the host does nothing but fill in the addresses of operands,
-intermediate results and the result; intermediate results share one allocation.
+Between two launches, the host only looks up addresses. Intermediates share one
+allocation. The call ``ij,jk,kl->il`` of A, B, C in two products::
+
+    table       0: A    1: B    2: C    3: result    4: intermediate ik
+    launches    multiply(0, 1, 4)    multiply(4, 2, 3)
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.cupy_session import CupySession
 
 ALIGNMENT = 256
-"""Of intermediate results, in bytes."""
+"""Alignment of intermediates, in bytes; that of CUDA's own allocations."""
 MAX_BYTES = 1 << 30
-"""Of all intermediate results together; more are allocated one by one."""
+"""Maximum bytes of all intermediates in one allocation."""
 
 BYTE = np.dtype(np.uint8)
 
@@ -37,12 +40,12 @@ Launch = Callable[[Sequence[int], Any], None]
 
 @dataclass
 class _Program:
-    """Launches, and the table of addresses from which each takes some.
+    """Launches, and the positions of their arguments in a table of addresses.
 
-    The table has the operands, the result and the intermediate results.
+    The table has the operands, the result and the intermediates, in this order.
 
     Attributes:
-        offsets: of intermediate results in their allocation, in bytes.
+        offsets: offsets of the intermediates in their allocation, in bytes.
     """
 
     n_operands: int
@@ -52,18 +55,18 @@ class _Program:
 
     def room(self, n_bytes: int) -> int:
         """Reserve memory for an intermediate; return its position in the table."""
-        # rounded up, so that each begins as an allocation of its own would
+        # rounded up, so that each is aligned like a separate allocation
         self.offsets.append(self.n_bytes)
         self.n_bytes += -(-n_bytes // ALIGNMENT) * ALIGNMENT
         return self.n_operands + len(self.offsets)
 
 
 class Written(NamedTuple):
-    """What a call writes.
+    """The array that a call writes.
 
     Attributes:
-        shape: of the array in memory, in C's order.
-        axes: of that array, in the order in which the call's result has them.
+        shape: its shape in memory, in C order.
+        axes: the permutation of its axes that gives the result of the call.
     """
 
     shape: tuple[int, ...]
@@ -114,8 +117,8 @@ class FlatCall:
         """Launch everything.
 
         Args:
-            addresses: of the operands, of the result and, if there are any, of the
-                memory that all intermediate results share.
+            addresses: the addresses of the operands, of the result and, if there are
+                intermediates, of the memory that they share.
             stream: CUDA stream of the launches.
         """
         if self.n_bytes:
@@ -126,10 +129,10 @@ class FlatCall:
 
 
 def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCall:
-    """Flatten a call into a program of launches; return the call if it has none."""
+    """Flatten a call into a program of launches; return it unchanged if that fails."""
     program = _Program(len(arrays))
     written = _write(program, call, [*range(len(arrays))], arrays, len(arrays))
-    # one large allocation may fail where several fit
+    # one large allocation may fail where several small ones succeed
     if written is None or program.n_bytes > MAX_BYTES:
         return call
     return FlatCall(
@@ -143,7 +146,7 @@ def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCa
 
 
 def least_bytes(call: GpuCall) -> int:
-    """Return how many bytes a call is known to allocate before its first launch."""
+    """Return the bytes that a call allocates at least, before its first launch."""
     if type(call) is ViewCall:
         return 0
     between = call.n_bytes if isinstance(call, FlatCall) else 0
@@ -157,7 +160,7 @@ def _write(
     arrays: Sequence[Any],
     out: int,
 ) -> Written | None:
-    """Add the launches of a call; None if the call does more than launch kernels.
+    """Add the launches of a call; return None if it does more than launch kernels.
 
     Args:
         program: receives the launches.
@@ -169,7 +172,7 @@ def _write(
     if isinstance(call, FlatCall):
         call = call.origin
     used = [arrays[feed.position] for feed in call.parsed.arguments]
-    # another dtype takes a cast, which is a launch that is not prepared
+    # an operand of another dtype needs a cast, whose launch is not prepared
     if any(array.dtype != call.parsed.dtype for array in used):
         return None
     if isinstance(call, KernelCall):
@@ -224,9 +227,9 @@ def _write_product(
         program.launches.append((call.multiply, (left, right, out)))
         return Written(call.shape, call.axes)
     n_bytes = call.product.n_parts * call.product.n_results * call.dtype.itemsize
-    parts, like = program.room(n_bytes), _HandedOn(call.dtype, n_bytes)
-    program.launches.append((call.multiply, (left, right, parts)))
-    added = _write(program, call.added, [parts], [like], out)
+    partial_sums, like = program.room(n_bytes), _HandedOn(call.dtype, n_bytes)
+    program.launches.append((call.multiply, (left, right, partial_sums)))
+    added = _write(program, call.added, [partial_sums], [like], out)
     return None if added is None else Written(call.shape, call.axes)
 
 
@@ -242,7 +245,7 @@ def _write_steps(
     written: Written | None = None
     for number, (chosen_at, step) in enumerate(call.steps, start=1):
         chosen = [values[k] for k in chosen_at]
-        # views after it launch nothing: it is the one that writes the result
+        # views launch nothing: the last step before them writes the result
         is_last = all(type(later) is ViewCall for _, later in call.steps[number:])
         if type(step) is ViewCall and written is not None and step.axes is not None:
             return Written(written.shape, tuple(written.axes[k] for k in step.axes))
@@ -258,7 +261,7 @@ def _write_steps(
 
 @dataclass(frozen=True)
 class _HandedOn:
-    """What is known of an intermediate result."""
+    """The properties of an intermediate, in place of an array."""
 
     dtype: np.dtype[Any]
     nbytes: int

@@ -1,4 +1,4 @@
-"""Calls of arrays on a GPU that are ready to be repeated."""
+"""Prepared calls of arrays on a GPU: views, products of BLAS, libraries, kernels."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class GpuCall(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Prepared:
-    """The common part of all calls."""
+    """The base of all prepared calls."""
 
     parsed: EinsumCall
     opened: CudaDevice
 
     def __repr__(self) -> str:
-        """Name what computes the call, in a word or two."""
+        """Name the kind of call, in a word or two."""
         return type(self).__name__.removesuffix("Call").lower()
 
     @cached_property
@@ -51,11 +51,11 @@ class _Prepared:
 
     @cached_property
     def terms(self) -> list[tuple[int, IndexList]]:
-        """The number of the feed and the indices of each operand."""
+        """The number of the argument and the indices, for each operand."""
         return [*zip(self.parsed.uses, self.parsed.inputs, strict=True)]
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return the arrays to read for the einsum's operands, in the working dtype."""
+        """Return the arrays of the kernel's arguments, in the working dtype."""
         return shaped(self.parsed, arrays, self.dtype, self.opened.session)
 
     def finish(self, result: Any) -> Any:
@@ -72,7 +72,7 @@ def shaped(
     dtype: np.dtype[Any],
     session: CupySession,
 ) -> list[Any]:
-    """Reshape and cast the arrays of a call to the einsum's operands."""
+    """Reshape and cast the arrays of a call to the kernel's arguments."""
     operands = []
     for feed in parsed.arguments:
         array = arrays[feed.position]
@@ -83,14 +83,14 @@ def shaped(
 
 
 def blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
-    """Return the dtype for BLAS, which adds up half precision in single precision."""
+    """Return the dtype for BLAS, which itself adds up half in single precision."""
     is_half = parsed.dtype == np.float16
     return parsed.dtype if is_half else parsed.work_dtype
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ZerosCall(_Prepared):
-    """No product is formed."""
+    """Zeros: an extent is zero, so that no product is formed."""
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         session = self.opened.session
@@ -105,7 +105,7 @@ class ViewCall(_Prepared):
 
     @cached_property
     def axes(self) -> tuple[int, ...] | None:
-        """The axes of the operand in the order of the result; None of a diagonal."""
+        """The axes of the operand in the order of the result; None for a diagonal."""
         ((_, term),), output = self.terms, self.parsed.einsum.output
         is_whole = len(term) == len(output)
         return tuple(term.index(index) for index in output) if is_whole else None
@@ -121,14 +121,14 @@ class ViewCall(_Prepared):
             [*zip(term, array.strides, strict=True)],
             self.parsed.einsum.output,
         )
-        # along a diagonal all axes of an index advance at once
+        # along a diagonal, all axes of an index advance together: their strides add up
         strides = [sum(step for i, step in steps if i == index) for index in output]
         return self.opened.session.strided(array, self.parsed.shape, strides)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CopyCall(ViewCall):
-    """A copy of the view, in C's order."""
+    """A copy of the view, in C order."""
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         return self.opened.session.packed(super().__call__(arrays, stream))
@@ -140,7 +140,7 @@ class LibraryCall(_Prepared):
 
     @cached_property
     def text(self) -> str:
-        """The notation in letters, with a term for each operand of the einsum."""
+        """The subscripts in letters, as CuPy and torch require."""
         einsum = self.parsed.einsum
         return in_letters(einsum.subscripts, [*map(len, einsum.inputs)])
 
@@ -171,13 +171,13 @@ class LibraryCall(_Prepared):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProductCall(_Prepared):
-    """BLAS multiplies stacks of matrices, some of which are brought in order first.
+    """BLAS multiplies stacks of matrices, after copying some of them to another order.
 
-    The axes of the result may lie in another order, as those of numpy's do.
+    The axes of the result may be permuted in memory, as in results of numpy's einsum.
 
     Attributes:
-        copies: for each operand, how it is copied; None if it is read where it is.
-        added: of an array of partial results and of its entries, if there are several.
+        copies: for each operand, the call that copies it; None if it is read in place.
+        added: the call that adds up the partial sums, if there are several.
     """
 
     product: Product
@@ -223,9 +223,9 @@ class ProductCall(_Prepared):
         if self.product.gemm.is_swapped:
             left, right = right, left
         session, product = self.opened.session, self.product
-        parts = product.n_parts, product.n_results
-        shape = self.shape if self.added is None else parts
-        # parts of a sum go to a matrix each, which `added` sums up
+        partial_shape = product.n_parts, product.n_results
+        shape = self.shape if self.added is None else partial_shape
+        # each part of a split sum gives a matrix; `added` adds these up
         result = session.empty(shape, self.dtype)
         self.multiply(session.addresses((left, right, result)), stream)
         if self.added is not None:
@@ -235,10 +235,10 @@ class ProductCall(_Prepared):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelCall(_Prepared):
-    """A kernel computes everything; it reads arrays in C's order.
+    """A kernel computes everything; it reads arrays in C order.
 
     Attributes:
-        is_plain: whether it reads the arrays of this call as they are.
+        is_plain: whether it reads the arrays of this call without copies or casts.
     """
 
     kernel: CallKernel
@@ -256,7 +256,7 @@ class KernelCall(_Prepared):
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         session, parsed = self.opened.session, self.parsed
-        # kernels read arrays in C's order; of others there are copies
+        # kernels read arrays in C order; others are copied
         packed = [session.packed(array) for array in self.prepare(arrays)]
         result = session.empty(parsed.shape, self.dtype)
         self.launches.run(session, packed, result, stream)
@@ -265,11 +265,11 @@ class KernelCall(_Prepared):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepsCall(_Prepared):
-    """A few operands at a time, where one kernel would do far more work.
+    """Steps of a few operands each, where one kernel would do far more work.
 
     Attributes:
-        steps: the numbers of what each takes among operands and earlier results, all in
-            one list, and its call.
+        steps: for each step, its call, and the positions of its operands in the list of
+            all operands followed by the results of earlier steps.
     """
 
     steps: tuple[tuple[tuple[int, ...], GpuCall], ...]
@@ -282,7 +282,7 @@ class StepsCall(_Prepared):
         values: list[Any] = [arguments[k] for k, _ in self.terms]
         for numbers, call in self.steps:
             chosen = [values[k] for k in numbers]
-            # dropped here, so that their memory is free as soon as the call is made
+            # drop the references here, so that the memory is freed after the launch
             for k in numbers:
                 values[k] = None
             values.append(call(chosen, stream))

@@ -1,4 +1,15 @@
-"""Einsums of two operands as products of stacks of matrices."""
+"""Einsums of two operands as products of stacks of matrices.
+
+Each index of ``bij,jkb->bik`` has one kind::
+
+    stack    b    in both operands and the result
+    m        i    in the first operand and the result
+    n        k    in the second operand and the result
+    summed   j    in both operands, not in the result
+
+If the indices of one kind are contiguous in an array, they are one index of a matrix
+there; then BLAS reads or writes the array in place. Otherwise, the array is copied.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +24,26 @@ from feinsum.ir import IndexList
 from feinsum.targets.cuda.gemm import ANY, Gemm
 
 TILE = 64
-"""A side of the part of a matrix that a multiprocessor computes."""
+"""Side of the tile of a matrix that a multiprocessor computes."""
 ENOUGH = 256
-"""Such parts, of which several multiprocessors are busy each."""
+"""Number of tiles that keeps all multiprocessors busy."""
 MIN_TERMS = 128
-"""Of a part of a sum."""
+"""Minimum terms in each part of a split sum."""
 
 Steps = Mapping[str, int]
-"""By index: the entries between neighbours in memory."""
+"""The stride of each index, in entries."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product with what has to be copied for it.
+    """A product, and the copies that it needs.
 
     Attributes:
         orders: for each operand, the order of its indices in the copy; None if it is
-            read where it is.
-        order: of the indices that the product writes; None for the result's.
-        n_parts: of the sum, each of which gives a matrix; these are added afterwards.
+            read in place.
+        order: the order of the indices that the product writes; None for the result's.
+        n_parts: number of parts into which the sum is split. Each gives a matrix; these
+            are added afterwards.
     """
 
     gemm: Gemm
@@ -41,13 +53,13 @@ class Product:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether nothing is added up, nor any entry used for several results."""
+        """Whether it adds up nothing, and uses each entry for one result only."""
         _, m, n, k = self.gemm.sizes
         return k == 1 and min(m, n) == 1
 
     @property
     def n_results(self) -> int:
-        """Entries of one matrix of the result, if there is a single one."""
+        """Entries of one matrix of the result."""
         return self.gemm.sizes[1] * self.gemm.sizes[2]
 
 
@@ -63,7 +75,7 @@ def products_of(
         terms: indices of each operand.
         output: indices of the result.
         sizes: extent of each index.
-        strides: of each operand, in entries; the result will be in C order.
+        strides: strides of each operand, in entries; the result will be in C order.
 
     >>> sizes = {"i": 4, "j": 5, "k": 6}
     >>> terms, strides = [("i", "j"), ("j", "k")], [(5, 1), (6, 1)]
@@ -90,17 +102,17 @@ def products_of(
             gemm = _gemm(*way, tried, sizes)
             if gemm is None:
                 continue
-            whole = Product(gemm, (orders.get(0), orders.get(1)), orders.get(2))
-            yield whole
-            yield from _split(whole)
+            unsplit = Product(gemm, (orders.get(0), orders.get(1)), orders.get(2))
+            yield unsplit
+            yield from _split(unsplit)
         for way in _ways_by_parts(order):
             gemm = _gemm(*way, tried, sizes)
             if gemm is not None and _is_dense(gemm):
-                parts = replace(
+                gemm_by_parts = replace(
                     gemm, out=(gemm.sizes[1] * gemm.sizes[2], *gemm.out[1:])
                 )
                 inputs = orders.get(0), orders.get(1)
-                yield Product(parts, inputs, orders.get(2), gemm.sizes[0])
+                yield Product(gemm_by_parts, inputs, orders.get(2), gemm.sizes[0])
 
 
 def _copy_order(term: IndexList, order: Sequence[Sequence[str]]) -> IndexList:
@@ -108,7 +120,7 @@ def _copy_order(term: IndexList, order: Sequence[Sequence[str]]) -> IndexList:
 
     Indices of extent 1 may stand anywhere.
     """
-    # an index of one value has no stride that matters
+    # the stride of an index with a single value does not matter
     long = [index for kind in order for index in kind if index in term]
     return (*long, *(index for index in term if index not in long))
 
@@ -138,7 +150,8 @@ def _subsets(n: int) -> Iterator[tuple[int, ...]]:
 
 
 HOLDERS = ((2, 0, 1), (2, 0), (2, 1), (0, 1))
-"""The arrays that have a kind of indices: the first one that is not copied rules."""
+"""The arrays that have each kind of indices. The first of them that is not copied
+determines the order of the indices; 2 is the result."""
 
 
 def _in_order(
@@ -158,35 +171,37 @@ Way = tuple[Sequence[Sequence[str]], Sequence[Sequence[int]]]
 
 
 def _ways(order: Sequence[Sequence[str]]) -> Iterator[Way]:
-    """Yield a product as it is, and as stacks of smaller products.
+    """Yield a product unchanged, and then as stacks of smaller products.
 
-    A stack runs over the first indices of one side, and uses the same matrices of the
-    other operand throughout.
+    A stack runs over the first indices of one side, and reuses the same matrix of the
+    other operand.
     """
     yield order, HOLDERS
     stack, *sides, summed = order
     for k, side in enumerate(sides):
         for n in range(1, len(side) + 1 if not stack else 0):
-            rest = [side[n:] if k == other else sides[other] for other in range(2)]
-            yield [side[:n], *rest, summed], ((2, k), *HOLDERS[1:])
+            remaining_sides = [
+                side[n:] if k == other else sides[other] for other in range(2)
+            ]
+            yield [side[:n], *remaining_sides, summed], ((2, k), *HOLDERS[1:])
 
 
 def _ways_by_parts(order: Sequence[Sequence[str]]) -> Iterator[Way]:
-    """Yield stacks over the first of several summed indices, to add their results."""
+    """Yield stacks over the first summed indices; their results are added up."""
     stack, *sides, summed = order
     for n in range(1, len(summed) if not stack else 0):
         yield [summed[:n], *sides, summed[n:]], ((0, 1), *HOLDERS[1:])
 
 
 def _split(product: Product) -> Iterator[Product]:
-    """Split a sum into parts for all multiprocessors, if its matrix keeps few busy."""
+    """Split a sum into parts if its result has too few tiles for the whole GPU."""
     stack, m, n, k = product.gemm.sizes
     n_tiles = -(-m // TILE) * -(-n // TILE)
-    wanted = ENOUGH // n_tiles
-    # only equal parts are one call of a stack
+    n_parts_wanted = ENOUGH // n_tiles
+    # a stack requires equal parts
     fit = [d for d in range(2, k // MIN_TERMS + 1) if k % d == 0]
-    if stack == 1 and fit and wanted > 1 and _is_dense(product.gemm):
-        n_parts = min(fit, key=lambda d: abs(log(d / wanted)))
+    if stack == 1 and fit and n_parts_wanted > 1 and _is_dense(product.gemm):
+        n_parts = min(fit, key=lambda d: abs(log(d / n_parts_wanted)))
         yield replace(product, gemm=product.gemm.split(n_parts), n_parts=n_parts)
 
 
@@ -202,7 +217,7 @@ def _gemm(
     sizes: Mapping[str, int],
 ) -> Gemm | None:
     """Return the call of BLAS; None if a matrix has no side of stride 1."""
-    at: list[list[int]] = []
+    strides: list[list[int]] = []
     for number, array in enumerate(steps):
         joint = [
             _joint(kind, array, sizes) if number in having else ANY
@@ -210,18 +225,20 @@ def _gemm(
         ]
         if None in joint:
             return None
-        at.append([stride for stride in joint if stride is not None])
+        strides.append([stride for stride in joint if stride is not None])
     counts = [prod(sizes[i] for i in kind) for kind in order]
     b, m, n, k = range(4)
     # cuBLAS writes columns: a result in rows is that of the transposed product
-    is_swapped = at[2][m] not in (1, ANY) or (at[2][n] == 1 and counts[m] == 1)
+    is_swapped = strides[2][m] not in (1, ANY) or (
+        strides[2][n] == 1 and counts[m] == 1
+    )
     first, second = (1, 0) if is_swapped else (0, 1)
     rows, columns = (n, m) if is_swapped else (m, n)
     gemm = Gemm(
         (counts[b], counts[rows], counts[columns], counts[k]),
-        (at[first][b], at[first][rows], at[first][k]),
-        (at[second][b], at[second][k], at[second][columns]),
-        (at[2][b], at[2][rows], at[2][columns]),
+        (strides[first][b], strides[first][rows], strides[first][k]),
+        (strides[second][b], strides[second][k], strides[second][columns]),
+        (strides[2][b], strides[2][rows], strides[2][columns]),
         is_swapped,
     )
     return gemm if _is_for_blas(gemm) else None
@@ -229,7 +246,7 @@ def _gemm(
 
 def _joint(kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int | None:
     """Return the stride of several indices merged into one; None if none exists."""
-    # neighbours of the outer index are a whole run of the inner one apart
+    # a step of the outer index equals the whole extent of the inner one
     is_one = all(steps[a] == steps[b] * sizes[b] for a, b in pairwise(kind))
     if not is_one or any(steps[index] <= 0 for index in kind):
         return None
@@ -237,7 +254,7 @@ def _joint(kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int |
 
 
 def _is_for_blas(gemm: Gemm) -> bool:
-    """Return whether each matrix has a side of stride 1, and the other one skips it."""
+    """Return whether each matrix has a side of stride 1 and no overlapping columns."""
     _, m, n, k = gemm.sizes
     for strides, rows, columns in (
         (gemm.left, m, k),

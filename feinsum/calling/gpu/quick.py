@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ready:
-    """A call whose operands are arrays of CuPy."""
+    """A prepared call whose operands are arrays of CuPy."""
 
     call: GpuCall
     session: Any
@@ -33,7 +33,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class ReadyForTensors:
-    """A call whose operands are tensors of torch; launches take their addresses."""
+    """A prepared call of tensors of torch; launches take their addresses."""
 
     call: FlatCall
     session: Any
@@ -48,7 +48,7 @@ class ReadyForTensors:
         try:
             result = torch.empty(call.written.shape, dtype=dtype, device=device)
             addresses = [tensor.data_ptr() for tensor in (*operands, result)]
-            # freed before the launches end, but torch reuses memory in stream order
+            # it may be freed while launches still run: torch reuses it in stream order
             if call.n_bytes:
                 room = torch.empty(call.n_bytes, dtype=torch.uint8, device=device)
                 addresses.append(room.data_ptr())
@@ -61,7 +61,7 @@ class ReadyForTensors:
 
 
 def _explain(error: RuntimeError, call: FlatCall) -> None:
-    """Raise an error of feinsum if torch is out of memory."""
+    """Convert torch's error to one of feinsum if torch is out of memory."""
     from feinsum.targets.cuda.cupy_errors import CudaErrors  # loads Loopy, for a second
 
     failure = "a result of {} entries of {} with {} bytes of intermediate results"
@@ -73,7 +73,7 @@ def form_of_tensor(tensor: Any) -> Hashable:
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(),
         tensor.data_ptr() % ALIGNMENT,
-        # the entries at the address do not show these
+        # entries in memory do not show gradients, conjugation or negation
         tensor.requires_grad or tensor.is_conj() or tensor.is_neg(),
         is_differentiating(),
     )  # fmt: skip
@@ -82,30 +82,30 @@ def form_of_tensor(tensor: Any) -> Hashable:
 def quick_key(
     subscripts: str, operands: Sequence[Any], n_objects: int, *options: Any
 ) -> Hashable | None:
-    """Return the key of a call; None if no calls of such operands are kept.
+    """Build the key of a call; None if no calls of such operands are kept.
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
         operands: the operands as given.
         n_objects: number of distinct objects among the operands.
-        options: as given: database, policy, what a miss does, and effort.
+        options: the options as given: database, policy, ``on_miss`` and effort.
     """
     kind = type(operands[0]) if operands else None
-    # only types whose calls have been made ready have a form
+    # a type has a form once a call with it was prepared
     form = remembered(Calls).forms.get(kind)
     if form is None:
         return None
     for operand in operands:
         if type(operand) is not kind:
             return None
-    # one object given twice is one operand, for which there is another kernel
+    # an object given twice is one operand of another einsum, with another kernel
     first = first_uses(operands) if n_objects < len(operands) else None
     database, policy, on_miss, effort = options
     if effort is None:
         effort = os.environ.get(EFFORT_VARIABLE)
     try:
         forms = [*map(form, operands)]
-    except RuntimeError:  # of tensors without strides, which torch calls sparse
+    except RuntimeError:  # a sparse tensor of torch has no strides
         return None
     return (
         subscripts, first, database_key(database), policy, on_miss, effort, os.getpid(),
@@ -114,14 +114,14 @@ def quick_key(
 
 
 def ready_result(key: Hashable | None, operands: Sequence[Any]) -> Any:
-    """Run the call kept under a key on the caller's stream; None if there is none."""
+    """Run the call that is kept under a key; None if there is none."""
     ready: Ready | ReadyForTensors | None = remembered(Calls).ready.get(key)
     return None if ready is None else ready.run(operands)
 
 
 def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
     calls = remembered(Calls)
-    # dropping all is quicker than noting which one was used last
+    # dropping all is faster than tracking which one was used last
     if len(calls.ready) >= CACHE_BOUND:
         calls.ready.clear()
     if key is not None:
@@ -129,5 +129,5 @@ def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
 
 
 def know_form(kind: type, form: Callable[[Any], Hashable]) -> None:
-    """Register how to distinguish arrays of a type."""
+    """Register the function that returns the form of arrays of a type."""
     remembered(Calls).forms[kind] = form

@@ -1,7 +1,12 @@
-"""Paths on a GPU: in which order operands are contracted, and how results lie.
+"""Paths on a GPU: the order of contractions, and the memory layout of their results.
 
-A result that is handed on may have its indices in any order. The order is chosen with a
-look at the next step: cuBLAS reads and writes some orders where they are.
+The indices of an intermediate may be in any order. The order is chosen with regard to
+the next step, since cuBLAS reads and writes only some orders in place::
+
+    ij,jkl->ikl    written in place: k and l are one index of the result matrix
+    ikl,lm->ikm    read in place: i and k are one index of the left matrix
+
+In the order kil, the first of these steps would need a copy.
 """
 
 from __future__ import annotations
@@ -20,11 +25,11 @@ from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu.cost import copied_s, product_s, streamed_s
 
 MAX_OPERANDS = 4
-"""Operands of which all paths are tried: 18 of four, 180 of five."""
+"""Maximum operands for which all paths are tried: four have 18, five have 180."""
 MAX_PLANS = 4
 """Paths for which orders are chosen: those that are the fastest without copies."""
 MAX_BLOCKS = 4
-"""Of indices, all of whose orders are tried."""
+"""Maximum blocks of indices for which all orders are tried."""
 
 Path = tuple[tuple[int, ...], ...]
 Strides = Sequence[int]
@@ -36,7 +41,7 @@ class Contraction:
     """An einsum to contract.
 
     Attributes:
-        strides: of the operands, in entries.
+        strides: strides of the operands, in entries.
     """
 
     terms: tuple[IndexList, ...]
@@ -65,7 +70,7 @@ class PlannedSteps(NamedTuple):
     """Steps, and their predicted time.
 
     Attributes:
-        steps: the indices of each result lie in the order that was chosen.
+        steps: the steps; the output of each has the chosen order of indices.
     """
 
     seconds: float
@@ -77,19 +82,19 @@ def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
 
     Args:
         problem: the contraction.
-        path: the only one that is tried for many operands.
+        path: the only path that is tried if there are many operands.
     """
     n_operands = len(problem.terms)
     paths = {path} if n_operands > MAX_OPERANDS else {*_pairwise(n_operands)}
-    # before a path, operands lose the indices that no other one has
-    whole = {
+    # the steps sum over the indices that a single operand has before they multiply
+    step_lists = {
         find_steps(problem.terms, problem.output, path, is_pairwise=False)
         for path in paths
     }
-    # orders are chosen for the best paths alone: there are up to 24 at each step
+    # orders are chosen only for the best paths: there are up to 24 at each step
     unordered = [
         (_plan(problem, steps, is_ordered=False).seconds, steps)
-        for steps in whole
+        for steps in step_lists
         if len(steps) > 1
     ]
     best = sorted(unordered, key=lambda pair: pair[0])[:MAX_PLANS]
@@ -100,7 +105,7 @@ def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
 def as_operands(problem: Contraction) -> IndexList:
     """Order the result's indices as in the largest operands, if nothing is summed.
 
-    Neighbours in memory are then both read and written together.
+    Then both reads and writes access adjacent entries.
     """
     # the largest operand first: its order counts most
     terms = sorted(problem.terms, key=lambda term: -problem.n_points(term))
@@ -113,7 +118,7 @@ def _pairwise(n: int) -> Iterator[Path]:
     if n == 1:
         yield ()
     for pair in combinations(range(n), 2):
-        yield from ((pair, *rest) for rest in _pairwise(n - 1))
+        yield from ((pair, *later_pairs) for later_pairs in _pairwise(n - 1))
 
 
 def _plan(
@@ -124,18 +129,20 @@ def _plan(
     Args:
         problem: the contraction.
         steps: the steps in order.
-        is_ordered: whether orders are chosen, and copies count.
+        is_ordered: whether to choose orders, and to count copies.
     """
     values = problem.values
     planned, seconds = [], 0.0
-    for step, following in zip_longest(steps, steps[1:]):
+    for step, next_step in zip_longest(steps, steps[1:]):
         chosen = [values[number] for number in step.operands]
         output = step.output
-        # only the very next step is looked at
-        if is_ordered and following is not None and len(values) in following.operands:
-            others = [values[n] for n in following.operands if n < len(values)]
-            output = _in_best_order(problem, chosen, output, others, following.output)
-        is_last = following is None
+        # only the very next step is considered
+        if is_ordered and next_step is not None and len(values) in next_step.operands:
+            other_values = [values[n] for n in next_step.operands if n < len(values)]
+            output = _in_best_order(
+                problem, chosen, output, other_values, next_step.output
+            )
+        is_last = next_step is None
         step_s, product = step_of(problem, chosen, output, is_free=is_last)
         seconds += step_s - (0.0 if is_ordered else _copies_s(problem, chosen, product))
         terms = tuple(term for term, _ in chosen)
@@ -148,25 +155,25 @@ def _in_best_order(
     problem: Contraction,
     chosen: Sequence[Value],
     output: IndexList,
-    others: Sequence[Value],
+    other_values: Sequence[Value],
     result: IndexList,
 ) -> IndexList:
-    """Return a result's indices in the order that makes this and the next step fastest.
+    """Order a result's indices so that this and the next step are fastest together.
 
     Args:
         problem: the contraction.
         chosen: operands of this step.
         output: indices of this step's result.
-        others: further operands of the next step.
+        other_values: further operands of the next step.
         result: indices of the next step's result.
     """
 
     def seconds(order: IndexList) -> float:
-        this, _ = step_of(problem, chosen, order)
-        values = [*others, (order, problem.c_steps(order))]
-        return this + step_of(problem, values, result, is_free=True)[0]
+        this_step_s, _ = step_of(problem, chosen, order)
+        values = [*other_values, (order, problem.c_steps(order))]
+        return this_step_s + step_of(problem, values, result, is_free=True)[0]
 
-    return min(_orders(chosen, output, others), key=seconds)
+    return min(_orders(chosen, output, other_values), key=seconds)
 
 
 def _orders(
@@ -175,7 +182,7 @@ def _orders(
     """Yield orders in which indices of the same operands stay together."""
     blocks: dict[tuple[bool, ...], list[str]] = {}
     for index in output:
-        # indices that the same operands have stay together: as one index of a matrix
+        # indices of the same operands can be one index of a matrix
         key = tuple(index in term for term, _ in (*chosen, *follows))
         blocks.setdefault(key, []).append(index)
     if len(blocks) > MAX_BLOCKS:
@@ -193,14 +200,14 @@ def step_of(
     is_free: bool = False,
     is_whole: bool = False,
 ) -> tuple[float, Product | None]:
-    """Return the seconds of a step, and its product; None if BLAS cannot compute it.
+    """Predict the seconds of a step, and choose its product; None without BLAS.
 
     Args:
         problem: the contraction.
         chosen: operands of the step: their indices and strides.
         output: indices of the step's result.
-        is_free: whether the result may lie in any order.
-        is_whole: whether its sum is not computed in parts.
+        is_free: whether the result may be in any order.
+        is_whole: whether to refuse products whose sum is split.
     """
     terms = [term for term, _ in chosen]
     strides = [of_operand for _, of_operand in chosen]
@@ -219,13 +226,13 @@ def step_of(
     fit = (
         product
         for product in products_of(terms, output, problem.sizes, strides)
-        # BLAS is slow where nothing is reused
+        # BLAS is slow if no entry is reused
         if not product.is_pointwise and not (is_whole and product.n_parts > 1)
     )
     best = min(fit, key=seconds, default=None)
     if best is not None:
         return seconds(best), best
-    # no product: a kernel reads everything once
+    # without a product, a kernel reads every operand once
     n_points = problem.n_points(tuple(index for term in terms for index in term))
     return streamed_s(n_points, n_bytes, problem.itemsize, problem.gpu), None
 

@@ -1,8 +1,8 @@
 """Builds in threads of this process: for a caller that waits, or while calls go on.
 
-A thread cannot be continued where an interrupt or a fork broke it off, in the middle of
-an import. So an interrupted caller leaves its build running, and a forked child, which
-has lost the thread and never gets its locks, builds nothing.
+A build that an interrupt or a fork stops in the middle of an import cannot be resumed.
+So an interrupted caller leaves its build running. A forked child lacks the thread that
+was building and can never acquire its locks, so it builds nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BUILD_THREAD = "feinsum-build"
 def build_completely(build: Callable[[], T]) -> Future[T]:
     """Start to build; an interrupt of the caller leaves nothing half done.
 
-    Ctrl-C reaches the main thread alone. Building imports modules, and fills
-    registries, which cannot be continued where they were broken off. So they run in
-    another thread, for whose result the main thread waits: an interrupted call ends at
-    once, and the next one finds what was begun.
+    Ctrl-C reaches only the main thread. A build imports modules and fills registries,
+    which cannot be resumed once interrupted. So it runs in another thread, and the main
+    thread waits for its result. An interrupted call ends at once; the next one waits
+    for the same build.
     """
     from concurrent.futures import Future  # loads logging
 
@@ -57,7 +57,7 @@ def build_in_background(build: Callable[[], T]) -> Future[T]:
 
 def _start_thread(result: Future[T], build: Callable[[], T]) -> RuntimeError | None:
     """Start a thread that builds; return the error if none can be started."""
-    # a daemon: no program waits at its end for a kernel that it will not use
+    # a daemon, so that a program does not wait at its end for a kernel it will not use
     thread = threading.Thread(
         target=fill, args=(result, build), name=BUILD_THREAD, daemon=True
     )
@@ -72,17 +72,17 @@ def fill(result: Future[T], build: Callable[[], T]) -> None:
     try:
         with _BUILDING:
             result.set_result(build())
-    except BaseException as error:  # noqa: BLE001  (whoever waits gets it)
+    except BaseException as error:  # noqa: BLE001  (the future raises it again)
         result.set_exception(error)
 
 
 def _is_interruptible() -> bool:
-    """Return whether Ctrl-C may reach this thread, and none waits for its import."""
+    """Return whether Ctrl-C may reach this thread, and it is not within an import."""
     if threading.current_thread() is not threading.main_thread():
         return False
     frame = inspect.currentframe()
     while frame is not None:
-        # the build could import what is being imported here, and wait for ever
+        # the build could import the same module, and wait for its lock for ever
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return False
         frame = frame.f_back
@@ -120,7 +120,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_process() -> None:
-    """Refuse to build where that would wait for ever.
+    """Refuse to build where the build would wait for ever.
 
     Raises:
         BuildError: if this process was forked while a thread was building.

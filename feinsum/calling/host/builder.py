@@ -1,11 +1,14 @@
 """A process that builds the kernel of a call, while the calls go on undisturbed.
 
-To import Loopy and to generate code takes seconds in which a thread of the calling
-process would hold the interpreter again and again. So ``python -m`` of this module gets
-what a call is made of, as JSON, builds the best kernel with the recipes that may be
-faster, and answers with the shared object and how it is called. The calling process
-loads no code generator. One process of a user builds at a time. See
-:mod:`feinsum.processes`.
+Importing Loopy and generating code takes seconds, in which a thread of the calling
+process would keep taking the interpreter's lock. So another process, ``python -m`` of
+this module, builds the kernel; the calling process loads no code generator::
+
+    calling process    --- BuildRequest: subscripts, forms, database --->    builder
+                       <--- shared object, names and order of arguments ---
+
+The builder times the best predicted recipe against its rivals. Each user runs one
+builder at a time. See :mod:`feinsum.processes`.
 """
 
 from __future__ import annotations
@@ -43,28 +46,28 @@ if TYPE_CHECKING:
     from feinsum.targets.host.kernel import HostKernel
 
 N_RIVALS = 2
-"""Recipes, next to the one that is predicted to be the fastest, that are timed."""
+"""Recipes that are timed besides the one that is predicted to be the fastest."""
 LIMIT_S = 300.0
 """Seconds after which a build is stopped."""
 PRIORITY = 10
-"""How much the process gives way to others."""
+"""Increment of the niceness of the process."""
 LOCK = "builder"
 MAX_FACTOR = 1 << 20
-"""By which sizes may grow beyond those that a kernel was built for."""
+"""Factor by which sizes may grow beyond those for which a kernel was built."""
 MAX_BYTES = 1 << 30
-"""Maximum bytes of the operands, which the process makes once more."""
+"""Maximum bytes of the operands, of which the process makes a second set."""
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A call without options: what a kernel depends on, without the entries of arrays.
+    """A call without options: all that its kernel depends on, without array entries.
 
     Attributes:
-        forms: the shape, the strides and the dtype of each operand.
-        first: the first use of each; see
+        forms: shape, strides and dtype of each operand.
+        first: for each operand, the position of its first use; see
             :func:`feinsum.calling.operands.first_uses`.
-        database: its address; None for the user's own.
-        varying: indices whose extents are run-time data though they are short, see
+        database: address of the database; None for the user's own.
+        varying: indices whose extents are run-time data although they are short; see
             :class:`feinsum.calling.einsum_call.EinsumCall`.
     """
 
@@ -82,10 +85,10 @@ class BuildRequest:
         first: Sequence[int],
         database: Database,
     ) -> BuildRequest | None:
-        """Return the request for a call; None if no other process can build its kernel.
+        """Build the request for a call; None if no other process can build its kernel.
 
-        That is so for a store of this process, and for operands that the other process
-        cannot make, or only with much memory.
+        Another process cannot use a store of this process. It cannot make unaligned
+        operands, and should not make large ones.
         """
         if not has_address(database):
             return None
@@ -109,7 +112,7 @@ class BuildRequest:
 
     @cached_property
     def structure(self) -> CallStructure:
-        """What calls have in common with this one if they share its kernel."""
+        """The structure of the call, equal for all calls that share its kernel."""
         from feinsum.calling.structure import CallStructure
 
         forms = tuple(
@@ -121,7 +124,7 @@ class BuildRequest:
     @cached_property
     def key(self) -> str:
         """The key of its structure in the cache on disk."""
-        parts = (
+        texts = (
             "built call",
             f"{_installation()} {np.__version__} {n_threads()}",
             *(os.environ.get(name, "") for name in ("FEINSUM_CC", "CC")),
@@ -129,21 +132,25 @@ class BuildRequest:
             str(self.database),
             self.structure.text,
         )
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
     def operands(self) -> list[Any]:
-        """Make arrays with the memory layouts of those of the call."""
-        # only their layout matters: kernels do not depend on values
+        """Make arrays with the memory layouts of the call's operands."""
+        # the values do not matter: kernels do not depend on them
         return [_array(*form) for form in self.forms]
 
 
 def _array(shape: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
-    ends = [step * (n - 1) for step, n in zip(strides, shape, strict=True)]
-    first = -sum(min(end, 0) for end in ends)
-    size = first + sum(max(end, 0) for end in ends) + np.dtype(dtype).itemsize
+    last_offsets = [step * (n - 1) for step, n in zip(strides, shape, strict=True)]
+    first = -sum(min(offset, 0) for offset in last_offsets)
+    size = (
+        first
+        + sum(max(offset, 0) for offset in last_offsets)
+        + np.dtype(dtype).itemsize
+    )
     memory = np.zeros(size, np.uint8)
     array: Any = np.ndarray(tuple(shape), dtype, memory.data, first, tuple(strides))
-    # ones: no denormal numbers, which would slow down what is timed
+    # ones, because denormal numbers would slow down the timed kernels
     array[...] = 1
     return array
 
@@ -153,14 +160,14 @@ class BuiltKernel:
     """A kernel that another process has built, for all calls of one structure.
 
     Attributes:
-        names: of the arrays that it gets.
-        scalars: of the sizes and strides that it gets, with their names in the
+        names: names of the arrays that it gets.
+        scalars: for each size and stride that it gets, by name, the name in the
             structure.
         is_normal: whether these are names of the normalized call.
-        takes: for each array but the result, the position of an operand, and whether it
-            is copied.
-        limits: the largest sizes, by their names in the structure, for which it was
-            built; empty if it holds no intermediates, which would grow with them.
+        takes: for each array but the result, the position of an operand, and whether
+            the operand is copied.
+        limits: maximum sizes, by their names in the structure, at which its
+            intermediates fit into memory; empty if they always do.
     """
 
     kernel: HostKernel
@@ -179,7 +186,7 @@ class BuiltKernel:
         """
         from feinsum.targets.host.kernel import HostKernel, start_pool
 
-        # with the builder's threads: a pool of our own would need the compiler
+        # the builder's pool of threads: compiling one here would need a compiler
         start_pool(b64decode(answer["pool"]))
         arguments = [
             (n, None if d is None else np.dtype(d)) for n, d in answer["arguments"]
@@ -189,14 +196,17 @@ class BuiltKernel:
         return cls(kernel, *(answer[name] for name in names))
 
     def call(self, structure: CallStructure) -> PreparedCall | None:
-        """Return a call of the structure with the kernel; None beyond its limits."""
+        """Prepare a call of the structure with the kernel; None beyond its limits."""
         from feinsum.calling.host.prepared import PreparedCall
         from feinsum.calling.layouts import packed
 
         values = structure.constants(is_normal=self.is_normal)
         if any(values[name] > limit for name, limit in self.limits.items()):
             return None
-        constants = {name: values[old] for name, old in self.scalars.items()}
+        constants = {
+            name: values[structure_name]
+            for name, structure_name in self.scalars.items()
+        }
         caller = self.kernel.caller(self.names, constants)
 
         def run(arrays: Sequence[Any], out: Any = None) -> Any:
@@ -218,7 +228,7 @@ class BuiltKernel:
 
 
 def built_before(request: BuildRequest) -> BuiltKernel | None:
-    """Return the kernel that was built for an earlier process; None without one."""
+    """Load the kernel that was built for an earlier process; None if there is none."""
     from feinsum.cache import default_cache
 
     cache = default_cache()
@@ -231,13 +241,13 @@ def built_before(request: BuildRequest) -> BuiltKernel | None:
 
 @lru_cache(1)
 def _installation() -> int:
-    """Return the time of this file, which is new with each installation."""
+    """Return the modification time of this file, which identifies the installation."""
     return Path(__file__).stat().st_mtime_ns
 
 
 @lru_cache(1)
 def _processor() -> str:
-    """Return the description of the first processor, without its frequency."""
+    """Return the system's description of the first processor, without its frequency."""
     try:
         text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
@@ -249,7 +259,7 @@ def build_elsewhere(request: BuildRequest) -> BuiltKernel | None:
     """Build the kernel of a call in another process, which also stores it on disk.
 
     Returns:
-        None if the best recipe calls a library, or there is none.
+        The kernel; None if there is no recipe, or the best one calls a library.
 
     Raises:
         BuildError: if the process fails, or takes longer than :data:`LIMIT_S`.
@@ -271,8 +281,8 @@ def build_elsewhere(request: BuildRequest) -> BuiltKernel | None:
 
 
 def _answer(request: BuildRequest) -> dict[str, Any]:
-    """Return the best kernel of a call; empty if it is none."""
-    parsed = request.parsed  # refuses a wrong request before Loopy is loaded
+    """Build the best kernel of a call; the answer is empty if there is none."""
+    parsed = request.parsed  # raises errors of the request before Loopy is loaded
     from feinsum.calling.host.building import build_call
     from feinsum.measure import open_device
     from feinsum.targets.host.kernel import pool
@@ -307,9 +317,9 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
 
 
 def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
-    """Return the sizes up to which a kernel's intermediates fit into memory.
+    """Return the maximum sizes at which a kernel's intermediates fit into memory.
 
-    Empty if they always do.
+    The result is empty if they always do.
     """
     from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
 
@@ -320,7 +330,10 @@ def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
 
     def n_bytes(factor: int) -> int:
         larger = {**values, **{name: factor * n for name, n in parsed.sizes.items()}}
-        scalars = {name: larger[old] for name, old in call.scalars.items()}
+        scalars = {
+            name: larger[structure_name]
+            for name, structure_name in call.scalars.items()
+        }
         return temporary_bytes(t_unit, scalars)
 
     limit = intermediate_limit_bytes(parsed.einsum, parsed.sizes)
@@ -336,7 +349,7 @@ def _main() -> None:
     from feinsum.cache import default_cache, locked
     from feinsum.processes import Channel
 
-    # the calls of the user go on meanwhile
+    # the user's program goes on meanwhile, and comes first
     os.nice(PRIORITY)
     channel = Channel()
     request = BuildRequest(**json.loads(next(channel.requests())))
@@ -345,7 +358,7 @@ def _main() -> None:
         with nullcontext() if cache is None else locked(cache.folder, LOCK, LIMIT_S):
             answer = _answer(request)
         if answer and cache is not None:
-            # here, since the calling process may have ended
+            # stored by this process, since the calling one may have ended
             cache.write(request.key, json.dumps(answer).encode())
     except Exception as error:  # noqa: BLE001  (the calling process reports it)
         answer = {"failure": f"{type(error).__name__}: {error}"}

@@ -1,6 +1,6 @@
-"""How a call is built: as a view, by the normalized einsum, or by the given one.
+"""How a call on the host is built: as a view, or with a kernel.
 
-Of these ways, :func:`build_call` takes the first that works::
+:func:`build_call` takes the first of these ways that works::
 
     a view, for one operand without sums, as in ij->ji     no kernel
     zeros, where an extent is zero                         no kernel
@@ -10,9 +10,9 @@ Of these ways, :func:`build_call` takes the first that works::
     a kernel without a recipe
 
 A kernel on the host gets addresses, not shapes. So ``ij,ij->ij`` of arrays in C order
-is one loop over all entries, and ``abi,ij->abj`` a product of two matrices: see
-:func:`feinsum.calling.einsum_call.normalize`. More calls then share a kernel, and its
-loops are longer.
+is one loop over all entries, and ``abi,ij->abj`` is a product of two matrices: see
+:func:`feinsum.calling.einsum_call.normalize`. Normalized kernels have longer loops, and
+more calls share them.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ Arrays = Sequence[Any]
 def build_call(
     parsed: EinsumCall, key: CallKey, arrays: Arrays, n_rivals: int = 0
 ) -> PreparedCall:
-    """Return a call together with what computes it.
+    """Build a call and its kernel, if it needs one.
 
     Args:
         parsed: the einsum of the call.
         key: the key of the call.
         arrays: the operands, with the forms of the key.
-        n_rivals: recipes, next to the one that is predicted to be the fastest, that are
-            built and timed.
+        n_rivals: number of recipes to build and time besides the one that is predicted
+            to be the fastest.
     """
     is_view = key.device.is_host and key.target is None
     if is_view and (view := view_of(parsed)):
-        open_device(key.device.selector)  # refuses a device that is not there
+        open_device(key.device.selector)  # raises an error if there is no such device
         return PreparedCall(parsed, None, view=view)
     if parsed.is_empty:
         return PreparedCall(parsed, None)
@@ -102,7 +102,7 @@ def build_call(
 def _build_for_host(
     parsed: EinsumCall, key: CallKey, arrays: Arrays, n_rivals: int
 ) -> PreparedCall:
-    """Return a call of host arrays, on any device."""
+    """Build a call of host arrays, on any device."""
     opened = open_device(key.device.selector)
     structure = CallStructure(parsed, key.forms, key.target)
     layouts, output = structure.layouts, structure.output
@@ -114,7 +114,7 @@ def _build_for_host(
     sharing = key.device, options, sizes_that_matter(einsum, sizes)
     kernel_key = einsum, tuple(sorted(strides.items())), sharing
     kernel = None
-    # an effort that measures tunes the normalized einsum, whose facts more calls share
+    # an effort that measures tunes the normalized einsum: more calls share its facts
     if not (opened.reads_in_place and options.effort in MEASURING):
         kernel = cached_kernel(
             kernel_key, lambda: recorded_kernel(einsum, sizes, strides, opened, options)
@@ -126,7 +126,7 @@ def _build_for_host(
             return call
     if kernel is None:
         kernel = cached_kernel(
-            # the path depends on sizes, which are not in the einsum of the key
+            # the path depends on sizes, which the einsum in the key does not have
             ("untransformed", untransformed_path(einsum, sizes), *kernel_key),
             lambda: untransformed_kernel(einsum, sizes, strides, opened),
         )
@@ -137,7 +137,7 @@ def _build_for_host(
 def _with_kernel(
     parsed: EinsumCall, kernel: CallKernel, layouts: Layouts, output: ArgumentLayout
 ) -> PreparedCall:
-    """Return a call with a kernel of the einsum as it was given."""
+    """Prepare a call with a kernel of the given einsum, not normalized."""
     copies = _copies(parsed, layouts)
     constants = {**parsed.sizes, **values_of({**layouts, OUTPUT: output})}
     return PreparedCall(
@@ -152,7 +152,7 @@ def _with_kernel(
 
 
 def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> PreparedCall:
-    """Return a call of arrays on an OpenCL device."""
+    """Build a call of arrays on an OpenCL device."""
     opened, dtype = device_of(arrays[0]), parsed.work_dtype
     einsum, sizes = parsed.einsum, parsed.sizes
     kernel = cached_kernel(
@@ -207,12 +207,12 @@ def _check_room(parsed: EinsumCall, layouts: Layouts, output: ArgumentLayout) ->
 
 @dataclass(frozen=True, eq=False)
 class CompilationContext:
-    """A call of host arrays, and what kernels of its normalized einsum depend on.
+    """A call of host arrays, with all that kernels of its normalized einsum depend on.
 
     Attributes:
-        structure: of the call.
-        arrays: its operands.
-        sharing: equal for calls that may share kernels.
+        structure: the structure of the call.
+        arrays: the operands of the call.
+        sharing: a key that is equal for calls that may share kernels.
     """
 
     structure: CallStructure
@@ -222,10 +222,10 @@ class CompilationContext:
     sharing: Hashable
 
     def build(self, n_rivals: int) -> PreparedCall | None:
-        """Return the call with a recorded or predicted recipe; None if none works.
+        """Build the call with a recorded or predicted recipe; None if none works.
 
         Args:
-            n_rivals: how many other recipes are built and timed, too.
+            n_rivals: number of other recipes to build and time.
         """
         kernel = cached_kernel(self.kernel_key, self._recorded_kernel)
         if kernel is not None:
@@ -261,7 +261,7 @@ class CompilationContext:
 
     @cached_property
     def copies(self) -> Mapping[int, Conversion]:
-        """By position, how the operands are copied that cannot be read in place."""
+        """The functions that copy operands not readable in place, by position."""
         parsed = self.structure.parsed
         copies = _copies(parsed, self.structure.layouts)
         return {
@@ -279,8 +279,11 @@ class CompilationContext:
 
     @cached_property
     def scalars(self) -> Mapping[str, str]:
-        """By canonical name, the sizes and strides of the structure's normal call."""
-        sizes = {new: old for old, new in self.form.relabeling.size_params.items()}
+        """For each size and stride, by canonical name, the name in the structure."""
+        sizes = {
+            canonical_name: given_name
+            for given_name, canonical_name in self.form.relabeling.size_params.items()
+        }
         strides = {
             canonical: name
             for array, layout in self.kernel_layouts.items()
@@ -297,7 +300,7 @@ class CompilationContext:
 
     @cached_property
     def kernel_key(self) -> Hashable:
-        """Equal for all calls that can share a kernel."""
+        """A key that is equal for all calls that can share a kernel."""
         strides = tuple(sorted(strides_of(self.kernel_layouts).items()))
         return "normalized", self.form.text, strides, self.sharing
 
@@ -328,7 +331,7 @@ class CompilationContext:
     def with_kernel(self, kernel: CallKernel) -> PreparedCall:
         """Return the call with a kernel, which other calls may share."""
         built, parsed = kernel.compiled.built, self.structure.parsed
-        # generated code takes addresses; a program of library calls needs the shapes
+        # generated code takes addresses only; a program of library calls needs shapes
         is_program = not built.n_launches
         inputs = tuple(
             (
@@ -354,7 +357,7 @@ class CompilationContext:
         )
 
     def with_recipe(self, spec: TransformSpec) -> PreparedCall:
-        """Return the call with another recipe, if that is correct for these operands.
+        """Build the call with another recipe, if that is correct for these operands.
 
         Raises:
             FeinsumError: if it cannot be built, or is wrong.
@@ -362,9 +365,9 @@ class CompilationContext:
         return self.with_kernel(checked_kernel(spec, self.problem, self.opened))
 
     def _recorded_kernel(self) -> CallKernel | None:
-        """Return the kernel of a recorded recipe of the normalized einsum."""
+        """Build the kernel with a recorded recipe of the normalized einsum."""
         options = self.key.options
-        # a miss was reported for the einsum as given, unless this one is measured
+        # a miss was reported already for the given einsum, unless this one is measured
         if options.effort not in MEASURING:
             options = replace(options, on_miss="return")
         strides = strides_of(self.kernel_layouts)
@@ -375,7 +378,7 @@ class CompilationContext:
     def _fastest(
         self, call: PreparedCall, rivals: Sequence[TransformSpec]
     ) -> PreparedCall:
-        """Return the fastest of a call and others like it with other recipes."""
+        """Build the call with rival recipes, too, and return the fastest."""
         calls = [call]
         for spec in rivals:
             try:
@@ -389,17 +392,17 @@ class CompilationContext:
 
 
 def _time(call: PreparedCall, arrays: Arrays) -> float:
-    """Return the seconds of a call, as its user sees it."""
+    """Measure the seconds of a call, including its overhead."""
     start_s = perf_counter()
     call.run(arrays)
     elapsed_s = perf_counter() - start_s
     if call.kernel is not None and call.kernel.compiled.built.n_launches == 0:
-        sleep(SPIN_S)  # the threads of a library go on looking for work
+        sleep(SPIN_S)  # the threads of a library spin for a while before they sleep
     return elapsed_s
 
 
 def _diverse(kernel: CallKernel, specs: Sequence[TransformSpec]) -> list[TransformSpec]:
-    """Sort recipes: the best of each family first, as costs err for whole families."""
+    """Sort recipes, the best of each family first: costs err for whole families."""
     assert kernel.spec is not None
     best = {kernel.spec.name: kernel.spec}
     for spec in specs:
@@ -411,7 +414,7 @@ def _diverse(kernel: CallKernel, specs: Sequence[TransformSpec]) -> list[Transfo
 def _converted(
     copy: Conversion | None, strided: StridedTerm, is_program: bool
 ) -> Conversion | None:
-    """Return the conversion of an argument; generated code takes its address only."""
+    """Return the conversion of an argument; only a program needs its view."""
     if not is_program:
         return copy
 

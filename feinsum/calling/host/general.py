@@ -1,21 +1,20 @@
 """Calls in steps of one or two arrays, until a kernel of their own pays off.
 
-To import Loopy, generate a kernel, compile and check it takes seconds. So a call is
-computed without one, by :mod:`feinsum.contraction`, until the calls have taken so long
-that a kernel would have saved what building it costs: like renting skis until they
-could have been bought. Then another process builds it while the calls go on, see
-:mod:`feinsum.calling.host.builder`, and some calls are computed in turns with and
-without it; the faster way computes the others. However long a program runs, it waits
-for no kernel::
+Building a kernel takes seconds: importing Loopy, generating code, compiling, checking.
+So calls are computed without one, by :mod:`feinsum.contraction`, until a kernel would
+have saved as much time as building it costs. This is the ski rental problem: rent until
+the rent paid equals the price. Then another process builds the kernel while the calls
+go on, see :mod:`feinsum.calling.host.builder`. Some calls then alternate between both
+ways, and the faster one computes all later calls. A program never waits for a kernel::
 
     seconds of calls   0 ------- LOOK_UP_S ------- BUILD_S / GAIN ------->
     computed           in steps  | in steps        | in steps   | in turns, then
                                  | kernel of an    | a kernel   | the faster way
                                  | earlier process | is built   |
 
-A program whose sizes change calls each size a few times, so that none of them alone
-would pay for a kernel, or runs often enough to time one. Therefore seconds and times
-are those of all calls with one structure, see :mod:`feinsum.calling.structure`::
+A program with many sizes makes a few calls of each. No single size would then pay for a
+kernel, or run often enough for a trial. So both count all calls with one structure, see
+:mod:`feinsum.calling.structure`::
 
     CallFamily     subscripts and dtypes; any sizes
        |  1:n      found without parsing, at a call's first run
@@ -23,10 +22,10 @@ are those of all calls with one structure, see :mod:`feinsum.calling.structure`:
        |  1:n      found once its calls have taken a while
     GeneralCall    shapes, strides, dtypes: an entry of the cache of calls
 
-Calls with options that name a device, an effort or a store of this process get their
-kernel at once, in this process.
+Calls with a device, an effort or a store of this process as an option get their kernel
+at once, in this process.
 
-Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
+Source: Karlin, Manasse, Rudolph and Sleator, *Competitive snoopy caching*, 1988.
 """
 
 from __future__ import annotations
@@ -67,20 +66,21 @@ if TYPE_CHECKING:
     from feinsum.select import PairedTimes
 
 GAIN = 0.3
-"""Share of the time of calls that a kernel of their own is expected to save."""
+"""Share of the time of calls that their kernel is expected to save."""
 SHORT_S = 30e-6
-"""Calls that take less consist of what a call does ahead of any kernel."""
+"""Calls that take less time consist of overhead, which no kernel reduces."""
 LOOK_UP_S = 0.05
-"""Seconds of calls after which a kernel of an earlier process is looked for."""
+"""Seconds of calls after which a kernel of an earlier process is looked up."""
 
 VARIES = 4
-"""Extents of an index, among the calls of a family, with which it is run-time data."""
+"""Number of extents of an index, in the calls of a family, that makes it run-time data.
+"""
 SHARE = 1 / 64
-"""Of the time of calls that finding out their structures may take: for each size half a
-millisecond, and more if the calls have filled the cache.
+"""Maximum share of the time of calls for finding their structures. That takes half a
+millisecond for each size, and more if the calls have filled the cache.
 """
 SIZE_CLASS = 3
-"""Bits: calls within a factor of eight in multiplications share their trial."""
+"""Bits of a size class: calls within a factor of 8 in multiplications share a trial."""
 
 Arrays = Sequence[Any]
 Built: TypeAlias = "PreparedCall | FallbackCall"
@@ -91,9 +91,10 @@ class CallFamily:
     """Calls that differ in their shapes and strides only.
 
     Attributes:
-        spent_s, n_calls: of all calls but those with a kernel that is faster.
+        spent_s, n_calls: seconds and number of the calls, except those with a kernel
+            that is faster.
         saved: the share of the time that a kernel saves, by the last trial.
-        look_up_s, n_look_ups: of the structures that were found out.
+        look_up_s, n_look_ups: seconds and number of the look-ups of structures.
     """
 
     spent_s: float = 0.0
@@ -110,18 +111,19 @@ class CallFamily:
         self.n_calls += 1
 
     def take_seconds(self) -> float:
-        """Return the seconds since the last time, for the kernel of their structure.
+        """Return the seconds that calls took since the last look-up of a structure.
 
-        Most sizes are never looked at, and are taken to have the next one's structure.
+        They are all attributed to the structure that is looked up now, since those of
+        most sizes are never looked up.
         """
         seconds, self._shared_s = self.spent_s - self._shared_s, self.spent_s
         return seconds
 
     @property
     def may_look_up(self) -> bool:
-        """Return whether a kernel may save more time than finding the structure takes.
+        """Whether a kernel may save more time than finding the structure takes.
 
-        Also true while all structures together have taken little time.
+        Also true as long as all look-ups together have taken little time.
         """
         if self.look_up_s <= SHARE * self.spent_s:
             return True
@@ -129,7 +131,7 @@ class CallFamily:
         return saved_s > self.look_up_s / self.n_look_ups
 
     def varying(self, request: BuildRequest) -> tuple[str, ...]:
-        """Return the indices whose extents are short, and several in calls so far."""
+        """List the indices with short extents that have varied in the calls so far."""
         parsed = request.parsed
         for index, extent in parsed.extents.items():
             seen = self._extents.setdefault(index, set())
@@ -146,9 +148,9 @@ class SharedKernel:
     Attributes:
         built: the kernel that another process has built, now or earlier.
         spent_s: seconds of the calls without it.
-        build: the build that was begun; no other one follows.
-        trials: against the steps, by size class.
-        timing: held by the call that is timed: others would disturb it.
+        build: the build, once it is started; there is only one.
+        trials: trials against the steps, by size class.
+        timing: lock of the call that is timed, since others would disturb it.
     """
 
     built: BuiltKernel | None = None
@@ -158,13 +160,13 @@ class SharedKernel:
     timing: Lock = field(default_factory=Lock, repr=False)
 
     def trial(self, n_products: int) -> PairedTimes:
-        """Return the trial of calls with about so many multiplications."""
+        """Return the trial of calls with about this number of multiplications."""
         from feinsum.select import PairedTimes
 
         return self.trials.setdefault(_size_class(n_products), PairedTimes())
 
     def drop(self) -> None:
-        """Forget a kernel that is not for larger sizes: one is built anew."""
+        """Forget a kernel whose limits were exceeded, so that a new one is built."""
         self.built = self.build = None
         self.spent_s = 0.0
         self.trials.clear()
@@ -175,7 +177,7 @@ def _size_class(n_products: int) -> int:
 
 
 def as_of_class(seconds: float, n_products: int) -> float:
-    """Return the time of a call as if it had the multiplications of its size class.
+    """Scale the time of a call to the multiplications of its size class.
 
     >>> as_of_class(3.0, 96), as_of_class(6.0, 192)
     (2.0, 2.0)
@@ -185,13 +187,13 @@ def as_of_class(seconds: float, n_products: int) -> float:
 
 @dataclass(eq=False)
 class GeneralCall:
-    """A call without a kernel of its own, as long as that has not paid off.
+    """A call that is computed without a kernel of its own until one pays off.
 
     Attributes:
-        steps: computes the call without a kernel; None if even the first call is to
-            have one.
+        steps: computes the call without a kernel; None if even the first call must have
+            one.
         is_optional: whether numpy may compute the call if no kernel can be built.
-        family: calls of any sizes that are otherwise like this one.
+        family: the calls that differ from this one in sizes only.
         built: the call with a kernel, once it exists and is faster.
         spent_s: seconds that the calls have taken.
         shared: the kernel of its structure, once the calls have taken a while.
@@ -236,7 +238,7 @@ class GeneralCall:
         """Return the result of :meth:`PreparedCall.run`."""
         if self.steps is None:
             return self.with_kernel(arrays).run(arrays, out)
-        # before the call: that of a size that is called once has no later one
+        # before the call, since there may be no later one with these sizes
         if self.spent_s >= self._due_s:
             self._improve()
         if self.kernel is not None:
@@ -254,9 +256,9 @@ class GeneralCall:
         return result
 
     def with_kernel(self, arrays: Arrays) -> Built:
-        """Return the call with a kernel, built unless it already was.
+        """Return the call with a kernel; build it if that was not done.
 
-        An interrupt ends the waiting; the next call waits for the same kernel.
+        An interrupt ends the wait, not the build: the next call waits for it again.
         """
         with self._lock:
             if self._full is None:
@@ -267,19 +269,19 @@ class GeneralCall:
             return self._full
 
     def _build(self, arrays: Arrays) -> Built:
-        """Build the call with a kernel, in this process; numpy if that may replace it.
+        """Build the call with a kernel, in this process, or else a call of numpy.
 
         Raises:
-            Exception: if the call is not optional, or wrong.
+            Exception: if the kernel is not optional, or the call itself is wrong.
         """
-        # a thread that was started before the end may arrive here after it
+        # this thread may get here after the main thread has ended
         if self.is_optional and not threading.main_thread().is_alive():
-            return FallbackCall(self.parsed, None)  # handlers of atexit start no pools
+            return FallbackCall(self.parsed, None)  # pools cannot be started any more
         try:
             check_process()
             from feinsum.calling.host.building import build_call  # loads Loopy
 
-            # of what is computed to check a kernel
+            # the checks of a kernel compute on any values
             with np.errstate(all="ignore"):
                 return build_call(self.parsed, self.key, arrays)
         except Exception as error:
@@ -290,7 +292,7 @@ class GeneralCall:
     def _run_turn(
         self, kernel: PreparedCall, steps: NumpyStepsCall, arrays: Arrays, out: Any
     ) -> Any:
-        """Return the result of one turn of a trial; the last turn decides."""
+        """Compute the call as one turn of a trial; the last turn decides."""
         shared, trial = self.shared, self._trial
         assert shared is not None
         assert trial is not None
@@ -331,7 +333,7 @@ class GeneralCall:
         self.has_had_trial = True
 
     def _improve(self) -> None:
-        """Look for a faster way, as far as what the calls took is worth it."""
+        """Look for a faster way if the calls have taken long enough."""
         family = self.family
         if self.shared is not None:
             self._use(self.shared)
@@ -344,7 +346,7 @@ class GeneralCall:
         self._look_up()
 
     def _look_up(self) -> None:
-        """Find a kernel of this structure; one of an earlier process costs nothing."""
+        """Look up the kernel of this structure, perhaps of an earlier process."""
         from feinsum.calling.host.builder import BuildRequest
 
         key = self.key
@@ -356,7 +358,7 @@ class GeneralCall:
             return
 
         def look_up() -> None:
-            import feinsum.calling.structure  # noqa: F401  (not what one more takes)
+            import feinsum.calling.structure  # noqa: F401  (before the clock starts)
 
             start_s = perf_counter()
             self._request, shared = find_shared(self.family, request)
@@ -366,7 +368,7 @@ class GeneralCall:
             self.family.look_up_s += perf_counter() - start_s
             self.family.n_look_ups += 1
 
-        # Only imports are worth a thread, with which calls would share the interpreter.
+        # A thread competes with the calls for the interpreter; only imports justify it.
         if "feinsum.calling.structure" not in sys.modules:
             build_in_background(look_up)
         else:
@@ -375,14 +377,14 @@ class GeneralCall:
             fill(Future(), look_up)
 
     def _use(self, shared: SharedKernel) -> None:
-        """Try the kernel of the structure, or have it built if that pays off."""
+        """Try the kernel of the structure, or build one if that pays off."""
         if shared.built is None:
             self._invest(shared)
         else:
             self._try(shared, shared.built)
 
     def _try(self, shared: SharedKernel, built: BuiltKernel) -> None:
-        """Begin the trial of a kernel, unless that of another size has decided."""
+        """Begin the trial of a kernel, unless that of its size class is over."""
         assert self._request is not None
         kernel = built.call(self._request.structure)
         if kernel is None:
@@ -393,14 +395,14 @@ class GeneralCall:
         if trial.is_over:
             self._end_trial(kernel, trial)
         else:
-            # the kernel last: another thread that finds it uses the trial
+            # the kernel last: another thread that sees it uses the trial
             self._trial = trial
             self.kernel = kernel
 
     def _invest(self, shared: SharedKernel) -> None:
         """Start to build a kernel if calls of its structure have taken long enough."""
         builds = remembered(Calls).builds
-        # the kernel has to save the seconds of its build, and saves a share of the time
+        # a kernel saves a share of the time, which has to exceed the time of its build
         due_s = builds.expected_s / GAIN
         if shared.build is not None or shared.spent_s < due_s:
             return
@@ -426,7 +428,8 @@ class GeneralCall:
                         shared.built = built
                         self._try(shared, built)
                 else:
-                    builds.expected_s = inf  # what is missing here others miss, too
+                    # the cause, such as a missing compiler, holds for other calls, too
+                    builds.expected_s = inf
                     if isinstance(error, Exception):
                         report_fallback(error)
             finally:
@@ -439,10 +442,10 @@ class GeneralCall:
 def find_shared(
     family: CallFamily, request: BuildRequest
 ) -> tuple[BuildRequest, SharedKernel]:
-    """Return what calls of its structure share, with the kernel of an earlier process.
+    """Find the shared kernel of a call's structure, possibly of an earlier process.
 
     Returns:
-        The request, as it stands for all sizes, too.
+        The request, with varying extents as run-time data; and the shared kernel.
     """
     from feinsum.calling.host.builder import built_before
 

@@ -1,4 +1,4 @@
-"""Prepared calls: the kernel, and how it reads the operands."""
+"""Prepared calls on the host: the kernel, and how it reads the operands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what others have built is run without a code generator
     from feinsum.targets.protocol import Array, Caller
 
 Conversion = Callable[[Any], Any]
-"""From an operand as it was given to the array that a kernel gets."""
+"""Converts a given operand to the array that a kernel gets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +26,19 @@ class PreparedCall:
     """The state kept for calls with the same subscripts and memory layouts.
 
     Attributes:
-        kernel: None if there is nothing to compute, since an extent is zero or the
-            result is a view, and if another process has built it.
-        inputs: for each array of the kernel, the position of an operand, and how it is
-            converted; None to pass the operand itself.
+        kernel: the kernel. None if another process has built it; also None if there is
+            nothing to compute, since an extent is zero or the result is a view.
+        inputs: for each array of the kernel, the position of an operand, and its
+            conversion; None to pass the operand itself.
         caller: the kernel with its scalars; None if there is nothing to compute.
         writes_out: whether the kernel writes directly into ``out``.
-        convert_output: from a result array to the one that the kernel takes.
-        view: the result as a view of the operand, if it is one; see :func:`view_of`.
-        names: of the arrays that the kernel gets.
-        scalars: the sizes and strides that it gets, by their names in the kernel, with
-            their names in the structure of the call.
-        is_normal: whether these are those of the normalized call, see
+        convert_output: converts a result array to the one that the kernel takes.
+        view: returns the result as a view of the operand, if it is one; see
+            :func:`view_of`.
+        names: names of the arrays that the kernel gets.
+        scalars: for each size and stride that the kernel gets, by name, the name in the
+            structure of the call.
+        is_normal: whether these are names of the normalized call, see
             :mod:`feinsum.calling.structure`.
     """
 
@@ -54,7 +55,7 @@ class PreparedCall:
 
     @property
     def settled(self) -> PreparedCall:
-        """Itself: there is nothing left to try."""
+        """This call itself: there is nothing left to try."""
         return self
 
     def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
@@ -66,7 +67,7 @@ class PreparedCall:
             out: an array with the shape and dtype of the result, and the prepared
                 strides.
         """
-        # the usual case first, in as few steps as possible
+        # the most frequent case, in as few steps as possible
         if out is None and self.is_direct:
             result = aligned_empty(self.parsed.shape, self.parsed.dtype)
             assert self.caller is not None
@@ -85,7 +86,7 @@ class PreparedCall:
             for position, convert in self.inputs
         ]
         if out is not None and self.writes_out:
-            # where out is an operand, too, the kernel would read what it wrote
+            # if out overlaps an operand, the kernel would read its own results
             target = _empty_like(out) if _share_memory(out, inputs) else out
             caller(inputs, self._output_of(target))
             return out if target is out else _copy_to(target, out)
@@ -130,7 +131,7 @@ class PreparedCall:
 
 
 def _rounded(result: Any) -> Any:
-    """Round to half precision, where the result is."""
+    """Round a result to half precision, on the host or on the device."""
     from feinsum.targets.host.halves import narrowed
 
     on_host = isinstance(result, np.ndarray)
@@ -138,23 +139,23 @@ def _rounded(result: Any) -> Any:
 
 
 def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
-    """Return whether a kernel would overwrite its input."""
+    """Return whether a kernel that writes into ``out`` may overwrite an input."""
     return any(np.may_share_memory(out, array) for array in inputs)
 
 
 def _empty_like(out: Array) -> Array:
-    """Return a new array that lies as this one does: a kernel writes by its steps."""
-    ends = [
+    """Make an array with the same strides, by which a kernel writes it."""
+    last_offsets = [
         step * (extent - 1) for step, extent in zip(out.strides, out.shape, strict=True)
     ]
-    first = -sum(end for end in ends if end < 0)
-    past = sum(end for end in ends if end > 0) + out.itemsize
-    memory = aligned_empty((first + past,), np.dtype(np.uint8))
+    first = -sum(offset for offset in last_offsets if offset < 0)
+    n_bytes_after = sum(offset for offset in last_offsets if offset > 0) + out.itemsize
+    memory = aligned_empty((first + n_bytes_after,), np.dtype(np.uint8))
     return np.ndarray(out.shape, out.dtype, memory, first, out.strides)
 
 
 def _copy_to(result: Any, out: Any) -> Any:
-    """Copy the result into ``out``, if that is given."""
+    """Copy the result into ``out``, if it is given."""
     if out is None:
         return result
     out[...] = result.get() if hasattr(result, "get") else result
@@ -162,7 +163,7 @@ def _copy_to(result: Any, out: Any) -> Any:
 
 
 def view_of(parsed: EinsumCall) -> Conversion | None:
-    """Return how to view a single operand without sums, as numpy does; else None.
+    """Return a function that views a single operand; None if there are sums or more.
 
     >>> from feinsum.calling.einsum_call import parse_call
     >>> A = np.eye(3)
@@ -182,17 +183,17 @@ def view_of(parsed: EinsumCall) -> Conversion | None:
 
         return view
     # with a repeated index, numpy's einsum returns a view of the diagonal
-    numbers = [[term.index(index) for index in part] for part in (term, output)]
+    numbers = [[term.index(index) for index in indices] for indices in (term, output)]
     return lambda array: np.einsum(array.reshape(shape), *numbers)
 
 
 def copy_from_host(argument: Argument, dtype: np.dtype[Any]) -> Conversion:
-    """Return the function that copies an operand which a kernel cannot read."""
+    """Return a function that copies an operand that a kernel cannot read."""
     return partial(packed, shape=argument.shape, dtype=dtype)
 
 
 def convert_on_device(argument: Argument, dtype: np.dtype[Any]) -> Conversion:
-    """Return the function that gives a device array the shape and dtype of a kernel."""
+    """Return a function that converts a device array to a kernel's shape and dtype."""
     shape = argument.shape
 
     def convert(array: Any) -> Any:

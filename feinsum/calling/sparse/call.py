@@ -1,4 +1,14 @@
-"""Calls with a sparse operand, by the recorded recipe or the estimated best nest."""
+"""Calls with a sparse operand.
+
+A call of ``ijk,kr->ijr`` with a sparse tensor goes through these values::
+
+    operands --> tree --> Network --> NestKernel --> ReadyCall --> result
+    scipy, COO   CSF      einsum,     nest, form,    bound to the tree,
+                 levels   levels      kernel         kept for repeated calls
+
+The nest is that of the recorded recipe, or else the one that is estimated to be the
+fastest. If no kernel can be built, numpy computes the call from coordinates.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +76,9 @@ def call_sparse(
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
-        operands: as given. A tree is read as it is, and one of several trees is chosen.
-            Other formats are converted to a tree once: matrices by rows or columns,
-            coordinates in the level order that
+        operands: the operands as given. A tree is read in place; one of several trees
+            is chosen. Other formats are converted to a tree once: matrices by rows or
+            columns, coordinates in the level order that
             :func:`feinsum.calling.sparse.trees.in_levels` chooses.
         device: None, or the host.
         options: how to look up a recipe; if there is none, the nest estimated to be the
@@ -82,8 +92,8 @@ def call_sparse(
     Raises:
         InvalidEinsumError: with the rule ``operand`` for two sparse operands,
             ``dtype``, ``shape``, ``network`` or ``subscripts``.
-        DeviceUnavailableError: for another device; for a given one, if no kernel can be
-            built, which otherwise numpy replaces.
+        DeviceUnavailableError: for any other device. If a device is given and no kernel
+            can be built, any error of the build; otherwise numpy computes the result.
         MeasurementError: if a dense result does not fit into memory.
         RecordNotFoundError: if the options require a recipe, and there is none.
     """
@@ -96,8 +106,7 @@ def call_sparse(
     arrays = [_read(operand) for operand in operands]
     try:
         return _by_kernel(subscripts, arrays, options, out)
-    # a kernel is an improvement, never a condition
-    except Exception as error:
+    except Exception as error:  # a kernel is an improvement, never a condition
         if device is not None or options.on_miss == "raise":
             raise
         return evaluate_instead(lambda: _by_numpy(subscripts, arrays), error)
@@ -108,7 +117,7 @@ def _by_kernel(
 ) -> Any:
     arrays = _in_levels(subscripts, operands, options)
     repeated = RepeatedCall.of(subscripts, arrays, options)
-    # decompositions repeat one call with the same tree many times
+    # decompositions make one call with the same tree many times
     if repeated is not None and (ready := repeated.ready()):
         return ready.run(arrays, out)
     sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
@@ -126,7 +135,7 @@ def _by_kernel(
 
 
 def _by_numpy(subscripts: str, operands: list[Any]) -> Any:
-    """Return the result without a kernel, and without a choice of the level order."""
+    """Compute the result without a kernel, in the given level order."""
     position = _sparse_position(operands)
     arrays = _with(operands, position, tree_of_any(operands[position]))
     network, arrays = _network(subscripts, arrays, position)
@@ -166,7 +175,7 @@ def _read(operand: Any) -> Any:
 
 
 def _in_levels(subscripts: str, arrays: list[Any], options: LookupOptions) -> list[Any]:
-    """Return the operands with one tree in place of coordinates or several trees."""
+    """Replace coordinates, or several trees, by the tree that the kernel will read."""
     position = _sparse_position(arrays)
     operand = arrays[position]
     if isinstance(operand, CSF):
@@ -195,7 +204,7 @@ def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
 
 
 def _sparse_position(arrays: list[Any]) -> int:
-    """Return the position of the only sparse operand.
+    """Return the position of the sparse operand.
 
     Raises:
         InvalidEinsumError: if there are several.
@@ -212,10 +221,10 @@ def _sparse_position(arrays: list[Any]) -> int:
 def _network(
     subscripts: str, arrays: list[Any], sparse: int
 ) -> tuple[Network, list[Any]]:
-    """Return the network of a call; a single operand gets a factor of 1."""
+    """Build the network of a call; a single operand gets a factor of 1."""
     inputs, output = _index_lists(subscripts, [len(a.shape) for a in arrays])
     network = _network_of(inputs, output, sparse, arrays[sparse].axes)
-    # a nest multiplies the tree by something
+    # a nest needs at least one dense factor
     if len(arrays) == 1:
         arrays = [*arrays, np.ones((), np.result_type(arrays[0].values))]
     return network, arrays
@@ -224,10 +233,10 @@ def _network(
 def _index_lists(
     subscripts: str, ranks: Sequence[int]
 ) -> tuple[list[IndexList], IndexList]:
-    """Return the indices of a call, with names that a kernel can have."""
+    """Parse the indices of a call, and give them names that are valid in a kernel."""
     inputs, output = parse_subscripts(subscripts, ranks)
     names = {
-        # names of indices become names of loops
+        # names of indices become names of loops in C
         index: index if index.isascii() and index.isidentifier() else f"index_{k}"
         for k, index in enumerate(dict.fromkeys(chain(*inputs)))
     }
@@ -249,7 +258,7 @@ def _network_of(
 
 
 def _nothing(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
-    """Return the result where no product is formed."""
+    """Make the result of a call in which no product is formed: zeros, or no entries."""
     shape = [sizes.extents[i] for i in network.output]
     return np.zeros(0 if network.has_sparse_output else shape, dtype)
 
@@ -268,7 +277,7 @@ def _shared_nest(
     def make() -> NestKernel | Exception:
         try:
             return _make_nest(network, arrays, sizes, dtype, options)
-        # the failure is cached, too: the next call need not fail slowly
+        # cache failures, too, so that the next call fails fast
         except Exception as error:
             if is_for_caller(error) or options.on_miss == "raise":
                 raise
@@ -321,7 +330,7 @@ def _missed(options: LookupOptions, reason: str) -> None:
 def _estimated(
     network: Network, sizes: Sizes, dtype: np.dtype[Any]
 ) -> tuple[Nest, NestForm]:
-    """Return the nest and the form that are estimated to be the fastest."""
+    """Choose the nest and the form that are estimated to be the fastest."""
     from feinsum.measure import open_device
     from feinsum.predict.machine import machine_of
 
@@ -348,7 +357,7 @@ def _estimated(
 def _kernel(
     nest: Nest, form: NestForm, n_chunks: int, sizes: Sizes, dtype: np.dtype[Any]
 ) -> CompiledKernel:
-    """Return the kernel of a nest: one for trees of every size."""
+    """Build the kernel of a nest, which serves trees of every size."""
     from feinsum.codegen import generate_nest, nest_index_dtype
     from feinsum.measure import compile_kernel, open_device
 
@@ -368,9 +377,9 @@ def _kernel(
 
 
 ENTRY = "entry of the sparse operand"
-"""Name of the index of entries; no index of a call has spaces."""
+"""Name of the index over entries; indices of calls cannot contain spaces."""
 MAX_BYTES = 1 << 26
-"""Most memory for what is gathered of one operand at once."""
+"""Maximum bytes that are gathered of one operand at once."""
 
 
 def tree_of_any(operand: COO | CSF | tuple[CSF, ...]) -> CSF:
@@ -381,7 +390,7 @@ def tree_of_any(operand: COO | CSF | tuple[CSF, ...]) -> CSF:
 def evaluate_entries(
     network: Network, arrays: list[Any], sizes: Sizes, dtype: np.dtype[Any]
 ) -> Any:
-    """Return the result of a network from the coordinates of its sparse operand.
+    """Compute a network by numpy from the coordinates of its sparse operand.
 
     Args:
         network: the einsum with one sparse operand.
@@ -401,15 +410,15 @@ def evaluate_entries(
         result = np.empty(entries.nnz, dtype)
     else:
         result = np.zeros([sizes.extents[i] for i in network.output], dtype)
-    # gathered operands take as much memory as there are entries
-    for part in _parts(network, sizes, entries.nnz, dtype):
-        columns_part = {index: column[part] for index, column in columns.items()}
+    # in chunks, since gathered operands have a row for each entry
+    for chunk in _parts(network, sizes, entries.nnz, dtype):
+        chunk_columns = {index: column[chunk] for index, column in columns.items()}
         operands = [entries.values if x is tree else x for x in arrays]
-        products = _products(network, operands, part, columns_part, output)
+        products = _products(network, operands, chunk, chunk_columns, output)
         if network.has_sparse_output:
-            result[part] = products
+            result[chunk] = products
         else:
-            subscripts = [columns_part.get(i, slice(None)) for i in network.output]
+            subscripts = [chunk_columns.get(i, slice(None)) for i in network.output]
             _add(result, subscripts, products)
     return result
 
@@ -417,12 +426,12 @@ def evaluate_entries(
 def _parts(
     network: Network, sizes: Sizes, nnz: int, dtype: np.dtype[Any]
 ) -> Iterator[slice]:
-    """Split the entries so that gathered operands take little memory."""
+    """Yield chunks of entries, so that gathered operands take little memory."""
     sparse = {*network.inputs[network.sparse or 0]}
     terms = [*network.inputs, network.output]
-    rest = (prod(sizes.extents[i] for i in {*term} - sparse) for term in terms)
-    # at least one entry, however large its rows are
-    n = max(1, MAX_BYTES // (dtype.itemsize * max(1, *rest)))
+    row_sizes = (prod(sizes.extents[i] for i in {*term} - sparse) for term in terms)
+    # at least one entry, even if its row is larger than the limit
+    n = max(1, MAX_BYTES // (dtype.itemsize * max(1, *row_sizes)))
     for begin in range(0, nnz, n):
         yield slice(begin, begin + n)
 
@@ -430,22 +439,22 @@ def _parts(
 def _products(
     network: Network,
     arrays: list[Any],
-    part: slice,
+    chunk: slice,
     columns: dict[str, Any],
     output: IndexList,
 ) -> Any:
-    """Return the products of entries, ``[z, *output]``."""
+    """Compute the products of entries, as an array ``[entry, *output]``."""
     terms: list[IndexList] = []
     operands = []
     for position, (term, array) in enumerate(zip(network.inputs, arrays, strict=True)):
         if position == network.sparse:
             terms.append((ENTRY,))
-            operands.append(array[part])
+            operands.append(array[chunk])
             continue
         shared = [axis for axis, index in enumerate(term) if index in columns]
-        rest = tuple(index for index in term if index not in columns)
+        dense_indices = tuple(index for index in term if index not in columns)
         first = np.moveaxis(array, shared, range(len(shared)))
-        terms.append((ENTRY, *rest) if shared else rest)
+        terms.append((ENTRY, *dense_indices) if shared else dense_indices)
         # the rows of the operand at the coordinates of the entries
         chosen = tuple(columns[term[axis]] for axis in shared)
         operands.append(first[chosen] if shared else array)
@@ -459,7 +468,7 @@ def _products(
 
 
 def _add(result: Any, subscripts: list[Any], products: Any) -> None:
-    """Add products to the elements of a result at some places of its sparse indices."""
+    """Add the products of entries to the elements of a result at their coordinates."""
     shared = [
         axis
         for axis, subscript in enumerate(subscripts)

@@ -1,7 +1,7 @@
 """Prepared calls with a sparse operand: the tree is bound, dense operands vary.
 
-Programs such as decompositions multiply one tree by many dense operands. Work that
-depends on the tree alone is done once.
+Programs such as tensor decompositions multiply one tree by many dense operands. Here,
+work that depends on the tree alone is done once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
 
 MAX_REPEATED = 16
-"""Calls with one tree that are kept ready."""
+"""Maximum calls with one tree that are kept."""
 
 
 class NestKernel(NamedTuple):
-    """How a network is computed for some sizes."""
+    """The nest of a network, its form, and the kernel that computes it."""
 
     nest: Nest
     form: NestForm
@@ -35,7 +35,7 @@ class NestKernel(NamedTuple):
 
 
 class RepeatedCall(NamedTuple):
-    """A call as made; repeating it with the same tree and like arrays is faster."""
+    """The key of a call: repeated calls have one tree, and arrays of equal form."""
 
     tree: CSF
     key: Hashable
@@ -45,7 +45,7 @@ class RepeatedCall(NamedTuple):
         cls, subscripts: str, arrays: Sequence[Any], options: LookupOptions
     ) -> Self | None:
         """Make the key of a call; None unless there is exactly one tree."""
-        # the tree itself is the key of the cache, which does not keep it alive
+        # the cache has the tree itself as a weak key, which does not keep it alive
         trees = [array for array in arrays if isinstance(array, CSF)]
         if len(trees) != 1:
             return None
@@ -72,10 +72,11 @@ class ReadyCall(NamedTuple):
     Attributes:
         tree_arrays: the arrays of the tree and of its chunks.
         shapes: shapes of the arrays that the kernel fills.
-        call: runs the kernel; takes the held arrays, then dense operands, then those.
-        is_lasting: whether the values of the tree are read in place, so that changes
-            affect the next call. The pattern stays.
-        is_padded: whether an extent is filled up to a multiple of the lanes.
+        call: runs the kernel; takes ``tree_arrays``, then the dense operands, then the
+            arrays to fill.
+        is_lasting: whether the values of the tree are read in place, so that changes of
+            values affect the next call. The pattern must not change.
+        is_padded: whether an extent is padded to a multiple of the vector lanes.
     """
 
     network: Network
@@ -89,7 +90,7 @@ class ReadyCall(NamedTuple):
     is_padded: bool
 
     def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
-        """Compute the result for other dense operands.
+        """Compute the result for these dense operands.
 
         Args:
             arrays: the dense operands, in order.
@@ -111,7 +112,7 @@ class ReadyCall(NamedTuple):
         return self.network.sparse
 
     def _dense(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Return the dense operands as the kernel takes them, by their addresses."""
+        """Return the dense operands in the layout that the kernel reads."""
         from feinsum.codegen import dense_arguments
 
         sparse, dtype = self._sparse, self.dtype
@@ -141,12 +142,12 @@ class ReadyCall(NamedTuple):
         if not is_alike or out.size != prod(self.shapes["out"]):
             return False
         read = (x.values if isinstance(x, CSF) else x for x in arrays)
-        # a kernel that overwrites an operand would read its own results
+        # if out overlaps an operand, the kernel would read its own results
         return not any(np.may_share_memory(out, x) for x in read)
 
 
 def _is_plain(array: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether a kernel can read an array where it is."""
+    """Return whether a kernel can read an array in place."""
     flags = array.flags
     return bool(array.dtype == dtype and flags.c_contiguous and flags.aligned)
 
@@ -158,7 +159,7 @@ def ready_call(
     dtype: np.dtype[Any],
     nest_kernel: NestKernel,
 ) -> ReadyCall:
-    """Return the call of a kernel that is made, with all that its tree decides."""
+    """Bind a kernel to a tree: convert the tree's arrays, and fix its sizes."""
     from feinsum.codegen import fresh_shapes, tree_arguments
     from feinsum.targets.host.device import HostBuilt
 
@@ -189,7 +190,7 @@ def ready_call(
 
 
 def as_sparse(network: Network, tree: CSF, result: Any) -> Any:
-    """Return the values of a sparse result as a tree, with the axes of the output."""
+    """Wrap the values of a sparse result as a tree, with the axes of the output."""
     if not network.has_sparse_output:
         return result
     axes = tuple(network.output.index(index) for index in network.levels)

@@ -39,11 +39,11 @@ DEVICE = "host"
 def einsum_of_call(
     network: Network, arrays: Sequence[Any]
 ) -> tuple[BatchedEinsum, dict[str, int]]:
-    """Return the einsum of a call, with the extents of its indices and its profile.
+    """Build the einsum of a call, and return it with the profile of its tree.
 
     Args:
         network: the network to compute.
-        arrays: the operands; for a single operand, also the number 1.
+        arrays: the operands; a single operand is followed by the factor 1.
 
     >>> from feinsum.nests import network
     >>> from feinsum.sparse import random_uniform, to_csf
@@ -60,7 +60,7 @@ def einsum_of_call(
             storage = "csf=" if network.has_sparse_output else "csf"
             terms.append(network.levels)
             row.append(Operand(name, shape, array.values.dtype, storage))
-        # the factor 1 of a single operand is none of the einsum
+        # the factor 1 of a single operand is not an operand of the einsum
         elif term or len(arrays) > 2:
             terms.append(term)
             row.append(Operand(name, np.shape(array), np.asarray(array).dtype))
@@ -72,9 +72,9 @@ def einsum_of_call(
 def recorded_recipe(
     network: Network, arrays: Sequence[Any], options: LookupOptions
 ) -> tuple[NestRecipe | None, str]:
-    """Return the best recorded recipe that works here, and a description of the facts.
+    """Find the best recorded recipe that works here; also describe the match.
 
-    Efforts that measure tune the einsum first.
+    If the effort measures, the einsum is tuned first.
 
     Raises:
         StoreError: if the database cannot be read.
@@ -102,7 +102,7 @@ def recorded_recipe(
 def _usable(
     network: Network, nearest_facts: Nearest, match: Match, trials: EinsumTrials
 ) -> NestRecipe | None:
-    """Return the first recipe that may be used, in the names of the call."""
+    """Return the first recipe that may be used, in the names of the call's indices."""
     for candidate in nearest_facts.candidates(match):
         spec, frame = candidate.recipe
         try:
@@ -117,7 +117,7 @@ def _usable(
 def _in_call(
     network: Network, spec: TransformSpec, frame: str, nearest_facts: Nearest
 ) -> NestRecipe:
-    """Return the recipe, translated from the names of its frame to those of the call.
+    """Translate a recipe from the names of its frame to those of the call.
 
     Raises:
         TransformError: if it does not fit.
@@ -125,12 +125,18 @@ def _in_call(
     written = from_text(frame)
     check_spec(spec, written)
     form = recipe_of(written, spec.parameters).form
-    mine, theirs = nearest_facts.form.relabeling, canonicalize(written).relabeling
+    call_names = nearest_facts.form.relabeling
+    frame_names = canonicalize(written).relabeling
     # from the frame's names to canonical ones, and on to those of the call
-    to_call = {new: old for old, new in mine.indices.items()}
-    indices = {old: to_call[new] for old, new in theirs.indices.items()}
-    canonical = {old: new for new, old in enumerate(theirs.positions[0])}
-    positions = [mine.positions[0][canonical[p]] for p in range(written.n_operands)]
+    to_call = {canonical: name for name, canonical in call_names.indices.items()}
+    indices = {
+        name: to_call[canonical] for name, canonical in frame_names.indices.items()
+    }
+    canonical_position = {p: k for k, p in enumerate(frame_names.positions[0])}
+    positions = [
+        call_names.positions[0][canonical_position[p]]
+        for p in range(written.n_operands)
+    ]
     text = translated(str(spec.parameters["nest"]), indices, positions)
     lane = indices.get(str(spec.parameters["lane"]), "")
     return NestRecipe(nest_from_text(network, text), replace(form, lane=lane))

@@ -1,9 +1,9 @@
-"""Trees of sparse operands in other formats: made once, and kept while those live.
+"""Trees of sparse operands in other formats: built once, and cached while these live.
 
-A tree of a compressed matrix, or of sorted coordinates, shares their values; otherwise
-values are sorted anew in each call. So values that are changed in place count in the
-next call. The tree of a matrix is made anew where the matrix has other arrays than
-before, as one of scipy has after an entry was inserted.
+The tree of a compressed matrix, or of sorted coordinates, shares their values; for
+unsorted coordinates, each call copies the values in tree order. In both cases, a change
+of values in place affects the next call. The tree of a matrix is rebuilt when the
+matrix has new arrays, as a matrix of scipy has after an insertion.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from feinsum.sparse import (
 )
 
 ARRAYS = ("pointers", "indices", "values"), ("indptr", "indices", "data")
-"""Names of the arrays of a compressed matrix: ours, and scipy's."""
+"""Names of the arrays of a compressed matrix, in feinsum and in scipy."""
 
 
 class _OfMatrix(NamedTuple):
-    """A tree, with the matrix that it is made of and the arrays that this had."""
+    """A tree, the matrix from which it was built, and that matrix's arrays then."""
 
     matrix: ref[Any]
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ def tree_of_matrix(matrix: Any) -> CSF | None:
     # matrices of scipy cannot be hashed
     trees, key = remembered(Calls).matrices, id(matrix)
     cached = trees.get(key)
-    # an id may be that of another matrix once this one is gone
+    # another matrix may have got the id after this one was freed
     if cached is not None and cached.is_of(matrix, arrays):
         tree: CSF = cached.tree
         return tree
@@ -77,9 +77,11 @@ def tree_of_matrix(matrix: Any) -> CSF | None:
 
 
 class _OfCoordinates(NamedTuple):
-    """A tree, and the place of each of its entries among the coordinates.
+    """A tree of coordinates.
 
-    None where all are in order, and the tree has their values.
+    Attributes:
+        order: for each entry of the tree, its position in the coordinates; None if
+            these are sorted, and the tree shares their values.
     """
 
     tree: CSF
@@ -87,9 +89,9 @@ class _OfCoordinates(NamedTuple):
 
 
 def tree_of_coordinates(entries: COO, axes: tuple[int, ...]) -> CSF:
-    """Return the tree of coordinates in a level order, with their values of now.
+    """Return the tree of coordinates in a level order, with their current values.
 
-    It is kept unless there are duplicates, or it takes more memory than may be idle.
+    It is cached unless there are duplicates, or it takes too much memory.
 
     >>> entries = COO((4, 2), ([3, 0], [1, 1]), [1.0, 2.0])
     >>> tree = tree_of_coordinates(entries, (0, 1))
@@ -105,7 +107,7 @@ def tree_of_coordinates(entries: COO, axes: tuple[int, ...]) -> CSF:
         return to_csf(entries, axes)
     if cached.order is not None:
         values = cached.tree.values
-        # with the usual mode="raise", numpy would buffer the output; all places fit
+        # all positions are valid, and with mode="raise" numpy would buffer the output
         np.take(entries.values, cached.order, out=values, mode="clip")
     return cached.tree
 
@@ -125,14 +127,14 @@ def _sort_once(entries: COO, axes: tuple[int, ...]) -> _OfCoordinates | None:
         return None
     order = None if numbered.values is numbers else numbered.values
     values = entries.values if order is None else entries.values[order]
-    parts = numbered.shape, numbered.axes, numbered.indices, numbered.pointers
-    return _OfCoordinates(CSF(*parts, values), order)
+    pattern = numbered.shape, numbered.axes, numbered.indices, numbered.pointers
+    return _OfCoordinates(CSF(*pattern, values), order)
 
 
 MAX_AXES = 4
-"""Most axes of tensors whose orders (24) are all estimated."""
+"""Maximum axes of a tensor for which all level orders are estimated (24 of them)."""
 GAIN = 1.25
-"""Least predicted speedup for another order of coordinates."""
+"""Minimum predicted speedup for which coordinates are sorted in another order."""
 
 Trees = tuple[CSF, ...]
 """Trees of one tensor, in several orders of levels."""
@@ -156,14 +158,14 @@ def in_levels(
     options: LookupOptions,
     is_recorded: Callable[[CSF], bool],
 ) -> CSF:
-    """Return the tree that a call reads.
+    """Choose the tree that a call reads.
 
     Args:
         network_of: returns the network of the call for a level order.
         operand: coordinates, or several trees of one tensor.
         arrays: the other operands, and anything in place of the sparse one.
-        options: of the call.
-        is_recorded: whether a recipe is recorded for a tree.
+        options: the options of the call.
+        is_recorded: returns whether a recipe is recorded for a tree.
 
     Raises:
         InvalidEinsumError: with the rule ``operand``, if the trees are of different
@@ -192,12 +194,12 @@ def in_levels(
     axes: Axes = remembered(Calls).sparse.get(key, choose)
     if isinstance(operand, COO):
         return tree_of_coordinates(operand, axes)
-    # the order is kept, not the tree: others of the same profile share the choice
+    # the cache has orders, not trees: trees with equal profiles share the choice
     return next(tree for tree in operand if tree.axes == axes)
 
 
 def _size_of(operand: COO | Trees) -> Hashable:
-    """Return a key of the sizes on which the order depends, without making trees."""
+    """Return a key of the sizes on which the order depends, without building trees."""
     if isinstance(operand, COO):
         return operand.shape, operand.nnz
     return tuple((tree.shape, tree.axes, tree.profile) for tree in operand)
@@ -216,7 +218,7 @@ def _check_alike(trees: Trees) -> None:
 def _best_of(
     network_of: Callable[[Axes], Network], trees: Trees, arrays: Sequence[Any]
 ) -> Axes:
-    """Return the order of the tree with the least estimated time."""
+    """Return the level order of the tree with the shortest estimated time."""
 
     def seconds(tree: CSF) -> float:
         network = network_of(tree.axes)
@@ -226,7 +228,7 @@ def _best_of(
 
 
 def _best_order(network: Network, entries: COO, arrays: Sequence[Any]) -> Axes:
-    """Return the order of the axes, or one that is predicted to be clearly faster."""
+    """Return the order of the axes, or one that is estimated to be clearly faster."""
     counts, term = node_counts(entries), network.inputs[network.sparse or 0]
     seconds: dict[Axes, float] = {}
     for other in level_orders(network):
