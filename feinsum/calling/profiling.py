@@ -247,7 +247,9 @@ def profile() -> Iterator[Profile]:
 
     profiled, active = Profile(), threading.local()
 
-    def timed(caller: str, function: Callable[..., Any], *, is_packed: bool) -> Any:
+    def make_timed(
+        caller: str, function: Callable[..., Any], *, is_packed: bool
+    ) -> Any:
         @wraps(function)
         def run(*arguments: Any, **options: Any) -> Any:
             # einsums that check a kernel are part of the call that builds it
@@ -279,7 +281,7 @@ def profile() -> Iterator[Profile]:
         for (module, name, caller, is_packed), function in zip(
             replaced, originals, strict=True
         ):
-            setattr(module, name, timed(caller, function, is_packed=is_packed))
+            setattr(module, name, make_timed(caller, function, is_packed=is_packed))
         yield profiled
     finally:
         profiled.seconds = perf_counter() - start_s

@@ -2,11 +2,11 @@
 
 Each contender has a predicted time, and only the plausible ones are compiled::
 
-    product    a matrix product of BLAS, with copies if needed        two operands
-    steps      ij,jk,kl->il as ij,jk->ik and ik,kl->il, each built     the best paths
-               from its own contenders
-    kernel     the recorded recipe, or else the best predicted ones   of some families
-    library    CuPy's einsum                                          up to two operands
+    product    a matrix product of BLAS, with copies if needed     two operands
+    steps      ij,jk,kl->il as ij,jk->ik and ik,kl->il, each       the best paths
+               built from its own contenders
+    kernel     the recorded recipe; else the best predicted ones   of a few families
+    library    CuPy's einsum                                       up to two operands
 """
 
 from __future__ import annotations

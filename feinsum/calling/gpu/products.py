@@ -159,11 +159,11 @@ def _in_order(
 ) -> list[list[str]]:
     """Order every kind of index as in an array that is not copied."""
 
-    def ordered(kind: Sequence[str], holders: Sequence[int]) -> list[str]:
+    def order_kind(kind: Sequence[str], holders: Sequence[int]) -> list[str]:
         ruling = next((k for k in holders if k not in copied), holders[0])
         return sorted(kind, key=lambda index: -steps[ruling][index])
 
-    return [ordered(*pair) for pair in zip(kinds, HOLDERS, strict=True)]
+    return [order_kind(*pair) for pair in zip(kinds, HOLDERS, strict=True)]
 
 
 Way = tuple[Sequence[Sequence[str]], Sequence[Sequence[int]]]

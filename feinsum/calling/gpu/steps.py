@@ -168,12 +168,12 @@ def _in_best_order(
         result: indices of the next step's result.
     """
 
-    def seconds(order: IndexList) -> float:
+    def predict_s(order: IndexList) -> float:
         this_step_s, _ = step_of(problem, chosen, order)
         values = [*other_values, (order, problem.c_steps(order))]
         return this_step_s + step_of(problem, values, result, is_free=True)[0]
 
-    return min(_orders(chosen, output, other_values), key=seconds)
+    return min(_orders(chosen, output, other_values), key=predict_s)
 
 
 def _orders(
@@ -213,7 +213,7 @@ def step_of(
     strides = [of_operand for _, of_operand in chosen]
     n_bytes = problem.n_bytes(*terms, output)
 
-    def seconds(product: Product) -> float:
+    def predict_s(product: Product) -> float:
         time_s = product_s(product.gemm.sizes, n_bytes, problem.itemsize, problem.gpu)
         if product.order is not None and not is_free:
             time_s += copied_s(problem.n_bytes(output), problem.gpu)
@@ -229,9 +229,9 @@ def step_of(
         # BLAS is slow if no entry is reused
         if not product.is_pointwise and not (is_whole and product.n_parts > 1)
     )
-    best = min(fit, key=seconds, default=None)
+    best = min(fit, key=predict_s, default=None)
     if best is not None:
-        return seconds(best), best
+        return predict_s(best), best
     # without a product, a kernel reads every operand once
     n_points = problem.n_points(tuple(index for term in terms for index in term))
     return streamed_s(n_points, n_bytes, problem.itemsize, problem.gpu), None

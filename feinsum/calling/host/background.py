@@ -46,11 +46,11 @@ def build_in_background(build: Callable[[], T]) -> Future[T]:
 
     result: Future[T] = Future()
 
-    def checked() -> T:
+    def build_checked() -> T:
         check_process()
         return build()
 
-    if (error := _start_thread(result, checked)) is not None:
+    if (error := _start_thread(result, build_checked)) is not None:
         result.set_exception(BuildError(f"no thread can be started: {error}"))
     return result
 

@@ -328,7 +328,7 @@ def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
     parsed = structure.normal.parsed if call.is_normal else structure.parsed
     values = structure.constants(is_normal=call.is_normal)
 
-    def n_bytes(factor: int) -> int:
+    def count_bytes(factor: int) -> int:
         larger = {**values, **{name: factor * n for name, n in parsed.sizes.items()}}
         scalars = {
             name: larger[structure_name]
@@ -337,10 +337,10 @@ def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
         return temporary_bytes(t_unit, scalars)
 
     limit = intermediate_limit_bytes(parsed.einsum, parsed.sizes)
-    if not parsed.sizes or n_bytes(MAX_FACTOR) <= limit:
+    if not parsed.sizes or count_bytes(MAX_FACTOR) <= limit:
         return {}
     factor = 1
-    while n_bytes(2 * factor) <= limit:
+    while count_bytes(2 * factor) <= limit:
         factor *= 2
     return {name: factor * n for name, n in parsed.sizes.items()}
 

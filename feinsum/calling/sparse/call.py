@@ -184,7 +184,7 @@ def _in_levels(subscripts: str, arrays: list[Any], options: LookupOptions) -> li
     ranks = [len(shape) if k == position else x.ndim for k, x in enumerate(arrays)]
     inputs, output = _index_lists(subscripts, ranks)
 
-    def network_of(axes: tuple[int, ...]) -> Network:
+    def build_network(axes: tuple[int, ...]) -> Network:
         return _network_of(inputs, output, position, axes)
 
     def is_recorded(tree: CSF) -> bool:
@@ -195,7 +195,7 @@ def _in_levels(subscripts: str, arrays: list[Any], options: LookupOptions) -> li
         )
         return recorded_recipe(network, operands, options)[0] is not None
 
-    tree = in_levels(network_of, operand, arrays, options, is_recorded)
+    tree = in_levels(build_network, operand, arrays, options, is_recorded)
     return _with(arrays, position, tree)
 
 

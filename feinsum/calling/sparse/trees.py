@@ -220,11 +220,11 @@ def _best_of(
 ) -> Axes:
     """Return the level order of the tree with the shortest estimated time."""
 
-    def seconds(tree: CSF) -> float:
+    def estimate_s(tree: CSF) -> float:
         network = network_of(tree.axes)
         return _estimate(network, tree.shape, tree.profile, arrays)
 
-    return min(trees, key=seconds).axes
+    return min(trees, key=estimate_s).axes
 
 
 def _best_order(network: Network, entries: COO, arrays: Sequence[Any]) -> Axes:
