@@ -16,10 +16,10 @@ The divergence of :mod:`feinsum.raising`, looked up on this processor ::
         5.8 times as fast, about what the record says: the search ends     search
       the kernel with element_blocked                                      result
 
-Recipes are in the names of the canonical einsum: ``applying`` extracts the nest under
-these names, applies the transform, and puts its instructions back. Where the given
-kernel cannot be timed, as on GPUs, recipes are verified in the kernels generated for
-their einsums (``einsum_trials``). Ranks of a parallel program take the decision of rank
+Recipes refer to the names of the canonical einsum: ``applying`` extracts the nest under
+these names, applies the transform, and puts its instructions back. If the given kernel
+cannot be timed, as on GPUs, recipes are verified in the kernels generated for their
+einsums (``einsum_trials``). All ranks of a parallel program follow the decision of rank
 0 (``decision``). Loops over cells that call a kernel are computed in batches
 (``cell_batches``) if that is faster.
 

@@ -1,8 +1,8 @@
 """Retrievals cached on disk, so that other processes need not repeat them.
 
-A retrieval is identified by its inputs (the kernel, its options, the device, the
-versions of everything involved), and is valid as long as the database has the same
-facts about its einsums: repeating it would then give the same kernel.
+A retrieval is identified by its inputs: the kernel, its options, the device, and the
+versions of everything involved. It is valid as long as the database has the same facts
+about its einsums, since repeating it would then give the same kernel.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ T = TypeVar("T")
 
 
 def _optional(step: Callable[P, T | None]) -> Callable[P, T | None]:
-    """Make a step optional: its result is None if it fails."""
+    """Make a function return None instead of raising an error."""
 
     @wraps(step)
-    def attempted(*args: P.args, **kwargs: P.kwargs) -> T | None:
+    def attempt(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
             return step(*args, **kwargs)
         except Exception:
-            logger.info("the cache of retrievals is passed by", exc_info=True)
+            logger.info("the cache of retrievals is not used", exc_info=True)
             return None
 
-    return attempted
+    return attempt
 
 
 @dataclass(frozen=True)
-class Answer:
+class RetrievalAnswer:
     """The result of a retrieval: the kernel, and the decisions about its nests."""
 
     t_unit: lp.TranslationUnit
@@ -89,7 +89,7 @@ class CacheEntry:
             {name: _shape_and_dtype(value) for name, value in arguments.items()},
             (request.instructions, request.kernel_name, request.policy, request.verify),
             (request.effort, os.environ.get(INTERMEDIATE_VARIABLE, "")),
-            # facts of others are skipped, so the setting decides what is found
+            # facts of other signers are skipped, so this setting changes the answer
             sorted(trusted_signers()),
         )
         try:
@@ -101,13 +101,12 @@ class CacheEntry:
         return cls(cache, key, environment.device, request.policy)
 
     @_optional
-    def recall(self, database: Database) -> Answer | None:
+    def recall(self, database: Database) -> RetrievalAnswer | None:
         """Return the cached answer if the database can be read and is unchanged."""
         content = self.cache.read(self.key)
         if content is None:
             return None
-        # facts may have been added since; a database that has the same gives the same
-        # kernel
+        # valid if no facts about these einsums were added or removed since
         facts, answer = pickle.loads(content)  # noqa: S301  (signed by the cache)
         query = LookUp(dict.fromkeys(facts, ""), self.device, self.policy, counts=False)
         with looked_up_store(database) as store:
@@ -115,19 +114,18 @@ class CacheEntry:
         for workload, ids in facts.items():
             if tuple(record.id for record in records[workload]) != ids:
                 return None
-        # isl takes sets that differ in their names alone for equal; see NamedSetCache
+        # isl compares sets without the names of their dimensions; see NamedSetCache
         for name in answer.t_unit.entrypoints:
             tell_sets_apart(answer.t_unit[name])
         return self._coded(answer, content)
 
     @_optional
-    def store(self, retrieval: Retrieval) -> Answer | None:
+    def store(self, retrieval: Retrieval) -> RetrievalAnswer | None:
         """Cache the answer of a retrieval if possible, and return it."""
-        answer = Answer.of(retrieval)
-        is_plain = not isinstance(
-            retrieval.t_unit, LibraryUnit
-        )  # whose program gets lost
-        # the next retrieval continues where this one ran out of time
+        answer = RetrievalAnswer.of(retrieval)
+        # a host program cannot be pickled with its unit
+        is_plain = not isinstance(retrieval.t_unit, LibraryUnit)
+        # an unsettled answer is not stored: the next retrieval continues the search
         is_final = retrieval.is_settled and retrieval.is_changed
         if not (is_final and is_plain and _is_ours(retrieval)):
             return answer
@@ -135,19 +133,19 @@ class CacheEntry:
         self.cache.write(self.key, content)
         return self._coded(answer, content)
 
-    def _coded(self, answer: Answer, content: bytes) -> Answer:
+    def _coded(self, answer: RetrievalAnswer, content: bytes) -> RetrievalAnswer:
         shelf = _Shelf(self.cache, _digest(self.key.encode() + content))
         if isinstance(answer.t_unit, CodedUnit) and (
             code := answer.t_unit.shelf.code()
         ):
             shelf.put_code(code)
         unit = CodedUnit.of(answer.t_unit, shelf)
-        return Answer(unit, answer.decision)
+        return RetrievalAnswer(unit, answer.decision)
 
 
 @dataclass(frozen=True)
 class _Shelf:
-    """The place of the code of a kept kernel, which is named after its content."""
+    """The cache entry of a kernel's generated code, under the digest of the answer."""
 
     cache: DiskCache
     key: str
@@ -169,14 +167,17 @@ def cache_entry(request: Request) -> CacheEntry | None:
 
 
 def _shape_and_dtype(argument: Any) -> Any:
-    """Return what raising reads of an argument: an array's shape and dtype."""
+    """Return what raising reads of an argument: a value, or shape and dtype."""
     if hasattr(argument, "shape") and hasattr(argument, "dtype") and argument.shape:
         return tuple(argument.shape), np.dtype(argument.dtype)
     return argument
 
 
 def _is_ours(retrieval: Retrieval) -> bool:
-    """Whether the source of all recipes that were tried is known: they are ours."""
+    """Return whether all recipes that were tried are feinsum's own.
+
+    The source of a user's transform may change under the same name and version.
+    """
     tried = [spec for nest in retrieval.nests for spec, _ in nest.failures]
     return all(map(is_ours, (*tried, *retrieval.applied)))
 

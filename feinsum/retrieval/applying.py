@@ -5,7 +5,7 @@
     kernel:  interpolate, square, integrate      recipes for the first and the last
       extract_nest   interpolate, in separate loops; other arrays are hidden
       apply_spec     the transform, in the names of the canonical einsum
-      insert_nest    its instructions in place of interpolate
+      insert_nest    the transformed instructions replace interpolate
       ...            the same for integrate
       with_barriers  interpolate | square | integrate
 """
@@ -64,15 +64,15 @@ class Applied(NamedTuple):
 
 
 def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:
-    """Apply its recipe to each nest. Nests run in phases of their own."""
+    """Apply its recipe to each nest; nests with recipes run in separate phases."""
     name = raised.kernel_name
-    # what a recipe writes has to be preprocessed with the rest of the kernel
+    # instructions from a recipe have to be preprocessed with the rest of the kernel
     unit = _with_output_dtypes(_unscheduled(raised.t_unit, name), name, nests)
     kernel = unit[name]
     everything = frozenset(kernel.id_to_insn)
     is_alone = unit.entrypoints == {name}
     program: HostProgram | None = None
-    # of the given kernel: afterwards, instructions of a nest may number hundreds
+    # computed before recipes are applied: a nest may become hundreds of instructions
     phases, _ = phases_of(kernel, [n.nest.instructions for n in nests if n.chosen])
     failures: dict[int, Exception] = {}
     parts: dict[int, Part] = {}
@@ -82,23 +82,25 @@ def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Appl
             continue
         ids = frozenset(selection.nest.instructions)
         try:
-            left = {i: used for i, used in loops.items() if i not in ids}
-            used = frozenset[str]().union(*left.values())
+            loops_left = {i: used for i, used in loops.items() if i not in ids}
+            used = frozenset[str]().union(*loops_left.values())
             # Transforms change all instructions of a kernel, and their time grows with
             # them: each nest is transformed alone.
             alone, nest = extract_nest(kernel, selection.nest, used)
-            part = _transformed(
+            transformed = _transformed(
                 recipe, _unit_of(unit, alone), nest, is_alone and ids == everything
             )
-            gone = frozenset[str]().union(*(loops[i] for i in ids)) - used
-            kernel, new_ids = insert_nest(kernel, ids, part.kernel, gone)
+            removed_loops = frozenset[str]().union(*(loops[i] for i in ids)) - used
+            kernel, new_ids = insert_nest(
+                kernel, ids, transformed.kernel, removed_loops
+            )
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             failures[k] = error
             continue
-        program = part.program
+        program = transformed.program
         parts[k] = new_ids
         phases = [new_ids if phase == ids else phase for phase in phases]
-        loops = left
+        loops = loops_left
     # with one nest failing, the caller selects again and builds another kernel
     if failures:
         return Applied(raised.t_unit, failures, {})
@@ -109,10 +111,7 @@ def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Appl
 def _with_output_dtypes(
     unit: lp.TranslationUnit, name: str, nests: Sequence[NestSelection]
 ) -> lp.TranslationUnit:
-    """Declare inferred dtypes of results, since recipes declare tiles of their dtypes.
-
-    Recipes declare tiles of their dtypes.
-    """
+    """Declare the inferred dtypes of results, with which recipes declare tiles."""
     kernel = unit[name]
     outputs = {
         output
@@ -128,10 +127,9 @@ def _with_output_dtypes(
 
 
 def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
-    """Drop the order that Loopy gave the loops, which a recipe changes.
+    """Drop Loopy's schedule, and return the kernel to its state before preprocessing.
 
-    The kernel is one that Loopy has not preprocessed: what a recipe writes needs that,
-    and so does another target.
+    A recipe changes the loops; its instructions, or another target, need preprocessing.
     """
     kernel = unit[name]
     if kernel.state == lp.KernelState.INITIAL:
@@ -141,7 +139,7 @@ def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
 
 
 def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationUnit:
-    """Isolate one kernel, since Loopy's transformations reach all kernels of a unit."""
+    """Isolate a kernel, since Loopy's transformations change all kernels of a unit."""
     callables = {
         key: callable_
         for key, callable_ in unit.callables_table.items()
@@ -173,11 +171,12 @@ def _transformed(
         program = unit.program if isinstance(unit, LibraryUnit) else None
         if program is not None:
             _check_program(recipe.spec, alone, name, is_whole)
-        # the hint that sums have no order would hold for the other instructions, too
+        # the hint that sums may be reordered would hold for other instructions, too
         kernel = unit[name] if is_whole else sums_in_order(unit[name])
-        kernel = lp.expand_subst(kernel)  # once: what removes loops would do it again
-        left = kernel.all_inames() & nest.nest.loops
-        kernel = lp.remove_unused_inames(kernel, left)
+        # once here; otherwise each step that removes loops would expand it again
+        kernel = lp.expand_subst(kernel)
+        loops_left = kernel.all_inames() & nest.nest.loops
+        kernel = lp.remove_unused_inames(kernel, loops_left)
         _check_loops(recipe.spec, kernel)
         return TransformedNest(kernel, program)
 
@@ -200,8 +199,8 @@ def _check_program(
 def _check_bounds(kernel: lp.LoopKernel, iname: str, inames: frozenset[str]) -> None:
     """Check that Loopy can bound a loop.
 
-    Where a loop depends on two axes of a work-group, Loopy considers the domain of
-    neither, so the domains of all surrounding loops are taken as well.
+    If a loop depends on two axes of a work-group, Loopy ignores the domains of both. So
+    this check also tries the domains of all surrounding loops.
 
     Raises:
         isl.Error, KeyError: if it has no bounds.
@@ -215,7 +214,7 @@ def _check_bounds(kernel: lp.LoopKernel, iname: str, inames: frozenset[str]) -> 
 
 
 def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
-    """Check that each loop is bounded; Loopy finds no bounds for some that run once."""
+    """Check that Loopy can bound each loop; it cannot bound some that run once."""
     for insn in kernel.instructions:
         inames = loops_of(insn)
         for iname in inames:
@@ -231,9 +230,9 @@ def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
 def extract_nest(
     kernel: lp.LoopKernel, nest: RaisedNest, used: Collection[str]
 ) -> tuple[lp.LoopKernel, RaisedNest]:
-    """Extract the nest into a kernel, with loops that no other instruction has.
+    """Extract a nest into a kernel of its own, with loops that nothing else uses.
 
-    Loop priorities are dropped: the recipe chooses the order.
+    Loop priorities are dropped, since the recipe chooses the order of loops.
 
     Args:
         kernel: the kernel with the nest.
@@ -270,9 +269,9 @@ def extract_nest(
 
 
 def _computed(kernel: lp.LoopKernel, ids: Collection[str]) -> list[isl.BasicSet]:
-    """Return the domains whose bounds other instructions than these compute."""
-    others = [insn for insn in kernel.instructions if insn.id not in ids]
-    written = {name for insn in others for name in insn.assignee_var_names()}
+    """Return the domains with bounds that other instructions than these compute."""
+    other_insns = [insn for insn in kernel.instructions if insn.id not in ids]
+    written = {name for insn in other_insns for name in insn.assignee_var_names()}
     scalars = written & kernel.temporary_variables.keys()
     return [
         domain
@@ -286,7 +285,7 @@ def _names_of(domains: Iterable[isl.BasicSet]) -> frozenset[str]:
 
 
 def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKernel:
-    """Return a kernel without these arguments, whose bounds Loopy would search for."""
+    """Drop the loops whose bounds other instructions compute."""
     gone = _computed(kernel, ids)
     names = _names_of(gone)
     return kernel.copy(
@@ -296,13 +295,13 @@ def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKer
 
 
 class _Hidden(Tag):  # type: ignore[misc]
-    """Tag of a scalar that represents an array of the whole kernel, with its name."""
+    """Tag of a scalar that stands in for an array of the whole kernel."""
 
 
 def _with_hidden_arrays(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """Turn the arrays that a kernel's instructions do not name into scalars.
+    """Replace the arrays that a kernel's instructions do not name by scalars.
 
-    With every step, Loopy visits the shapes of all arrays.
+    In every step, Loopy visits the shapes of all arrays; of scalars, it has none.
     """
     expand = SubstitutionRuleExpander(kernel.substitutions)
     named = frozenset[str]().union(
@@ -329,15 +328,15 @@ def _with_hidden_arrays(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
 def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
     renamed = SubstitutionMapper(make_subst_func({i: var(n) for i, n in news.items()}))
-    old = nest.nest
-    new = replace(
-        old,
-        points=constantdict({i: renamed(x) for i, x in old.points.items()}),
-        assignees=tuple(map(renamed, old.assignees)),
-        scales=tuple(map(renamed, old.scales)),
-        shifts=tuple(map(renamed, old.shifts)),
+    given_nest = nest.nest
+    renamed_nest = replace(
+        given_nest,
+        points=constantdict({i: renamed(x) for i, x in given_nest.points.items()}),
+        assignees=tuple(map(renamed, given_nest.assignees)),
+        scales=tuple(map(renamed, given_nest.scales)),
+        shifts=tuple(map(renamed, given_nest.shifts)),
     )
-    return replace(nest, nest=new)
+    return replace(nest, nest=renamed_nest)
 
 
 def insert_nest(
@@ -355,9 +354,10 @@ def insert_nest(
         gone: the loops that only the replaced instructions had.
 
     Returns:
-        the kernel, in which the others depend on none of these, and their ids.
+        The kernel, without dependencies between old and new instructions; and the ids
+        of the new ones.
     """
-    others = [
+    other_insns = [
         insn.copy(
             depends_on=insn.depends_on - frozenset(ids),
             no_sync_with=frozenset(x for x in insn.no_sync_with if x[0] not in ids),
@@ -365,11 +365,11 @@ def insert_nest(
         for insn in kernel.instructions
         if insn.id not in ids
     ]
-    rest = kernel.copy(instructions=others)
+    remaining_kernel = kernel.copy(instructions=other_insns)
     # two recipes of one family use the same ids
-    fresh = rest.get_instruction_id_generator()
+    fresh = remaining_kernel.get_instruction_id_generator()
     news = {insn.id: str(fresh(insn.id)) for insn in transformed.instructions}
-    parts = [
+    new_insns = [
         insn.copy(
             id=news[insn.id],
             depends_on=frozenset(news[before] for before in insn.depends_on),
@@ -382,7 +382,7 @@ def insert_nest(
     joined_kernel = _with_all_arrays(kernel, transformed).copy(
         domains=[*transformed.domains, *computed],
         inames={**transformed.inames, **inames},
-        instructions=[*others, *parts],
+        instructions=[*other_insns, *new_insns],
         loop_priority=transformed.loop_priority | _priorities(kernel, gone),
     )
     return joined_kernel, frozenset(news.values())
@@ -394,7 +394,7 @@ def _with_all_arrays(
     """Restore the arrays that were hidden from a transformed kernel."""
     temporaries = transformed.temporary_variables
     hidden = {name for name, t in temporaries.items() if _Hidden() in t.tags}
-    # callers may pass arguments by position
+    # in the original order, since callers may pass arguments by position
     order = {arg.name: k for k, arg in enumerate(kernel.args)}
     args = [*transformed.args, *(arg for arg in kernel.args if arg.name in hidden)]
     all_temporaries = kernel.temporary_variables
@@ -414,19 +414,21 @@ def _with_all_arrays(
 def _priorities(
     kernel: lp.LoopKernel, gone: Collection[str]
 ) -> frozenset[tuple[str, ...]]:
-    """Return the priorities that still order loops."""
-    left = (tuple(i for i in order if i not in gone) for order in kernel.loop_priority)
-    return frozenset(order for order in left if len(order) > 1)
+    """Return the loop priorities without loops that are gone."""
+    orders = (
+        tuple(i for i in loops if i not in gone) for loops in kernel.loop_priority
+    )
+    return frozenset(order for order in orders if len(order) > 1)
 
 
 def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Part]) -> lp.LoopKernel:
-    """Separate the phases by barriers, so that each waits for the one before."""
+    """Separate the phases by barriers, so that each waits for the previous one."""
     if len(phases) < 2:
         return kernel
     kernel = _with_global_exchange(kernel, phases)
     kernel, phases = _with_conditions_inside(kernel, phases)
     fresh = kernel.get_instruction_id_generator()
-    # of global memory: the phases of a GPU become kernels
+    # global barriers: on a GPU, each phase becomes a kernel
     barriers = [str(fresh("phase")) for _ in phases[1:]]
     phase_of = {insn_id: k for k, phase in enumerate(phases) for insn_id in phase}
     instructions = []
@@ -449,7 +451,8 @@ def _with_conditions_inside(
 ) -> tuple[lp.LoopKernel, list[Part]]:
     """Add an unconditional instruction to each phase that has a common predicate.
 
-    Loopy would let the host decide, which cannot read what is on the device.
+    Otherwise Loopy would evaluate the predicate on the host, which cannot read memory
+    of the device.
     """
     fresh = kernel.get_instruction_id_generator()
     instructions, complete = list(kernel.instructions), []
@@ -481,15 +484,19 @@ def _barrier(insn_id: str, waits_for: Part) -> lp.BarrierInstruction:
 def _with_global_exchange(
     kernel: lp.LoopKernel, phases: Sequence[Part]
 ) -> lp.LoopKernel:
-    """Put the temporaries that outlive a phase into global memory."""
+    """Move the temporaries that outlive a phase to global memory."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
-    seen: dict[str, set[int]] = {}
+    phases_using: dict[str, set[int]] = {}
     for k, phase in enumerate(phases):
         for insn_id in phase:
             insn = kernel.id_to_insn[insn_id].with_transformed_expressions(expand)
             for name in insn.dependency_names() & set(kernel.temporary_variables):
-                seen.setdefault(name, set()).add(k)
+                phases_using.setdefault(name, set()).add(k)
     written = kernel.get_written_variables()
     # private memory does not outlive the kernel of a phase
-    lasting = [n for n, at in seen.items() if len(at) > 1 and n in written]
+    lasting = [
+        name
+        for name, numbers in phases_using.items()
+        if len(numbers) > 1 and name in written
+    ]
     return lp.set_temporary_address_space(kernel, lasting, "global")

@@ -1,8 +1,8 @@
 """Batches of cells: a loop over cells that calls a kernel, for several cells at once.
 
 A program such as PyOP2 gathers the inputs of a one-cell kernel, calls it, and scatters
-its outputs. Here the kernel is inlined, and every statement runs for all cells of a
-batch at once, in GNU C vectors::
+its outputs. This module inlines the kernel, and makes every statement run for all cells
+of a batch at once, in GNU C vectors::
 
     for c in start .. end              for b in batches
         t[i] = w[map[c, i]]                t[i, l] = w[map[cell(b, l), i]]   for all l
@@ -46,7 +46,7 @@ from feinsum.raising.rewriting import without_no_ops
 from feinsum.targets.host import EmbeddedCTarget
 
 WIDTHS = (4, 8)
-"""How many cells are computed together: a vector or two of double precision."""
+"""Batch sizes to try: one or two vectors of double precision."""
 
 
 def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
@@ -57,8 +57,8 @@ def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
         width: the number of cells in a batch.
 
     Raises:
-        TransformError: if cells depend, or may depend, on each other other than by
-            adding to an array in order.
+        TransformError: if cells may depend on each other, except by adding to an array
+            in order.
     """
     (name,) = unit.entrypoints
     (called,) = called_kernels(unit, name)
@@ -97,8 +97,8 @@ def _kernel_of_batches(cells: CellLoop) -> lp.LoopKernel:
         loop_priority=frozenset(loops for loops in order if len(loops) > 1),
     )
     kernel = lp.remove_unused_inames(kernel)
-    # Loopy's newer scheduler has no vectors; where Loopy falls back, lanes run one by
-    # one
+    # Loopy's newer scheduler cannot vectorize. Some statements cannot be vectorized at
+    # all; their lanes run one by one. Both are expected.
     expected = ("v1_scheduler_fallback", "vectorize_failed")
     silenced = {*kernel.silenced_warnings, *expected}
     kernel = kernel.copy(silenced_warnings=frozenset(silenced))
@@ -106,7 +106,7 @@ def _kernel_of_batches(cells: CellLoop) -> lp.LoopKernel:
 
 
 class _InLane(IdentityMapper):  # type: ignore[misc]
-    """Accesses of private values get a subscript more, and the loop a value."""
+    """Add the lane to the subscripts of private values, and substitute the cell."""
 
     def __init__(
         self, private: Iterable[str], lane: Expression, loop: str, cell: Expression
@@ -153,8 +153,8 @@ class _Batch:
         instructions = [self._set_ones()]
         arrays = self.cells.kernel.arg_dict
         for insn in self.cells.order:
-            # private values are computed for all lanes; beyond the last cell, again for
-            # that cell
+            # private values are computed in all lanes; those beyond the last cell
+            # repeat that cell
             if insn.assignee_var_names()[0] not in arrays:
                 lane = p.Variable(self.lane)
                 lane_cell = self._start + lane
@@ -163,8 +163,8 @@ class _Batch:
                 )
                 instructions.append(self._moved(insn, lane, cell))
                 continue
-            # cells may add to the same entry, so these are stored in the order of the
-            # given loop
+            # cells may add to the same entry, so they do it one after the other, in the
+            # order of the given loop
             for k in range(self.cells.width):
                 cell = self._start + k
                 stored = self._moved(self._with_own_loops(insn), k, cell)
@@ -185,17 +185,17 @@ class _Batch:
         self, insn: lp.Assignment, lane: Expression, cell: Expression
     ) -> lp.Assignment:
         """Move an instruction to all lanes or to one lane."""
-        into = _InLane(self.cells.private, lane, self.cells.loop, cell)
+        move = _InLane(self.cells.private, lane, self.cells.loop, cell)
         lanes = {self.lane} if lane == p.Variable(self.lane) else set()
-        others = insn.within_inames - {self.cells.loop}
-        value = into(insn.expression)
+        inner_loops = insn.within_inames - {self.cells.loop}
+        value = move(insn.expression)
         # Loopy assigns a scalar to one lane only
         if lanes and self._is_one_number(insn):
             value = p.Product((value, p.Variable(self.unit_vector)[lane,]))
         return insn.copy(
-            assignee=into(insn.assignee),
+            assignee=move(insn.assignee),
             expression=value,
-            within_inames=frozenset({*others, self.batch, *lanes}),
+            within_inames=frozenset({*inner_loops, self.batch, *lanes}),
             within_inames_is_final=True,
             no_sync_with=frozenset(),
         )
@@ -203,7 +203,7 @@ class _Batch:
     def _set_ones(self) -> lp.Assignment:
         """Build the assignment that sets a vector to ones.
 
-        Multiplied by it, a number common to all lanes becomes a vector over them.
+        A number that all lanes share becomes a vector when it is multiplied by ones.
         """
         return lp.Assignment(
             p.Variable(self.unit_vector)[p.Variable(self.lane),],
@@ -233,24 +233,21 @@ class _Batch:
         return max(floats, key=lambda dtype: dtype.itemsize)
 
     def _with_own_loops(self, insn: lp.Assignment) -> lp.Assignment:
-        """Give an instruction loops that no other instruction has.
-
-        They end before those of the next cell begin.
-        """
+        """Give an instruction loops of its own, which end before the next cell."""
         kernel = self.cells.kernel
         loops = sorted(insn.within_inames - {self.cells.loop})
-        news = {loop: str(self.fresh(loop)) for loop in loops}
-        for old, new in news.items():
-            domain = kernel.get_inames_domain(frozenset({old}))
-            alone = domain.project_out_except([old], [isl.dim_type.set])
-            self.domains.append(str(alone.set_dim_name(isl.dim_type.set, 0, new)))
-        names = {old: p.Variable(new) for old, new in news.items()}
+        new_loops = {loop: str(self.fresh(loop)) for loop in loops}
+        for name, new_loop in new_loops.items():
+            domain = kernel.get_inames_domain(frozenset({name}))
+            alone = domain.project_out_except([name], [isl.dim_type.set])
+            self.domains.append(str(alone.set_dim_name(isl.dim_type.set, 0, new_loop)))
+        names = {name: p.Variable(new_loop) for name, new_loop in new_loops.items()}
         renamed = SubstitutionMapper(make_subst_func(names))
-        within = frozenset(news.get(i, i) for i in insn.within_inames)
+        within = frozenset(new_loops.get(i, i) for i in insn.within_inames)
         return insn.with_transformed_expressions(renamed).copy(within_inames=within)
 
     def temporaries(self) -> dict[str, lp.TemporaryVariable]:
-        """Build private values as vectors of lanes; leave tables unchanged."""
+        """Declare private values as vectors of lanes; tables keep their shapes."""
         kernel, width = self.cells.kernel, self.cells.width
         values = {n: (t.dtype, t.shape) for n, t in self.cells.private.items()}
         private = {
@@ -276,7 +273,7 @@ class _Batch:
 
 
 MOST_BYTES = 1 << 18
-"""Maximum bytes of the values of a batch, which are on the stack."""
+"""Maximum bytes of the private values of a batch, which are on the stack."""
 
 
 def loop_around(kernel: lp.LoopKernel, called: str) -> str:
@@ -303,14 +300,14 @@ class CellLoop:
     @cached_property
     def order(self) -> list[lp.Assignment]:
         """The instructions, each after those that it waits for."""
-        left = list(self.kernel.instructions)
+        waiting = list(self.kernel.instructions)
         ordered: list[lp.Assignment] = []
         ids: set[str] = set()
-        while left:
-            ready = next((i for i in left if i.depends_on <= ids), None)
+        while waiting:
+            ready = next((i for i in waiting if i.depends_on <= ids), None)
             if ready is None:
                 raise TransformError("its instructions depend on each other in a cycle")
-            left.remove(ready)
+            waiting.remove(ready)
             ids.add(ready.id)
             ordered.append(ready)
         return ordered
@@ -333,7 +330,7 @@ class CellLoop:
         return first, last
 
     def check(self) -> None:
-        """Raise the error if the cells cannot be computed together."""
+        """Raise a TransformError if the cells cannot be computed together."""
         if self.kernel.substitutions:
             raise TransformError("the kernel has substitution rules")
         for insn in self.order:
@@ -379,15 +376,15 @@ class CellLoop:
             (name,) = insn.assignee_var_names()
             if name not in arrays:
                 continue
-            others = [
+            other_users = [
                 other.id
                 for other in self.order
                 if other.id != insn.id and name in other.dependency_names()
             ]
-            # what it reads beside the entry to which it adds
+            # the names that it reads, except the entry to which it adds
             value = SubstitutionMapper({insn.assignee: 0}.get)(insn.expression)
             read = get_dependencies((value, *subscripts_of(insn.assignee)))
-            if others or name in read:
+            if other_users or name in read:
                 raise TransformError(
                     f"{name!r} is written, and read or written elsewhere; a cell may "
                     "depend on the one before"
@@ -411,7 +408,7 @@ class CellLoop:
             )
 
     def _covers(self, insn: lp.Assignment, shape: Sequence[int]) -> bool:
-        """Whether an assignment to a value has all of its entries."""
+        """Return whether an assignment in its loops assigns all entries of a value."""
         if not shape:
             return True
         inames = insn.within_inames - {self.loop}

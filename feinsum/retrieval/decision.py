@@ -1,8 +1,8 @@
 """Decisions: the recipes of a kernel's nests, as text for other ranks and processes.
 
-Rank 0 of a parallel program looks up and verifies, and broadcasts its decision,
-transform names with parameters, as JSON. Every rank applies it to its own kernel. If
-one of them cannot, none does ::
+Rank 0 of a parallel program looks up and verifies recipes, and broadcasts its decision
+as JSON: names of transforms with parameters. Every rank applies it to its own kernel.
+If one of them cannot, none of them does ::
 
     rank 0                               other ranks
     retrieve: kernel, decision
@@ -48,7 +48,7 @@ class DecidedNest:
     """The decision for one nest of a kernel.
 
     Attributes:
-        workload: its key.
+        workload: the key of its workload.
         frame: the text of the workload to whose names the recipe refers.
         spec: the recipe; None if the nest is unchanged.
         level: the match level of the recipe.
@@ -82,7 +82,7 @@ class Decision:
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        """Why nests are unchanged."""
+        """The reasons why nests are unchanged."""
         return tuple(nest.reason for nest in self.nests if nest.spec is None)
 
 
@@ -107,11 +107,11 @@ def _decided(selection: NestSelection) -> DecidedNest:
 def selections_of(
     decision: Decision, nests: Sequence[RaisedNest]
 ) -> tuple[NestSelection, ...]:
-    """Return this rank's nests with rank 0's choices, after checking them.
+    """Return this rank's nests with rank 0's recipes, after checking them.
 
     Raises:
-        TransformError: if they are not the einsums of rank 0's kernel, or if a recipe
-            is not in the space of its transform.
+        TransformError: if the nests are not the einsums of rank 0's kernel, or if a
+            recipe is not in the space of its transform.
     """
     if len(nests) != len(decision.nests):
         raise TransformError(
@@ -127,7 +127,7 @@ def _selection(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
     if decided.spec is None:
         return NestSelection(nest, match)
     chosen = Candidate(FramedSpec(decided.spec, decided.frame), match)
-    # rank 0 may run another version
+    # rank 0 may run another version of feinsum
     chosen.check()
     # rank 0 may have looked up the nest with joined operands, or at other extents
     for variant, _ in lookup_variants(nest):
@@ -144,11 +144,11 @@ logger = logging.getLogger(__name__)
 
 
 class Ranks:
-    """A communicator: an object with mpi4py's methods, lower or upper case.
+    """A communicator: an object with mpi4py's methods, in lower or upper case.
 
     Args:
-        comm: has ``Get_rank`` and ``Get_size``, and either ``bcast`` and ``allreduce``
-            or ``Bcast`` and ``Allreduce``.
+        comm: an object with ``Get_rank`` and ``Get_size``, and either ``bcast`` and
+            ``allreduce`` or ``Bcast`` and ``Allreduce``.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -160,7 +160,7 @@ class Ranks:
         """Send rank 0's text to all ranks."""
         if hasattr(self._comm, "bcast"):
             return str(self._comm.bcast(text if self.rank == 0 else None, root=0))
-        # Bcast takes writable buffers only
+        # Bcast requires writable buffers, even on the sender
         content = np.frombuffer(text.encode(), dtype=np.uint8).copy()
         length = np.array([content.size], dtype=np.int64)
         self._comm.Bcast(length, root=0)
@@ -184,7 +184,7 @@ def agree(
     find: Callable[[], Retrieval],
     follow: Callable[[Decision], Retrieval],
 ) -> Retrieval:
-    """Apply rank 0's result on all ranks or on none.
+    """Apply rank 0's result on all ranks, or on none.
 
     Args:
         ranks: the communicator's ranks.
@@ -192,8 +192,8 @@ def agree(
         follow: applies rank 0's decision on the other ranks.
 
     Raises:
-        RecordNotFoundError: if rank 0 found nothing, or another rank failed.
-        FeinsumError: if it failed on this one.
+        RecordNotFoundError: if rank 0 found no recipe, or another rank failed.
+        FeinsumError: if this rank failed.
     """
     decision, retrieval = (
         _first_rank_decision(find) if ranks.rank == 0 else (Decision(), None)

@@ -1,9 +1,10 @@
 """Trials of recipes on the kernels of their einsums, in a separate process.
 
-The process applies a recipe to the kernel that is generated for its einsum, compares
-the results with numpy, and times both in turns. So are recipes verified where the given
-kernel cannot be timed: on GPUs, with very large arrays, for sparse operands. So are
-those of user-defined transforms before they are applied to anything in this process.
+The process generates the kernel of an einsum, applies the recipe to it, compares the
+results with numpy, and times both kernels in turns. That verifies recipes where the
+given kernel cannot be timed: on GPUs, with very large arrays, for sparse operands. It
+also comes first for user-defined transforms, before this process applies them to
+anything.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ MEMORY_BYTES = 4 * 2**30
 def choose_by_einsums(variants: Variants, environment: Environment) -> Transformed:
     """Build the kernel with the recipes that are fastest in their einsums' kernels."""
     trials = EinsumTrials(environment)
-    # processes for several recipes load Loopy at the same time
+    # together, since each process first has to load Loopy
     trials.verify_together(
         nest.candidates[0] for nest in variants.nests if nest.is_first_usable
     )
@@ -56,8 +57,10 @@ class EinsumTrials:
     """Trials on kernels that are generated for einsums.
 
     Args:
-        is_final: whether a recipe has to be faster than that kernel, because it is not
-            timed against another one.
+        environment: the device and the software.
+        budget: the time for trials; by default a new one.
+        is_final: whether a recipe has to be faster than the generated kernel, because
+            no later trial times it against the given one.
     """
 
     def __init__(
@@ -95,23 +98,23 @@ class EinsumTrials:
         return self._verification(verdict, candidate)
 
     def verify_together(self, candidates: Iterable[Candidate]) -> None:
-        """Verify several at once, each in a process of its own; results are cached."""
-        new: dict[CachedVerdict, Candidate] = {}
+        """Verify several at once, each in a separate process; results are cached."""
+        uncached: dict[CachedVerdict, Candidate] = {}
         for candidate in candidates:
             cached = self._cached(candidate)
             if candidate.own_record is None and cached.recall() is None:
-                new[cached] = candidate
-        if len(new) < 2 or not self.budget.has_time:
+                uncached[cached] = candidate
+        if len(uncached) < 2 or not self.budget.has_time:
             return
-        entries = [*new]
+        entries = [*uncached]
         with (
             self.budget.spending(),
             entries[0].locked(),
             tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as timing_lock,
-            show_progress(len(new), "verifying recipes") as advance,
+            show_progress(len(uncached), "verifying recipes") as advance,
         ):
             requests = [
-                partial(self._request, c, timing_lock.name) for c in new.values()
+                partial(self._request, c, timing_lock.name) for c in uncached.values()
             ]
             for k, verdict in request_together(requests, advance):
                 entries[k].store(verdict)
@@ -133,19 +136,19 @@ class EinsumTrials:
 
     def _cached(self, candidate: Candidate) -> CachedVerdict:
         spec, frame = candidate.recipe
-        parts = "einsum", frame, str(spec), repr(sorted(_sizes(candidate).items()))
-        return CachedVerdict.of(parts, self.environment, is_kept=candidate.is_builtin)
+        texts = "einsum", frame, str(spec), repr(sorted(_sizes(candidate).items()))
+        return CachedVerdict.of(texts, self.environment, is_kept=candidate.is_builtin)
 
     def _verification(self, verdict: Verdict, candidate: Candidate) -> VerifiedRecipe:
         """Turn a verdict into a verification.
 
         Raises:
-            TransformError: if the recipe is wrong, or slow where that is final.
+            TransformError: if the recipe is wrong; also if it is no faster, if this
+                trial is final.
         """
         check_verdict(verdict)
         times = f"{verdict.least_s * 1e3:.3g} ms, {verdict.baseline_s * 1e3:.3g} ms"
-        # a recipe that is no faster than Loopy's plain kernel is not worth a longer
-        # build
+        # a recipe that gains nothing over Loopy's plain kernel only lengthens builds
         if self.is_final and verdict.speedup <= GAIN:
             raise TransformError(
                 f"{NO_FASTER_THAN_GENERATED}: {times}, timed on this machine at "
@@ -162,5 +165,5 @@ class EinsumTrials:
 
 
 def _sizes(candidate: Candidate) -> dict[str, int]:
-    """Return the sizes at which a recipe is timed: near the kernel's, and short."""
+    """Choose the sizes at which a recipe is timed: near the kernel's, but small."""
     return quick_sizes(from_text(candidate.recipe.frame), dict(candidate.sizes))

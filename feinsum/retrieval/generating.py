@@ -1,9 +1,12 @@
-"""Building the given kernel with recipes, so that no failure reaches the user.
+"""Builds of the given kernel with recipes, so that no failure reaches the user.
 
-A variant of the given kernel is built in these steps, each of which may fail for one of
-its recipes: apply the recipes, generate code, put the kernel into its caller, compile.
+A variant of the given kernel is built in four steps, each of which may fail for one of
+its recipes ::
+
+    apply the recipes --> generate code --> put the kernel into its caller --> compile
+
 Settings of the user, such as an array layout or an assumption, can make Loopy refuse a
-kernel that a recipe wrote; then the variant fails here, and the user's build does not.
+transformed kernel. Then the variant fails here, and not the user's build.
 """
 
 from __future__ import annotations
@@ -38,26 +41,26 @@ from feinsum.words import first_lines
 logger = logging.getLogger(__name__)
 
 N_UNBUILT = 5
-"""Recipes of a nest with which the kernel may fail to build, if none is timed."""
+"""Recipes of a nest that may fail to build before the nest is left unchanged."""
 
 Variant: TypeAlias = Mapping[int, Candidate]
-"""The given kernel in which some nests have recipes: these by the numbers of the nests.
-See also :func:`batch_variant`."""
+"""The given kernel in which some nests have recipes, as a map from the numbers of these
+nests to candidates. See also :func:`batch_variant`."""
 BATCH = -1
-"""In place of the number of a nest: the loop over cells that calls it."""
+"""The number that stands for the loop over cells, in place of that of a nest."""
 
 Built: TypeAlias = tuple[lp.TranslationUnit, Mapping[int, Exception]]
-"""A variant as the user gets it, and why recipes fail, by nest."""
+"""A variant as the user gets it; and by nest, the errors of recipes that failed."""
 
 
 class Transformed(NamedTuple):
     """A kernel with the best recipes, as the user gets it.
 
     Attributes:
-        unit: the given one if no nest has a recipe.
-        gain: what the user has of the recipes, in words; empty if that was not timed.
-        batch: how many cells a loop over cells computes together, if that is what it
-            gains most by; then no nest has a recipe.
+        unit: the kernel; the given one if no nest has a recipe.
+        gain: the gain of the recipes, in words; empty if it was not timed.
+        batch: the number of cells that a loop over cells computes together, if that
+            gains most; then no nest has a recipe.
     """
 
     unit: lp.TranslationUnit
@@ -88,8 +91,8 @@ class Variants:
     """The variants of a given kernel, each built once.
 
     Attributes:
-        are_timed: whether each is compiled by its trial, beside the given kernel; else
-            it is compiled when it is built.
+        are_timed: whether a trial compiles each variant together with the given kernel;
+            otherwise each is compiled when it is built.
     """
 
     request: Request
@@ -106,8 +109,8 @@ class Variants:
     def build(self, variant: Variant) -> Built:
         """Build a variant.
 
-        Its code is generated, and in the cache once it is compiled, where the first run
-        finds it.
+        Its code is generated and, unless a trial does that, compiled; the first run
+        finds the result in the cache.
         """
         key = tuple(sorted((k, c.recipe) for k, c in variant.items()))
         if key not in self._built:
@@ -147,7 +150,7 @@ def build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | No
             request.opened.build(unit)
     except BuildError as error:
         return error
-    except FeinsumError:  # there is no compiler, as the first run will say
+    except FeinsumError:  # such as for a missing compiler, which the first run reports
         return None
     return None
 
@@ -166,13 +169,13 @@ def build_selected(
         unit, failures = variants.build(variant)
         if not failures:
             return Transformed(unit, nests)
-        rest = [*nests]
+        changed_nests = [*nests]
         for k, error in failures.items():
             n_left[k] -= 1
-            skipped = rest[k].without_first(error)
+            skipped = changed_nests[k].without_first(error)
             logger.warning("recipe %.200s was skipped: %s", *skipped.failures[-1])
-            rest[k] = skipped if n_left[k] else replace(skipped, candidates=())
-        nests = tuple(rest)
+            changed_nests[k] = skipped if n_left[k] else replace(skipped, candidates=())
+        nests = tuple(changed_nests)
 
 
 def generation_failures(
@@ -183,8 +186,8 @@ def generation_failures(
 ) -> Mapping[int, Exception]:
     """Find the nests whose recipes break code generation, with the errors.
 
-    For identical nests, code is generated once, since there may be many. Arguments
-    whose dtypes are known only in a call are double here.
+    For identical nests, code is generated once, since there may be many. Arguments get
+    double precision if their dtypes are only known in a call.
 
     Args:
         raised: the raised kernel.
@@ -198,11 +201,11 @@ def generation_failures(
         _typed(unit if sampled is result.unit else deliver(sampled, target))
     )
     if error is not None and sampled is not result.unit:
-        error = find_refusal(_typed(unit))  # a sample may lack what the whole has
+        error = find_refusal(_typed(unit))  # the sample may lack what the rest needs
     if error is None:
         return {}
     chosen = [k for k, selection in enumerate(nests) if selection.chosen]
-    # with several, each is built alone to tell whose recipe it is
+    # with several recipes, each is built alone to find the ones that fail
     if len(chosen) == 1:
         return {chosen[0]: error}
     alone = {
@@ -244,14 +247,14 @@ def _only(
 
 
 def deliver(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
-    """Deliver a unit to the user, for the target of the given kernel."""
+    """Convert a unit to what the user gets, for the target of the given kernel."""
     return target_of(target).delivered(unit, target)
 
 
 def in_caller(
     given_unit: lp.TranslationUnit, unit: lp.TranslationUnit
 ) -> lp.TranslationUnit:
-    """Put the transformed kernel into the caller of the given one, if it has any.
+    """Put the transformed kernel into the caller of the given one, if there is one.
 
     Args:
         given_unit: the unit that the user gave.
@@ -303,8 +306,7 @@ def generate_code(unit: lp.TranslationUnit) -> str:
     """
     try:
         is_cached_here = default_cache() is not None
-        # Loopy's cache would keep every kernel that is tried; those that are used are
-        # in ours
+        # Loopy's cache would keep every kernel that is tried; ours keeps those in use
         with (
             quiet(Warning),
             uncached() if is_cached_here else nullcontext(),
@@ -332,14 +334,13 @@ def sample(
         if isinstance(callable_, lp.CallableKernel)
     ]
     if isinstance(result.unit, LibraryUnit) or len(kernels) > 1:
-        return result.unit  # one that others call keeps its arguments
-    # a callee keeps its arguments, as its callers pass them
+        return result.unit  # a called kernel must keep its arguments, for its callers
     alike = find_duplicates(raised, nests)
     if not alike:
         return result.unit
     name, table = raised.kernel_name, result.unit.callables_table
     kernel = _without(result.unit[name], result.parts, alike)
-    # it may have more arguments, of which Loopy has inferred nothing
+    # it may have more arguments than Loopy has inferred types for
     fresh = table[name].copy(
         subkernel=kernel, arg_id_to_dtype=None, arg_id_to_descr=None
     )
@@ -371,10 +372,10 @@ def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...
     nest = selection.nest
     described = dict.fromkeys(nest.nest.loops, ":")
 
-    def text(expression: Any) -> str:
-        return _NAME_OR_NUMBER.sub(lambda m: word(m[0]), str(expression))
+    def normalize_text(expression: Any) -> str:
+        return _NAME_OR_NUMBER.sub(lambda m: normalize_word(m[0]), str(expression))
 
-    def word(name: str) -> str:
+    def normalize_word(name: str) -> str:
         if name.isdigit():
             return "#"
         if name not in described:
@@ -383,7 +384,7 @@ def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...
 
     relabeling, functions = nest.relabeling, nest.functional.functions
     bodies = {
-        relabeling.operands[name]: text(function.body)
+        relabeling.operands[name]: normalize_text(function.body)
         for name, function in functions.items()
         if name in relabeling.operands
     }
@@ -392,7 +393,7 @@ def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...
         selection.chosen,
         tuple(sorted(nest.generalized.values())),
         tuple(sorted(bodies.items())),
-        tuple(map(text, (*nest.nest.assignees, *nest.scale, *nest.shift))),
+        tuple(map(normalize_text, (*nest.nest.assignees, *nest.scale, *nest.shift))),
         tuple(sorted(str(sorted(map(str, insn.tags))) for insn in insns)),
     )
 
@@ -419,19 +420,19 @@ def _without(
         parts: the instructions of each nest; the sets are disjoint.
         dropped: the numbers of the nests to remove.
     """
-    gone = frozenset[str]().union(*(parts[k] for k in dropped))
-    left = [
-        insn.copy(depends_on=insn.depends_on - gone)
+    removed_ids = frozenset[str]().union(*(parts[k] for k in dropped))
+    remaining = [
+        insn.copy(depends_on=insn.depends_on - removed_ids)
         for insn in kernel.instructions
-        if insn.id not in gone
+        if insn.id not in removed_ids
     ]
-    rest = frozenset(insn.id for insn in left)
-    loops = all_loops_of(kernel, left)
-    unassigned = _assigned_in(kernel, gone) - _assigned_in(kernel, rest)
-    missing = sorted(unassigned & _read_in(kernel, rest))
+    remaining_ids = frozenset(insn.id for insn in remaining)
+    loops = all_loops_of(kernel, remaining)
+    unassigned = _assigned_in(kernel, removed_ids) - _assigned_in(kernel, remaining_ids)
+    missing = sorted(unassigned & _read_in(kernel, remaining_ids))
     temporaries = kernel.temporary_variables
     return kernel.copy(
-        instructions=left,
+        instructions=remaining,
         args=[*kernel.args, *(_as_argument(temporaries[name]) for name in missing)],
         temporary_variables={
             name: t for name, t in temporaries.items() if name not in unassigned
@@ -468,5 +469,5 @@ def _as_argument(temporary: lp.TemporaryVariable) -> lp.GlobalArg:
 
 
 def _is_of(domain: isl.BasicSet, loops: frozenset[str]) -> bool:
-    """Whether a domain has no loops but these; it may have none."""
+    """Return whether a domain has only loops in this set; it may have none."""
     return loops.issuperset(domain.get_var_names(isl.dim_type.set))

@@ -1,9 +1,9 @@
 """Keys of the caches: a kernel as text, and all that determines a recipe's code.
 
-The text of a kernel is equal in every process, and different after any change. It
+The text of a kernel is equal in every process, and differs after any change. It
 contains everything in a Loopy kernel, with sets sorted by the texts of their elements.
-Loopy's own digests of kernels are not used, because they are stored in the objects and
-pickled with them. Values without a text form, such as functions, are refused.
+Loopy's own digests of kernels cannot be used, because they are stored in the objects
+and pickled with them. Values without a text form, such as functions, are refused.
 
 The fingerprint of an installation contains the device, the versions of all software
 that generates or compiles code, and the digest of feinsum's own source.
@@ -34,7 +34,7 @@ from feinsum.transforms import REGISTRY
 from feinsum.words import with_article
 
 _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
-"""Whose versions matter beside those that an environment names."""
+"""Packages whose versions matter besides those that an environment names."""
 
 _OURS = (
     "bounds", "canonical", "codegen", "contraction", "db", "ir", "measure", "nests",
@@ -49,7 +49,7 @@ def fingerprint(environment: Environment) -> str:
     transforms = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
     )
-    # another driver or compiler may make another recipe the fastest, or a right one
+    # with another driver or compiler, another recipe may be the fastest, or this one
     # wrong
     software = sorted(environment.software.items())
     device = (environment.device, environment.driver_version)
@@ -59,7 +59,7 @@ def fingerprint(environment: Environment) -> str:
 
 
 def is_ours(spec: TransformSpec) -> bool:
-    """Whether a recipe is one of ours; the source of others may change."""
+    """Return whether a recipe is feinsum's own; the source of others may change."""
     transform = REGISTRY.get((spec.name, spec.version))
     return transform is None or transform.apply.__module__.startswith("feinsum.")
 
@@ -70,12 +70,12 @@ def _versions() -> tuple[str, ...]:
 
 
 SUFFIXES = (".c", ".jsonl", ".py")
-"""Suffixes of files that decide: modules, C sources, packaged facts."""
+"""Suffixes of files that influence results: modules, C sources, packaged facts."""
 
 
 @cache
 def _source_digest() -> str:
-    """Digest of the files of this installation, as its version may stay the same."""
+    """Digest the files of this installation, which may change within one version."""
     digest = hashlib.sha256()
     ours = Path(import_module("feinsum").__path__[0])
     for name in _OURS:
@@ -86,18 +86,18 @@ def _source_digest() -> str:
 
 
 def deciding_files(folder: Path) -> list[Path]:
-    """Return the files of a folder whose content decides what a retrieval returns."""
+    """Return the files of a folder whose content may change a retrieval."""
     return sorted(path for path in folder.rglob("*.*") if path.suffix in SUFFIXES)
 
 
 _LIBRARIES = {"loopy", "numpy", "pymbolic", "pytools"}
-"""Libraries whose classes are data that :func:`vars` lists in full, per version."""
+"""Libraries whose objects are plain data, which their attributes describe in full."""
 
 _MEMOS = (
     "_memoize_", "_cached_", "_pytools_", "_cache_manager", "_key_builder",
     "_hash_value",
 )  # fmt: skip
-"""Prefixes of attributes that objects gain when they are used."""
+"""Prefixes of attributes in which objects memoize results."""
 
 
 class NoTextError(Exception):
@@ -147,7 +147,7 @@ def _named(attributes: Mapping[str, object]) -> str:
 
 
 def _attributes(value: object) -> dict[str, object]:
-    """Return a library object's attributes, in its dictionary and its slots."""
+    """Return a library object's attributes, from its dictionary and its slots."""
     # islpy's and pymbolic's classes have slots instead of a dictionary
     slots = {n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())}
     if not slots and not hasattr(value, "__dict__"):
@@ -184,14 +184,14 @@ def _dtype(value: Any) -> str:
 
 
 def _domain(value: Any) -> str:
-    """Write a set with sorted parameters; Loopy's order differs between processes."""
+    """Write a set with sorted parameters, whose order differs between processes."""
     names = sorted(value.get_var_names(isl.dim_type.param))
     space = isl.Space.create_from_names(value.get_ctx(), set=[], params=names)
     return repr(str(value.align_params(space)))
 
 
 def _target(value: Any) -> str:
-    """Write a target without the C compiler that Loopy found, which is not used."""
+    """Write a target without the C compiler that Loopy found, which nothing uses."""
     if value.__module__.partition(".")[0] not in {"loopy", "feinsum"}:
         raise NoTextError(
             f"{with_article(type(value).__qualname__)} cannot be written as text"

@@ -1,11 +1,14 @@
-"""Whole kernels in turns: the user's own, and those that may take its place.
+"""Times of whole kernels in turns: the user's kernel, and those that may replace it.
 
-What a recipe gains is judged by what its user has: the given kernel, on arrays of its
-own shapes and layouts, compiled as its target compiles it. ``lp.ExecutableCTarget``
-compiles with ``-O3``, and the kernel that takes its place runs on the threads of the
-host; so the given one is timed as Loopy builds it and as this project does. Functions
-for others to compile are timed with the options of libraries, as PyOP2 uses them, and
-with those of this project. Under all of them another kernel has to be faster.
+The reference is the user's own situation: the given kernel, on arrays of its own shapes
+and layouts, compiled as its target compiles it. A replacement has to be faster under
+every way of compiling that the user may have ::
+
+    target of the given kernel     the given kernel is compiled        the other one
+    lp.ExecutableCTarget           as Loopy does; as feinsum does      as feinsum does
+    feinsum's own                  as feinsum does                     as feinsum does
+    plain C functions              with PyOP2's options, and with      likewise
+                                   feinsum's
 """
 
 from __future__ import annotations
@@ -54,11 +57,12 @@ from feinsum.targets.units import LibraryUnit
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffast-math", "-fPIC", "-shared")
 """PyOP2's compiler options, and those of a library."""
 EXECUTABLE_FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-w")
-"""Those with which ``lp.ExecutableCTarget`` compiles, for this project's code."""
+"""Options with which ``lp.ExecutableCTarget`` compiles, applied to feinsum's code."""
 MAX_BYTES = 1 << 29
-"""Of all arrays; larger kernels are not timed."""
+"""Maximum bytes of all arrays; larger kernels are not timed."""
 EXACTNESS = 0.6
-"""Part of the digits that results must share, relative to the largest entry."""
+"""Share of the digits that results must have in common, relative to the largest entry.
+"""
 
 UNKNOWN_SIZE = 1000
 """Extent of a loop that belongs to no einsum."""
@@ -68,7 +72,7 @@ RAGGED = (37, 53, 41, 67)
 """Primes, longer than most tiles."""
 
 _TABLES = re.compile(r"^  (?=\w+ \w+\[[^;{]*\] = \{)", re.MULTILINE)
-"""Tables of the given kernel: static in other programs, and therefore in timings."""
+"""Tables in the given kernel: other programs make them static, so timings do, too."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,9 @@ class KernelTimes:
     """The times of a kernel, and those of the given one in the same rounds.
 
     Attributes:
-        given_s, kernel_s: medians, as the user builds them; zero for wrong results.
-        ratios: with an interval, for each way of building them.
+        given_s, kernel_s: median times, as the user builds the kernels; zero if the
+            results are wrong.
+        ratios: the ratio of both times with its interval, for each way of compiling.
     """
 
     given_s: float
@@ -90,7 +95,7 @@ class KernelTimes:
 
     @property
     def is_faster(self) -> bool:
-        """Whether it is certain that it gains enough, however it is built."""
+        """Whether the kernel is certainly faster, however it is compiled."""
         return self.is_right and all(ratio.is_faster for ratio in self.ratios)
 
     def __str__(self) -> str:
@@ -105,7 +110,7 @@ class KernelTimes:
 
     @property
     def failure(self) -> FeinsumError:
-        """Why it does not replace the given kernel."""
+        """The reason why it does not replace the given kernel."""
         if not self.is_right:
             return WrongResultError("its results are not those of the given kernel")
         worst = min(self.ratios, key=lambda ratio: ratio.low)
@@ -126,18 +131,17 @@ class _Source:
 
 
 _Programs = tuple[tuple[_Source, ...], tuple[tuple[tuple[int, int], ...], ...]]
-"""Programs, and the pairs of them for each kernel that is compared with the given one.
-"""
+"""Programs; and for each rival, the numbers of the pairs of programs to compare."""
 
 
 @dataclass(frozen=True)
 class TimedKernels:
-    """A given kernel and others, whose code is generated.
+    """A given kernel and its rivals, whose code is generated.
 
     Attributes:
-        pairs: for each of the others, the numbers of the programs to compare, first
-            those of the way in which the user builds them.
-        checked: arguments of other sizes, for which the results are compared, too.
+        pairs: for each rival, the pairs of programs to compare, by number; the pair
+            that is compiled as the user does it comes first.
+        checked: arguments of other sizes, at which results are compared, too.
     """
 
     sources: tuple[_Source, ...]
@@ -147,7 +151,7 @@ class TimedKernels:
     checked: tuple[Mapping[str, RandomArgument], ...] = ()
 
     def request(self, ask: Callable[[KernelComparison], Verdict]) -> Verdict:
-        """Run all in another process, once they are compiled.
+        """Run all programs in another process, once they are compiled.
 
         Raises:
             BuildError: if one does not compile.
@@ -177,10 +181,10 @@ class TimedKernels:
             )
 
     def times(self, verdict: Verdict) -> tuple[KernelTimes, ...]:
-        """Return the times of each of the other kernels from a verdict.
+        """Return the times of each rival from a verdict.
 
         Raises:
-            MeasurementError: if nothing was.
+            MeasurementError: if nothing was timed.
         """
         if not verdict.is_ok or not verdict.samples:
             raise MeasurementError(f"{verdict.message or 'nothing was timed'}")
@@ -204,7 +208,7 @@ def _written(folder: Path, name: str, content: bytes) -> str:
 
 def timed_kernels(
     given_unit: lp.TranslationUnit,
-    others: Sequence[lp.TranslationUnit],
+    rivals: Sequence[lp.TranslationUnit],
     opened: HostDevice,
     sizes: Mapping[str, int],
     *,
@@ -212,14 +216,14 @@ def timed_kernels(
     n_unknown: int = 0,
     checked_sizes: Sequence[Mapping[str, int]] = (),
 ) -> TimedKernels:
-    """Generate the code of a kernel and of those that may take its place.
+    """Generate the code of a kernel and of its rivals.
 
     Args:
         given_unit: the given kernel.
-        others: the kernels that may replace it, as delivered.
+        rivals: the kernels that may replace it, as delivered.
         opened: the processor to run on.
         sizes: values of all integer scalars.
-        exactness: a tolerance, if that of the dtypes of the results is too strict.
+        exactness: a tolerance, if the one that results' dtypes imply is too strict.
         n_unknown: extent of the axes whose extent is unknown.
         checked_sizes: further values of all integer scalars, at which results are
             compared.
@@ -227,37 +231,37 @@ def timed_kernels(
     Raises:
         FeinsumError: if they cannot be timed, with the reason.
     """
-    if any(isinstance(unit, LibraryUnit) for unit in (given_unit, *others)):
+    if any(isinstance(unit, LibraryUnit) for unit in (given_unit, *rivals)):
         raise MeasurementError("a program of the host takes the place of a kernel")
-    with quiet(Warning):  # Loopy's use of islpy is not the user's
+    with quiet(Warning):  # such as deprecations in Loopy's use of islpy
         arguments = arguments_of(given_unit, sizes, n_unknown=n_unknown)
         checked = tuple(arguments_of(given_unit, other) for other in checked_sizes)
         tolerance = max(_tolerance(arguments), exactness)
         compiling = ThreadPoolExecutor(2, "feinsum-compiler")
         try:
-            programs = _programs(given_unit, others, opened, compiling)
+            programs = _programs(given_unit, rivals, opened, compiling)
         finally:
-            compiling.shutdown(wait=False)  # what was submitted goes on
+            compiling.shutdown(wait=False)  # submitted compilations go on
     return TimedKernels(*programs, arguments, tolerance, checked)
 
 
 def _programs(
     given_unit: lp.TranslationUnit,
-    others: Sequence[lp.TranslationUnit],
+    rivals: Sequence[lp.TranslationUnit],
     opened: HostDevice,
     compiling: ThreadPoolExecutor,
 ) -> _Programs:
     """Compile the programs to compare in the way that suits the kernel's target."""
     target = given_unit.target
     if HOST.serves(target) and not isinstance(target, ExecutableCTarget | HostCTarget):
-        return _plain(given_unit, others, compiling)
+        return _plain(given_unit, rivals, compiling)
     has_loopy = isinstance(target, ExecutableCTarget)
-    return _threaded(given_unit, others, opened, compiling, has_loopy=has_loopy)
+    return _threaded(given_unit, rivals, opened, compiling, has_loopy=has_loopy)
 
 
 def _threaded(
     given_unit: lp.TranslationUnit,
-    others: Sequence[lp.TranslationUnit],
+    rivals: Sequence[lp.TranslationUnit],
     opened: HostDevice,
     compiling: ThreadPoolExecutor,
     *,
@@ -265,35 +269,35 @@ def _threaded(
 ) -> _Programs:
     """Compile kernels for the threads of the host."""
 
-    def source(code: HostCode, flags: tuple[str, ...] = ()) -> _Source:
+    def compile_source(code: HostCode, flags: tuple[str, ...] = ()) -> _Source:
         return _Source(
             compiling.submit(code.compiled_once, flags),
             tuple((n, "" if d is None else d.str) for n, d in code.arguments),
         )
 
-    # These take the longest: they are compiled while the given one is generated.
-    rest = [source(generate_for_host(unit, opened)) for unit in others]
-    first = generate_for_host(given_unit, opened)
+    # Rivals first: their compilation takes longest, and overlaps what follows.
+    rival_sources = [compile_source(generate_for_host(unit, opened)) for unit in rivals]
+    given_code = generate_for_host(given_unit, opened)
     ways: list[tuple[str, ...]] = [EXECUTABLE_FLAGS, ()] if has_loopy else [()]
-    sources = (*(source(first, way) for way in ways), *rest)
+    sources = (*(compile_source(given_code, way) for way in ways), *rival_sources)
     n = len(ways)
-    pairs = tuple(tuple((g, n + k) for g in range(n)) for k, _ in enumerate(others))
+    pairs = tuple(tuple((g, n + k) for g in range(n)) for k, _ in enumerate(rivals))
     return sources, pairs
 
 
 def _plain(
     given_unit: lp.TranslationUnit,
-    others: Sequence[lp.TranslationUnit],
+    rivals: Sequence[lp.TranslationUnit],
     compiling: ThreadPoolExecutor,
 ) -> _Programs:
     """Compile plain functions, as their users would."""
     compiler = find_compiler()
-    first, *rest = map(generate_code, (given_unit, *others))
-    codes = [_TABLES.sub("  static ", first), *rest]
+    given_code, *rival_codes = map(generate_code, (given_unit, *rivals))
+    codes = [_TABLES.sub("  static ", given_code), *rival_codes]
     sources = []
-    # the user compiles a plain function with unknown options, so both have to gain
+    # the user's options are unknown, so a rival has to gain with both sets
     for flags in (FLAGS, (*compiler.flags, "-fvisibility=default")):
-        for unit, code in zip((given_unit, *others), codes, strict=True):
+        for unit, code in zip((given_unit, *rivals), codes, strict=True):
             kernel = unit.default_entrypoint
             names = get_kernel_arg_info(kernel).passed_arg_names
             sources.append(
@@ -311,15 +315,15 @@ def _plain(
 def arguments_of(
     unit: lp.TranslationUnit, sizes: Mapping[str, int], *, n_unknown: int = 0
 ) -> dict[str, RandomArgument]:
-    """Return the arguments of a call, to be drawn when the kernel is timed.
+    """Describe random arguments of a call, to be drawn when the kernel is timed.
 
     Raises:
-        MeasurementError: if it has arrays that cannot be drawn, or are too large.
+        MeasurementError: if arrays cannot be random, or are too large.
     """
-    whole = _with_known_shapes(typed(unit), n_unknown)
-    kernel = entry_kernel(whole)
+    typed_unit = _with_known_shapes(typed(unit), n_unknown)
+    kernel = entry_kernel(typed_unit)
     _check_loops(kernel)
-    below = find_index_bounds(whole, sizes)
+    below = find_index_bounds(typed_unit, sizes)
     read = kernel.get_read_variables()
     written = kernel.get_written_variables()
     arguments = {}
@@ -329,7 +333,7 @@ def arguments_of(
             value = sizes.get(arg.name, 1 if dtype.kind in "iub" else 0.75)
             arguments[arg.name] = RandomArgument(dtype.str, value=value)
             continue
-        # an array that subscripts others must stay inside of these
+        # entries of an array that subscripts others must be within their bounds
         is_index = dtype.kind in "iu" and arg.name in below
         arguments[arg.name] = RandomArgument(
             dtype.str,
@@ -338,7 +342,7 @@ def arguments_of(
             is_read=arg.name in read or arg.name not in written,
             is_written=arg.name in written,
         )
-    # both processes share the memory of the machine with others
+    # other processes need memory, too
     n_bytes = sum(a.n_entries * np.dtype(a.dtype).itemsize for a in arguments.values())
     if n_bytes > MAX_BYTES:
         raise MeasurementError(
@@ -375,7 +379,7 @@ def _are_allowed(kernel: lp.LoopKernel, sizes: Mapping[str, int]) -> bool:
 
 
 def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
-    """Give each axis an extent."""
+    """Give each axis of unknown extent an extent."""
     kernel = entry_kernel(unit)
 
     def with_shape(arg: Any) -> Any:
@@ -390,7 +394,7 @@ def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
 
 
 def _check_loops(kernel: Any) -> None:
-    """Check that loop bounds do not come from arrays, which cannot be random.
+    """Check that loop bounds do not come from arrays, whose entries will be random.
 
     Raises:
         MeasurementError: if the bounds of a loop are computed.
@@ -423,10 +427,10 @@ def _integer_scalars(kernel: lp.LoopKernel) -> set[str]:
 
 
 def sizes_of_loop(kernel: lp.LoopKernel) -> dict[str, int]:
-    """Return the values of the scalars of a loop over a few cells.
+    """Choose the scalars of a loop over cells, so that it runs over a few of them.
 
     Raises:
-        MeasurementError: if a scalar is no size.
+        MeasurementError: if a scalar is not an integer.
     """
     scalars = [arg for arg in kernel.args if isinstance(arg, lp.ValueArg)]
     if any(arg.dtype.numpy_dtype.kind not in "iu" for arg in scalars):

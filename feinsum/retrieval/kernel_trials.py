@@ -2,18 +2,18 @@
 
 A recipe replaces loops that the user wrote, with the user's layouts, functions and
 other instructions. So the given kernel and the one with the recipe run in turns on the
-same arrays, in a separate process; their results have to agree, also at extents that no
-tile divides. Only the kernels that the user has and gets are generated for that.
+same arrays, in a separate process. Their results have to agree, even at extents that no
+tile divides. No other kernels are generated.
 
-A *variant* is the given kernel in which some nests have recipes. Of a kernel with three
-einsums of which two are equal, these are tried, in this order ::
+A *variant* is the given kernel in which some nests have recipes. For three einsums, two
+of which are equal, these variants are tried, in this order ::
 
-    {0: packed, 1: packed, 2: streamed}   the first candidates, together: if that kernel
-                                          is right and faster, nothing else is built
+    {0: packed, 1: packed, 2: streamed}   all first candidates: if this kernel is right
+                                          and as fast as claimed, the search ends
     {0: packed, 1: packed}                the candidates of equal einsums, one
     {0: generic, 1: generic}              after the other, until one is as good as its
     {2: streamed}                         record claims
-    {0: generic, 1: generic, 2: streamed} what gains alone has to gain together, too
+    {0: generic, 1: generic, 2: streamed} recipes that gain alone have to gain together
 """
 
 from __future__ import annotations
@@ -82,19 +82,19 @@ logger = logging.getLogger(__name__)
 
 
 def can_time(request: Request) -> bool:
-    """Whether given kernels are timed on the device of a request."""
+    """Return whether given kernels can be timed on the device of a request."""
     return isinstance(request.opened, HostDevice)
 
 
 def choose_in_kernel(
     variants: Variants, environment: Environment, *, has_batches: bool
 ) -> Transformed:
-    """Build the given kernel with the recipes by which it gains most.
+    """Build the given kernel with the recipes that gain most.
 
     Args:
         variants: the variants of the kernel.
-        environment: of the measurements.
-        has_batches: whether a loop over cells may compute several together.
+        environment: the device and the software.
+        has_batches: whether a loop over cells may compute several cells together.
     """
     trials = KernelTrials(variants, environment)
     may_batch = has_batches and variants.is_in_loop and variants.request.may_try_forms
@@ -117,14 +117,14 @@ def choose_in_kernel(
 def _all_first_candidates(
     nests: Sequence[NestSelection], trials: KernelTrials
 ) -> list[NestSelection] | None:
-    """Select all first candidates, if their kernel is as good as they claim."""
+    """Select all first candidates, if their kernel is about as good as they claim."""
     variant = variant_of(nests)
     try:
         verification = trials.verify(variant)
     except TransformError as error:
         logger.info("recipes are tried one by one: %s", error)
         return None
-    # the whole gains at least as much as the einsum that gains the least
+    # the kernel should gain at least as much as the einsum that gains least
     claim = min(claimed_speedup(c, trials.device) for c in variant.values())
     if verification.speedup < max(1.0, BORNE_OUT * claim):
         return None
@@ -166,7 +166,7 @@ def _select_one_by_one(
     variant = variant_of(selected)
     try:
         trials.verify(variant)
-    except TransformError as error:  # each gains something, but not all together
+    except TransformError as error:  # each gains alone, but not all of them together
         best = max((selected[k] for k in variant), key=lambda nest: nest.speedup)
         return [
             nest
@@ -195,12 +195,12 @@ def _built(selected: Sequence[NestSelection], trials: KernelTrials) -> Transform
     unit, failures = trials.variants.build(variant)
     if not failures:
         return Transformed(unit, tuple(selected), trials.gain(variant))
-    # its verdict is from an earlier process, in which it could be built
-    rest = [
+    # the verdict is from an earlier process, in which the variant could be built
+    nests_left = [
         nest.without_all(failures[k]) if k in failures else nest
         for k, nest in enumerate(selected)
     ]
-    return _built(rest, trials)
+    return _built(nests_left, trials)
 
 
 def _with_batch(
@@ -259,7 +259,7 @@ class KernelTrials:
             TransformError: if it cannot be built, is wrong, or is no faster.
         """
         for candidate in variant.values():
-            # the code of a user runs in another process before it runs in this one
+            # code of users runs in another process before it runs in this one
             if not candidate.is_builtin:
                 self._foreign.verify(candidate)
         cached = self._cached(variant)
@@ -273,7 +273,7 @@ class KernelTrials:
     def verify_together(self, variants: Sequence[Variant]) -> None:
         """Time several variants in one run of the given kernel; results are cached.
 
-        If that fails, nothing is known about any of them.
+        If that fails, no result is cached, and each is timed alone later.
         """
         if not self.budget.has_time:
             return
@@ -290,34 +290,34 @@ class KernelTrials:
         return verification_of(verdict, verdict.message, variant[k]).reason
 
     def gain(self, variant: Variant) -> str:
-        """Report the gain of the recipes; empty if that was not timed."""
+        """Describe the gain of the recipes; empty if it was not timed."""
         verdict = self._cached(variant).recall()
         if verdict is None or not verdict.is_ok:
             return ""
         return f"{verdict.message}, timed on this machine at {verdict.found_at}"
 
     def _time_together(self, variants: Sequence[Variant]) -> None:
-        new: list[tuple[Variant, CachedVerdict, lp.TranslationUnit]] = []
+        untimed: list[tuple[Variant, CachedVerdict, lp.TranslationUnit]] = []
         for variant in variants:
             cached = self._cached(variant)
             is_builtin = all(candidate.is_builtin for candidate in variant.values())
             if is_builtin and cached.recall() is None:
                 unit, failures = self.variants.build(variant)
                 if not failures:
-                    new.append((variant, cached, unit))
-        if len(new) < 2:
+                    untimed.append((variant, cached, unit))
+        if len(untimed) < 2:
             return
         start_early()
-        all_nests = {k: c for variant, _, _ in new for k, c in variant.items()}
+        all_nests = {k: c for variant, _, _ in untimed for k, c in variant.items()}
         try:
-            with new[0][1].locked():
-                times = self._times([unit for _, _, unit in new], all_nests)
-        except Exception as error:  # of Loopy, of many kinds; each is tried alone
+            with untimed[0][1].locked():
+                times = self._times([unit for _, _, unit in untimed], all_nests)
+        except Exception as error:  # Loopy raises many kinds; each is tried alone later
             is_unexpected = not isinstance(error, FeinsumError)
             message = "variants are timed one by one: %s"
             logger.info(message, error, exc_info=is_unexpected)
             return
-        for (_, cached, _), variant_times in zip(new, times, strict=True):
+        for (_, cached, _), variant_times in zip(untimed, times, strict=True):
             cached.store(_verdict_of(variant_times))
 
     def _verification(self, verdict: Verdict, variant: Variant) -> VerifiedRecipe:
@@ -336,7 +336,7 @@ class KernelTrials:
         check_verdict(verdict)
         if measured := own_verification(candidate):
             return measured._replace(speedup=verdict.speedup)
-        # the seconds of a kernel are those of a recipe if it does nothing else
+        # a kernel's time is that of its recipe only if it does nothing else
         is_alone = len(self.variants.nests) == 1 and not self.variants.is_in_loop
         verification = verification_of(verdict, verdict.message, candidate)
         return verification._replace(seconds=verdict.least_s if is_alone else 0.0)
@@ -373,7 +373,7 @@ class KernelTrials:
             reason = str(error)
         except FeinsumError as error:
             reason = str(error)
-        except Exception as error:  # of Loopy, of many kinds; no timing breaks a build
+        except Exception as error:  # of Loopy; a failed timing must not break a build
             logger.info("the given kernel was not timed", exc_info=True)
             reason = f"{type(error).__name__}: {error}"
         else:
@@ -432,7 +432,7 @@ class KernelTrials:
 
     @cached_property
     def _ragged_sizes(self) -> tuple[Mapping[str, int], ...]:
-        """Sizes that no tile divides, of those that are known at run time alone."""
+        """Values that no tile divides, for sizes that are only known at run time."""
         kernel = entry_kernel(self._timed_unit)
         names = set(self._sizes) - set(self._given_sizes)
         return ragged_sizes(kernel, self._sizes, names & kernel.outer_params())
@@ -442,7 +442,7 @@ class KernelTrials:
             f"{k} {variant[k].recipe.frame} {variant[k].recipe.spec}"
             for k in sorted(variant)
         )
-        # a kernel without a text, such as one with a function, has no lasting key
+        # a kernel without a text, such as one that calls a function, has no lasting key
         is_kept = all(candidate.is_builtin for candidate in variant.values())
         return CachedVerdict.of(
             ("kernel", self._text, recipes),
@@ -485,7 +485,7 @@ class NestTrials:
 
 
 def _verdict_of(times: KernelTimes) -> Verdict:
-    """Convert times to a cacheable verdict: ``ok`` if right and faster."""
+    """Convert times to a verdict for the cache: ``ok`` if right and faster."""
     code, message = OK, str(times)
     if not times.is_faster:
         code, message = times.failure.code, str(times.failure)

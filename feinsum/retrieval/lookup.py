@@ -1,9 +1,9 @@
 """The look-up of a kernel, from the request to the kernel with the best recipes.
 
 A chain of values leads from one to the other: the request, the kernel with its einsums
-(raised), the candidate recipes for each of them (selections), and the kernel with the
-best of these that could be verified and applied. :mod:`feinsum.retrieval` follows one
-kernel through it.
+(raised), the candidate recipes for each einsum (selections), and the kernel with the
+best candidates that could be verified and applied. :mod:`feinsum.retrieval` follows one
+kernel through this chain.
 
 Source: paper, section 7 (figure 2, listing 4).
 """
@@ -33,7 +33,7 @@ from feinsum.options import check_option
 from feinsum.predict import MEASURING, Effort, effort_of
 from feinsum.raising import check_unit
 from feinsum.records import Policy
-from feinsum.retrieval.answer_cache import Answer, cache_entry
+from feinsum.retrieval.answer_cache import RetrievalAnswer, cache_entry
 from feinsum.retrieval.applying import apply_selected
 from feinsum.retrieval.decision import (
     Decision,
@@ -74,12 +74,12 @@ def retrieve(
 ) -> lp.TranslationUnit:
     """Transform every einsum of a kernel with the best known recipe.
 
-    Never breaks a build: if there is nothing to apply, the kernel is returned unchanged
-    and, by default, a :class:`feinsum.FeinsumWarning` says why. Reasons that hold for
-    every kernel on this machine, and that nothing is faster than the loops of an
-    einsum, are reported once per process. Instructions that are not einsums, and
-    einsums without a known recipe, are unchanged; barriers separate them from the
-    others.
+    It never breaks a build: if there is nothing to apply, the kernel is returned
+    unchanged and, by default, a :class:`feinsum.FeinsumWarning` says why. Some reasons
+    are reported once per process only: those that hold for every kernel on this
+    machine, and that no recipe is faster. Instructions that are not einsums, and
+    einsums without a known recipe, stay unchanged; barriers separate them from the
+    transformed ones.
 
     Args:
         t_unit: a kernel that evaluates batched einsums.
@@ -95,17 +95,17 @@ def retrieve(
         policy: the worst acceptable match: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
             ``FEINSUM_POLICY``.
-        verify: whether, before the first use, a recipe that this installation did not
-            measure is compared with numpy, and the kernel with recipes is timed against
-            the given one, in a separate process; the given one is returned unless the
-            other is certain to be faster. By default yes, unless ``FEINSUM_VERIFY`` is
+        verify: whether to verify before the first use, in a separate process: a recipe
+            that this installation did not measure is compared with numpy, and the
+            kernel with recipes is timed against the given one, which is returned unless
+            the other is certainly faster. By default yes, unless ``FEINSUM_VERIFY`` is
             ``off``.
-        effort: for an einsum without a record: ``recorded``, do nothing; ``estimate``,
-            apply the recipe predicted to be the fastest; ``measure``, time the few best
-            of these and record the fastest; ``patient`` and ``exhaustive``, tune it. By
-            default ``FEINSUM_EFFORT``, else ``estimate``.
+        effort: what to do for an einsum without a record. ``recorded``: nothing;
+            ``estimate``: apply the recipe predicted to be the fastest; ``measure``:
+            time the few best predictions, and record the fastest; ``patient`` and
+            ``exhaustive``: tune it. By default ``FEINSUM_EFFORT``, else ``estimate``.
         comm: an mpi4py communicator, or an object with its methods. All its ranks call
-            this function and get the same recipes, found by rank 0.
+            this function, and all get the recipes that rank 0 finds.
 
     Raises:
         NotAKernelError: if ``t_unit`` is no translation unit.
@@ -118,7 +118,7 @@ def retrieve(
     check_option("on_miss", on_miss, get_args(OnMiss))
     _check_arguments(policy, effort)
 
-    def answer() -> Answer:
+    def answer() -> RetrievalAnswer:
         request = Request.of(
             t_unit,
             arguments=arguments,
@@ -130,7 +130,7 @@ def retrieve(
             verify=verify,
             effort=effort,
         )
-        # a retrieval makes many objects; collections need not look at older ones again
+        # a retrieval makes many objects; garbage collections can skip the older ones
         with quick_collections():
             return _answer(request) if comm is None else _common_answer(request, comm)
 
@@ -143,8 +143,8 @@ def look_up(
     """Look up as :func:`retrieve` does, and return everything found.
 
     Raises:
-        FeinsumError: if no target here runs such kernels, or the device or database
-            fails.
+        FeinsumError: if no target on this machine runs such kernels, or if the device
+            or the database fails.
     """
     return perform_retrieval(Request.of(t_unit, **options))
 
@@ -171,12 +171,14 @@ def explain(
         return str(look_up(unit, **options))
     except NotAnEinsumError as error:
         return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
-    except Exception as error:  # noqa: BLE001  # retrieve gives the kernel back, too
+    except Exception as error:  # noqa: BLE001  (retrieve returns the kernel, too)
         return f"not looked up: {_logged_reason(error)}\nkernel: unchanged"
 
 
 def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
-    """Raise, look up, select, verify, apply; of a kernel that calls one, that one.
+    """Raise a kernel, look up its einsums, select and verify recipes, and apply them.
+
+    If the kernel only calls another one in a loop over cells, the callee is raised.
 
     Args:
         request: the kernel and the options.
@@ -185,14 +187,14 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
     raised = request.raised()
     if not raised.raised:
         return Retrieval(request.t_unit, raised, ())
-    # tuning first, so that the look-up finds what it records
+    # tune first, so that the look-up finds the new records
     if request.effort in MEASURING:
         request.measure_missing(raised)
     environment = request.opened.environment({})
     with looked_up_store(request.database) as store:
-        # one query for all nests, since the store may be far away
-        wanted = [nest.form for nest in raised.raised]
-        facts = MatchingFacts(store, environment.device, request.policy, wanted)
+        # one query for all nests, since the store may be remote
+        forms = [nest.form for nest in raised.raised]
+        facts = MatchingFacts(store, environment.device, request.policy, forms)
         nests = tuple(
             select_candidates(nest, facts, environment, request.policy, request.effort)
             for nest in raised.raised
@@ -219,7 +221,7 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
 
 
 def follow_decision(request: Request, decision: Decision) -> Retrieval:
-    """Raise, and apply what another rank has selected and verified.
+    """Raise a kernel, and apply the recipes that another rank selected and verified.
 
     Raises:
         FeinsumError: if a recipe cannot be applied.
@@ -233,7 +235,7 @@ def follow_decision(request: Request, decision: Decision) -> Retrieval:
     return Retrieval(in_caller(request.t_unit, unit), raised, nests)
 
 
-def _answer(request: Request) -> Answer:
+def _answer(request: Request) -> RetrievalAnswer:
     """Return the answer cached by an earlier process, or compute it.
 
     Raises:
@@ -251,28 +253,28 @@ def _answer(request: Request) -> Answer:
         )
     if not retrieval.is_changed:
         raise RecordNotFoundError(_joined(decision_of(retrieval.nests).unchanged))
-    return (entry and entry.store(retrieval)) or Answer.of(retrieval)
+    return (entry and entry.store(retrieval)) or RetrievalAnswer.of(retrieval)
 
 
-def _common_answer(request: Request, comm: Any) -> Answer:
+def _common_answer(request: Request, comm: Any) -> RetrievalAnswer:
     """Compute the answer on rank 0, and share it with all ranks.
 
     Batches of cells are not among its decisions, so no rank computes them.
     """
     perform = partial(perform_retrieval, request, has_batches=False)
     follow = partial(follow_decision, request)
-    return Answer.of(agree(Ranks(comm), perform, follow))
+    return RetrievalAnswer.of(agree(Ranks(comm), perform, follow))
 
 
 def _or_unchanged(
     t_unit: lp.TranslationUnit,
-    answer: Callable[[], Answer],
+    answer: Callable[[], RetrievalAnswer],
     on_miss: OnMiss,
     comm: Any,
 ) -> lp.TranslationUnit:
     """Return the transformed kernel, or the given one on a miss or any error.
 
-    Of several ranks, rank 0 reports the misses.
+    With several ranks, only rank 0 reports misses.
     """
     try:
         result = answer()
@@ -302,11 +304,11 @@ def _is_reported_elsewhere(comm: Any) -> bool:
 
 
 class _Reported(set[str]):
-    """What this process has reported, and would report with every kernel or call."""
+    """Reasons that this process has reported and that would recur with every kernel."""
 
 
 def _is_news(reason: str) -> bool:
-    """Whether to report a reason: that nothing is faster is reported once."""
+    """Return whether to report a reason; that no recipe is faster is reported once."""
     if not reason.startswith(NOTHING_FASTER):
         return True
     reported = remembered(_Reported)
@@ -316,7 +318,7 @@ def _is_news(reason: str) -> bool:
 
 
 def _check_arguments(policy: Policy | None, effort: Effort | None) -> None:
-    """Check given options; misspelt variables leave the kernel unchanged."""
+    """Check given options; a wrong environment variable is reported as a miss."""
     if policy is not None:
         policy_of(policy)
     if effort is not None:

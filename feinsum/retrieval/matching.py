@@ -1,4 +1,4 @@
-"""Matching: candidate recipes for an einsum from its facts, facts of others, a model.
+"""Matching: candidate recipes for an einsum, from facts and from a cost model.
 
 For ``ij,ej->ei`` with 10 by 10 operators, candidates are, in this order::
 
@@ -7,9 +7,9 @@ For ``ij,ej->ei`` with 10 by 10 operators, candidates are, in this order::
     predicted by the model          the few that it expects to be the fastest
     the recipe for every einsum
 
-The policy of a retrieval says how far down the list it goes, and the effort whether
-unmeasured recipes count. Facts are looked up for all nests of a kernel together, since
-a store may be far away.
+The policy of a retrieval limits how far down the list it goes; the effort decides
+whether unmeasured recipes count. Facts are queried for all nests of a kernel together,
+since a store may be remote.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from feinsum.transforms.library import GENERIC
 
 @dataclass
 class MatchingFacts:
-    """The candidates of a store for a device and a policy.
+    """The records of a store for a device and a policy.
 
-    Related queries are sent together, since a store may be far away. If trusted signers
-    are configured, facts of others are skipped.
+    Related queries are sent together, since a store may be remote. If trusted signers
+    are configured, facts of other signers are skipped.
 
     Attributes:
-        wanted: the forms that are queried together with the first of them.
+        wanted: forms that are queried together with the first query.
 
     Raises:
         SignatureError: if the setting of trusted signers is invalid.
@@ -129,17 +129,17 @@ logger = logging.getLogger(__name__)
 N_PREDICTED = 3
 """Predictions that are tried; each is verified before it is used."""
 MOST_DOUBTED = 20
-"""Facts without a trusted signature that are named; there may be any number of them."""
+"""Maximum facts without a trusted signature that an explanation lists."""
 FRAME_FACTOR = 16
-"""How much longer than today's an older text of a workload may be."""
+"""Maximum length of an older text of a workload, as a multiple of the current one."""
 
 
 class LookupForm(NamedTuple):
     """A canonical form under which facts are looked up.
 
     Attributes:
-        sizes: the extents of its size parameters, if known.
-        is_nearest: whether one of these is a number in the kernel.
+        sizes: values of its size parameters, as far as they are known.
+        is_nearest: whether one of these sizes is a literal extent in the kernel.
     """
 
     form: CanonicalForm
@@ -151,10 +151,10 @@ class Nearest(NamedTuple):
     """The match of one form of an einsum.
 
     Attributes:
-        k: the number of the form.
+        k: the position of the form among those that were looked up.
         is_nearest: whether the facts may be for other extents.
-        sizes: the extents behind the size parameters of the form.
-        effort: whether unmeasured recipes may be used.
+        sizes: values of the size parameters of the form.
+        effort: determines whether unmeasured recipes may be used.
     """
 
     k: int
@@ -168,7 +168,7 @@ class Nearest(NamedTuple):
     effort: Effort = "recorded"
 
     def match(self, without: Collection[FramedSpec] = ()) -> Match:
-        """Return the best match of the records, except for excluded recipes."""
+        """Return the best match of the records, without excluded recipes."""
         return match_of(
             self.form,
             self.records,
@@ -182,7 +182,7 @@ class Nearest(NamedTuple):
         )
 
     def _predicted(self) -> Sequence[TransformSpec]:
-        """Return predicted recipes, at the extents of the kernel only."""
+        """Return predicted recipes, which only a form at the kernel's extents has."""
         if self.is_nearest or self.effort == "recorded":
             return ()
         einsum, sizes = self.form.einsum, constantdict(self.sizes)
@@ -191,7 +191,7 @@ class Nearest(NamedTuple):
         return _predictions(einsum, sizes, device, limit)
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
-        """Yield all recipes: those of a match, then of the next best level, etc."""
+        """Yield all recipes: those of the match, then those of the next level, etc."""
         seen: set[FramedSpec] = set()
         extents = {**self.extents, self.form.text: self.sizes}
         while match.is_hit:
@@ -229,17 +229,17 @@ def select_candidates(
     policy: Policy,
     effort: Effort,
 ) -> NestSelection:
-    """Select all recipes recorded for a nest or other extents, or predicted for it."""
+    """Select all recipes that are recorded for a nest, at any extents, or predicted."""
     nests: list[RaisedNest] = []
 
-    def forms() -> Iterator[LookupForm]:
+    def list_forms() -> Iterator[LookupForm]:
         for variant, has_other_extents in lookup_variants(nest):
             nests.append(variant)
             yield form_of(
                 variant.form, variant.generalized, is_nearest=has_other_extents
             )
 
-    best, match = nearest(forms(), facts, environment, policy, effort)
+    best, match = nearest(list_forms(), facts, environment, policy, effort)
     forms_seen = {variant.form.key: variant.form for variant in nests}.values()
     doubted = [d for form in forms_seen for d in facts.passed_over(form)]
     candidates = _foremost(best, tuple(best.candidates(match)))
@@ -247,7 +247,7 @@ def select_candidates(
     return NestSelection(
         nests[best.k],
         match,
-        # this installation's measurements precede the claims of others
+        # this installation's measurements come before claims by others
         tuple(sorted(candidates, key=lambda candidate: candidate.own_record is None)),
         tuple(doubted[:MOST_DOUBTED]),
         own_ids=_own_ids(candidates[0].match if candidates else match),
@@ -264,9 +264,9 @@ def _own_ids(match: Match) -> frozenset[str]:
 def _libraries_last(
     nest: RaisedNest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """Move code before libraries, unless all operands are plain arrays.
+    """Move recipes that call libraries last, unless all operands are plain arrays.
 
-    A library was timed with those; other operands are evaluated before it is called.
+    They were timed with plain arrays; any other operand is first evaluated to memory.
     """
     if all(function.is_plain_read() for function in nest.functions.values()):
         return candidates
@@ -278,10 +278,10 @@ def _libraries_last(
 def _foremost(
     nearest_match: Nearest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """Put a faster prediction before what another microarchitecture recorded.
+    """Put a faster prediction before a recipe that another microarchitecture recorded.
 
-    A processor that runs 512-bit vectors in two halves chooses narrower ones, which
-    are half as fast on one that does not.
+    For example, a processor that splits 512-bit vectors into halves prefers narrower
+    vectors, which run at half the speed on a processor that does not.
     """
     predicted = next(
         (c for c in candidates if c.match.level == MatchLevel.PREDICTED), None
@@ -289,7 +289,7 @@ def _foremost(
     if predicted is None:
         return candidates
     first = candidates[0]
-    # what was recorded on this one is better than any model
+    # a recipe recorded on this microarchitecture is more reliable than any model
     is_foreign = first.match.remoteness.is_other_microarchitecture
     if not is_foreign or first.recipe.frame != nearest_match.form.text:
         return candidates
@@ -301,9 +301,9 @@ def _foremost(
 
 
 def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
-    """Yield all ways to look up a nest, and whether each has a generalized extent.
+    """Yield all variants of a nest to look up, and whether each generalizes an extent.
 
-    First the nest itself, then with operands of equal indices as one.
+    The nest itself comes first, then variants that join operands of equal indices.
     """
     for grouped in chain([nest], regrouped(nest)):
         yield grouped, False
@@ -313,7 +313,7 @@ def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
 def form_of(
     form: CanonicalForm, sizes: Mapping[str, int], *, is_nearest: bool = False
 ) -> LookupForm:
-    """Return a form with the extents of the einsum's size parameters and a profile."""
+    """Build the form to look up, with its size parameters' values and a profile."""
     names = form.relabeling.size_params
     all_sizes = {names[name]: n for name, n in sizes.items() if name in names}
     all_sizes |= {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
@@ -321,7 +321,7 @@ def form_of(
 
 
 def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[LookupForm]:
-    """Yield the forms of an einsum with size parameters, first its own.
+    """Yield the forms of an einsum with size parameters, beginning with its own.
 
     Args:
         einsum: the einsum.
@@ -339,10 +339,10 @@ def nearest(
     policy: Policy,
     effort: Effort = "recorded",
 ) -> tuple[Nearest, Match]:
-    """Find the form with the best match; query the others only if the first has none.
+    """Find the form with the best match; query other forms only if the first has none.
 
-    Excluded are recipes for other kinds of devices, with vectors that the processor
-    does not have, or whose intermediates exceed the memory limit.
+    Recipes are excluded if they are for another kind of device, if the processor lacks
+    their vectors, or if their intermediates exceed the memory limit.
 
     Args:
         forms: forms of the einsum, followed by others, such as at other extents.
@@ -352,7 +352,7 @@ def nearest(
         effort: which unmeasured recipes are allowed, if any.
     """
 
-    def matched(k: int, form_queried: LookupForm) -> tuple[Nearest, Match]:
+    def match_form(k: int, form_queried: LookupForm) -> tuple[Nearest, Match]:
         form, sizes, is_nearest = form_queried
         sound, extents = _sound_records(form, sizes, facts)
         records = [
@@ -367,17 +367,18 @@ def nearest(
         )
         return candidate_form, candidate_form.match()
 
-    # forms at other extents take time to canonicalize, and an exact fact needs none
-    rest = iter(forms)
-    first = matched(0, next(rest))
+    # other forms take time to canonicalize; an exact fact makes them unnecessary
+    remaining = iter(forms)
+    first = match_form(0, next(remaining))
     # levels are ordered from the best to the worst
     if first[1].level < MatchLevel.NEAREST_EXTENTS:
         return first
-    others = list(rest)
-    # a miss of a generalized workload is no demand for it: no kernel computes it
-    facts.ask((form_queried.form for form_queried in others), counts=False)
+    other_forms = list(remaining)
+    # do not count a miss of a generalized workload as demand: no kernel has it
+    facts.ask((form_queried.form for form_queried in other_forms), counts=False)
     matches = [
-        matched(k, form_queried) for k, form_queried in enumerate(others, start=1)
+        match_form(k, form_queried)
+        for k, form_queried in enumerate(other_forms, start=1)
     ]
     return min([first, *matches], key=lambda form_queried: _nearness(*form_queried))
 
@@ -401,47 +402,47 @@ def match_of(
     predicted: Callable[[], Sequence[TransformSpec]] = tuple,
     only_measured: bool = False,
 ) -> Match:
-    """Return the best match of a workload, or an unmeasured one if accepted.
+    """Return the best match of a workload, or an unmeasured recipe if accepted.
 
     Args:
         form: the canonical form of the einsum.
         records: the records of its workload.
         environment: the device and the software.
         policy: which matches are accepted.
-        extents: the values of size parameters, in the names of each text.
+        extents: for each text of the workload, the values of its size parameters.
         is_nearest: whether the form is at other extents.
         without: recipes to exclude.
         predicted: returns the recipes expected to be the fastest.
         only_measured: whether to allow measured recipes only, whatever the policy.
     """
-    left = [record for record in records if record.recipe not in without]
+    records_left = [record for record in records if record.recipe not in without]
     match = best_match(
-        left, environment, policy, is_nearest=is_nearest, extents=extents
+        records_left, environment, policy, is_nearest=is_nearest, extents=extents
     )
-    # a recipe with records is not a prediction, even at another level
+    # a recipe with records is not unmeasured, even if these match at a worse level
     tried = {*(record.recipe for record in records), *without}
 
-    def unmeasured(
+    def match_unmeasured(
         level: MatchLevel, specs: Iterable[TransformSpec], why: str
     ) -> Match:
-        left = tuple(s for s in specs if FramedSpec(s, form.text) not in tried)
-        if not left:
+        untried = tuple(s for s in specs if FramedSpec(s, form.text) not in tried)
+        if not untried:
             return match
-        return Match(level, f"{match.reason}; {left[0]} {why}", recipes=left)
+        return Match(level, f"{match.reason}; {untried[0]} {why}", recipes=untried)
 
     if only_measured:
         return match
     is_open = match.level > MatchLevel.PREDICTED
     if is_open and WORST_ACCEPTED[policy] >= MatchLevel.PREDICTED:
         why = "is expected to be the fastest, and was not measured"
-        prediction = unmeasured(MatchLevel.PREDICTED, predicted(), why)
+        prediction = match_unmeasured(MatchLevel.PREDICTED, predicted(), why)
         if prediction is not match:
             return prediction
     if match.level != MatchLevel.MISS or WORST_ACCEPTED[policy] < MatchLevel.GENERIC:
         return match
     why = "is for every einsum, and was not measured"
     recipes = _generic_recipes(form, environment.device.kind)
-    return unmeasured(MatchLevel.GENERIC, recipes, why)
+    return match_unmeasured(MatchLevel.GENERIC, recipes, why)
 
 
 @lru_cache(maxsize=256)
@@ -467,7 +468,7 @@ def _predictions(
 def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
     """Return the recommended configuration of the family that fits every einsum.
 
-    Also where a search would not try it.
+    It is returned even if a search would not try it.
     """
     versions = [t for (name, _), t in sorted(REGISTRY.items()) if name == GENERIC.name]
     suited = [transform for transform in versions if kind in transform.devices]
@@ -477,9 +478,9 @@ def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpe
 def _sound_records(
     form: CanonicalForm, sizes: Mapping[str, int], facts: MatchingFacts
 ) -> tuple[list[TuningRecord], Extents]:
-    """Return a workload's records, and its extents in the names of each text.
+    """Return a workload's records, and the extents in the names of each of its texts.
 
-    Records of another workload under its key are logged and left out.
+    Records under its key that are of another workload are logged and left out.
     """
     records = facts.of(form)
     extents: dict[str, Mapping[str, int]] = {}
@@ -496,13 +497,13 @@ def _sound_records(
 
 
 def _has_room(record: TuningRecord, form: CanonicalForm, extents: Extents) -> bool:
-    """Whether the intermediates of a recipe are within the limit, at these extents."""
+    """Return whether a recipe's intermediates are within the limit at these extents."""
     einsum = _einsum_of(record, form)
     return has_room(record.spec, einsum, extents[record.workload_text])
 
 
 def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> bool:
-    """Whether vectors suffice; always if the fact was measured on this device."""
+    """Return whether the device has a recipe's vectors, as it has if it measured it."""
     is_measured_here = record.environment.device.is_surely(device)
     return is_measured_here or has_vectors(
         record.spec, _einsum_of(record, form), device
@@ -510,7 +511,7 @@ def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> b
 
 
 def _einsum_of(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
-    """Return the einsum whose names a recipe uses."""
+    """Return the einsum to whose names a recipe refers."""
     frame = record.workload_text
     return form.einsum if frame == form.text else from_text(frame)
 
@@ -518,16 +519,16 @@ def _einsum_of(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
 def _in_frame(
     frame: str, form: CanonicalForm, sizes: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return the extents in the names of a text that describes the workload.
+    """Return the extents in the names of a text of the workload.
 
-    It is as written now, or as an older canonicalizer wrote it.
+    An older version of the canonicalizer may have written the text.
 
     Raises:
-        InvalidRecordError: if it is another workload, or none.
+        InvalidRecordError: if the text is of another workload, or of none.
     """
     if frame == form.text:
         return sizes
-    # the text is from a database: parsing a long one would take time, for nothing
+    # do not spend time parsing a long text, which a database may contain
     if len(frame) > FRAME_FACTOR * len(form.text):
         raise InvalidRecordError(f"its text of {len(frame)} characters is too long")
     try:
@@ -542,4 +543,5 @@ def _in_frame(
         )
     names = form_of_frame.relabeling.size_params
     nodes = {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
-    return nodes | {name: sizes[new] for name, new in names.items() if new in sizes}
+    extents = {name: sizes[names[name]] for name in names if names[name] in sizes}
+    return nodes | extents

@@ -1,8 +1,8 @@
 """Phases: the order in which the nests of a kernel can run one after another.
 
 A recipe makes the loops of a nest parallel. So every nest with a recipe runs alone, and
-the device waits until it is complete. Other instructions are unchanged, in phases
-between. The kernel ::
+the device waits until it is complete. All other instructions stay unchanged, in phases
+between these. The kernel ::
 
     for e, q:  t[e, q] = sum(j, D[q, j]*u[e, j])      {id=interpolate}
     for e, q:  s[e, q] = t[e, q]**2                   {id=square, dep=interpolate}
@@ -12,8 +12,8 @@ has three phases if both sums get a recipe: ``interpolate``, then ``square``, th
 ``integrate``; loops that they share are duplicated.
 
 A nest is *separable* if it can be extracted: no other instruction has to run in the
-middle of it, and where it shares loops with others, they exchange no values across
-iterations.
+middle of it; and if it shares loops with other instructions, they exchange no values
+between iterations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from feinsum.raising.expressions import loops_of
 from feinsum.retrieval.result import NestSelection
 
 PartGraph: TypeAlias = Mapping[Part, Collection[Part]]
-"""By part of a kernel, the parts that wait for it."""
+"""For each part of a kernel, the parts that wait for it."""
 
 
 def mark_separable(
@@ -42,8 +42,8 @@ def mark_separable(
 ) -> tuple[NestSelection, ...]:
     """Mark the nests that cannot run in a separate phase."""
     kernel = raised.t_unit[raised.kernel_name]
-    wanted = [nest.instructions for nest in nests if nest.chosen]
-    _, inseparable = phases_of(kernel, wanted)
+    nests_to_separate = [nest.instructions for nest in nests if nest.chosen]
+    _, inseparable = phases_of(kernel, nests_to_separate)
     return tuple(
         replace(nest, is_separable=frozenset(nest.instructions) not in inseparable)
         for nest in nests
@@ -60,55 +60,61 @@ def phases_of(
         nests: instructions of each nest that needs a separate phase.
 
     Returns:
-        the phases in order, and those of the nests that are not separable;
-        their instructions are in phases with others.
+        The phases in order; and the nests that are not separable, whose instructions
+        share phases with others.
     """
-    wanted = [frozenset(nest) for nest in nests]
-    # most kernels are one nest, for which nothing has to be ordered
+    separate_nests = [frozenset(nest) for nest in nests]
+    # most kernels are a single nest, which needs no order
     everything = frozenset(kernel.id_to_insn)
-    if everything not in wanted and _is_indivisible(kernel, wanted):
-        return [everything], wanted
-    if set(wanted) <= {everything}:
+    if everything not in separate_nests and _is_indivisible(kernel, separate_nests):
+        return [everything], separate_nests
+    if set(separate_nests) <= {everything}:
         return [everything], []
     exchanges = Exchanges(kernel)
     inseparable: list[Part] = []
     while True:
-        others = exchanges.groups(frozenset().union(*wanted))
-        graph = _order_graph(kernel, [*wanted, *others])
+        groups = exchanges.groups(frozenset().union(*separate_nests))
+        graph = _order_graph(kernel, [*separate_nests, *groups])
         later = {part: get_reachable_nodes(graph, part) for part in graph}
-        entangled = (nest for nest in wanted if _is_entangled(nest, later, exchanges))
-        # without this nest the others form other groups, so each is checked again
+        entangled = (
+            nest for nest in separate_nests if _is_entangled(nest, later, exchanges)
+        )
+        # without this nest, other groups form: check all nests again
         if (nest := next(entangled, None)) is None:
-            return _merged_phases(kernel, graph, later, wanted), inseparable
+            return _merged_phases(kernel, graph, later, separate_nests), inseparable
         inseparable.append(nest)
-        wanted.remove(nest)
+        separate_nests.remove(nest)
 
 
 def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Part]) -> bool:
-    """Whether Loopy could not keep the parts of a kernel apart.
+    """Return whether Loopy could not keep the parts of a kernel apart.
 
-    So it is where others have made loops parallel, where a loop of others has a bound
-    that is computed, where temporaries share their storage, where others are written
-    in C, which may name variables that have to move, and where there are barriers
-    already and predicates, which Loopy may leave to the host.
+    It cannot if, outside of the nests,
+
+    - loops are parallel already;
+    - a loop has a computed bound;
+    - instructions are in C, which may name variables that have to move;
+    - there are barriers and predicates, which Loopy may evaluate on the host;
+
+    or if temporaries share their storage.
     """
     temporaries = kernel.temporary_variables
     inside = frozenset().union(*nests)
-    others = [insn for insn in kernel.instructions if insn.id not in inside]
-    bounds = kernel.get_inames_domain(all_loops_of(kernel, others))
+    other_insns = [insn for insn in kernel.instructions if insn.id not in inside]
+    bounds = kernel.get_inames_domain(all_loops_of(kernel, other_insns))
     params = {*bounds.get_var_names(isl.dim_type.param)}
     if params & set(temporaries) or any(
         temporary.base_storage is not None for temporary in temporaries.values()
     ):
         return True
-    kinds = {type(insn) for insn in others}
+    kinds = {type(insn) for insn in other_insns}
     if lp.CInstruction in kinds or (
-        lp.BarrierInstruction in kinds and any(insn.predicates for insn in others)
+        lp.BarrierInstruction in kinds and any(insn.predicates for insn in other_insns)
     ):
         return True
     return any(
         isinstance(tag, ConcurrentTag)
-        for iname in all_loops_of(kernel, others)
+        for iname in all_loops_of(kernel, other_insns)
         for tag in kernel.inames[iname].tags
     )
 
@@ -124,7 +130,7 @@ def all_loops_of(
 
 
 def _order_graph(kernel: lp.LoopKernel, parts: Iterable[Part]) -> PartGraph:
-    """Return the parts that must wait for each part."""
+    """Build the graph of the parts that must wait for each part."""
     part_of = {insn_id: part for part in parts for insn_id in part}
     graph: dict[Part, set[Part]] = {part: set() for part in part_of.values()}
     for insn in kernel.instructions:
@@ -135,12 +141,12 @@ def _order_graph(kernel: lp.LoopKernel, parts: Iterable[Part]) -> PartGraph:
 
 
 def _is_entangled(nest: Part, later: PartGraph, exchanges: Exchanges) -> bool:
-    """Whether others must run in the middle of a nest, or in its iterations.
+    """Return whether other parts must run in the middle of a nest or in its iterations.
 
     Args:
         nest: the part that may be a phase.
-        later: by part, itself and all parts that must run after it.
-        exchanges: what the parts of the kernel exchange.
+        later: for each part, itself and all parts that must run after it.
+        exchanges: the values that the parts of the kernel exchange.
     """
     for part in later:
         is_before, is_after = part in later[nest], nest in later[part]
@@ -161,9 +167,9 @@ def _merged_phases(
     later: PartGraph,
     nests: Collection[Part],
 ) -> list[Part]:
-    """Order the parts; merge those between two nests into one phase."""
+    """Order the parts, and merge those between two nests into one phase."""
     position = {insn.id: k for k, insn in enumerate(kernel.instructions)}
-    # parts that wait for each other, none of which is a nest, are one part
+    # parts that wait for each other form one part; none of them is a nest
     cycle_of = {
         part: frozenset().union(*(x for x in later[part] if part in later[x]))
         for part in graph
@@ -172,7 +178,7 @@ def _merged_phases(
     for part, waiting in graph.items():
         cycles[cycle_of[part]] |= {cycle_of[x] for x in waiting} - {cycle_of[part]}
     phases: list[Part] = []
-    # ties by program order, so that every process finds the same phases
+    # ties are broken by program order, so that every process finds the same phases
     for part in compute_topological_order(
         cycles, key=lambda cycle: min(position[i] for i in cycle)
     ):

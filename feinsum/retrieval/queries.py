@@ -1,4 +1,4 @@
-"""Questions about one einsum, without a kernel: its facts, and bounds of its cost."""
+"""``query`` and ``bound``: the facts about one einsum, and lower bounds on its cost."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def bound(
     device: str | None = None,
     database: Database = None,
 ) -> Bound:
-    """Lower bounds on the cost of an einsum, at every level of the memory.
+    """Compute lower bounds on the cost of an einsum, at every level of the memory.
 
-    For each level: the bytes that any execution moves, the minimum time, and the tile
-    that attains it. A bound is never below all arrays once. For an einsum of several
+    The bound for a level has the bytes that any execution moves, the minimum time, and
+    the tile that attains it. It is at least the size of all arrays. For more than two
     operands, it is the minimum over the contraction orders and fusions considered,
     which the result names.
 
@@ -121,18 +121,17 @@ def query(
         DeviceUnavailableError: if there is no such device.
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
-    chosen, wanted = policy_of(policy), effort_of(effort)
+    policy_name, effort_name = policy_of(policy), effort_of(effort)
     environment = open_device(device).environment({})
-    # as raising does, so that the same facts answer both
+    # as raising does, so that a query finds the facts that a retrieval would
     general, literal = generalize(einsum)
     forms = forms_of(general, {**literal, **(sizes or {})})
     with opened_store(database, has_shipped=True) as store:
-        facts = MatchingFacts(store, environment.device, chosen)
-        best, match = nearest(forms, facts, environment, chosen, wanted)
+        facts = MatchingFacts(store, environment.device, policy_name)
+        best, match = nearest(forms, facts, environment, policy_name, effort_name)
         if match.is_hit or best.records:
             return match
-        # A service does not answer with facts of recipes that are no faster; it lists
-        # them.
-        rest = store.query(canonicalize(general).key)
-    slower = best_match(rest, environment, chosen)
+        # A service leaves out recipes that are no faster; listing all facts finds them.
+        records = store.query(canonicalize(general).key)
+    slower = best_match(records, environment, policy_name)
     return match if slower.is_hit else slower

@@ -1,4 +1,4 @@
-"""The request of a retrieval."""
+"""The request of a retrieval: a kernel with its options, the policy and the device."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
 
 POLICY_VARIABLE = "FEINSUM_POLICY"
-"""Environment variable with the policy, where none is given."""
+"""Environment variable with the policy, if none is given."""
 
 
 VERIFY_VARIABLE = "FEINSUM_VERIFY"
-"""Environment variable that is ``off`` where recipes cannot be run."""
+"""Environment variable that is ``off`` on machines that cannot run recipes."""
 OFF = "off"
 
 
@@ -87,8 +87,8 @@ class Request:
         """Raise the kernel, or the one that it calls.
 
         PyOP2 and others wrap a one-cell kernel in a loop that gathers its inputs and
-        scatters its outputs. The einsums are in the callee, and its caller, a plain
-        function, is unchanged: a called kernel has no threads of its own.
+        scatters its outputs. The einsums are in the callee. The caller stays unchanged:
+        it is a plain function, and the callee has no threads of its own.
 
         Raises:
             NotAnEinsumError: if it cannot be raised.
@@ -121,8 +121,8 @@ class Request:
         """The device that runs the kernel, opened when it is first needed.
 
         Raises:
-            NotAnEinsumError: if no target here runs such kernels: recipes parallelize
-                loops, which a target must support.
+            NotAnEinsumError: if no target on this machine runs such kernels; it has to
+                support the parallel loops of recipes.
             DeviceUnavailableError: if there is no device.
         """
         try:
@@ -141,14 +141,14 @@ def _callee(
     is_unit = isinstance(unit, lp.TranslationUnit)
     if not is_unit or not isinstance(unit.target, lp.CTarget):
         return None
-    # a program of the host has kernels of its own, not one-cell functions
+    # a host program consists of kernels, not of one-cell functions
     if HOST.runs_programs(unit.target) or len(unit.entrypoints) != 1:
         return None
     (name,) = unit.entrypoints
     called = called_kernels(unit, name)
     if kernel_name not in (None, name) or len(called) != 1:
         return None
-    # the caller stays in the table of callables, and is put around the result again
+    # the caller stays in the table of callables; `in_caller` restores it at the end
     return unit.copy(entrypoints=frozenset(called))
 
 

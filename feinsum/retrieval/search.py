@@ -1,16 +1,16 @@
 """The search for a recipe of one einsum: records order the trials, times decide.
 
 Candidates are tried in the order of their records, until one is about as good here as
-its record claims. The fastest of all that were tried here is used. So a record that
-claims too much costs one trial, and displaces nothing ::
+its record claims. The fastest of all that were tried is used. So a record that claims
+too much costs one trial, but cannot displace a better recipe ::
 
     candidate            claimed   seen here
     packed(rows=4)          8.0       3.1      a claim that is not borne out: go on
     streamed(width=8)       5.0       4.8      borne out: the search ends; it is used
     generic()               2.0        -       not tried
 
-A trial takes about a second, so a retrieval tries few candidates per einsum and spends
-limited time; what is left is tried by the next retrieval, as results are cached.
+A trial takes about a second, so a retrieval tries few candidates per einsum, in limited
+time. Results are cached, so that the next retrieval continues with the other ones.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from feinsum.retrieval.result import NO_FASTER, Candidate, NestSelection
 logger = logging.getLogger(__name__)
 
 LIMIT_S = 60.0
-"""How long one trial may take."""
+"""Time limit of one trial."""
 BUDGET_S = 120.0
-"""How long all trials of one retrieval may take."""
+"""Time limit of all trials of one retrieval."""
 SEARCH_S = 10.0
-"""How long they may take once a recipe is found that may be used."""
+"""Time limit of these trials once a usable recipe is found."""
 N_NEW = 5
-"""Recipes of an einsum that one retrieval verifies and times."""
+"""Maximum recipes of an einsum that one retrieval verifies and times."""
 BORNE_OUT = 0.5
-"""Part of a recorded speed-up that has to be seen here to end the search."""
+"""Share of a recorded speed-up that has to be measured here to end the search."""
 TIED = 0.95
-"""Part of the best speed-up from which candidates are equally good. The first of these
-is used, so that noise does not choose between them."""
+"""Share of the best speed-up above which candidates are tied. The first of these is
+used, so that noise does not choose between them."""
 AT_ONCE = 64
-"""Candidates whose earlier results are looked up together."""
+"""Candidates whose earlier results are read together."""
 UNVERIFIED = "not verified on this machine: verification is off"
 
 
@@ -55,10 +55,10 @@ class VerifiedRecipe(NamedTuple):
     """The result of a recipe that may be used here.
 
     Attributes:
-        speedup: over the kernel that it was timed against.
+        speedup: speed-up over the kernel against which it was timed.
         is_own: whether this installation recorded it.
         reason: why it may be used, in words.
-        seconds: of the recipe alone; zero if it ran with others.
+        seconds: time of the recipe alone; zero if it ran with other instructions.
     """
 
     speedup: float
@@ -79,17 +79,17 @@ class Budget:
 
     @property
     def has_time_for_better(self) -> bool:
-        """Whether there is time once a recipe is found that may be used."""
+        """Whether there is time for more trials once a usable recipe is found."""
         return self.spent_s < min(SEARCH_S, BUDGET_S)
 
     @property
     def limit_s(self) -> float:
-        """How long the next trial may take."""
+        """Time limit of the next trial."""
         return max(0.0, min(LIMIT_S, BUDGET_S - self.spent_s))
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time of the body."""
+        """Count the time of the ``with`` block."""
         begin_s = monotonic()
         try:
             yield
@@ -151,10 +151,10 @@ def verification_of(
 
 
 def check_verdict(verdict: Verdict) -> None:
-    """Raise the reason why a recipe failed.
+    """Raise an error with the reason if a recipe failed.
 
     Raises:
-        TransformError: if it did.
+        TransformError: if the verdict is a failure.
     """
     if not verdict.is_ok:
         raise TransformError(
@@ -175,10 +175,10 @@ class _Outcome:
     """The outcome of the candidates of a nest.
 
     Attributes:
-        usable: those that may be used, in the order in which they were tried.
-        untried: those for which there was no time.
-        failures: those that may not be used, and why.
-        n_new: how many were tried now.
+        usable: candidates that may be used, in the order in which they were tried.
+        untried: candidates for which there was no time.
+        failures: candidates that may not be used, and why.
+        n_new: number of candidates tried now.
         is_over: whether one was about as good as its record claims.
     """
 
@@ -193,11 +193,11 @@ def select_best(nest: NestSelection, trials: Trials) -> NestSelection:
     """Move the candidate that is best on this machine to the front of the nest."""
     if not nest.chosen or nest.judgement:
         return nest
-    outcome, rest = _Outcome(), iter(nest.candidates)
-    # earlier results of hundreds of candidates take longer to read than one trial
-    while not outcome.is_over and (batch := [*islice(rest, AT_ONCE)]):
+    outcome, remaining = _Outcome(), iter(nest.candidates)
+    # in batches: reading earlier results of hundreds takes longer than one trial
+    while not outcome.is_over and (batch := [*islice(remaining, AT_ONCE)]):
         _try(batch, trials, outcome)
-    return _with_best(nest, outcome, [*rest])
+    return _with_best(nest, outcome, [*remaining])
 
 
 def select_first_valid(nest: NestSelection) -> NestSelection:
@@ -224,7 +224,7 @@ def select_first_valid(nest: NestSelection) -> NestSelection:
 
 
 def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
-    """Try candidates in order; earlier results of all of them count."""
+    """Try candidates in order, using their earlier results, until the search ends."""
     recalled = [*_recalled(batch, trials, outcome)]
     for k, (candidate, verification) in enumerate(recalled):
         if verification is None:
@@ -242,17 +242,17 @@ def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
         outcome.usable.append(_Usable(candidate, verification))
         if _ends_search(candidate, verification, batch, trials.device):
             outcome.is_over = True
-            # what earlier retrievals measured costs nothing, and may be faster still
-            rest = recalled[k + 1 :]
-            outcome.usable += [_Usable(c, v) for c, v in rest if v is not None]
-            outcome.untried += [c for c, v in rest if v is None]
+            # results of earlier retrievals cost nothing, and may be even faster
+            later = recalled[k + 1 :]
+            outcome.usable += [_Usable(c, v) for c, v in later if v is not None]
+            outcome.untried += [c for c, v in later if v is None]
             return
 
 
 def _recalled(
     batch: Iterable[Candidate], trials: Trials, outcome: _Outcome
 ) -> Iterator[tuple[Candidate, VerifiedRecipe | None]]:
-    """Yield the candidates not known to fail, with their earlier results."""
+    """Yield the candidates that are not known to fail, with their earlier results."""
     for candidate in batch:
         try:
             candidate.check()
@@ -267,17 +267,17 @@ def _ends_search(
     batch: Sequence[Candidate],
     device: Device,
 ) -> bool:
-    """Whether a candidate is about as good here as its records suggest.
+    """Return whether a candidate is about as good here as its records claim.
 
-    A prediction must be faster than the kernel it was timed against.
+    A prediction must be faster than the kernel against which it was timed.
     """
     if verification.is_own:
         return True
     if verification.speedup >= max(1.0, BORNE_OUT * claimed_speedup(candidate, device)):
         return True
-    # Speed-ups are over a generated kernel, which the given one may be ahead of. A time
-    # near the shortest one that any record claims ends the search, too. The claimed
-    # time of this candidate would not do: it may be slow, as its record says.
+    # Recorded speed-ups are over a generated kernel, and the given one may be faster.
+    # So a time near the shortest that any record claims ends the search, too. The time
+    # in this candidate's own record is no criterion: it may be long.
     claims = (_claimed_s(c, device) for c in batch if c.records)
     return 0 < verification.seconds <= min(claims, default=0.0) / BORNE_OUT
 
@@ -298,14 +298,14 @@ def _claimed_s(candidate: Candidate, device: Device) -> float:
     n_operations = sum(einsum_operations(einsum, sizes).values())
     n_bytes = footprint_bytes(einsum, sizes)
 
-    def scaled_s(record_s: float, n_recorded: int, recorded_bytes: int) -> float:
-        # a record is of other sizes; einsums without operations only move bytes
+    def scale_s(record_s: float, n_recorded: int, recorded_bytes: int) -> float:
+        # the record may be for other sizes; without operations, only bytes count
         if n_recorded:
             return record_s * n_operations / n_recorded
         return record_s * n_bytes / max(1, recorded_bytes)
 
     return min(
-        scaled_s(
+        scale_s(
             record.measurement.median_s,
             sum(record.measurement.operations.values()),
             record.measurement.footprint_bytes,
@@ -316,7 +316,7 @@ def _claimed_s(candidate: Candidate, device: Device) -> float:
 
 
 def _share(device: Device, recorded: Device) -> float:
-    """Share of a record's compute units and vector width that a device has."""
+    """Return the share of a record's compute units and vector width a device has."""
     # a speed-up on 64 cores does not carry over to 2 cores
     units = device.compute_units / max(1, recorded.compute_units)
     if device.processor is None or recorded.processor is None:
@@ -326,20 +326,20 @@ def _share(device: Device, recorded: Device) -> float:
 
 
 def _with_best(
-    nest: NestSelection, outcome: _Outcome, rest: Sequence[Candidate]
+    nest: NestSelection, outcome: _Outcome, not_reached: Sequence[Candidate]
 ) -> NestSelection:
     """Order the candidates: usable ones by speed, then those not tried."""
-    untried = (*outcome.untried, *rest)
+    untried = (*outcome.untried, *not_reached)
     selection = _with_failures(nest, outcome.failures)
     if outcome.usable:
-        best, *others = _ranked(outcome.usable)
+        best, *slower = _ranked(outcome.usable)
         return replace(
             selection,
-            candidates=(best.candidate, *(x.candidate for x in others), *untried),
+            candidates=(best.candidate, *(x.candidate for x in slower), *untried),
             judgement=best.verification.reason,
             speedup=best.verification.speedup,
             seen=tuple(
-                (x.candidate.recipe.spec, x.verification.reason) for x in others
+                (x.candidate.recipe.spec, x.verification.reason) for x in slower
             ),
             is_settled=outcome.is_over or not untried,
         )
@@ -354,7 +354,7 @@ def _with_best(
 
 def _ranked(usable: Sequence[_Usable]) -> list[_Usable]:
     """Rank usable candidates, starting with the first tried of those tied for best."""
-    # A tuning measures for longer than a verification: its own results come first.
+    # Own records come first: tuning measures for longer than verification.
     ranked = sorted(
         usable, key=lambda x: (not x.verification.is_own, -x.verification.speedup)
     )
@@ -371,11 +371,15 @@ def _ranked(usable: Sequence[_Usable]) -> list[_Usable]:
 def _with_failures(
     nest: NestSelection, failures: Sequence[tuple[Candidate, Exception]]
 ) -> NestSelection:
-    """Add failures; log the first doubtful one, and how many were skipped."""
+    """Add failures; log their number, and the first that is not just a slow recipe."""
     selection = nest.with_failures((c.recipe.spec, error) for c, error in failures)
-    new = selection.failures[len(nest.failures) :]
-    doubtful = [failure for failure in new if not failure[1].startswith(NO_FASTER)]
+    new_failures = selection.failures[len(nest.failures) :]
+    doubtful = [
+        (spec, reason)
+        for spec, reason in new_failures
+        if not reason.startswith(NO_FASTER)
+    ]
     for spec, reason in doubtful[:1]:
         message = "skipped %d recipes; the first one: %.200s: %s"
-        logger.warning(message, len(new), spec, reason)
+        logger.warning(message, len(new_failures), spec, reason)
     return selection

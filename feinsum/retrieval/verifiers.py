@@ -10,10 +10,10 @@
       <-- question: recipe, einsum or kernels, sizes, time limit
       --> verdict: right or wrong, times; or how the process ended
 
-A process starts with the first question, and more for several questions at once. They
-end with this process, or when idle for a while. A recipe may crash, hang or take all
-memory: it does so there, and that is its result. Results hold for this machine, device,
-driver, software and version of feinsum's source, and for no other.
+A process starts with the first question, and more start for several questions at once.
+They end with this process, or after being idle for a while. A recipe may crash, hang or
+use up the memory of such a process; then that is its result. Results are valid for this
+machine, device, driver, software and version of feinsum's source only.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ TRANSIENT = {
     kind.code
     for kind in (DeviceLostError, MeasurementError, TrialCrashError, TrialTimeoutError)
 }
-"""Failures whose cause may be gone tomorrow, such as a busy machine."""
+"""Failures with causes that may be gone tomorrow, such as a busy machine."""
 _TRANSIENT_AGE = timedelta(days=1)
 _LOCK = "verification.lock"
 LOCK_S = 60.0
-"""How long to wait for another process that verifies."""
+"""Maximum seconds to wait for another process that verifies."""
 
 
 class _Verdicts(dict[str, Verdict]):
@@ -71,7 +71,7 @@ class _Verdicts(dict[str, Verdict]):
 
 
 class CachedVerdict(NamedTuple):
-    """The place of one result."""
+    """The cache entry of one result."""
 
     key: str
     cache: DiskCache | None
@@ -79,21 +79,21 @@ class CachedVerdict(NamedTuple):
     @classmethod
     def of(
         cls,
-        parts: Iterable[str],
+        texts: Iterable[str],
         environment: Environment,
         *,
         is_kept: bool,
     ) -> CachedVerdict:
-        """Return the entry of the result for what some texts describe.
+        """Return the entry for the result that some texts determine.
 
         Args:
-            parts: the texts that determine the result.
+            texts: the texts that determine the result.
             environment: the device and the software.
-            is_kept: whether the result outlives this process. That of a user-defined
-                transform does not: its source may change under the same name and
+            is_kept: whether the result outlives this process. It must not for a
+                user-defined transform, whose source may change under the same name and
                 version.
         """
-        text = "\0".join((*parts, fingerprint(environment)))
+        text = "\0".join((*texts, fingerprint(environment)))
         cache = default_cache() if is_kept else None
         return cls(hashlib.sha256(text.encode()).hexdigest(), cache)
 
@@ -122,7 +122,7 @@ class CachedVerdict(NamedTuple):
             self.cache.write(self.key, to_json(verdict).encode())
 
     def recall_or(self, find: Callable[[], Verdict]) -> Verdict:
-        """Return the earlier result, or find it, in one process at a time."""
+        """Return the earlier result, or compute it, in one process at a time."""
         if (verdict := self.recall()) is None:
             with self.locked():
                 if (verdict := self.recall()) is None:
@@ -131,7 +131,7 @@ class CachedVerdict(NamedTuple):
         return verdict
 
     def locked(self) -> AbstractContextManager[object]:
-        """Make processes that share the cache verify one after the other."""
+        """Lock out other processes that share the cache while this one verifies."""
         if self.cache is None:
             return nullcontext()
         return locked(self.cache.folder, _LOCK, LOCK_S)
@@ -144,7 +144,7 @@ def _is_transient(verdict: Verdict) -> bool:
 
 
 PATIENCE_S = 1.0
-"""Longer work is shown, if there is a terminal."""
+"""Seconds after which progress is shown, if there is a terminal."""
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
         transient=True,
     )
     task = bar.add_task(words, total=total)
-    # most verifications end sooner, and a bar that flashes disturbs
+    # most verifications end sooner, and a bar that only flashes up distracts
     late = Timer(PATIENCE_S, bar.start)
     late.daemon = True
     late.start()
@@ -190,11 +190,11 @@ def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
 COMMAND = python_command("feinsum.measure.verifier")
 
 START_S = 60.0
-"""How long the process may take beyond the answer, as when it loads Loopy."""
+"""Seconds that a process may take beyond the trial itself, such as to load Loopy."""
 
 
 def request_verdict(question: Question) -> Verdict:
-    """Return a separate process's answer, or how it ended if it gave none."""
+    """Return the verdict of a separate process, or a verdict on how it ended."""
     return remembered(_Pool).ask(question)
 
 
@@ -203,8 +203,8 @@ def request_together(
 ) -> Iterator[tuple[int, Verdict]]:
     """Yield the number and the answer of each request, as they arrive.
 
-    One process per core answers. They compute concurrently, but time one after the
-    other: all requests have the same timing lock.
+    There is up to one process per core. They compute concurrently, but time one after
+    the other, since all requests have the same timing lock.
 
     Args:
         requests: each returns the answer of one process.
@@ -223,9 +223,10 @@ def start_early() -> None:
 
 
 class _Pool:
-    """The idle child processes, each with the surroundings of its start.
+    """The idle child processes, each with the surroundings in which it started.
 
-    Threads may submit at once: a process answers one of them, and then is idle again.
+    It can be used by several threads. A process answers one request at a time, and is
+    idle again afterwards.
     """
 
     def __init__(self) -> None:
@@ -233,7 +234,7 @@ class _Pool:
         self._choosing = Lock()
 
     def ask(self, question: Question) -> Verdict:
-        """Return the verdict of an idle or a new process, or how that ended."""
+        """Return the verdict of an idle or new process, or how that process ended."""
         limit_s = question.limit_s + START_S
         try:
             return self._verdict(to_json(question), limit_s)
@@ -270,7 +271,7 @@ class _Pool:
         return self._answer_of(worker, surroundings, line, limit_s)
 
     def _pop_idle(self, surroundings: tuple[object, ...]) -> Worker | None:
-        """Take an idle process; close it if its surroundings differ."""
+        """Take an idle process; close it and return None if its surroundings differ."""
         with self._choosing:
             if not self._idle:
                 return None
@@ -287,7 +288,7 @@ class _Pool:
         line: str,
         limit_s: float,
     ) -> Verdict:
-        """Request a verdict from a process, which is idle afterwards."""
+        """Request a verdict from a process, and mark the process as idle afterwards."""
         answer = worker.request(line, limit_s)
         try:
             verdict = from_json(Verdict, answer)
@@ -300,5 +301,5 @@ class _Pool:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """Return what must be unchanged to reuse a process."""
+    """Return the state that must be unchanged to reuse a process."""
     return local_transforms(), os.getpid(), dict(os.environ)
