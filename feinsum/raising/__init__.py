@@ -1,7 +1,7 @@
-"""From a Loopy kernel to the functional batched einsums in it, or a reason why not.
+"""Raising: from a Loopy kernel to its functional batched einsums, or to refusals.
 
-A kernel of a discontinuous Galerkin method, the divergence of ``u`` in every element
-``e``, as programs write it, with loops that add to an entry:
+As an example, this kernel of a discontinuous Galerkin method computes the divergence of
+``u`` in every element ``e``. As usual in programs, its loops add to an entry:
 
 >>> import loopy as lp
 >>> import numpy as np
@@ -22,25 +22,25 @@ A kernel of a discontinuous Galerkin method, the divergence of ``u`` in every el
 
 :func:`raise_kernel` takes it through these steps:
 
-1. Loops begin at 0, share a domain only if they are related (:mod:`loops
-   <feinsum.raising.loops>`), and sizes that arguments or constants determine are
-   numbers (:mod:`sizes <feinsum.raising.sizes>`). Nothing changes here.
-2. Loops over the children of nodes of a tree, as in CSR, become einsums of a sparse
-   operand (:mod:`trees <feinsum.raising.trees>`, :mod:`sparse
-   <feinsum.raising.sparse>`). There are none.
-3. Each other instruction is read as a row, ``shift + scale*sum(product of operands)``
-   (:mod:`row <feinsum.raising.row>`), or refused. ``add`` is: it writes ``du[e, i]`` in
-   every iteration of ``r`` and ``j``, so its iterations cannot run in any order.
-4. As something was refused, the kernel is rewritten (:mod:`normal_form
+1. Prepare loops and sizes: loops begin at 0 and share a domain only if they are related
+   (:mod:`loops <feinsum.raising.loops>`); sizes that arguments or constants determine
+   become numbers (:mod:`sizes <feinsum.raising.sizes>`). This kernel does not change.
+2. Find einsums of a sparse operand: loops over the children of nodes of a tree, as in
+   CSR (:mod:`trees <feinsum.raising.trees>`, :mod:`sparse <feinsum.raising.sparse>`).
+   This kernel has none.
+3. Read each other instruction as a row, ``shift + scale*sum(product of operands)``, or
+   refuse it (:mod:`row <feinsum.raising.row>`). ``add`` is refused: every iteration of
+   ``r`` and ``j`` writes ``du[e, i]``, so iterations cannot run in any order.
+4. Rewrite the kernel if anything was refused (:mod:`normal_form
    <feinsum.raising.normal_form>`): loops that add become sums (:mod:`accumulations
-   <feinsum.raising.accumulations>`), private values go where they are read
-   (:mod:`temporaries <feinsum.raising.temporaries>`). ``clear`` and ``add`` are now
-   ``du[e, i] = sum([j, r], J[r, e]*D[r, i, j]*u[e, j])``, which is a row.
-5. Each factor becomes an operand: a function of indices behind a substitution rule
+   <feinsum.raising.accumulations>`), and private values are inlined (:mod:`temporaries
+   <feinsum.raising.temporaries>`). ``clear`` and ``add`` become ``du[e, i] = sum([j,
+   r], J[r, e]*D[r, i, j]*u[e, j])``, which is a row.
+5. Turn each factor into an operand: a function of indices behind a substitution rule
    (:mod:`operands <feinsum.raising.operands>`, :mod:`functions
    <feinsum.raising.functions>`).
-6. Rows of one notation form a batch if nothing has to run between them
-   (:mod:`dependences <feinsum.raising.dependences>`). Here is one.
+6. Batch rows of one notation if nothing has to run between them (:mod:`dependences
+   <feinsum.raising.dependences>`). Here there is a single row.
 
 >>> raised = raise_kernel(unit)
 >>> print(raised.t_unit["divergence"].instructions[0])
@@ -49,8 +49,8 @@ add: du[e, i] <- reduce(sum, [r, j], J_rule(r, e)*D_rule(r, i, j)*u_rule(e, j))
 >>> nest.einsum.subscripts, nest.functions["D_rule"].body
 ('re,rij,ej->ei', 'D[_0, _1, _2]')
 
-The einsum is in the kernel's names; its canonical form, under which facts are recorded,
-has others. ``relabeling`` leads from one to the other:
+The einsum has the kernel's names; its canonical form, under which facts are recorded,
+has others. ``relabeling`` maps the first to the second:
 
 >>> nest.form.text
 'c b d, c a, a d -> a b | A0[3,4,4]:<f8 A1[3,N0]:<f8 A2[N0,4]:<f8 | A0 A1 A2'

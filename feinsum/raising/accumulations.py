@@ -1,17 +1,18 @@
-"""Loops that add to an entry as sums, and the values with which entries begin.
+"""Rewrites of loops that add to an entry into sums, including their initial values.
 
 ::
 
     for i:  out[i] = 0                       {id=clear}
     for i, j:  out[i] = out[i] + A[i,j]*x[j] {id=add}
 
-``with_sums`` makes a sum of ``add``, since all iterations over ``j`` add to one entry::
+``with_sums`` turns ``add`` into a sum, since all iterations over ``j`` add to one
+entry::
 
     for i:  out[i] = out[i] + sum(j, A[i,j]*x[j])
 
-``with_shifts`` puts the value of ``clear`` in the place of ``out[i]``, as nothing else
-happens in between. Instructions that then add several sums become several instructions
-(``with_single_sums``).
+``with_shifts`` replaces ``out[i]`` by the value that ``clear`` assigns, since nothing
+happens in between. An instruction that then adds several sums is split into several
+instructions (``with_single_sums``).
 """
 
 from __future__ import annotations
@@ -67,15 +68,15 @@ def _accumulated(
         return None
     kernel = program.kernel
     (name,) = insn.assignee_var_names()
-    others = program.touching[name] - {insn.id}
+    other_users = program.touching[name] - {insn.id}
     shared = frozenset[str]().union(
         *(
             kernel.id_to_insn[other].within_inames
-            for other in others
+            for other in other_users
             if not program.never_meet(insn.id, other, name)
         )
     )
-    # what others do in these loops would otherwise see partial sums
+    # instructions that share these loops may depend on partial sums
     loops = insn.within_inames - get_dependencies(insn.assignee) - shared
     is_free = (
         loops
@@ -95,21 +96,21 @@ def _added(insn: lp.InstructionBase, program: RewrittenKernel) -> Expression | N
     if added is None:
         return None
     (name,) = insn.assignee_var_names()
-    # counters and other integers stay loops; what reads the entry is no addition
+    # integers, such as counters, stay loops; a term that reads the entry is not added
     is_sum = program.is_inexact(added) and name not in program.names(added)
     return added if is_sum else None
 
 
 def is_accumulation(insn: lp.InstructionBase, program: RewrittenKernel) -> bool:
-    """Whether an instruction adds to what it assigns to, and does nothing else."""
+    """Return whether an instruction adds to its assignee, and does nothing else."""
     return _added(insn, program) is not None
 
 
 def _bounds_others(
-    kernel: lp.LoopKernel, loops: frozenset[str], others: frozenset[str]
+    kernel: lp.LoopKernel, loops: frozenset[str], other_loops: frozenset[str]
 ) -> bool:
-    """Whether loops stand in the bounds of others."""
-    domain = kernel.get_inames_domain(others) if others else None
+    """Return whether the bounds of other loops depend on these loops."""
+    domain = kernel.get_inames_domain(other_loops) if other_loops else None
     names = domain.get_var_names(isl.dim_type.param) if domain is not None else ()
     return bool(loops & set(names))
 
@@ -117,9 +118,9 @@ def _bounds_others(
 def _keeps(
     insn: lp.Assignment, loops: frozenset[str], program: RewrittenKernel
 ) -> bool:
-    """Whether what is read in ``loops`` stays what it is until they are done.
+    """Return whether the values that an instruction reads do not change in ``loops``.
 
-    Each iteration may read what was written in it, if no other one writes that.
+    An iteration may read entries that it writes, if no other iteration writes them.
     """
     kernel = program.kernel
     read = program.reads[insn.id] - set(insn.assignee_var_names())
@@ -132,7 +133,7 @@ def _keeps(
             return False
         (name,) = other.assignee_var_names()
         accesses = [*program.accesses(insn.id, name), *program.accesses(writer, name)]
-        # a second writer could change what was read between two iterations
+        # a second writer could change the entry between two iterations
         is_alone = program.writers[name] == (writer,)
         if not is_alone or not have_own_entries(accesses, common):
             return False
@@ -145,7 +146,7 @@ def _as_sum(
     added: Expression,
     program: RewrittenKernel,
 ) -> RewrittenKernel:
-    # sorted, so that every process makes the same kernel
+    # sorted, so that every process builds the same kernel
     value = p.Sum((insn.assignee, Reduction("sum", tuple(sorted(loops)), added)))
     changed = insn.copy(expression=value, within_inames=insn.within_inames - loops)
     program = program.with_instructions({insn.id: changed})
@@ -172,9 +173,9 @@ def with_shifts(program: RewrittenKernel) -> RewrittenKernel:
 def _beginning(
     insn: lp.InstructionBase, program: RewrittenKernel
 ) -> lp.Assignment | None:
-    """Find the instruction that initializes the entries that ``insn`` adds to.
+    """Find the instruction that initializes the entries to which ``insn`` adds.
 
-    None if another instruction reads or writes them before ``insn`` does.
+    Return None if another instruction reads or writes them before ``insn`` does.
     """
     if _added(insn, program) is None:
         return None
@@ -183,10 +184,10 @@ def _beginning(
     # accesses inside rules are not rewritten
     if name in program.in_rules:
         return None
-    others = program.touching[name] - {insn.id}
-    firsts = [o for o in others if o in program.before[insn.id]]
+    other_users = program.touching[name] - {insn.id}
+    firsts = [o for o in other_users if o in program.before[insn.id]]
     if len(firsts) != 1 or any(
-        insn.id not in program.before[other] for other in others - {*firsts}
+        insn.id not in program.before[other] for other in other_users - {*firsts}
     ):
         return None
     first = kernel.id_to_insn[firsts[0]]
@@ -205,7 +206,7 @@ def _renaming(
 ) -> dict[str, str] | None:
     """Map the inames of ``first`` to those of ``insn``.
 
-    None unless both run over the same entries in the same iterations.
+    Return None unless both run over the same entries in the same iterations.
     """
     mine, theirs = subscripts_of(insn.assignee), subscripts_of(first.assignee)
     if len(mine) != len(theirs):
@@ -219,7 +220,7 @@ def _renaming(
     inames = program.kernel.all_inames()
     if not {*names, *names.values()} <= inames or len({*names.values()}) < len(names):
         return None
-    # both have to begin anew in the same iterations
+    # both have to be inside the same outer loops
     around = first.within_inames - names.keys()
     if around != insn.within_inames - {*names.values()}:
         return None
@@ -233,13 +234,13 @@ def _have_equal_bounds(
     insn: lp.Assignment,
 ) -> bool:
     try:
-        old, new = (
+        first_extents, insn_extents = (
             box_extents(program.kernel, row.within_inames, row.id)
             for row in (first, insn)
         )
     except NotAnEinsumError:
         return False
-    return all(old[a] == new[b] for a, b in names.items())
+    return all(first_extents[a] == insn_extents[b] for a, b in names.items())
 
 
 def _begun(
@@ -256,16 +257,16 @@ def _begun(
 
 
 MOST_TERMS = 32
-"""Products of sums have more terms the more of them there are."""
+"""Maximum terms of an expanded value; the number grows exponentially with factors."""
 
 
 def with_single_sums(
     program: RewrittenKernel, refused: Callable[[lp.LoopKernel], frozenset[str]]
 ) -> RewrittenKernel:
-    """Split instructions that add several sums into several that add one each.
+    """Split instructions that add several sums into instructions that add one each.
 
-    Products are multiplied out only where they would otherwise be refused: where a
-    factor is a sum of terms whose indices no single array has.
+    A product is multiplied out only if it would be refused otherwise: if a factor is a
+    sum of terms, and no single array has all of its indices.
 
     Rewrite::
 
@@ -278,11 +279,11 @@ def with_single_sums(
         program: the kernel to rewrite.
         refused: returns the ids of a kernel's instructions that are not yet einsums.
     """
-    # First split sums only. Multiply out just what is still refused, since that adds
-    # terms.
+    # First split sums only. Then multiply out instructions that are still refused,
+    # since that adds terms.
     for is_fine in (False, True):
-        left = refused(program.kernel)
-        for insn_id in sorted(left):
+        refused_ids = refused(program.kernel)
+        for insn_id in sorted(refused_ids):
             insn = program.kernel.id_to_insn[insn_id]
             if is_plain(insn) and _is_inexact(insn, program):
                 program = _split(insn, program, is_fine=is_fine)
@@ -290,7 +291,7 @@ def with_single_sums(
 
 
 def _is_inexact(insn: lp.Assignment, program: RewrittenKernel) -> bool:
-    """Whether an instruction computes in floating point, and only in one dtype."""
+    """Return whether an instruction computes in a single floating point dtype."""
     dtype = program.dtypes.get(insn.assignee_var_names()[0])
     return insn.id in program.summable and dtype is not None and dtype.kind in "fc"
 
@@ -304,41 +305,41 @@ def _split(
         term for term in terms if name in program.names(term) and term != insn.assignee
     ]
     has_sums = any(map(has_reduction, terms))
-    # the terms without a sum stay with the first part
-    parts = (
+    # terms without a sum stay in the first instruction
+    summands = (
         [t for t in terms if has_reduction(t)]
         if has_sums
         else [t for t in terms if t != insn.assignee]
     )
-    is_inexact = all(map(program.is_inexact, parts))
-    if len(parts) < 2 or len(terms) > MOST_TERMS or reads_own or not is_inexact:
+    is_inexact = all(map(program.is_inexact, summands))
+    if len(summands) < 2 or len(terms) > MOST_TERMS or reads_own or not is_inexact:
         return program
-    first = [term for term in terms if term not in parts]
+    first = [term for term in terms if term not in summands]
     fresh = program.kernel.get_instruction_id_generator()
-    ids = [str(fresh(f"{insn.id}_part")) for _ in parts[1:]]
+    ids = [str(fresh(f"{insn.id}_part")) for _ in summands[1:]]
     steps = [
         insn.copy(
-            id=new,
-            expression=p.Sum((*before, part)),
+            id=step_id,
+            expression=p.Sum((*before, summand)),
             depends_on=insn.depends_on | {*waits},
             depends_on_is_final=True,
         )
-        for new, part, before, waits in zip(
+        for step_id, summand, before, waits in zip(
             [*ids, insn.id],
-            parts,
+            summands,
             [first, *([insn.assignee] for _ in ids)],
             [(), *((i,) for i in ids)],
             strict=True,
         )
     ]
-    # the last one keeps the id, so that what depends on the whole sum depends on it
+    # the last step keeps the id, since other instructions depend on the whole sum
     kernel = program.kernel
     instructions = [
-        new
-        for old in kernel.instructions
-        for new in (steps if old.id == insn.id else [old])
+        step
+        for given_insn in kernel.instructions
+        for step in (steps if given_insn.id == insn.id else [given_insn])
     ]
-    # parts compute in the dtype of the whole, which was checked
+    # all steps compute in the dtype of the instruction, which was checked
     program = replace(
         program,
         kernel=kernel.copy(instructions=instructions),
@@ -370,7 +371,7 @@ def _expanded(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
         case p.Product() if is_fine or has_reduction(expression):
             yield from map(multiply, _products(expression.children, is_fine=is_fine))
         case p.Quotient() if has_reduction(expression.numerator):
-            # (a + b)/d as a*(1/d) + b*(1/d): factors stay factors
+            # (a + b)/d becomes a*(1/d) + b*(1/d), so that factors stay separate
             divisor = p.Quotient(1, expression.denominator)
             for term in _expanded(expression.numerator, is_fine=is_fine):
                 yield multiply((*_factors(term), divisor))
@@ -388,11 +389,11 @@ def _products(
     if not factors:
         yield ()
         return
-    first, *others = factors
+    first, *later = factors
     is_apart = is_fine or has_reduction(first)
     for term in _expanded(first, is_fine=is_fine) if is_apart else (first,):
-        for rest in _products(tuple(others), is_fine=is_fine):
-            yield (*_factors(term), *rest)
+        for later_terms in _products(tuple(later), is_fine=is_fine):
+            yield (*_factors(term), *later_terms)
 
 
 def _factors(term: Expression) -> tuple[Expression, ...]:

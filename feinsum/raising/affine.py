@@ -1,10 +1,10 @@
-"""Affine subscripts, as of flattened arrays; and iteration domains that are boxes.
+"""Affine subscripts, such as of flattened arrays; and iteration domains that are boxes.
 
-An affine subscript is a sum of inames times strides, which are numbers or products of
-numbers and of sizes that only a call determines. In ``v[(e*n + i)*3 + r]``, ``e`` has
-the stride ``3*n``, ``i`` the stride 3 and ``r`` the stride 1. Two iterations write one
-entry unless each stride is longer than all smaller ones can reach, for every value of
-the sizes: here that is so if ``r < 3`` and ``i < n`` (:func:`are_distinct_places`).
+An affine subscript is a sum of inames times strides. A stride is a number, or a product
+of numbers and of sizes that only a call determines. In ``v[(e*n + i)*3 + r]``, ``e``
+has the stride ``3*n``, ``i`` the stride 3 and ``r`` the stride 1. All iterations write
+distinct entries if each stride exceeds the reach of all smaller ones, for every value
+of the sizes: here, if ``r < 3`` and ``i < n`` (:func:`are_distinct_places`).
 
 Einsums sum over boxes: each iname runs from 0 to an extent that no other iname changes
 (:func:`box_extents`).
@@ -41,7 +41,7 @@ class Affine:
 
     @property
     def inames(self) -> tuple[str, ...]:
-        """The inames, largest steps first, as in an array of these axes."""
+        """The inames by decreasing step, as in an array with these axes."""
         steps = self.coefficients
         return tuple(sorted(steps, key=lambda name: -abs(steps[name])))
 
@@ -67,9 +67,9 @@ class Affine:
         ]
         if self.constant or not terms:
             terms.append((self.constant, str(abs(self.constant))))
-        (first, begin), *others = terms
+        (first, begin), *later = terms
         text = begin if first >= 0 else f"-{begin}"
-        return text + "".join(f" {'-' if n < 0 else '+'} {x}" for n, x in others)
+        return text + "".join(f" {'-' if n < 0 else '+'} {x}" for n, x in later)
 
 
 def affine(expression: Expression, inames: Collection[str]) -> Affine | None:
@@ -92,12 +92,12 @@ def affine(expression: Expression, inames: Collection[str]) -> Affine | None:
 
 
 Polynomial: TypeAlias = dict[tuple[Any, ...], int]
-"""The coefficient of each product of names, which are sorted."""
+"""The coefficient of each product of names; the names of a product are sorted."""
 
 CONSTANT_ONE: Polynomial = {(): 1}
 
 LONG = 2**20
-"""A size that represents all sizes, to sort strides."""
+"""The value of all sizes by which strides are sorted."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Strides:
     """``offset + sum(stride*iname)``.
 
     Attributes:
-        strides: of each iname, the largest first, as in an array of these axes.
+        strides: the stride of each iname, in decreasing order.
     """
 
     offset: Polynomial
@@ -145,17 +145,17 @@ def strides_of(
         loops = [name for name in names if name in inames]
         if len(loops) > 1 or not {*names} <= {*loops, *sizes}:
             return None
-        of = strides.setdefault(loops[0], {}) if loops else offset
-        of[tuple(name for name in names if name not in loops)] = n
-    # the order of axes in memory; which of n and m is longer is unknown before the call
+        target = strides.setdefault(loops[0], {}) if loops else offset
+        target[tuple(name for name in names if name not in loops)] = n
+    # in the order of axes in memory, as far as it is known before the call
     by_length = sorted(strides, key=lambda name: -abs(_at_long_sizes(strides[name])))
     return Strides(offset, constantdict({name: strides[name] for name in by_length}))
 
 
 def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bool:
-    """Whether all points have different subscripts.
+    """Return whether all points have distinct subscripts.
 
-    That is so if each stride exceeds the reach of all smaller ones, at all sizes.
+    They do if each stride exceeds the reach of all smaller ones, at all sizes.
 
     >>> flat = strides_of(parse("10*e + i"), {*"ei"})
     >>> are_distinct_places(flat, {"e": 5, "i": 10})
@@ -169,7 +169,7 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
     lengths = [extents[name] for name in subscript.inames]
     positive = {length.name for length in lengths if isinstance(length, SizeParam)}
     reach: Polynomial = {}
-    # from the innermost axis outwards, as a positional number is read
+    # from the innermost axis outwards, as in a positional number system
     for name in reversed(subscript.inames):
         stride = subscript.strides[name]
         # without negative terms, stride - reach - 1 is nonnegative at all sizes
@@ -185,7 +185,7 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
 def polynomial_of(
     expression: Expression, *, has_entries: bool = False
 ) -> Polynomial | None:
-    """Multiply out an expression; None if it is no sum of products of names.
+    """Multiply out an expression; None if it is not a sum of products of names.
 
     Args:
         expression: the expression to multiply out.
@@ -202,10 +202,10 @@ def polynomial_of(
         case p.Variable(name) if not has_entries:
             return {(name,): 1}
         case p.Sum(children) | p.Product(children):
-            parts = [polynomial_of(x, has_entries=has_entries) for x in children]
-            sums = [part for part in parts if part is not None]
+            operands = [polynomial_of(x, has_entries=has_entries) for x in children]
+            sums = [polynomial for polynomial in operands if polynomial is not None]
             combine = _added if isinstance(expression, p.Sum) else _multiplied
-            return reduce(combine, sums) if len(sums) == len(parts) else None
+            return reduce(combine, sums) if len(sums) == len(operands) else None
     return {(expression,): 1} if has_entries else None
 
 
@@ -236,20 +236,20 @@ def box_extents(
 
     Raises:
         NotAnEinsumError: with the rule ``extent`` if an extent is neither a
-            number nor a parameter, with ``domain`` if the domain is no box
+            number nor a parameter; with ``domain`` if the domain is not a box
             (triangular, strided, shifted, empty).
     """
-    # sorted, since the first refusal is the one that is shown
+    # sorted, so that every process reports the same refusal
     extents = {name: _extent(kernel, name, instruction) for name in sorted(inames)}
     domain = kernel.get_inames_domain(frozenset(inames))
-    others = [
+    other_loops = [
         name for name in domain.get_var_names(isl.dim_type.set) if name not in extents
     ]
     domain = (
         isl.Set.from_basic_set(domain) if isinstance(domain, isl.BasicSet) else domain
     )
-    # isl keeps related loops in one set; those of other instructions are projected out
-    for name in others:
+    # related loops share a set; project out those of other instructions
+    for name in other_loops:
         axis = domain.find_dim_by_name(isl.dim_type.set, name)
         domain = domain.project_out(isl.dim_type.set, axis, 1)
     if not _is_box(domain, extents, kernel):
@@ -281,7 +281,7 @@ def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
 
 
 def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
-    """Return the size parameter that an extent is, or one that stands for it."""
+    """Return the size parameter of an extent, or a new one for an affine extent."""
     names = get_dependencies(size)
     if names & (kernel.temporary_variables.keys() | kernel.all_inames()):
         return None
@@ -306,7 +306,7 @@ def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) 
         f"[{', '.join(sorted(params))}] -> {{ [{', '.join(names)}] : {bounds} }}",
     )
     box, domain = isl.align_two(box, domain)
-    # equal at the sizes that the kernel assumes; at others, loops may be empty
+    # compare at the sizes that the kernel assumes; at others, loops may be empty
     assumed = isl.Set.from_params(isl.Set.from_basic_set(kernel.assumptions).params())
     assumed, box = isl.align_two(assumed, box)
     context = assumed.params()

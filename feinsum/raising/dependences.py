@@ -1,4 +1,4 @@
-"""Dependences between the instructions of a kernel, as far as subscripts tell.
+"""Dependences between the instructions of a kernel, derived from subscripts.
 
 Two accesses *meet* if some iterations of their loops reach one entry of an array. Of
 the instructions ::
@@ -7,14 +7,14 @@ the instructions ::
     for e, i:  v[e, i] = sum(q, D[q, i]*t[e, q])
     for e:     w[e]    = 2*u[e, 0]
 
-the first two exchange ``t``. Every iteration of the loop over ``e`` has entries of
-``t`` to itself (:func:`have_own_entries`), so both may run in separate loops, one after
+the first two exchange ``t``. No two iterations of the loop over ``e`` access the same
+entry of ``t`` (:func:`have_own_entries`), so both may run in separate loops, one after
 the other. The third one exchanges nothing with them: it reads ``u``, which nothing
 writes. ``A[2*i]`` and ``A[2*j + 1]`` never meet (:func:`never_meet`).
 
-They have three uses: a row, whose sum may run in any order (:func:`check_hazards`); a
-batch, whose rows run together (:func:`may_join`); and the phases of a kernel, which run
-one after another (:class:`Exchanges`).
+Dependences decide three questions: whether the sum of a row may run in any order
+(:func:`check_hazards`); whether rows can run together as a batch (:func:`may_join`);
+and whether parts of a kernel can run one after another, as phases (:class:`Exchanges`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
-    """Return the memory behind names; temporaries may share some."""
+    """Return the memory behind names, which several temporaries may share."""
     temporaries = kernel.temporary_variables
     return frozenset(
         (getattr(temporaries.get(name), "base_storage", None) or name) for name in names
@@ -56,7 +56,7 @@ def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
 
 
 def has_distinct_entries(kernel: lp.LoopKernel, name: str) -> bool:
-    """Whether no two entries of an array share a place, as far as numbers tell."""
+    """Return whether no known strides and extents make entries of an array overlap."""
     array = kernel.get_var_descriptor(name)
     if not isinstance(array, ArrayBase):
         return True
@@ -69,12 +69,12 @@ def has_distinct_entries(kernel: lp.LoopKernel, name: str) -> bool:
     for stride, extent in zip(strides, array.shape, strict=False):
         if not _is_integer(stride) or (_is_integer(extent) and extent <= 1):
             continue
-        # every entry of this axis is the same one
+        # all entries along this axis are the same
         if stride == 0:
             return False
         if _is_integer(extent):
             steps.append((abs(stride), int(extent)))
-    # as for a positional number: each step is longer than all smaller ones can reach
+    # as in a positional number system, each step must exceed the reach of smaller ones
     reach = 0
     for stride, extent in sorted(steps):
         if stride <= reach:
@@ -93,19 +93,19 @@ def never_meet(
     mine: Iterable[Subscripts],
     theirs: Iterable[Subscripts],
 ) -> bool:
-    """Whether two sets of accesses have no entry of an array in common.
+    """Return whether two sets of accesses have no entry of an array in common.
 
-    That is so if no iterations of any loops reach one entry: ``A[2*i]`` and
-    ``A[2*j + 1]`` never meet, nor do ``A[i]`` with ``i < 12`` and ``A[12 + j]``.
+    For example, ``A[2*i]`` and ``A[2*j + 1]`` never meet, nor do ``A[i]`` with
+    ``i < 12`` and ``A[12 + j]``.
     """
-    others = [*theirs]
+    second = [*theirs]
     return has_distinct_entries(kernel, name) and all(
-        _are_apart(kernel, a, b) for a in mine for b in others
+        _are_apart(kernel, a, b) for a in mine for b in second
     )
 
 
 def _are_apart(kernel: lp.LoopKernel, first: Subscripts, second: Subscripts) -> bool:
-    # another rank is another view of the memory, about which subscripts say nothing
+    # accesses of different rank view the memory differently; subscripts cannot tell
     if first == second or len(first) != len(second):
         return False
     if any(
@@ -122,15 +122,12 @@ def _are_apart(kernel: lp.LoopKernel, first: Subscripts, second: Subscripts) -> 
 
 @memoize_on_first_arg  # type: ignore[untyped-decorator]
 def _entries(kernel: lp.LoopKernel, subscripts: Subscripts) -> isl.Set | None:
-    """Return the set of entries that an access reaches; None if isl cannot tell.
-
-    Bounds that the kernel computes differ from one iteration to the next.
-    """
+    """Return the set of entries that an access reaches; None if isl cannot tell."""
     inames = kernel.all_inames() & frozenset[str]().union(
         *map(get_dependencies, subscripts)
     )
     domain = kernel.get_inames_domain(inames).to_set()
-    # what the kernel computes differs from one iteration to the next
+    # a bound that the kernel computes may differ between iterations
     sizes = kernel.get_unwritten_value_args()
     if not sizes >= {*domain.get_var_names(isl.dim_type.param)}:
         return None
@@ -147,15 +144,15 @@ def have_own_entries(
     inames: Collection[str],
     distinct: Collection[Subscripts] = (),
 ) -> bool:
-    """Whether no two iterations of loops access the same entry of an array.
+    """Return whether no two iterations of loops access the same entry of an array.
 
-    That is so if each iname is the same subscript of all accesses, or if all accesses
-    are one that addresses another entry in every iteration.
+    That is certain if each iname is the subscript at one position of all accesses; also
+    if all accesses are equal, and address a different entry in every iteration.
 
     Args:
         accesses: the subscripts of all accesses of the array.
         inames: the loops whose iterations are compared.
-        distinct: subscripts known to address another entry in every iteration.
+        distinct: subscripts known to address a different entry in every iteration.
     """
     if len({*accesses} & {*distinct}) == len({*accesses}) == 1:
         (only,) = {*accesses}
@@ -179,7 +176,7 @@ Part: TypeAlias = frozenset[str]
 
 
 class Exchanges:
-    """Which values the parts of a kernel exchange, and with which subscripts."""
+    """The values that parts of a kernel exchange, and the subscripts of accesses."""
 
     def __init__(self, kernel: lp.LoopKernel) -> None:
         self.kernel = kernel
@@ -194,7 +191,7 @@ class Exchanges:
                 for access in accesses_in(expand(expression))
             ]
             self._written[insn.id] = frozenset(insn.assignee_var_names())
-            # an instruction in C names variables whose subscripts are not seen
+            # the subscripts in an instruction in C are unknown
             names = self._written[insn.id] | insn.read_dependency_names()
             unseen = names - {name for name, _ in accesses}
             self._accesses[insn.id] = [*accesses, *((name, ()) for name in unseen)]
@@ -202,32 +199,32 @@ class Exchanges:
     def groups(self, without: Part) -> list[Part]:
         """Partition the other instructions into parts that must stay together.
 
-        Instructions of one part share a loop, or exchange something in an order that
-        the kernel leaves open, which Loopy chooses.
+        Instructions of one part share a loop, or exchange values in an order that the
+        kernel leaves to Loopy.
         """
-        others = [i for i in self.kernel.instructions if i.id not in without]
+        insns = [i for i in self.kernel.instructions if i.id not in without]
         before = self.kernel.recursive_insn_dep_map()
-        neighbours: dict[object, set[object]] = {insn.id: set() for insn in others}
+        neighbours: dict[object, set[object]] = {insn.id: set() for insn in insns}
 
         def connect(a: object, b: object) -> None:
             neighbours.setdefault(a, set()).add(b)
             neighbours.setdefault(b, set()).add(a)
 
-        for insn in others:
+        for insn in insns:
             for iname in insn.within_inames:
                 connect(insn.id, ("loop", iname))
-        for a, b in combinations([insn.id for insn in others], 2):
+        for a, b in combinations([insn.id for insn in insns], 2):
             is_ordered = a in before[b] or b in before[a]
             if not is_ordered and self.conflict(frozenset({a}), frozenset({b})):
                 connect(a, b)
-        connected = (get_reachable_nodes(neighbours, insn.id) for insn in others)
-        parts = (frozenset(v for v in x if isinstance(v, str)) for x in connected)
-        return list(dict.fromkeys(parts))
+        connected = (get_reachable_nodes(neighbours, insn.id) for insn in insns)
+        groups = (frozenset(v for v in x if isinstance(v, str)) for x in connected)
+        return list(dict.fromkeys(groups))
 
     def conflict(self, a: Part, b: Part) -> list[str]:
         """Return the variables that one part writes and the other accesses.
 
-        Arrays of which they access no common entry are left out.
+        Arrays without a common entry of both parts are left out.
         """
         names = (self._writes(a) & self._touches(b)) | (
             self._writes(b) & self._touches(a)
@@ -241,13 +238,12 @@ class Exchanges:
         )
 
     def are_separable(self, a: Part, b: Part) -> bool:
-        """Whether the loops that two parts share can be run once for each.
+        """Return whether the loops that two parts share can be duplicated.
 
-        They can if every iteration has its own entries of what the parts
-        exchange: each shared iname is a subscript at one place of all accesses.
+        They can if no two iterations access the same entry of an exchanged array.
 
         Args:
-            a: a nest, each of whose iterations assigns to an entry of its own.
+            a: a nest; no two of its iterations assign the same entry.
             b: another part of the kernel.
         """
         shared = self._loops(a) & self._loops(b)
@@ -303,7 +299,7 @@ def check_hazards(
             ``output-read``.
     """
     (name,) = insn.assignee_var_names()
-    # an output whose entries overlap has no entry of its own for any iteration
+    # if entries of the output overlap, iterations may write the same memory
     if not has_distinct_entries(kernel, name):
         raise refusal(insn.id, "race", f"entries of {name!r} overlap in memory")
     values = [expand(e) for e in expressions]
@@ -315,7 +311,7 @@ def check_hazards(
     for other in kernel.instructions:
         if other.id == insn.id:
             continue
-        # the sum becomes loops of its own, in which the other instruction does not run
+        # the sum will get separate loops, in which the other instruction does not run
         if sums & other.within_inames:
             _check_written(insn, other, kernel, read)
         if insn.within_inames & other.within_inames:
@@ -352,7 +348,7 @@ def _check_exchange(
         other: the instruction to compare it with.
         kernel: the kernel of both.
         read: all names that ``insn`` reads, except its output.
-        expressions: those in which ``insn`` accesses arrays.
+        expressions: the expressions in which ``insn`` accesses arrays.
         expand: expands substitution rules.
     """
     theirs = [expand(e) for e in _expressions(other)]
@@ -360,33 +356,33 @@ def _check_exchange(
     names = other.read_dependency_names().union(*map(get_dependencies, theirs))
     (output,) = insn.assignee_var_names()
 
-    def first_clash(mine: Iterable[str], others: Iterable[str]) -> str | None:
+    def find_clash(mine: Iterable[str], their_names: Iterable[str]) -> str | None:
         clashes = (
             name
-            for name in _shared(kernel, mine, others)
+            for name in _shared(kernel, mine, their_names)
             if not _is_kept(name, insn, other, kernel, (expressions, theirs))
         )
         return next(clashes, None)
 
     elsewhere = "in the same loops, at other points of them or in no stated order"
-    if name := first_clash(read, written):
+    if name := find_clash(read, written):
         reason = f"it reads {name!r}, which instruction {other.id!r} writes {elsewhere}"
         raise refusal(insn.id, "operand-written", reason)
-    if name := first_clash({output}, written):
+    if name := find_clash({output}, written):
         raise refusal(
             insn.id, "race", f"instruction {other.id!r} writes {name!r} {elsewhere}"
         )
-    if name := first_clash({output}, names):
+    if name := find_clash({output}, names):
         reason = f"instruction {other.id!r} reads {name!r} {elsewhere}"
         raise refusal(insn.id, "output-read", reason)
 
 
 def _shared(
-    kernel: lp.LoopKernel, names: Iterable[str], others: Iterable[str]
+    kernel: lp.LoopKernel, names: Iterable[str], other_names: Iterable[str]
 ) -> list[str]:
-    """Return the ``names`` that share memory with ``others``."""
+    """Return the ``names`` that share memory with ``other_names``."""
     # temporaries with one base storage overwrite each other
-    memory = storage(kernel, others)
+    memory = storage(kernel, other_names)
     return sorted(name for name in names if storage(kernel, [name]) & memory)
 
 
@@ -397,7 +393,7 @@ def _is_kept(
     kernel: lp.LoopKernel,
     expressions: tuple[list[Expression], list[Expression]],
 ) -> bool:
-    """Whether no iteration of shared loops meets entries that another one writes.
+    """Return whether no iteration accesses an entry that a different iteration writes.
 
     Within one iteration, the dependencies of the kernel order the accesses.
     """
@@ -409,7 +405,7 @@ def _is_kept(
         return False
     if never_meet(kernel, name, mine, theirs):
         return True
-    # without an order, Loopy may run either one first
+    # without a declared order, Loopy may run either one first
     is_first = insn.id in ancestors(kernel, other.id)
     is_last = other.id in ancestors(kernel, insn.id)
     shared = insn.within_inames & other.within_inames
@@ -420,7 +416,7 @@ def _is_kept(
 
 
 def reads_exactly(expression: Expression, assignee: Expression) -> bool:
-    """Whether ``expression`` reads the assigned array at the assigned place only."""
+    """Return whether an expression reads only the assigned entry of an array."""
     name = getattr(getattr(assignee, "aggregate", assignee), "name", "")
     return all(
         subscripts_of(access) == subscripts_of(assignee)
@@ -431,7 +427,7 @@ def reads_exactly(expression: Expression, assignee: Expression) -> bool:
 def are_independent(
     first: lp.Assignment, second: lp.Assignment, kernel: lp.LoopKernel, expand: Expand
 ) -> bool:
-    """Whether neither assignment reads or overwrites what the other one assigns."""
+    """Return whether neither assignment reads or overwrites the other one's result."""
     pairs = ((first, second), (second, first))
     if any(_reads_output(expand(b.expression), a, kernel) for a, b in pairs):
         return False
@@ -449,23 +445,23 @@ def may_join(
     expand: Expand,
     serving: Collection[str] = (),
 ) -> bool:
-    """Whether an assignment may run with others: nothing has to run between them.
+    """Return whether an assignment may join a batch: nothing has to run in between.
 
     Args:
         insn: the assignment to add.
         batch: the assignments that it may join.
         kernel: their kernel.
         expand: expands substitution rules.
-        serving: instructions that only serve these, and are replaced with them.
+        serving: instructions that only serve these, and will be replaced with them.
     """
-    others = list(batch)
-    ids = {insn.id, *(other.id for other in others)}
+    rows = list(batch)
+    ids = {insn.id, *(other.id for other in rows)}
     before = frozenset[str]().union(*(ancestors(kernel, i) for i in ids)) - ids
-    # an instruction that needs one of them and is needed by another
+    # an instruction that must run after one of them and before another
     between = before.difference(serving)
     is_interrupted = any(ids & ancestors(kernel, i) for i in between)
     return not is_interrupted and all(
-        are_independent(insn, other, kernel, expand) for other in others
+        are_independent(insn, other, kernel, expand) for other in rows
     )
 
 
@@ -474,7 +470,7 @@ def in_batches(
     pattern: Callable[[T], Hashable],
     can_join: Callable[[T, list[T]], bool],
 ) -> list[list[T]]:
-    """Group rows of equal patterns; each joins the first batch that takes it."""
+    """Group rows of equal patterns; each row joins the first batch that it can join."""
     batches: dict[Hashable, list[list[T]]] = {}
     for row in rows:
         alike = batches.setdefault(pattern(row), [])
@@ -490,13 +486,13 @@ def in_batches(
 def _reads_output(
     expression: Expression, writer: lp.Assignment, kernel: lp.LoopKernel
 ) -> bool:
-    """Whether an expression may read what ``writer`` assigns."""
+    """Return whether an expression may read an entry that ``writer`` assigns."""
     (name,) = writer.assignee_var_names()
-    others = get_dependencies(expression) - {name}
+    other_names = get_dependencies(expression) - {name}
     read = map(subscripts_of, accesses_of(expression, name))
-    return bool(storage(kernel, others) & storage(kernel, [name])) or not never_meet(
-        kernel, name, read, [subscripts_of(writer.assignee)]
-    )
+    return bool(
+        storage(kernel, other_names) & storage(kernel, [name])
+    ) or not never_meet(kernel, name, read, [subscripts_of(writer.assignee)])
 
 
 def ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
@@ -511,7 +507,7 @@ def ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
 
 
 def _expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
-    """Yield the expressions that an instruction accesses; none if it hides them."""
+    """Yield the expressions of an instruction; none if it is not an assignment."""
     if isinstance(insn, lp.Assignment):
         yield insn.assignee
         yield insn.expression

@@ -1,4 +1,4 @@
-"""Pieces of pymbolic expressions: what one reads, and the same in other terms.
+"""Queries and rewrites of pymbolic expressions: accesses, terms, substitution.
 
 An *access* is a variable, or a subscript with its array. The accesses of ``x`` in
 ``2*x[i] + A[x[j], k]`` are ``x[i]`` and ``x[j]``; those of ``A`` are ``A[x[j], k]``.
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class EveryNode(WalkMapper):  # type: ignore[misc]
-    """A walk through all nodes.
+    """A walk through all nodes, including repeated ones.
 
-    Loopy's ``UncachedWalkMapper`` does cache, and visits the two ``x`` of ``x*x`` once.
+    Loopy's ``UncachedWalkMapper`` does cache: it visits the two ``x`` of ``x*x`` once.
     """
 
     def __call__(self, expr: Any, /) -> None:
@@ -37,7 +37,7 @@ class EveryNode(WalkMapper):  # type: ignore[misc]
 
 
 class _Collector(WalkMapper):  # type: ignore[misc]
-    """Collects the nodes of some classes, outer ones first, equal ones once."""
+    """Collects the distinct nodes of some classes, outer ones first."""
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         super().__init__()
@@ -63,17 +63,17 @@ def nodes_of(expression: Expression, *kinds: type[T]) -> list[T]:
 
 
 def has_reduction(expression: Expression) -> bool:
-    """Whether a reduction stands anywhere in ``expression``."""
+    """Return whether an expression contains a reduction."""
     return bool(nodes_of(expression, Reduction))
 
 
 def has_quotient(expression: Expression) -> bool:
-    """Whether a quotient stands anywhere in ``expression``."""
+    """Return whether an expression contains a quotient."""
     return bool(nodes_of(expression, p.Quotient))
 
 
 class _AccessFinder(EveryNode):
-    """Collects all accesses, each as often as it stands there."""
+    """Collects all accesses, with repetitions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class _AccessRewriter(IdentityMapper):  # type: ignore[misc]
         return p.Subscript(self.rec(expr.aggregate), indices)
 
     def map_reduction(self, expr: Reduction, /) -> Reduction:
-        # Loopy's mapper would take the inames of the sum for variables, too
+        # Loopy's mapper would also rewrite the inames of the sum, as variables
         return Reduction(
             expr.operation, expr.inames, self.rec(expr.expr), expr.allow_simultaneous
         )
@@ -169,7 +169,9 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
     >>> print(rename(parse("v[p] + q"), {"p": "k"}))
     v[k] + q
     """
-    return substitute(expression, {old: p.Variable(new) for old, new in names.items()})
+    return substitute(
+        expression, {name: p.Variable(new_name) for name, new_name in names.items()}
+    )
 
 
 def multiply(factors: Sequence[Expression]) -> Expression:
@@ -206,12 +208,12 @@ def added_term(assignee: Expression, value: Expression) -> Expression | None:
     2*x[i]
     """
     terms = terms_of(value)
-    others = [term for term in terms if term != assignee]
-    return add(others) if others and len(others) == len(terms) - 1 else None
+    added = [term for term in terms if term != assignee]
+    return add(added) if added and len(added) == len(terms) - 1 else None
 
 
 def is_zero(expression: Expression) -> bool:
-    """Whether an expression is the number zero.
+    """Return whether an expression is the number zero.
 
     >>> is_zero(0.0), is_zero(p.Variable("x"))
     (True, False)
@@ -247,7 +249,7 @@ def loops_of(*instructions: lp.InstructionBase) -> frozenset[str]:
 
 
 def writers_in(kernel: lp.LoopKernel) -> Mapping[str, tuple[str, ...]]:
-    """Return the instructions that assign to each variable, by its name."""
+    """Return the instructions that assign to each variable, by variable name."""
     writers: dict[str, tuple[str, ...]] = {}
     for insn in kernel.instructions:
         for name in insn.assignee_var_names():

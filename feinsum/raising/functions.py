@@ -1,13 +1,13 @@
 """Operands as functions of indices: which expressions may be one, and their products.
 
 ``u[e, j]**2/(1 + u[e, j])`` is a function of ``e`` and ``j``, and so may be an operand.
-Left out of this grammar is what Loopy's C code and the reference evaluator compute
-differently: integers that C divides, promotes or wraps, and what is no number.
+The grammar excludes expressions that Loopy's C code and the reference evaluator compute
+differently: integers that C divides, promotes or wraps, and values other than numbers.
 
-A kernel that multiplies by ``exp(u[e, j])*u[e, j]`` is raised with two operands of the
-indices ``ej``. Facts may know it with one operand, whose function is the product. So a
-look-up tries every grouping of operands of equal indices, from the finest to the
-coarsest (:func:`regrouped`).
+A kernel that multiplies by ``exp(u[e, j])*u[e, j]`` is raised with two operands that
+have the indices ``ej``. A fact may be recorded for one operand, whose function is the
+product. So a look-up tries every grouping of operands of equal indices, from the finest
+to the coarsest (:func:`regrouped`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _PLAIN_INTEGERS: frozenset[np.dtype[Any]] = frozenset(
 _COMPARED_INTEGERS = _PLAIN_INTEGERS.union(
     map(np.dtype, (np.bool_, np.int8, np.int16, np.uint8, np.uint16))
 )
-"""Those that C compares by their values: a conversion to signed ones keeps them."""
+"""Integers that C compares by value: its conversion to signed ones keeps them."""
 
 
 def check_function(
@@ -72,7 +72,7 @@ def check_function(
     dtype_of: DtypeOf,
     instruction: str,
 ) -> None:
-    """Refuse an expression, rules expanded, that is no function of indices.
+    """Refuse an expression, with rules expanded, that is not a function of indices.
 
     Raises:
         NotAnEinsumError: with the rule ``operand-function``.
@@ -85,15 +85,15 @@ def check_function(
 
 
 def has_literal(expression: Expression) -> bool:
-    """Whether a number that is no integer, of no dtype, stands in ``expression``."""
+    """Return whether an expression contains a non-integer literal without a dtype."""
     return bool(nodes_of(expression, float, complex))
 
 
 def size_literals(expression: Expression, dtype: np.dtype[Any]) -> Expression:
     """Give the literals of an expression a real dtype.
 
-    Outside of sums, they are written in the precision of what is assigned, though
-    Loopy infers the least one that holds them: 0.1 is double for it.
+    Outside of sums, Loopy writes literals in the precision of the assignee, although
+    its type inference gives them the narrowest dtype that holds them: 0.1 is double.
 
     >>> from pymbolic import parse
     >>> half, _ = size_literals(parse("0.5*a"), np.dtype(np.float32)).children
@@ -104,17 +104,17 @@ def size_literals(expression: Expression, dtype: np.dtype[Any]) -> Expression:
 
 
 def function_text(expression: Expression) -> str:
-    """Write the body of a :class:`feinsum.ir.OperandFunction`."""
+    """Write an expression as the body of a :class:`feinsum.ir.OperandFunction`."""
     return str(_Texter()(expression))
 
 
 def unresolved(expression: Expression) -> Expression:
-    """Refer to functions by name, as in user code."""
+    """Replace resolved functions by their names, as in user code."""
     return _Unresolver()(expression)
 
 
 def without_tags(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """Remove the tags of variables, which do not affect the values."""
+    """Remove the tags of variables, which do not affect values."""
     untag = _Untagger()
     rules = {
         name: rule.copy(expression=untag(rule.expression))
@@ -129,11 +129,11 @@ def without_tags(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
 
 class _NoFunction(Exception):  # noqa: N818
-    """Says what is outside of the grammar."""
+    """An expression is outside of the grammar; the message says why."""
 
 
 class _Checker(UncachedWalkMapper):  # type: ignore[misc]
-    """Walks over all nodes; each kind has its conditions."""
+    """Visits all nodes, and checks the conditions of each kind."""
 
     def __init__(self, kernel: lp.LoopKernel, dtype_of: DtypeOf) -> None:
         super().__init__()
@@ -188,9 +188,8 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
             self._is_integer(expr.numerator) and self._is_integer(expr.denominator)
         ):
             return
-        # in a subscript C divides integers and drops the remainder; elsewhere only a
-        # quotient of two literals is safe, since Loopy writes it as a floating point
-        # number
+        # In a subscript, C drops the remainder. Elsewhere only a quotient of two
+        # literals is safe, since Loopy writes it as a floating point number.
         if self._is_index or not all(
             map(_is_number, (expr.numerator, expr.denominator))
         ):
@@ -231,9 +230,9 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
 
     def map_type_cast(self, expr: TypeCast, /) -> None:
         self.rec(expr.child)
-        old, new = self._dtype_of(expr.child), expr.type.numpy_dtype
-        if new.kind not in "fc" or not np.can_cast(old, new, "same_kind"):
-            raise _NoFunction(f"{expr.child} is cast from {old} to {new}")
+        source, target = self._dtype_of(expr.child), expr.type.numpy_dtype
+        if target.kind not in "fc" or not np.can_cast(source, target, "same_kind"):
+            raise _NoFunction(f"{expr.child} is cast from {source} to {target}")
 
     def _is_integer(self, expr: Expression) -> bool:
         return self._dtype_of(expr).kind in "biu"
@@ -241,23 +240,20 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
     def _check_integers(
         self,
         children: tuple[Expression, ...],
-        whole: Expression,
+        expr: Expression,
         allowed: frozenset[np.dtype[Any]] = _PLAIN_INTEGERS,
     ) -> None:
-        """Refuse small and unsigned integers.
-
-        C promotes or wraps them; numpy keeps them.
-        """
-        # a literal takes the dtype of what it is computed with
+        """Refuse small and unsigned integers: C promotes or wraps them, numpy not."""
+        # a literal takes the dtype of the other operand
         dtypes = [self._dtype_of(c) for c in children if not _is_number(c)]
         if all(d.kind in "biu" for d in dtypes) and not set(dtypes) <= allowed:
             raise _NoFunction(
-                f"{whole} computes with integers of {set(map(str, dtypes))}"
+                f"{expr} computes with integers of {set(map(str, dtypes))}"
             )
 
 
 def is_plain_array(array: ArrayBase) -> bool:
-    """Whether every axis of an array has a stride (or none is said yet)."""
+    """Return whether every axis of an array has a stride, or none is known yet."""
     tags = array.dim_tags or ()
     return all(isinstance(tag, FixedStrideArrayDimTag) for tag in tags)
 
@@ -267,9 +263,9 @@ def _is_number(expr: Expression) -> bool:
 
 
 class _Sizer(IdentityMapper):  # type: ignore[misc]
-    """Gives literals a dtype; subscripts have none.
+    """Gives a dtype to literals, except in comparisons, calls and sums.
 
-    Loopy writes those of a comparison, of a call and of a sum in a dtype of their own.
+    There, Loopy writes literals in dtypes that do not depend on the assignee.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -286,26 +282,26 @@ class _Sizer(IdentityMapper):  # type: ignore[misc]
 
 
 class _Unresolver(IdentityMapper):  # type: ignore[misc]
-    """Loopy's type inference ties functions to implementations; this unties them."""
+    """Undoes the resolution of functions by Loopy's type inference."""
 
     def map_resolved_function(self, expr: ResolvedFunction, /) -> p.Variable:
         return p.Variable(expr.name)
 
 
 class _Untagger(IdentityMapper):  # type: ignore[misc]
-    """Makes tagged variables plain ones."""
+    """Replaces tagged variables by plain ones."""
 
     def map_tagged_variable(self, expr: p.Variable, /) -> p.Variable:
         return p.Variable(expr.name)
 
 
 class _Texter(_Unresolver):
-    """Writes numpy's numbers as Python's, casts and powers of powers as calls."""
+    """Writes numpy's numbers as Python's, and casts and powers of powers as calls."""
 
     def map_power(self, expr: p.Power, /) -> Expression:
         base, exponent = self.rec(expr.base), self.rec(expr.exponent)
-        # x
-        if isinstance(base, p.Power):  # pymbolic would write a**b**c
+        # pymbolic would write (a**b)**c as a**b**c, which means another value
+        if isinstance(base, p.Power):
             return p.Call(p.Variable("pow"), (base, exponent))
         return p.Power(base, exponent)
 
@@ -318,37 +314,37 @@ class _Texter(_Unresolver):
 
 
 MOST_FACTORS = 4
-"""Factors of equal indices whose 15 groupings are all tried; of more, none or all are
-joined, since the number of groupings explodes: ten factors have 115,975."""
+"""Maximum factors of equal indices for which all groupings are tried, 15 of four. Of
+more factors, none or all are joined: ten factors have 115,975 groupings."""
 MOST_GROUPINGS = 16
-"""Most groupings that are requested."""
+"""Maximum groupings to try."""
 
 Group: TypeAlias = tuple[int, ...]
-"""Positions of operands that become one, in their order."""
+"""Positions of operands that become one operand, in increasing order."""
 
 
 def regrouped(nest: RaisedNest) -> Iterator[RaisedNest]:
-    """Yield the nest with joined operands, those with the most operands first.
+    """Yield the nest with joined operands, variants with the most operands first.
 
     Operands join if they have the same indices, in any order and without repetition.
     """
     # the first grouping is the nest itself
-    whole = islice(_groupings(nest.einsum), 1, MOST_GROUPINGS)
-    return (_joined(nest, groups) for groups in whole)
+    groupings = islice(_groupings(nest.einsum), 1, MOST_GROUPINGS)
+    return (_joined(nest, groups) for groups in groupings)
 
 
 def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
     """Yield all groupings, the finest first, with groups in the order of positions."""
     alike: dict[object, list[int]] = {}
-    for at, term in enumerate(einsum.inputs):
-        is_array = all(not row[at].storage for row in einsum.rows)
-        # a diagonal is a function of fewer arguments, and a tree is stored as it is
+    for position, term in enumerate(einsum.inputs):
+        is_array = all(not row[position].storage for row in einsum.rows)
+        # a diagonal is a function of fewer arguments; the storage of a tree is fixed
         can_join = is_array and term and len(set(term)) == len(term)
-        alike.setdefault(frozenset(term) if can_join else at, []).append(at)
+        alike.setdefault(frozenset(term) if can_join else position, []).append(position)
     choices = [[*_ways(positions)] for positions in alike.values()]
     groupings = [
-        tuple(sorted(group for part in parts for group in part))
-        for parts in product(*choices)
+        tuple(sorted(group for partition in partitions for group in partition))
+        for partitions in product(*choices)
     ]
     return iter(sorted(groupings, key=lambda groups: (-len(groups), groups)))
 
@@ -358,7 +354,7 @@ def _ways(positions: Sequence[int]) -> Iterator[list[Group]]:
     if len(positions) <= MOST_FACTORS:
         yield from _partitions(positions)
         return
-    yield [(at,) for at in positions]
+    yield [(position,) for position in positions]
     yield [tuple(positions)]
 
 
@@ -371,27 +367,27 @@ def _partitions(positions: Sequence[int]) -> Iterator[list[Group]]:
     if not positions:
         yield []
         return
-    *others, last = positions
-    for parts in _partitions(others):
-        yield [*parts, (last,)]
-        for at, part in enumerate(parts):
-            yield [*parts[:at], (*part, last), *parts[at + 1 :]]
+    *earlier, last = positions
+    for partition in _partitions(earlier):
+        yield [*partition, (last,)]
+        for k, group in enumerate(partition):
+            yield [*partition[:k], (*group, last), *partition[k + 1 :]]
 
 
 def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
     """Build the nest that has one operand for each group."""
-    old, functions = nest.einsum, dict(nest.functions)
+    einsum_before, functions = nest.einsum, dict(nest.functions)
     rules: dict[str, lp.SubstitutionRule] = {}
-    inputs = tuple(old.inputs[group[0]] for group in groups)
+    inputs = tuple(einsum_before.inputs[group[0]] for group in groups)
 
-    def operand_of(row: Sequence[Operand], group: Group) -> Operand:
-        factors = [row[at] for at in group]
+    def build_operand(row: Sequence[Operand], group: Group) -> Operand:
+        factors = [row[k] for k in group]
         if len(factors) == 1:
             return factors[0]
-        terms = [old.inputs[at] for at in group]
+        terms = [einsum_before.inputs[k] for k in group]
         name = "_times_".join(factor.name for factor in factors)
         names = [nest.nest.rules[factor.name] for factor in factors]
-        # the same factors are another function at other axes
+        # the same factors with other axes are another function
         while rules.get(name, rule := _rule(name, names, terms)) != rule:
             name += "_other"
         rules[name] = rule
@@ -399,8 +395,11 @@ def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
         dtype = np.result_type(*(factor.dtype for factor in factors))
         return replace(factors[0], name=name, dtype=np.dtype(dtype))
 
-    rows = tuple(tuple(operand_of(row, group) for group in groups) for row in old.rows)
-    einsum = BatchedEinsum(old.output, inputs, rows)
+    rows = tuple(
+        tuple(build_operand(row, group) for group in groups)
+        for row in einsum_before.rows
+    )
+    einsum = BatchedEinsum(einsum_before.output, inputs, rows)
     used = {operand.name for operand in einsum.operands}
     all_rules = {**nest.nest.rules, **{name: name for name in rules}}
     return replace(
@@ -420,7 +419,7 @@ def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
 def _rule(
     name: str, factors: Sequence[str], terms: Sequence[IndexList]
 ) -> lp.SubstitutionRule:
-    """Build the product of rules, with the axes of the first."""
+    """Build the rule for a product of rules, with the axes of the first one."""
     parameters = {index: f"_{axis}" for axis, index in enumerate(terms[0])}
     calls = tuple(
         p.Call(p.Variable(factor), tuple(p.Variable(parameters[i]) for i in term))
@@ -432,7 +431,7 @@ def _rule(
 def _function(
     factors: Sequence[OperandFunction], terms: Sequence[IndexList]
 ) -> OperandFunction:
-    """Build the product of functions, with the axes of the first."""
+    """Build the product of functions, with the axes of the first one."""
     parameters = {index: f"_{axis}" for axis, index in enumerate(terms[0])}
     bodies = []
     for factor, term in zip(factors, terms, strict=True):

@@ -1,12 +1,12 @@
 """Raising: a Loopy kernel to the functional batched einsums that it contains.
 
-The steps are those of :mod:`feinsum.raising`: prepare loops and sizes, read each
-instruction as a row, rewrite the kernel if some are refused, and join rows of several
-instructions to batches.
+:mod:`feinsum.raising` lists the steps: prepare loops and sizes, read each instruction
+as a row, rewrite the kernel if some are refused, and join rows of several instructions
+to batches.
 
-A refusal has beside its reason the line of the kernel, and how to write it. For
-``dat[map[e,i]] = dat[map[e,i]] + sum(j, A[i,j]*x[e,j])``, refused by the rule
-``assignee``, the rewrite is ``t[e,i] = sum(j, A[i,j]*x[e,j])``, and an instruction that
+Besides its reason, a refusal quotes the line of the kernel and suggests a rewrite. For
+``dat[map[e,i]] = dat[map[e,i]] + sum(j, A[i,j]*x[e,j])``, which the rule ``assignee``
+refuses, it suggests ``t[e,i] = sum(j, A[i,j]*x[e,j])``, and a separate instruction that
 adds ``t[e,i]`` to ``dat[map[e,i]]``.
 
 Source: paper, section 7 (algorithm 4, ``IdentifyAsEinsum``).
@@ -71,8 +71,8 @@ def raise_kernel(
 
     Args:
         t_unit: the unit with the kernel.
-        arguments: arrays of the call, or ``{name: (shape, dtype)}``, for dtypes and
-            sizes that the kernel leaves open.
+        arguments: arrays of the call, or ``{name: (shape, dtype)}``; they determine
+            dtypes and sizes that the kernel leaves open.
         instructions: a Loopy match expression; by default all instructions.
         kernel_name: which kernel of the unit, if it has several.
         long_extent: free indices of at least this literal extent get a size parameter,
@@ -83,24 +83,24 @@ def raise_kernel(
         raised nests and the refused ones.
 
     Raises:
-        NotAKernelError: if ``t_unit`` is no translation unit.
-        NotAnEinsumError: only if the unit has no single kernel (rule ``kernel``), or
-            ``arguments`` do not fit it (rule ``arguments``).
+        NotAKernelError: if ``t_unit`` is not a translation unit.
+        NotAnEinsumError: only if the unit does not have a single kernel (rule
+            ``kernel``), or if ``arguments`` do not fit it (rule ``arguments``).
     """
     name = _kernel_name(t_unit, kernel_name)
     given_kernel = t_unit[name]
-    # domains first: all later steps query isl, whose time grows with the loops of a set
+    # domains first: later steps query isl, and its time grows with the loops of a set
     t_unit = t_unit.with_kernel(with_independent_sets(given_kernel))
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
-    # an extent is the end of a loop only if the loop begins at 0
+    # raising takes the end of a loop for its extent, so loops have to begin at 0
     t_unit = t_unit.with_kernel(with_loops_from_zero(t_unit[name]))
-    if instructions is None:  # else one of them may be chosen
+    if instructions is None:  # else `instructions` may select one of them
         t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
     raised = _raised(t_unit, name, instructions, long_extent)
     raised = with_profiles(raised, arguments or {})
-    # Rewriting takes longer than raising, and most kernels need none: try it only where
-    # something was refused, or where two inames might be one index.
+    # Rewriting takes longer than raising, and most kernels do not need it: try it only
+    # if something was refused, or if two inames may be one index.
     if raised.refused or joint_inames(raised):
         other = _normalized(t_unit, name)
         raised = _better_of(raised, other, instructions, long_extent)
@@ -119,11 +119,11 @@ def _raised(
 ) -> RaisedKernel:
     table = _table(t_unit, name)
     chosen = _chosen(table.kernel, instructions)
-    # trees first: their instructions serve each other, and none of these alone is a row
+    # trees first: their instructions are no rows by themselves
     nests, reasons = raise_trees(table, chosen, long_extent)
     raised_ids = {insn_id for nest in nests for insn_id in nest.instructions}
-    left = [insn for insn in chosen if insn.id not in raised_ids]
-    rows, refused = _rows(table, left, reasons)
+    insns_left = [insn for insn in chosen if insn.id not in raised_ids]
+    rows, refused = _rows(table, insns_left, reasons)
     for batch in _batches(rows, table):
         try:
             nests.append(_raise_batch(batch, table, long_extent))
@@ -138,7 +138,7 @@ def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
     """Build the table of a kernel's operands, with types inferred.
 
     Raises:
-        NotAnEinsumError: with the rule ``kernel``, if these cannot be inferred.
+        NotAnEinsumError: with the rule ``kernel``, if types cannot be inferred.
     """
     # operands are compared as expressions, which differ if their variables have tags
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
@@ -157,13 +157,13 @@ def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
 def _normalized(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     """Rewrite the kernel for raising; return it unchanged if that fails."""
 
-    def refused(unit: lp.TranslationUnit) -> frozenset[str]:
+    def list_refused(unit: lp.TranslationUnit) -> frozenset[str]:
         table = _table(unit, name)
         _, nests = _rows(table, _chosen(table.kernel, None))
         return frozenset(i for nest in nests for i in nest.instructions)
 
     try:
-        return normalize(t_unit, name, refused)
+        return normalize(t_unit, name, list_refused)
     except Exception:  # Loopy raises errors of many kinds
         logger.debug("kernel %r is not rewritten", name, exc_info=True)
         return t_unit
@@ -175,7 +175,7 @@ def _better_of(
     instructions: str | None,
     long_extent: int,
 ) -> RaisedKernel:
-    """Return the rewritten kernel, raised, if that refuses less of the work."""
+    """Raise the rewritten kernel; return it if less of its work is refused."""
     if other[raised.kernel_name] is raised.t_unit[raised.kernel_name]:
         return raised
     try:
@@ -190,10 +190,10 @@ def _better_of(
 
 
 def _badness(raised: RaisedKernel) -> tuple[int, int, int]:
-    """Rank a raised kernel: lower is better.
+    """Rank a raised kernel; lower is better.
 
-    It compares refused loops, then inames that share a subscript, then how little was
-    raised.
+    Fewer refused loops come first, then fewer inames that share a subscript, then more
+    nests.
     """
     return _refused_loops(raised), joint_inames(raised), -len(raised.raised)
 
@@ -213,7 +213,7 @@ def check_unit(value: object) -> None:
     """Require a Loopy kernel.
 
     Raises:
-        NotAKernelError: for anything else, with what to give instead.
+        NotAKernelError: for anything else; the message says what to give instead.
     """
     if isinstance(value, lp.TranslationUnit):
         return
@@ -257,7 +257,7 @@ def _rows(
     """
     rows, refused = [], []
     for insn in instructions:
-        # programs mark places in a kernel with these
+        # programs mark positions in a kernel with instructions that do nothing
         if is_no_op(insn):
             continue
         try:
@@ -279,7 +279,7 @@ def _rows(
 def _chosen(
     kernel: lp.LoopKernel, instructions: str | None
 ) -> list[lp.InstructionBase]:
-    """Return the instructions that a match expression selects; all for None."""
+    """Return the instructions that a match expression selects; None selects all."""
     if instructions is None:
         return list(kernel.instructions)
     try:
@@ -303,13 +303,13 @@ def _chosen(
 def _batches(rows: Iterable[RaisedRow], table: OperandTable) -> list[list[RaisedRow]]:
     """Group rows of one notation in the same loops into batches.
 
-    Nothing else may have to run between two of them.
+    No other instruction may have to run between two rows of a batch.
     """
     insns = table.kernel.id_to_insn
 
     def can_join(row: RaisedRow, batch: list[RaisedRow]) -> bool:
-        others = [insns[other.instruction] for other in batch]
-        return may_join(insns[row.instruction], others, table.kernel, table.expand)
+        joined = [insns[other.instruction] for other in batch]
+        return may_join(insns[row.instruction], joined, table.kernel, table.expand)
 
     return in_batches(rows, lambda row: row.pattern, can_join)
 
@@ -332,7 +332,7 @@ def _with_rules(
     new_values = {
         insn_id: _normal_value(nest, k)
         for nest in nests
-        # those of a tree stay as they are: a recipe replaces all of them
+        # instructions over a tree stay unchanged, since a recipe replaces all of them
         if nest.nest.tree is None
         for k, insn_id in enumerate(nest.instructions)
     }
@@ -345,19 +345,18 @@ def _with_rules(
             for insn in kernel.instructions
         ],
     )
-    # a sum over a loop of one iteration became the value itself
-    left = loops_of(*kernel.instructions) - loops_of(*raised.instructions)
-    return lp.remove_unused_inames(raised, left) if left else raised
+    # a sum over a loop with a single iteration has become the value itself
+    unused_loops = loops_of(*kernel.instructions) - loops_of(*raised.instructions)
+    return lp.remove_unused_inames(raised, unused_loops) if unused_loops else raised
 
 
 def _normal_value(nest: RaisedNest, k: int) -> Any:
     einsum = nest.einsum
     row = einsum.rows[k]
     factors = tuple(
-        RuleUse(row[at], einsum.inputs[at]).call()
-        # C multiplies from left to right; a product of narrow operands alone would
-        # round
-        for at in precise_first(op.dtype for op in row)
+        RuleUse(row[position], einsum.inputs[position]).call()
+        # C multiplies from left to right: narrow operands first would round
+        for position in precise_first(op.dtype for op in row)
     )
     value = factors[0] if len(factors) == 1 else p.Product(factors)
     if einsum.summation_indices:
@@ -369,7 +368,7 @@ def _normal_value(nest: RaisedNest, k: int) -> Any:
 
 
 MAX_LINE = 160
-"""Characters of a line in a message."""
+"""Maximum characters of a line of the kernel in a message."""
 
 REWRITES: Mapping[str, str] = {
     "assignee": (
@@ -423,7 +422,8 @@ REWRITES: Mapping[str, str] = {
     "unbound-index": "sum over the iname, or subscript the result with it",
     "unbound-sum": "multiply by the extent of the iname instead",
 }
-"""By rule; the reasons of other rules have it, or there is nothing to be gained."""
+"""Suggested rewrites by rule. The reasons of other rules already contain one, or a
+rewrite would gain nothing."""
 
 
 def with_rewrite(refused: RefusedNest, given_kernel: lp.LoopKernel) -> RefusedNest:
@@ -454,12 +454,12 @@ def identify_as_einsum(
     kernel_name: str | None = None,
     long_extent: int = LONG_EXTENT,
 ) -> tuple[lp.TranslationUnit, LoopNest]:
-    """Read a kernel as ``reference``.
+    """Match a kernel with the einsum ``reference``.
 
     Returns:
-        The kernel with its operands behind substitution rules, and the nest in the
-        names of ``reference``: the iname of each index, the rule of each operand, the
-        instruction of each row.
+        The kernel with its operands behind substitution rules; and the nest in the
+        names of ``reference``, with the iname of each index, the rule of each operand
+        and the instruction of each row.
 
     Raises:
         NotAnEinsumError: if the kernel is not an einsum, or is another one (rule
@@ -482,7 +482,7 @@ def identify_as_einsum(
         long_extent=long_extent,
     )
     nest_found = single_nest(raised)
-    # both are compared in canonical names, in which equal einsums are equal
+    # isomorphic einsums are equal in canonical names
     form = canonicalize(reference)
     if form.einsum != nest_found.form.einsum:
         raise NotAnEinsumError(
@@ -497,16 +497,16 @@ def single_nest(raised: RaisedKernel) -> RaisedNest:
     """Return the only nest of a kernel.
 
     Raises:
-        NotAnEinsumError: if any instruction was refused (with its rule), or if
-            there are several nests (rule ``several-nests``).
+        NotAnEinsumError: if an instruction was refused (with the rule of the refusal),
+            or if there are several nests (rule ``several-nests``).
     """
     if refusal := raised.first_refusal:
         raise refusal
     if len(raised.raised) != 1:
-        parts = [" ".join(nest.instructions) for nest in raised.raised]
+        ids_by_nest = [" ".join(nest.instructions) for nest in raised.raised]
         raise NotAnEinsumError(
-            f"kernel {raised.kernel_name!r} has {counted(len(parts), 'einsum')} "
-            f"({parts}), "
+            f"kernel {raised.kernel_name!r} has {counted(len(ids_by_nest), 'einsum')} "
+            f"({ids_by_nest}), "
             "expected one; instructions= chooses among them",
             rule="several-nests",
             instructions=tuple(i for nest in raised.raised for i in nest.instructions),

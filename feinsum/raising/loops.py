@@ -1,15 +1,19 @@
-"""Loops in the form that raising reads: whole, from 0, in sets of their own, in order.
+"""Loops in the form that raising needs: from 0, not split, in separate sets, in order.
 
-- ``{[e, j]: 0 <= e < n and 0 <= j < 4}``: a set for each loop
-  (:func:`with_independent_sets`);
-- ``for start <= e < end``: ``for 0 <= e < end - start`` (:func:`with_loops_from_zero`);
-- ``v[10*e_outer + e_inner]``: ``v[e]`` (:func:`with_joined_loops`);
-- loops beside raised nests: nested as before (:func:`with_order_of`).
+::
 
-Where two instructions share a loop, Loopy opens it once, around all loops that only
-one of them has. A raised nest gets loops of its own; without the order of the loops
-around instructions that no recipe replaces, Loopy could exchange loops that are left,
-in which one iteration may read what another wrote.
+    {[e, j]: 0 <= e < n and 0 <= j < 4}   becomes   {[e]: 0 <= e < n}, {[j]: 0 <= j < 4}
+    for start <= e < end                            for 0 <= e < end - start
+    v[10*e_outer + e_inner]                         v[e]
+
+by :func:`with_independent_sets`, :func:`with_loops_from_zero` and
+:func:`with_joined_loops`.
+
+If two instructions share a loop, Loopy opens it once, around all loops that only one of
+them has; this orders the loops. A raised nest gets separate loops, and so that order is
+lost. Loopy could then interchange loops around other instructions, even if one
+iteration reads a value that another one wrote. Therefore :func:`with_order_of` adds the
+order of the given kernel as loop priorities.
 """
 
 from __future__ import annotations
@@ -48,8 +52,8 @@ from feinsum.raising.rewriting import RewrittenKernel, is_no_op
 def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
     """Shift loops to begin at 0, so that they count from their lower bounds.
 
-    That is done where the lower bound is a number, or a sum of multiples of parameters
-    that nothing writes. Loops of parts in C are unchanged, since these name them.
+    A loop is shifted if its lower bound is a number, or a sum of multiples of
+    parameters that nothing writes. Loops around code in C, which names them, are not.
 
     Rewrite, with the parameters ``start`` and ``end``::
 
@@ -81,7 +85,7 @@ def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
 
 class _Shift(SubstitutionMapper):  # type: ignore[misc]
-    """Shifts inames everywhere but where a sum names its own."""
+    """Shifts inames in expressions, but not in the lists of inames of sums."""
 
     def map_reduction(self, expr: Reduction, /) -> Reduction:
         return Reduction(
@@ -100,18 +104,18 @@ def _shifted_rule(
 def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
     """Return the nonzero lower bounds of the loops that can be shifted."""
     if any(isinstance(insn, lp.CallInstruction) for insn in kernel.instructions):
-        return {}  # a callee may be given slices, which name inames
+        return {}  # arguments of a call may be slices, which name inames
     in_code: set[str] = set()
     for insn in kernel.instructions:
         if isinstance(insn, lp.CInstruction) and not is_no_op(insn):
             in_code |= insn.within_inames
     params = kernel.get_unwritten_value_args()
-    # a loop in the bounds of another one would have to be shifted there as well
+    # a loop in the bounds of another loop would have to be shifted there, too
     inner = {n for d in kernel.domains for n in d.get_var_names(isl.dim_type.param)}
     lower = {}
     for domain in kernel.domains:
         for iname, bound in _bounds_of(domain).items():
-            # code in C names its loops, and is not rewritten
+            # code in C names its loops, and cannot be rewritten
             is_free = iname not in in_code and iname not in inner
             if bound is not None and is_free and params.issuperset(bound.coefficients):
                 lower[iname] = bound
@@ -123,7 +127,7 @@ def _bounds_of(domain: isl.BasicSet) -> dict[str, Affine | None]:
     inames = domain.get_var_names(isl.dim_type.set)
     bounds: dict[str, Affine | None] = {}
     if domain.dim(isl.dim_type.div):
-        return bounds  # steps: constraints do not tell the bounds
+        return bounds  # the constraints of loops with steps do not show the bounds
     for constraint in domain.get_constraints():
         terms = {
             name: int(n.to_python())
@@ -137,13 +141,11 @@ def _bounds_of(domain: isl.BasicSet) -> dict[str, Affine | None]:
         for iname in own_inames:
             if terms[iname] < 0:
                 continue
-            others = {name: -n for name, n in terms.items() if name != iname}
+            lower = {name: -n for name, n in terms.items() if name != iname}
             is_plain = (
                 own_inames == {iname} and terms[iname] == 1 and iname not in bounds
             )
-            bounds[iname] = (
-                Affine(-constant, constantdict(others)) if is_plain else None
-            )
+            bounds[iname] = Affine(-constant, constantdict(lower)) if is_plain else None
     return bounds
 
 
@@ -169,8 +171,8 @@ SET, PARAM, DIV = isl.dim_type.set, isl.dim_type.param, isl.dim_type.div
 def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
     """Split the domains so that loops share a set only if constraints relate them.
 
-    isl's operations take time that grows with a high power of the loops of a set. A
-    set that one instruction needs whole stays, for nothing is gained.
+    The time of isl's operations grows with a high power of the loops of a set. A set is
+    not split if one instruction needs all of its loops, since that would gain nothing.
 
     Rewrite::
 
@@ -182,7 +184,7 @@ def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
     domains: list[isl.BasicSet] = []
     for domain in kernel.domains:
         loops = domain.get_var_names(SET)
-        # then each query takes the whole set again
+        # each query would combine the factors again
         is_needed_whole = any(nest.issuperset(loops) for nest in nests)
         domains += [domain] if is_needed_whole else _parts(domain)
     is_changed = len(domains) > len(kernel.domains)
@@ -190,18 +192,18 @@ def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
 
 def _parts(domain: isl.BasicSet) -> list[isl.BasicSet]:
-    """Split a domain into factors, each of loops that constraints relate."""
-    parts = [_only(domain, loops) for loops in _related(domain)]
-    # where one loop runs not at all, none does
+    """Split a domain into factors; each has loops that constraints relate."""
+    factors = [_only(domain, loops) for loops in _related(domain)]
+    # each factor is empty if any of them is, since then no loop runs
     is_run = isl.BasicSet.universe(domain.get_space().params())
-    for part in parts:
-        is_run = is_run.intersect(part.params())
+    for factor in factors:
+        is_run = is_run.intersect(factor.params())
     is_run = is_run.remove_redundancies()
-    parts = [
-        _without_unused(part.intersect_params(is_run).remove_redundancies())
-        for part in parts
+    factors = [
+        _without_unused(factor.intersect_params(is_run).remove_redundancies())
+        for factor in factors
     ]
-    return parts if _is_product(domain, parts) else [domain]
+    return factors if _is_product(domain, factors) else [domain]
 
 
 def _related(domain: isl.BasicSet) -> Iterator[list[int]]:
@@ -229,7 +231,7 @@ def _only(domain: isl.BasicSet, loops: list[int]) -> isl.BasicSet:
     gaps = [(a + 1, b - a - 1) for a, b in pairwise(ends) if b - a > 1]
     for first, n in gaps:
         domain = domain.drop_constraints_involving_dims(SET, first, n)
-    # what no constraint is left of costs nothing to project out
+    # projecting out dimensions without constraints costs nothing
     for first, n in reversed(gaps):
         domain = domain.project_out(SET, first, n)
     return domain
@@ -243,26 +245,26 @@ def _without_unused(domain: isl.BasicSet) -> isl.BasicSet:
     return domain
 
 
-def _is_product(domain: isl.BasicSet, parts: list[isl.BasicSet]) -> bool:
-    """Whether nothing was lost with the constraints of other loops.
+def _is_product(domain: isl.BasicSet, factors: list[isl.BasicSet]) -> bool:
+    """Return whether the product of factors is the domain, so that nothing was lost.
 
-    That is so without existentially quantified variables, as no constraint is of the
-    loops of two parts.
+    Without existentially quantified variables it always is, since no constraint relates
+    loops of two factors.
     """
     if not domain.dim(DIV):
         return True
-    whole = isl.BasicSet.universe(domain.get_space())
-    for part in parts:
-        whole = isl.BasicSet.intersect(*isl.align_two(whole, part))
-    whole, domain = isl.align_two(whole, domain)
-    return bool(whole.is_equal(domain))
+    rebuilt = isl.BasicSet.universe(domain.get_space())
+    for factor in factors:
+        rebuilt = isl.BasicSet.intersect(*isl.align_two(rebuilt, factor))
+    rebuilt, domain = isl.align_two(rebuilt, domain)
+    return bool(rebuilt.is_equal(domain))
 
 
 def joint_inames(raised: RaisedKernel) -> int:
     """Count the inames beyond the first in each subscript.
 
-    In subscripts of outputs all inames count, in those of operands only summed ones.
-    Nests over trees do not count.
+    All inames count in subscripts of outputs, but only summed ones in those of
+    operands. Nests over trees do not count.
     """
     kernel = raised.t_unit[raised.kernel_name]
     return sum(
@@ -281,7 +283,7 @@ def _of_outputs(nest: RaisedNest) -> Iterator[frozenset[str]]:
 
 
 def _of_sums(nest: RaisedNest, kernel: lp.LoopKernel) -> Iterator[frozenset[str]]:
-    """Yield the operands' parameters that stand for summed indices, by subscript."""
+    """Yield, for each subscript of operands, its parameters that are summed indices."""
     output = nest.einsum.output
     for row in nest.einsum.rows:
         for operand, term in zip(row, nest.einsum.inputs, strict=True):
@@ -300,11 +302,11 @@ def with_order_of(
     """Order the loops of a kernel's other instructions as in the given one.
 
     Args:
-        given_kernel: the kernel with the wanted order.
+        given_kernel: the kernel with the order to keep.
         kernel: the kernel to constrain.
         raised: the ids of the instructions of all raised nests.
     """
-    # without a raised nest, Loopy orders the loops as for the given kernel
+    # without raised nests, Loopy orders the loops as in the given kernel
     if not raised:
         return kernel
     orders = {
@@ -318,17 +320,17 @@ def with_order_of(
 
 
 def _orders(kernel: lp.LoopKernel, insn_id: str) -> set[tuple[str, str]]:
-    """Return the pairs of an instruction's loops that nest in one order only."""
+    """Return the pairs of an instruction's loops that can only nest in one order."""
     loops = kernel.id_to_insn[insn_id].within_inames
     return {
         pair
-        for others in {insn.within_inames for insn in kernel.instructions}
-        for pair in product(loops & others, loops - others)
+        for other_loops in {insn.within_inames for insn in kernel.instructions}
+        for pair in product(loops & other_loops, loops - other_loops)
     }
 
 
 class Split(NamedTuple):
-    """Loops that together are one of position ``block*outer + inner``."""
+    """Two loops that together are one loop, over ``block*outer + inner``."""
 
     outer: str
     inner: str
@@ -336,7 +338,7 @@ class Split(NamedTuple):
 
 
 def with_joined_loops(program: RewrittenKernel) -> RewrittenKernel:
-    """Join loops that a user split, if nothing needs one of them alone.
+    """Join loops that a user split, unless something needs one of them alone.
 
     Rewrite::
 
@@ -358,7 +360,7 @@ def _joined_once(program: RewrittenKernel) -> RewrittenKernel | None:
 
 
 def _splits(program: RewrittenKernel) -> Iterator[Split]:
-    """Yield the pairs of inames that occur as a position, each once."""
+    """Yield the distinct pairs of inames that occur as ``block*outer + inner``."""
     sums = dict.fromkeys(
         sum_
         for insn in program.kernel.instructions
@@ -371,16 +373,16 @@ def _splits(program: RewrittenKernel) -> Iterator[Split]:
         steps = [affine(term, inames) for term in terms_of(expression)]
         multiples = [s for s in steps if s is not None and len(s.coefficients) == 1]
         sizes = sorted((n, i) for s in multiples for i, n in s.coefficients.items())
-        for at, (small, inner) in enumerate(sizes):
-            for large, outer in sizes[at + 1 :]:
-                # the stride of the outer loop counts whole blocks of the inner one
+        for k, (small, inner) in enumerate(sizes):
+            for large, outer in sizes[k + 1 :]:
+                # the stride of the outer loop is a multiple of that of the inner one
                 if small > 0 and large % small == 0 and large > small:
                     splits[Split(outer, inner, large // small)] = None
     return iter(splits)
 
 
 def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
-    """Merge two loops into one; None where they have other uses."""
+    """Merge two loops into one; None if they have other uses."""
     kernel = program.kernel
     pair = {split.outer, split.inner}
     is_whole = all(
@@ -389,22 +391,22 @@ def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
         for names in (insn.within_inames, insn.reduction_inames())
     )
     is_tagged = any(
-        # unrolling changes no value, so that this tag may be lost
+        # an unroll tag may be lost, since unrolling does not change values
         not isinstance(tag, UnrollTag)
         for iname in pair
         for tag in kernel.inames[iname].tags
     )
     if not is_whole or is_tagged or pair & program.in_rules:
         return None
-    new = str(kernel.get_var_name_generator()(split.outer.removesuffix("_outer")))
-    domains = _domains(kernel, split, new)
+    new_iname = str(kernel.get_var_name_generator()(split.outer.removesuffix("_outer")))
+    domains = _domains(kernel, split, new_iname)
     if domains is None:
         return None
-    rename = _Joiner(split, new)
+    rename = _Joiner(split, new_iname)
     try:
         changed = [
             insn.with_transformed_expressions(rename).copy(
-                within_inames=_renamed(insn.within_inames, pair, new)
+                within_inames=_renamed(insn.within_inames, pair, new_iname)
             )
             for insn in kernel.instructions
         ]
@@ -415,63 +417,65 @@ def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
     return replace(program, kernel=kernel.copy(loop_priority=orders))
 
 
-def _renamed(names: frozenset[str], pair: set[str], new: str) -> frozenset[str]:
-    return (names - pair) | {new} if pair & names else names
+def _renamed(names: frozenset[str], pair: set[str], new_iname: str) -> frozenset[str]:
+    return (names - pair) | {new_iname} if pair & names else names
 
 
 def _domains(
-    kernel: lp.LoopKernel, split: Split, new: str
+    kernel: lp.LoopKernel, split: Split, new_iname: str
 ) -> list[isl.BasicSet] | None:
-    """Build the domains with the merged loop in place of the two."""
-    # both loops may have domains of their own
+    """Build the domains with the merged loop instead of both."""
+    # both loops may have separate domains
     homes = sorted(
         {kernel.get_home_domain_index(i) for i in (split.outer, split.inner)}
     )
-    others = [d for k, d in enumerate(kernel.domains) if k not in homes]
+    other_domains = [d for k, d in enumerate(kernel.domains) if k not in homes]
     pair = {split.outer, split.inner}
-    # other loops would need the value of one of the two
+    # another loop's bounds depend on one of the two loops
     if any(pair & {*d.get_var_names(PARAM)} for d in kernel.domains):
         return None
-    whole = kernel.domains[homes[0]]
+    joint_domain = kernel.domains[homes[0]]
     for home in homes[1:]:
-        whole = isl.BasicSet.intersect(*isl.align_two(whole, kernel.domains[home]))
-    joined = _image(whole, split, new)
-    return None if joined is None else [*others, joined]
+        joint_domain = isl.BasicSet.intersect(
+            *isl.align_two(joint_domain, kernel.domains[home])
+        )
+    joined = _image(joint_domain, split, new_iname)
+    return None if joined is None else [*other_domains, joined]
 
 
-def _image(domain: isl.BasicSet, split: Split, new: str) -> isl.BasicSet | None:
+def _image(domain: isl.BasicSet, split: Split, new_iname: str) -> isl.BasicSet | None:
     """Map a domain to the joint position; None if points would coincide."""
     params = domain.get_var_names(PARAM)
     prefix = f"[{', '.join(params)}] -> " if params else ""
     names = domain.get_var_names(SET)
     inner = f"0 <= {split.inner} < {split.block}"
     bounded = isl.BasicSet(f"{prefix}{{ [{', '.join(names)}] : {inner} }}")
-    # an inner loop that runs over the end of its block counts some positions twice
+    # if the inner loop exceeded its block, it would visit some positions twice
     if not domain.is_subset(bounded):
         return None
-    others = [name for name in names if name not in split]
+    other_loops = [name for name in names if name not in split]
     position = f"{split.block}*{split.outer} + {split.inner}"
     image = isl.Map(
-        f"{prefix}{{ [{', '.join(names)}] -> [{', '.join([position, *others])}] }}"
+        f"{prefix}{{ [{', '.join(names)}] -> [{', '.join([position, *other_loops])}] }}"
     )
     points = isl.Set.from_basic_set(domain).apply(image)
-    points = points.set_dim_name(SET, 0, new)
-    for axis, name in enumerate(others, start=1):
+    points = points.set_dim_name(SET, 0, new_iname)
+    for axis, name in enumerate(other_loops, start=1):
         points = points.set_dim_name(SET, axis, name)
-    # a domain of Loopy is one basic set, with no hole
+    # a domain of Loopy is a single basic set, and has no holes
     hull = points.simple_hull()
     if isl.Set.from_basic_set(hull).is_equal(points):
         return hull.remove_redundancies()
-    parts = points.coalesce().get_basic_sets()
-    return parts[0] if len(parts) == 1 else None
+    basic_sets = points.coalesce().get_basic_sets()
+    return basic_sets[0] if len(basic_sets) == 1 else None
 
 
 class _UsedAloneError(Exception):
-    """One of two loops is used without the other one."""
+    """One of two split loops is used without the other one."""
 
 
 class _Joiner(IdentityMapper):  # type: ignore[misc]
-    """Writes the new iname for the joint position of two."""
+    """Replaces the joint position of two inames by a new iname."""
 
     def __init__(self, split: Split, new: str) -> None:
         super().__init__()
@@ -485,23 +489,25 @@ class _Joiner(IdentityMapper):  # type: ignore[misc]
 
     def map_sum(self, expr: p.Sum, /) -> Expression:
         steps = {self.split.outer: 0, self.split.inner: 0}
-        others = []
+        joined_terms = []
         for term in terms_of(expr):
             step = affine(term, self.pair)
             if step is None or not step.coefficients:
-                others.append(self.rec(term))
+                joined_terms.append(self.rec(term))
                 continue
             for name, n in step.coefficients.items():
                 steps[name] += n
             if step.constant:
-                others.append(step.constant)
+                joined_terms.append(step.constant)
         factor = steps[self.split.inner]
         if steps[self.split.outer] != self.split.block * factor:
             raise _UsedAloneError(str(expr))
         if factor:
             position = p.Variable(self.new)
-            others.insert(0, position if factor == 1 else p.Product((factor, position)))
-        return add(others)
+            joined_terms.insert(
+                0, position if factor == 1 else p.Product((factor, position))
+            )
+        return add(joined_terms)
 
     def map_reduction(self, expr: Reduction, /) -> Reduction:
         if len(self.pair & {*expr.inames}) == 1:

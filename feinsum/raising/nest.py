@@ -1,13 +1,13 @@
-"""Results of raising: the einsums found in a kernel, and the refused parts.
+"""Results of raising: the einsums in a kernel, and the refused instructions.
 
 A nest has an einsum in its own names, and maps each name to the kernel's. For
 ``v[e, i] = 2*sum(j, A_rule(i, j)*u_rule(e, j))`` with the canonical einsum
-``a c, b c -> a b`` of ``A0`` and ``A1`` these are ::
+``a c, b c -> a b`` of ``A0`` and ``A1``, the maps are ::
 
     points  a -> e, b -> i, c -> j       scales  2
     rules   A0 -> u_rule, A1 -> A_rule   shifts  0
 
-A recipe is written in the names on the left, and a transform uses those on the right.
+A recipe refers to the names on the left; a transform changes those on the right.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class AffineSize(SizeParam):
     """A size parameter that stands for an expression of a kernel's parameters.
 
     Attributes:
-        text: the expression, in parentheses; isl and Loopy read it.
+        text: the expression, in parentheses, as isl and Loopy parse it.
     """
 
     text: str
 
 
 def in_kernel(extent: Extent) -> Extent:
-    """Convert an extent to the terms of the kernel.
+    """Express an extent in terms of the kernel's parameters.
 
     >>> in_kernel(AffineSize("size_2_n", "(2*n)"))
     SizeParam(name='(2*n)')
@@ -61,7 +61,7 @@ def in_kernel(extent: Extent) -> Extent:
 
 
 def names_of(extent: Extent) -> frozenset[str]:
-    """Return the kernel parameters in an extent that is in terms of the kernel.
+    """Return the parameters in an extent that is expressed in kernel terms.
 
     >>> sorted(names_of(SizeParam("(2*n + m)")))
     ['m', 'n']
@@ -70,7 +70,7 @@ def names_of(extent: Extent) -> frozenset[str]:
 
 
 def value_of(extent: Extent) -> Expression:
-    """Return an extent, in terms of the kernel, as an expression.
+    """Return an extent that is in kernel terms as an expression.
 
     >>> print(value_of(SizeParam("(2*n + 1)")))
     2*n + 1
@@ -79,7 +79,7 @@ def value_of(extent: Extent) -> Expression:
 
 
 def points_of(inames: Mapping[str, str]) -> constantdict[str, Expression]:
-    """Return the values of indices that have a loop each.
+    """Return the values of indices, each of which has a loop.
 
     >>> points_of({"i": "i_outer"})["i"]
     Variable('i_outer')
@@ -88,16 +88,16 @@ def points_of(inames: Mapping[str, str]) -> constantdict[str, Expression]:
 
 
 PARENT, POSITION = var("_parent"), var("_position")
-"""The place of a node in the arrays of the level above, and in those of its own."""
+"""The position of a node's parent in the arrays of its level, and that of the node."""
 
 
 @dataclass(frozen=True)
 class TreeLevel:
-    """The nodes of a level of a tree, as arrays of a kernel hold them.
+    """The nodes of a level of a tree, as a kernel's arrays store them.
 
     Attributes:
-        begin, end: of the places of the children of a node at the place ``PARENT``.
-        index: of the node at ``POSITION``; None where nothing reads it.
+        begin, end: the range of positions of the children of the node at ``PARENT``.
+        index: the index of the node at ``POSITION``; None if nothing reads it.
     """
 
     begin: Expression
@@ -110,10 +110,10 @@ class Tree:
     """The sparse operand of a nest, as a kernel stores it.
 
     Attributes:
-        inames: the loop over the nodes of each level. In expressions of the nest its
-            values are their places, even if it has others in the kernel.
+        inames: the loop over the nodes of each level. In expressions of the nest, its
+            values are positions of nodes, even if it counts from 0 in the kernel.
         loads: the other instructions of the nest: those that load bounds and indices,
-            hold private values, or begin a sum.
+            compute private values, or set the initial value of a sum.
     """
 
     inames: tuple[str, ...]
@@ -130,12 +130,12 @@ class LoopNest:
 
     Attributes:
         einsum: the computation, in its own names.
-        points: index of the einsum to its value in the loops of the kernel: an iname,
-            or, if a loop runs over the nodes of a tree, an entry such as ``idx[p]``.
-        rules: operand of the einsum to substitution rule of the kernel.
-        sizes: size parameter of the einsum to the kernel's parameter, to an
-            expression of these in parentheses, or to a literal extent.
-        tree: how the sparse operand is stored, if there is one. Its rule has one
+        points: for each index of the einsum, its value in the loops of the kernel: an
+            iname; or an entry such as ``idx[p]``, for a loop over nodes of a tree.
+        rules: for each operand of the einsum, the substitution rule of the kernel.
+        sizes: for each size parameter of the einsum, a parameter of the kernel, an
+            expression of these in parentheses, or a literal extent.
+        tree: the storage of the sparse operand, if there is one. Its rule has one
             argument, the position of a leaf.
     """
 
@@ -157,16 +157,16 @@ class LoopNest:
 
     @property
     def inames(self) -> constantdict[str, str]:
-        """Index of the einsum to iname, of a nest whose loops are its indices.
+        """The iname of each index of the einsum.
 
         Raises:
-            TransformError: naming an index that is no iname.
+            TransformError: if an index is not an iname, as in a loop over a tree.
         """
         return constantdict({i: self._iname(i) for i in self.points})
 
     def _iname(self, index: str) -> str:
         point = self.points[index]
-        # an index has a loop unless this runs over the nodes of a tree
+        # a loop over the nodes of a tree does not run over an index
         if isinstance(point, p.Variable):
             return str(point.name)
         raise TransformError(
@@ -176,7 +176,7 @@ class LoopNest:
 
     @property
     def loops(self) -> frozenset[str]:
-        """The names in the values of all indices, among them all inames of the nest."""
+        """All names in the values of indices, including all inames of the nest."""
         return frozenset().union(*map(get_dependencies, self.points.values()))
 
     def extent(self, index: str) -> Extent:
@@ -189,8 +189,7 @@ class LoopNest:
 
     def relabeled(self, relabeling: Relabeling) -> LoopNest:
         """Rename and reorder the nest to match another einsum."""
-        # rows of a batch are sorted in the canonical order, and with them what belongs
-        # to each
+        # rows of a batch are reordered, and all attributes of rows with them
         rows = relabeling.rows
         return replace(
             self,
@@ -213,10 +212,10 @@ class RaisedNest:
     rules of the kernel.
 
     Attributes:
-        nest: which name of the kernel stands for what.
+        nest: the einsum, with the kernel's name for each of its names.
         functional: the einsum and the functions of its operands.
-        generalized: literal extents that count as long, by the name of the size
-            parameter that replaces them.
+        generalized: literal extents that were replaced by size parameters, by the name
+            of the parameter.
         new_rules: substitution rules that the kernel does not have yet.
     """
 
@@ -236,7 +235,7 @@ class RaisedNest:
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        """Those of the rows, and others that only serve them."""
+        """The instructions of the rows, followed by those that only serve them."""
         tree = self.nest.tree
         return (*self.nest.instructions, *(tree.loads if tree else ()))
 
@@ -254,7 +253,7 @@ class RaisedNest:
     def shift(self) -> tuple[Expression, ...]:
         """The term added to each row's scaled sum; 0 for none.
 
-        It depends on the output inames, and may read the output where it is written.
+        It depends on output inames only, and may read the assigned entry.
         """
         return self.nest.shifts
 
@@ -275,7 +274,7 @@ class RaisedNest:
 
     @property
     def relabeling(self) -> Relabeling:
-        """From the kernel's names to those of the canonical einsum."""
+        """The bijections from the kernel's names to those of the canonical einsum."""
         return self.form.relabeling
 
     @property
@@ -296,8 +295,7 @@ class RaisedNest:
         """
         if text == self.form.text:
             return self.canonical_nest
-        # facts of an older canonicalizer name the same indices otherwise; both lead to
-        # today's canonical names
+        # an older text has other names: map both to today's canonical names
         to_canonical = canonicalize(from_text(text)).relabeling
         return self.canonical_nest.relabeled(to_canonical.inverse())
 
@@ -307,7 +305,7 @@ class RefusedNest:
     """Instructions that are not einsums, and why.
 
     Attributes:
-        rule: stable code of the rule of the grammar that is broken.
+        rule: stable code of the broken rule of the grammar.
     """
 
     instructions: tuple[str, ...]
@@ -316,12 +314,12 @@ class RefusedNest:
 
 
 def refusal(insn_id: str, rule: str, reason: str) -> NotAnEinsumError:
-    """Build the error for an instruction that is no einsum.
+    """Build the error for an instruction that is not an einsum.
 
     Args:
         insn_id: the id of the instruction.
         rule: see :class:`RefusedNest`.
-        reason: what the instruction does, in words that follow its name.
+        reason: what the instruction does; the words follow its name in the message.
     """
     return NotAnEinsumError(
         f"instruction {insn_id!r}: {reason}", rule=rule, instructions=(insn_id,)
@@ -355,4 +353,4 @@ class RaisedKernel:
 def _renamed(
     names: Mapping[str, T], relabeling: Mapping[str, str]
 ) -> constantdict[str, T]:
-    return constantdict({relabeling[old]: value for old, value in names.items()})
+    return constantdict({relabeling[name]: value for name, value in names.items()})

@@ -1,12 +1,20 @@
 """The form of a kernel in which raising finds most einsums.
 
 Programs write sums as loops that add, keep values in private variables, and order
-instructions that exchange nothing. :func:`normalize` undoes this: it joins split loops,
-simplifies subscripts, renames private values apart, and drops needless dependencies.
-Then it turns loops into sums and inlines values, step by step, until nothing changes.
+instructions that exchange nothing. :func:`normalize` undoes this in a few rewrites,
+each of a :class:`RewrittenKernel` to an equivalent one ::
 
-Every step maps a :class:`RewrittenKernel` to an equivalent one, and its docstring shows
-the rewrite.
+    with_joined_loops      v[10*e_outer + e_inner]  -->  v[e]
+    with_plain_subscripts  A[0 + j*1]               -->  A[j]
+    with_own_versions      t = ...; t = 2*t         -->  t = ...; t_0 = 2*t
+    with_true_order        needless dependencies    -->  none
+
+    with_sums              loops that add           -->  sums          repeated until
+    with_shifts            out = 0; out = out + s   -->  out = s       nothing changes
+    with_values_put_in     t = 2*y; out = t*z       -->  out = 2*y*z
+    with_kept_values       t[q] in a loop over e    -->  t_all[e, q]   as a last resort
+
+    with_single_sums       out = s + t              -->  out = s; out = out + t
 """
 
 from __future__ import annotations
@@ -66,21 +74,21 @@ def normalize(
         refused: returns the ids of a unit's instructions that are not yet einsums.
 
     Returns:
-        the unit itself where it has what this would not survive: barriers, code in C,
-        parallel loops, or bounds that it computes.
+        The rewritten unit; the given one if it has barriers, code in C, parallel loops,
+        or computed loop bounds, which cannot be rewritten.
     """
     kernel = without_no_ops(t_unit[name])
     if not _can_be_rewritten(kernel):
         return t_unit
-    # splits first: they hide which loop an axis belongs to
+    # join loops first, since split loops hide the loop of an axis
     program = with_joined_loops(_program(t_unit.with_kernel(kernel), name))
     program = with_own_versions(with_plain_subscripts(program))
-    # a needless order keeps loops together
+    # a needless dependency would keep loops together
     program = with_true_order(program)
     for _ in range(MOST_STEPS):
         rewritten = _without_loops(program)
         if rewritten.kernel is program.kernel:
-            # kept values cost memory, so keep only those that cannot be inlined
+            # arrays cost memory, so keep only values that cannot be inlined
             rewritten = with_kept_values(program)
         if rewritten.kernel is program.kernel:
             break
@@ -88,7 +96,7 @@ def normalize(
     rewritten = with_single_sums(
         program, lambda k: refused(t_unit.with_kernel(k))
     ).kernel
-    # loops of removed instructions would stay in the domains
+    # the domains still have the loops of removed instructions
     unused = loops_of(*kernel.instructions) - loops_of(*rewritten.instructions)
     return t_unit.with_kernel(lp.remove_unused_inames(rewritten, unused))
 
@@ -100,7 +108,7 @@ def _without_loops(program: RewrittenKernel) -> RewrittenKernel:
 def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
     tags = (tag for iname in kernel.inames.values() for tag in iname.tags)
     return (
-        # bounds that are computed would change under an instruction that is moved
+        # a computed bound may change between the old and new position of an instruction
         not RewrittenKernel(kernel).parameters() & kernel.temporary_variables.keys()
         and all(isinstance(i, lp.MultiAssignmentBase) for i in kernel.instructions)
         and not any(insn.groups for insn in kernel.instructions)
@@ -120,7 +128,7 @@ def _program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
             dtypes[variable.name] = dtype
     table = OperandTable(typed, kernel)
     plain_insns = [insn for insn in kernel.instructions if is_plain(insn)]
-    # conversions that the rewritten kernel would drop, or do elsewhere
+    # a rewritten kernel would drop or move conversions: find instructions without any
     exact = frozenset(i.id for i in plain_insns if _is_exact(i, table, dtypes))
     summable = frozenset(
         i.id for i in plain_insns if _is_exact(_with_sized(i, dtypes), table, dtypes)
@@ -131,7 +139,7 @@ def _program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
 def _with_sized(
     insn: lp.Assignment, dtypes: Mapping[str, np.dtype[Any]]
 ) -> lp.Assignment:
-    """Size the literals outside sums to the precision of the assignee."""
+    """Give the literals outside sums the precision of the assignee."""
     assigned = dtypes.get(insn.assignee_var_names()[0])
     if assigned is None or assigned.kind not in "fc":
         return insn
@@ -141,9 +149,9 @@ def _with_sized(
 def _is_exact(
     insn: lp.Assignment, table: OperandTable, dtypes: Mapping[str, np.dtype[Any]]
 ) -> bool:
-    """Whether an instruction assigns a number, or its value without conversion.
+    """Return whether an instruction assigns its value without a conversion.
 
-    No part of it may be of another precision, for parts become sums of their own.
+    No subexpression may have another precision, since it may become a separate sum.
     """
     assigned = dtypes.get(insn.assignee_var_names()[0])
     if assigned is None:
@@ -163,14 +171,14 @@ def _is_exact(
 
 
 def _digits(dtype: np.dtype[Any]) -> Any:
-    """Return the dtype of a number's real part; the dtype itself for integers."""
+    """Return the dtype of the real part; for real dtypes, the dtype itself."""
     return np.empty(0, dtype).real.dtype
 
 
 def with_true_order(program: RewrittenKernel) -> RewrittenKernel:
     """Make instructions depend only on those with which they exchange data.
 
-    A needless dependency would keep loops together that can be split.
+    A needless dependency would keep loops together that can be separated.
 
     Rewrite::
 
@@ -181,7 +189,7 @@ def with_true_order(program: RewrittenKernel) -> RewrittenKernel:
     kernel = program.kernel
     changed = {}
     for insn in kernel.instructions:
-        # transitive dependencies, of which those remain that exchange something
+        # of all transitive dependencies, keep those that exchange something
         needed = frozenset(
             other
             for other in program.before[insn.id]
@@ -194,7 +202,7 @@ def with_true_order(program: RewrittenKernel) -> RewrittenKernel:
 def _conflict(
     program: RewrittenKernel, first: lp.InstructionBase, second: lp.InstructionBase
 ) -> bool:
-    """Whether the order of two instructions matters, as far as subscripts tell."""
+    """Return whether the order of two instructions may matter, judged by subscripts."""
     if not (isinstance(first, lp.Assignment) and isinstance(second, lp.Assignment)):
         return True
     kernel = program.kernel
@@ -224,7 +232,7 @@ def with_plain_subscripts(program: RewrittenKernel) -> RewrittenKernel:
 
 
 class _Plainer(IdentityMapper):  # type: ignore[misc]
-    """Writes subscripts anew that are sums of multiples of inames."""
+    """Simplifies subscripts that are sums of multiples of inames."""
 
     def __init__(self, inames: Collection[str]) -> None:
         super().__init__()
@@ -241,7 +249,7 @@ class _Plainer(IdentityMapper):  # type: ignore[misc]
 
 
 def with_own_versions(program: RewrittenKernel) -> RewrittenKernel:
-    """Give each whole assignment of a private value a variable of its own.
+    """Give each assignment of a whole private value a separate variable.
 
     Rewrite::
 
@@ -251,7 +259,7 @@ def with_own_versions(program: RewrittenKernel) -> RewrittenKernel:
                 v[i] = t*z[i]                  v[i] = t_0*z[i]
     """
     for name in sorted(program.privates):
-        # each assignment of the whole value begins another version of it
+        # each assignment of the whole value starts a new version
         starts = _starts(name, program)
         if len(starts) > 1 and _are_apart(name, starts, program):
             program = _renamed(name, starts, program)
@@ -259,7 +267,7 @@ def with_own_versions(program: RewrittenKernel) -> RewrittenKernel:
 
 
 def _starts(name: str, program: RewrittenKernel) -> list[str]:
-    """Return the instructions that assign to all entries, in their order."""
+    """Return the instructions that assign all entries, in execution order."""
     kernel = program.kernel
     writers = [kernel.id_to_insn[i] for i in program.writers.get(name, ())]
     starts = [
@@ -272,7 +280,7 @@ def _starts(name: str, program: RewrittenKernel) -> list[str]:
 
 
 def _are_apart(name: str, starts: Sequence[str], program: RewrittenKernel) -> bool:
-    """Whether each instruction has to do with one value alone, in one iteration."""
+    """Return whether each instruction accesses one version only, in one iteration."""
     kernel = program.kernel
     first, *later = (kernel.id_to_insn[i] for i in starts)
     around = _around(name, first, program)
@@ -299,7 +307,10 @@ def _is_ordered(first: str, second: str, program: RewrittenKernel) -> bool:
 def _meets_whole(
     name: str, start: lp.Assignment, other: str, program: RewrittenKernel
 ) -> bool:
-    """Whether an instruction sees a whole value, or the entry of its iteration."""
+    """Return whether an instruction accesses a complete version of a value.
+
+    It may also access only the entry that the same iteration assigns.
+    """
     inner = start.within_inames - _around(name, start, program)
     shared = inner & program.kernel.id_to_insn[other].within_inames
     accesses = [*program.accesses(other, name), subscripts_of(start.assignee)]
@@ -307,7 +318,7 @@ def _meets_whole(
 
 
 def _around(name: str, insn: lp.Assignment, program: RewrittenKernel) -> frozenset[str]:
-    """Return the loops in whose iterations a value is assigned as a whole."""
+    """Return the loops around the assignment of a whole value."""
     return frozenset(
         insn.within_inames - {*(find_covering_inames(name, insn, program) or ())}
     )
@@ -326,12 +337,12 @@ def _renamed(
     fresh = kernel.get_var_name_generator()
     names = [name, *(str(fresh(name)) for _ in starts[1:])]
 
-    def in_version(expression: Expression, version: int) -> Expression:
-        def entry(subscripts: Subscripts) -> Expression:
-            new = p.Variable(names[version])
-            return new[subscripts] if subscripts else new
+    def rename_in_version(expression: Expression, version: int) -> Expression:
+        def rename_entry(subscripts: Subscripts) -> Expression:
+            version_name = p.Variable(names[version])
+            return version_name[subscripts] if subscripts else version_name
 
-        return rewrite_accesses(expression, name, entry)
+        return rewrite_accesses(expression, name, rename_entry)
 
     changed = {}
     for insn_id in program.touching[name]:
@@ -339,15 +350,22 @@ def _renamed(
         read = len(program.before[insn_id] & {*starts}) - 1
         written = starts.index(insn_id) if insn_id in starts else read
         changed[insn_id] = insn.copy(
-            assignee=in_version(insn.assignee, written),
-            expression=in_version(insn.expression, max(read, 0)),
+            assignee=rename_in_version(insn.assignee, written),
+            expression=rename_in_version(insn.expression, max(read, 0)),
         )
     temporaries = kernel.temporary_variables
-    versions = {new: temporaries[name].copy(name=new) for new in names[1:]}
+    versions = {
+        version_name: temporaries[name].copy(name=version_name)
+        for version_name in names[1:]
+    }
     program = program.with_instructions(
         changed, temporary_variables={**temporaries, **versions}
     )
-    dtypes = {new: program.dtypes[name] for new in versions if name in program.dtypes}
-    for new, dtype in dtypes.items():
-        program = program.with_dtype(new, dtype)
+    dtypes = {
+        version_name: program.dtypes[name]
+        for version_name in versions
+        if name in program.dtypes
+    }
+    for version_name, dtype in dtypes.items():
+        program = program.with_dtype(version_name, dtype)
     return program

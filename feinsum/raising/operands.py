@@ -1,15 +1,19 @@
-"""Factors of a product, as calls of substitution rules: the operands of an einsum.
+"""Operands of an einsum: the factors of a product, as calls of substitution rules.
 
-How a product splits into operands:
+A product splits into operands as follows:
 
-- a call of a rule whose arguments are inames is an operand unchanged;
-- a subscript whose indices are inames is an operand with these axes;
-- any other factor is an operand with one axis per iname that it depends on; it must
-  read an array with all of these inames at once (inames of conditions excepted), so
-  that a sum of products is not taken for a single operand. The axes are those of that
-  array, after the inames that are in conditions alone; where several arrays would do,
-  those whose order is nearest to the output's;
-- a factor that depends on no iname belongs to the scale.
+- A call of a rule is an operand, unchanged, if its arguments are inames.
+- A subscript is an operand with these axes, if its indices are inames.
+- Any other factor is an operand with one axis for each iname on which it depends. It
+  must read a single array with all of these inames, except those in conditions;
+  otherwise a sum of products could pass as one operand. The axes are first the inames
+  that occur only in conditions, then those of that array. Of several such arrays, the
+  one whose order is nearest to the output's decides.
+- A factor that depends on no iname belongs to the scale.
+
+For ``v[e, i] = sum(j, 2*D[i, j]*exp(u[e, j]))``::
+
+    scale 2        D_rule(i, j) = D[i, j]        u_rule(e, j) = exp(u[e, j])
 
 Equal functions over equal domains are one operand, even if their rules differ.
 """
@@ -64,7 +68,7 @@ from feinsum.raising.trees import TreeLoop, compressed_levels
 
 @dataclass(frozen=True)
 class RuleUse:
-    """An operand (named by its rule) and the inames it is called with."""
+    """An operand, which is named after its rule, and the inames of the call."""
 
     operand: Operand
     term: IndexList
@@ -77,22 +81,22 @@ class RuleUse:
 def align(
     accesses: Sequence[RuleUse], inputs: Sequence[IndexList]
 ) -> tuple[Operand, ...]:
-    """Return the operands in the order of ``inputs``, a permutation of their terms."""
-    left = list(accesses)
+    """Order the operands by their terms, as in ``inputs``."""
+    remaining = list(accesses)
     row = []
     for term in inputs:
-        match = next(access for access in left if access.term == term)
-        left.remove(match)
+        match = next(access for access in remaining if access.term == term)
+        remaining.remove(match)
         row.append(match.operand)
     return tuple(row)
 
 
 @dataclass
 class OperandTable:
-    """The operands of a kernel found so far, and the rules made for them.
+    """The operands found in a kernel so far, and the rules made for them.
 
     Attributes:
-        sizes: the expressions of size parameters that the kernel does not have.
+        sizes: for each size parameter that is not one of the kernel, its expression.
     """
 
     t_unit: lp.TranslationUnit
@@ -107,7 +111,7 @@ class OperandTable:
         self._dtype_of = _Dtypes(self.kernel, self.t_unit.callables_table)
         self._unique = self.kernel.get_var_name_generator()
         self._used_names = self.kernel.all_variable_names() | self.kernel.all_inames()
-        # how many rules have a text, since Loopy takes rules of one text for one
+        # how many rules have each text, since Loopy identifies rules by their text
         rules = self.kernel.substitutions.values()
         self._texts = Counter(_text(rule.arguments, rule.expression) for rule in rules)
 
@@ -117,15 +121,15 @@ class OperandTable:
         return compressed_levels(self.kernel)
 
     def is_operand(self, factor: Expression) -> bool:
-        """Whether ``factor`` depends on an iname or is the call of a rule."""
+        """Return whether a factor depends on an iname, or is the call of a rule."""
         return self._rule_of(factor) is not None or bool(self.inames_of(factor))
 
     def note_sizes(self, extents: Iterable[Extent], instruction: str) -> None:
-        """Remember which expressions size parameters stand for.
+        """Record the expressions of size parameters that stand for affine extents.
 
         Raises:
             NotAnEinsumError: with the rule ``extent``, if the kernel has a variable
-                of the name of one.
+                with the name of such a parameter.
         """
         for extent in extents:
             if not isinstance(extent, AffineSize):
@@ -140,15 +144,17 @@ class OperandTable:
             self.sizes[extent.name] = extent.text
 
     def reads(self, expression: Expression) -> frozenset[str]:
-        """Return every name that ``expression`` reads, rules expanded."""
+        """Return all names that ``expression`` reads, with rules expanded."""
         return frozenset(get_dependencies(self.expand(expression)))
 
     def inames_of(self, expression: Expression) -> frozenset[str]:
-        """Return every iname that ``expression`` depends on, rules expanded."""
+        """Return all inames on which ``expression`` depends, with rules expanded."""
         return self.reads(expression).intersection(self.kernel.all_inames())
 
     def check_function(self, expression: Expression, instruction: str) -> None:
-        """Refuse what is no function of inames, or depends on how rules expand.
+        """Refuse an expression that is not a function of inames.
+
+        Also refuse one whose value depends on the order in which rules are expanded.
 
         Raises:
             NotAnEinsumError: with the rule ``captured-iname`` or
@@ -170,25 +176,25 @@ class OperandTable:
         instruction: str,
         along: IndexList = (),
     ) -> RuleUse:
-        """Return the operand that ``factor`` reads, and the inames it reads it with.
+        """Return the operand that ``factor`` reads, and the inames of the access.
 
         Args:
             factor: an expression of the instruction.
             output: the output indices, in order.
             extents: the extent of each index.
             instruction: the id of the instruction.
-            along: inames that it does not depend on, but along which it is repeated.
+            along: inames along which the factor is repeated, though it does not depend
+                on them.
 
         Raises:
-            NotAnEinsumError: if the factor is no function of its inames, or its
-                dtype is not known.
+            NotAnEinsumError: if the factor is not a function of its inames, or its
+                dtype is unknown.
         """
         expanded = self.expand(factor)
-        if has_reduction(expanded):
-            raise _inner_reduction(factor, instruction)
+        refuse_reduction(factor, expanded, instruction)
         self.check_function(factor, instruction)
         term = self._term(factor, output, instruction)
-        # a diagonal, such as A[i,i], has no place for another axis
+        # a diagonal, such as A[i,i], cannot get another axis
         if along and len(set(term)) == len(term):
             term = tuple(sorted({*along, *term}, key=_place_in(output)))
         _check_inside(factor, term, extents, instruction)
@@ -196,7 +202,7 @@ class OperandTable:
         parameters = self._parameters(len(term))
         body = self._body(factor, term, parameters)
         dtype = self.computed_dtype(expanded, instruction)
-        # equal functions over equal domains are one operand, in all rows of the kernel
+        # equal functions over equal domains are one operand in all rows
         key = (shape, dtype, body)
         if key not in self._operands:
             name = self._rule_name(factor, term, parameters, body, is_new=bool(along))
@@ -207,8 +213,8 @@ class OperandTable:
     def computed_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """Return the dtype in which the code computes a factor.
 
-        Literals are written in the precision of what is assigned, though Loopy infers
-        the least one that holds them: ``1/(j + 1.0)`` is single for it.
+        Loopy writes literals in the precision of the assignee, but infers the narrowest
+        dtype that holds them: it infers single precision for ``1/(j + 1.0)``.
         """
         dtype = self.dtype(expanded, instruction)
         if dtype.kind not in "fc" or not has_literal(expanded):
@@ -223,7 +229,7 @@ class OperandTable:
     ) -> Expression:
         """Write the function in terms of its parameters, with rules expanded.
 
-        A repeated iname of a subscript or call (a diagonal) keeps its places apart.
+        A repeated iname (a diagonal) gets a separate parameter for each occurrence.
         """
         if len(set(term)) == len(term):
             names = dict(zip(term, parameters, strict=True))
@@ -234,19 +240,19 @@ class OperandTable:
         return unresolved(self.expand(p.Call(factor.function, arguments)))
 
     def _rule_of(self, factor: Expression) -> lp.SubstitutionRule | None:
-        """Return the rule that ``factor`` calls with inames only, if there is one."""
+        """Return the rule that ``factor`` calls, if all of its arguments are inames."""
         called, arguments = _called(factor)
         rule = self.kernel.substitutions.get(called)
         if rule is None or _inames_only(arguments, self.kernel) is None:
             return None
         parameters = tuple(map(p.Variable, self._parameters(len(arguments))))
-        # a rule that reads inames besides its arguments is no function of these alone
+        # a rule that reads other inames, too, is not a function of its arguments
         is_closed = not self.inames_of(p.Call(p.Variable(rule.name), parameters))
         return rule if is_closed else None
 
     def _parameters(self, n: int) -> IndexList:
-        """Return names for ``n`` arguments of a rule, unused in the kernel."""
-        # a name of the kernel would be captured when the rule is expanded
+        """Return names for ``n`` arguments of a rule that are unused in the kernel."""
+        # expansion of the rule would capture a name that the kernel uses
         prefix = "_"
         while any(f"{prefix}{axis}" in self._used_names for axis in range(n)):
             prefix += "_"
@@ -280,8 +286,8 @@ class OperandTable:
         *,
         is_new: bool,
     ) -> str:
-        """Return the user's own rule if it is free, else add a new one."""
-        # an axis along which a function is constant is no argument of the user's rule
+        """Return the user's own rule if no other operand has it; else add a new one."""
+        # the user's rule has no argument for an axis along which a function is constant
         rule = None if is_new else self._rule_of(factor)
         if rule is not None and self._is_free(rule):
             return str(rule.name)
@@ -289,18 +295,18 @@ class OperandTable:
         return self.add_rule(f"{stem}_rule", parameters, body)
 
     def _is_free(self, rule: lp.SubstitutionRule) -> bool:
-        """Whether no other operand has the rule, and no other rule its text."""
+        """Return whether no other operand has the rule, and no other rule its text."""
         is_single = self._texts[_text(rule.arguments, rule.expression)] == 1
         return is_single and rule.name not in self.functions
 
     def add_rule(self, stem: str, parameters: IndexList, body: Expression) -> str:
-        """Make a rule; its name and its text are those of nothing in the kernel.
+        """Add a rule with a name and a text that nothing in the kernel has.
 
-        Loopy takes rules of one text for one, even if they have other arguments.
+        Loopy identifies rules by their text, even if their arguments differ.
         """
         name = str(self._unique(stem))
         while _text(parameters, body) in self._texts:
-            # the same value, as another text
+            # another text with the same value
             body = p.Product((body, 1))
         self._texts[_text(parameters, body)] += 1
         self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
@@ -314,7 +320,7 @@ class OperandTable:
         long_extent: int,
         tree: Tree | None = None,
     ) -> RaisedNest:
-        """Build the nest of an einsum, whose long extents become size parameters.
+        """Build the nest of an einsum; its long extents become size parameters.
 
         Args:
             einsum: the einsum.
@@ -361,7 +367,7 @@ def _place_in(output: IndexList) -> Callable[[str], int]:
 
 
 def _called(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:
-    """Name and arguments of a call; Loopy writes a call of no arguments as a name."""
+    """Return name and arguments of a call; without arguments, Loopy writes a name."""
     if isinstance(factor, p.Variable):
         return factor.name, ()
     if isinstance(factor, p.Call) and isinstance(factor.function, p.Variable):
@@ -394,25 +400,39 @@ def _check_inside(
 
 
 def _text(parameters: Sequence[str], body: Expression) -> Expression:
-    """Write the body of a rule independently of its parameter names."""
+    """Write the body of a rule independently of the names of its parameters."""
     return substitute(
         body, {name: RuleArgument(k) for k, name in enumerate(parameters)}
     )
 
 
 class _Dtypes(TypeReader):  # type: ignore[misc]
-    """Loopy's reader of dtypes, which cannot read casts."""
+    """Loopy's inference of dtypes, extended by casts."""
 
     def map_type_cast(self, expr: TypeCast, /) -> list[Any]:
         return [expr.type]
 
 
-def _inner_reduction(factor: Expression, instruction: str) -> NotAnEinsumError:
-    return refusal(
-        instruction,
-        "nested-reduction",
-        f"the factor {factor} contains a reduction, so it is not an operand function",
-    )
+def refuse_reduction(
+    factor: Expression, expanded: Expression, instruction: str
+) -> None:
+    """Refuse a factor that contains a reduction.
+
+    Args:
+        factor: the factor, as the kernel has it.
+        expanded: the factor, perhaps with rules expanded.
+        instruction: the id of the instruction.
+
+    Raises:
+        NotAnEinsumError: with the rule ``nested-reduction``.
+    """
+    if has_reduction(expanded):
+        raise refusal(
+            instruction,
+            "nested-reduction",
+            f"the factor {factor} contains a reduction, so it is not an operand "
+            "function",
+        )
 
 
 def _unknown_dtype(
@@ -432,7 +452,8 @@ def axis_order(
     """Order the inames of an expression without rules, independently of its spelling.
 
     Returns:
-        None if nothing is read with all inames that are not in conditions.
+        The inames in order; None if no array is read with all inames that occur outside
+        of conditions.
     """
     finder = _ReadFinder(kernel.all_inames())
     finder(expression)
@@ -440,19 +461,19 @@ def axis_order(
     needed = set(inames) - finder.in_conditions
     position = {iname: k for k, iname in enumerate(output)}
 
-    def positions_of(term: IndexList) -> list[int]:
+    def list_positions(term: IndexList) -> list[int]:
         return [position.get(iname, len(position)) for iname in term]
 
     reads = [(name, term) for name, term in finder.reads if needed <= set(term)]
-    # the widest array first; ties by the order of the output, then by name, so that
-    # neither the spelling nor the order of factors changes the axes
-    reads.sort(key=lambda read: (-len(read[1]), positions_of(read[1]), read[0]))
-    # x[i]*y[j] depends on both, but reads nothing with both: two operands
+    # The array with the most inames decides; ties are broken by the output's order,
+    # then by name, so that neither spelling nor the order of factors changes the axes.
+    reads.sort(key=lambda read: (-len(read[1]), list_positions(read[1]), read[0]))
+    # x[i]*y[j] reads no array with both inames: it consists of two operands
     if not reads and len(needed) > 1:
         return None
     first = reads[0][1] if reads else ()
-    others = [iname for iname in inames if iname not in first]
-    return (*sorted(others, key=lambda iname: positions_of((iname,))), *first)
+    outer_inames = [iname for iname in inames if iname not in first]
+    return (*sorted(outer_inames, key=lambda iname: list_positions((iname,))), *first)
 
 
 def check_captures(
@@ -460,8 +481,8 @@ def check_captures(
 ) -> None:
     """Refuse rules whose meaning depends on the order of expansion.
 
-    A rule may read an iname that is not its argument, but not one of a name
-    that some rule on the way has as an argument.
+    A rule may read an iname that is not its argument; but no other rule behind the
+    expression may have an argument with the same name.
 
     Raises:
         NotAnEinsumError: with the rule ``captured-iname``.
@@ -469,13 +490,13 @@ def check_captures(
     rules: dict[str, lp.SubstitutionRule] = {}
     todo = [expression]
     while todo:
-        # called functions and rules are among the variables
+        # names of called rules are variables, too
         names = {variable.name for variable in nodes_of(todo.pop(), p.Variable)}
         names &= set(kernel.substitutions)
-        new = {n: kernel.substitutions[n] for n in names - set(rules)}
-        rules |= new
-        todo += (rule.expression for rule in new.values())
-    # expansion may put an argument of one rule where another rule reads the loop
+        called_rules = {n: kernel.substitutions[n] for n in names - set(rules)}
+        rules |= called_rules
+        todo += (rule.expression for rule in called_rules.values())
+    # expansion may replace the iname by the argument of another rule
     arguments = {name for rule in rules.values() for name in rule.arguments}
     captured = {
         name
@@ -505,7 +526,7 @@ class _InameFinder(WalkMapper):  # type: ignore[misc]
 
 
 class _ReadFinder(_InameFinder):
-    """Collects also the inames of each array read and of conditions."""
+    """Also collects the inames of each array access and of conditions."""
 
     def __init__(self, all_inames: frozenset[str]) -> None:
         super().__init__(all_inames)
@@ -519,8 +540,8 @@ class _ReadFinder(_InameFinder):
 
     def map_if(self, expr: p.If, /) -> None:
         self.in_conditions |= set(self._names(expr.condition))
-        for part in (expr.condition, expr.then, expr.else_):
-            self.rec(part)
+        for child in (expr.condition, expr.then, expr.else_):
+            self.rec(child)
 
     def _names(self, expr: Expression) -> IndexList:
         finder = _InameFinder(self.all_inames)

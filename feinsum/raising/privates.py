@@ -1,4 +1,4 @@
-"""Private values of a kernel, in place of the variables that hold them.
+"""Values of private variables, to be substituted where these are read.
 
 Kernels over trees load bounds, indices and partial sums into private scalars ::
 
@@ -6,9 +6,9 @@ Kernels over trees load bounds, indices and partial sums into private scalars ::
     t = val[k]*x[j]
     y[i] = y[i] + t
 
-To raise the last instruction, its value is read as ``val[k]*x[idx[k]]``. Only for that:
-instructions stay as they are. A private variable may be assigned once, or begin as zero
-and be summed up in further loops.
+To raise the last instruction, raising reads its value as ``val[k]*x[idx[k]]``. The
+instructions themselves do not change. A private variable may be assigned once; or it
+may be set to zero, and summed up in further loops.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Private:
 
     Attributes:
         axes: the inames of its subscripts.
-        value: in terms of these and of the enclosing loops.
-        last: the instruction after which it holds this value.
-        writers: all that assign it.
-        around: the loops in which the value counts.
-        summed: the loops in which it is summed up, after which it counts.
+        value: the value in terms of these inames and of the enclosing loops.
+        last: the instruction after which the variable has this value.
+        writers: all instructions that assign the variable.
+        around: the loops inside of which the value is valid.
+        summed: the loops that sum it up; the value is valid after these.
     """
 
     axes: tuple[str, ...]
@@ -66,7 +66,7 @@ class Privates:
     """The private variables of a kernel whose values are known.
 
     Attributes:
-        used: by instruction, the instructions whose values its value has in it.
+        used: for each instruction, the instructions whose values were substituted.
     """
 
     kernel: lp.LoopKernel
@@ -89,8 +89,8 @@ class Privates:
         """Expand rules and private variables in an expression of an instruction.
 
         Raises:
-            NotAnEinsumError: with the rule ``compressed``, if the instruction may read
-                another value.
+            NotAnEinsumError: with the rule ``compressed``, if a variable may have
+                another value when the instruction reads it.
         """
         expanded = self._expand(expression)
         used = self.used.setdefault(insn.id, set())
@@ -101,18 +101,18 @@ class Privates:
         if not names:
             return expanded
 
-        def replaced(part: Expression) -> Expression | None:
-            name = array_of(part)
-            return self._at(insn, part, name) if name in names else None
+        def replace_access(access: Expression) -> Expression | None:
+            name = array_of(access)
+            return self._at(insn, access, name) if name in names else None
 
-        return SubstitutionMapper(replaced)(expanded)
+        return SubstitutionMapper(replace_access)(expanded)
 
     def _at(
-        self, insn: lp.InstructionBase, part: Expression, name: str
+        self, insn: lp.InstructionBase, access: Expression, name: str
     ) -> Expression | None:
-        """Return the value of a variable at the subscripts with which it is read."""
+        """Return the value that an access of a variable reads; None for other ranks."""
         private = self.values[name]
-        indices = subscripts_of(part)
+        indices = subscripts_of(access)
         if len(indices) != len(private.axes):
             return None
         writer = self.kernel.id_to_insn[private.last]
@@ -139,19 +139,19 @@ class Privates:
             )
 
     def _private(self, name: str, insns: Sequence[lp.Assignment]) -> Private | None:
-        """Return the value that instructions give a variable, if it has one."""
+        """Find the value that a variable's writers give it; None if there is none."""
         axes = [_axes(insn) for insn in insns]
         first, last, inames = insns[0], insns[-1], axes[-1]
         if axes[0] is None or inames is None:
             return None
         writers = frozenset(insn.id for insn in insns)
         value = self._expand(last.expression)
-        # loops over entries of the variable end with the value; those around it go on
+        # loops over entries of the variable are not around the whole value
         around = first.within_inames - {*axes[0]}
         if len(insns) == 1:
             is_new = name not in get_dependencies(value)
             return Private(inames, value, last.id, writers, around) if is_new else None
-        # two instructions are a zero and what adds to it; no other pair has a value
+        # of two writers, the first must assign zero, and the second add to it
         if len(insns) > 2 or not is_zero(first.expression):
             return None
         added = added_term(last.assignee, value)
@@ -174,7 +174,7 @@ class Privates:
 def _axes(insn: lp.InstructionBase) -> tuple[str, ...] | None:
     """Return the inames that subscript an unconditional assignment.
 
-    None if its subscripts are not distinct inames.
+    Return None if its subscripts are not distinct inames.
     """
     if not is_plain(insn):
         return None
@@ -189,17 +189,17 @@ def _axes(insn: lp.InstructionBase) -> tuple[str, ...] | None:
 def find_fill(
     insn: lp.Assignment, output: str, kernel: lp.LoopKernel
 ) -> lp.Assignment | None:
-    """Find the instruction that fills an output with zeros, always and first.
+    """Find the instruction that always fills an output with zeros before ``insn``.
 
-    None if others write it, too, or may read it before the instruction ``insn``: then
-    the zeros have to stay where they are.
+    Return None if other instructions write the output, or may read it before ``insn``
+    does: then the fill cannot be moved.
     """
-    others = [
+    users = [
         other
         for other in kernel.instructions
         if output in other.dependency_names() and other.id != insn.id
     ]
-    writers = [o for o in others if output in o.assignee_var_names()]
+    writers = [o for o in users if output in o.assignee_var_names()]
     if len(writers) != 1:
         return None
     (first,) = writers
@@ -209,5 +209,5 @@ def find_fill(
         and is_zero(first.expression)
         and first.id in ancestors(kernel, insn.id)
     )
-    are_later = all(insn.id in ancestors(kernel, o.id) for o in others if o != first)
+    are_later = all(insn.id in ancestors(kernel, o.id) for o in users if o != first)
     return first if is_fill and are_later else None

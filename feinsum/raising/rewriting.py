@@ -1,7 +1,6 @@
 """A kernel while it is rewritten: its reads and writes, and their order.
 
-The properties of a :class:`RewrittenKernel` are computed once and never change, since
-each rewrite makes another one.
+Each rewrite makes a new :class:`RewrittenKernel`, so that cached properties stay valid.
 """
 
 from __future__ import annotations
@@ -33,13 +32,14 @@ from feinsum.raising.expressions import (
 
 @dataclass(frozen=True)
 class RewrittenKernel:
-    """A kernel, and what stays true of it while it is rewritten.
+    """A kernel that is rewritten, and properties that rewrites preserve.
 
     Attributes:
-        dtypes: of all arrays and scalars that are known.
-        exact: instructions whose value has the dtype of what they assign.
-        summable: those and others that have it, as literals outside of sums have the
-            dtype of what is assigned. No literal of these may be moved into a sum.
+        dtypes: dtypes of arrays and scalars, as far as they are known.
+        exact: instructions whose value has the dtype of their assignee.
+        summable: these, and instructions for which the same holds once literals outside
+            of sums get the dtype of the assignee. Their literals must not be moved into
+            a sum.
     """
 
     kernel: lp.LoopKernel
@@ -53,13 +53,13 @@ class RewrittenKernel:
 
     @cached_property
     def before(self) -> Mapping[str, frozenset[str]]:
-        """By instruction, all that must run before it."""
+        """For each instruction, all instructions that must run before it."""
         dependencies = self.kernel.recursive_insn_dep_map()
         return {name: frozenset(ids) for name, ids in dependencies.items()}
 
     @cached_property
     def touching(self) -> Mapping[str, frozenset[str]]:
-        """By variable, the instructions that read or write it."""
+        """For each variable, the instructions that read or write it."""
         touching: dict[str, set[str]] = {}
         for insn in self.kernel.instructions:
             for name in self.reads[insn.id] | frozenset(insn.assignee_var_names()):
@@ -68,7 +68,7 @@ class RewrittenKernel:
 
     @cached_property
     def reads(self) -> Mapping[str, frozenset[str]]:
-        """By instruction, all names that it reads, rules expanded."""
+        """For each instruction, all names that it reads, with rules expanded."""
         reads = {}
         for insn in self.kernel.instructions:
             expanded = insn.with_transformed_expressions(self._expand)
@@ -77,22 +77,23 @@ class RewrittenKernel:
 
     @cached_property
     def writers(self) -> Mapping[str, tuple[str, ...]]:
-        """By variable, the instructions that assign to it."""
+        """For each variable, the instructions that assign to it."""
         return writers_in(self.kernel)
 
     @cached_property
     def in_rules(self) -> frozenset[str]:
-        """Every name in a substitution rule: what stands there is not rewritten."""
+        """All names in substitution rules, which are not rewritten."""
         rules = self.kernel.substitutions.values()
         return frozenset[str]().union(*(get_dependencies(r.expression) for r in rules))
 
     @cached_property
     def privates(self) -> frozenset[str]:
-        """Temporaries that only assignments of this kernel use, in plain words.
+        """Temporaries that only plain assignments of this kernel access.
 
-        In plain C, local memory is that of the function, as TSFC declares it.
+        In plain C, temporaries in local memory are variables of the function: TSFC
+        declares them so.
         """
-        # on a GPU, local memory is shared by the threads of a work-group
+        # on a GPU, in contrast, a work-group shares its local memory
         is_serial = isinstance(self.kernel.target, lp.CTarget)
         shared = {
             name
@@ -116,7 +117,7 @@ class RewrittenKernel:
         return self.kernel.id_to_insn.get(insn_id)
 
     def accesses(self, insn_id: str, name: str) -> list[Subscripts]:
-        """Return the subscripts of every access of a name, rules expanded."""
+        """Return the subscripts of all accesses of a name, with rules expanded."""
         insn = self.kernel.id_to_insn[insn_id]
         return [
             subscripts_of(access)
@@ -125,7 +126,7 @@ class RewrittenKernel:
         ]
 
     def never_meet(self, first: str, second: str, name: str) -> bool:
-        """Whether two instructions have no entry of an array in common."""
+        """Return whether two instructions have no entry of an array in common."""
         insns = [self.kernel.id_to_insn[i] for i in (first, second)]
         mine, theirs = (
             self.accesses(insn.id, name) if is_plain(insn) else [] for insn in insns
@@ -134,11 +135,11 @@ class RewrittenKernel:
 
     def writers_in_storage(self, names: Iterable[str]) -> frozenset[str]:
         """Return the instructions that assign to the memory of ``names``."""
-        wanted = storage(self.kernel, names)
+        memory = storage(self.kernel, names)
         return frozenset(
             insn_id
             for name, ids in self.writers.items()
-            if storage(self.kernel, [name]) & wanted
+            if storage(self.kernel, [name]) & memory
             for insn_id in ids
         )
 
@@ -153,25 +154,25 @@ class RewrittenKernel:
     ) -> RewrittenKernel:
         """Replace instructions, or remove those mapped to None.
 
-        What waited for a removed instruction now waits for what that one waited for.
+        Instructions that depended on a removed one get the dependencies of that one.
         """
         removed = {name for name, insn in changed.items() if insn is None}
         gone = {
             name: self.kernel.id_to_insn[name].depends_on - removed for name in removed
         }
-        rest = [
+        instructions = [
             _waiting(changed.get(insn.id, insn), gone, self.before)
             for insn in self.kernel.instructions
             if insn.id not in removed
         ]
-        return replace(self, kernel=self.kernel.copy(instructions=rest, **more))
+        return replace(self, kernel=self.kernel.copy(instructions=instructions, **more))
 
     def names(self, expression: Expression) -> frozenset[str]:
-        """Return every name that an expression reads, rules expanded."""
+        """Return all names that an expression reads, with rules expanded."""
         return frozenset(get_dependencies(self._expand(expression)))
 
     def is_inexact(self, expression: Expression) -> bool:
-        """Whether an expression reads a number that is no integer; integers wrap."""
+        """Return whether an expression reads a floating point number."""
         dtypes = [self.dtypes.get(name) for name in self.names(expression)]
         return any(dtype is not None and dtype.kind in "fc" for dtype in dtypes)
 
@@ -198,7 +199,7 @@ class RewrittenKernel:
 
 
 def is_plain(insn: lp.InstructionBase) -> bool:
-    """Whether an instruction always assigns one value, whoever else does."""
+    """Return whether an instruction is an unconditional, non-atomic assignment."""
     return (
         isinstance(insn, lp.Assignment)
         and not insn.predicates
@@ -214,7 +215,7 @@ def without_no_ops(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
 
 def is_no_op(insn: lp.InstructionBase) -> bool:
-    """Whether an instruction does nothing: some programs mark places with these."""
+    """Return whether an instruction does nothing, such as one that marks a position."""
     is_empty = isinstance(insn, lp.CInstruction) and not insn.code.strip(" \t\n;")
     return is_empty or isinstance(insn, lp.NoOpInstruction)
 
@@ -224,7 +225,7 @@ def _waiting(
     gone: Mapping[str, frozenset[str]],
     before: Mapping[str, frozenset[str]],
 ) -> lp.InstructionBase:
-    """Redirect dependencies on removed instructions to those these waited for."""
+    """Replace dependencies on removed instructions by the dependencies of these."""
     missing = insn.depends_on & gone.keys()
     if not missing:
         return insn

@@ -1,17 +1,17 @@
-"""One instruction, read as one row of a functional batched einsum.
+"""Raising of one instruction as one row of a functional batched einsum.
 
 A row assigns ``shift + scale*sum(product of factors)``. The instruction ::
 
     v[e, i] = v[e, i] + 0.5*sum(j, w[j]*sum(r, D[r, i, j]*u[r, e, j]))
 
 is taken apart into the shift ``v[e, i]``, the scale ``0.5``, one sum over ``j`` and
-``r``, and the factors ``w[j]``, ``D[r, i, j]`` and ``u[r, e, j]``: nested sums are one
-sum, and a factor outside of a sum is a factor inside. Each factor becomes an operand
-(:mod:`feinsum.raising.operands`); what depends on no iname is in the scale.
+``r``, and the factors ``w[j]``, ``D[r, i, j]`` and ``u[r, e, j]``: nested sums become
+one sum, and factors outside of a sum move inside. Each factor becomes an operand
+(:mod:`feinsum.raising.operands`); factors that depend on no iname are in the scale.
 
-Every other instruction is refused, with the rule that it breaks. A refusal is final
-where the einsum would compute something else than the kernel: where iterations depend
-on each other, where C rounds or converts between factors, where a domain is no box.
+Any other instruction is refused, with the rule that it breaks. A refusal is final if
+the einsum would compute a different result than the kernel: if iterations depend on
+each other, if C rounds or converts between factors, or if a domain is not a box.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from feinsum.raising.expressions import (
 )
 from feinsum.raising.functions import size_literals, unresolved
 from feinsum.raising.nest import refusal
-from feinsum.raising.operands import OperandTable, RuleUse
+from feinsum.raising.operands import OperandTable, RuleUse, refuse_reduction
 from feinsum.raising.trees import check_compressed
 from feinsum.words import type_in_words
 
@@ -51,11 +51,11 @@ Test: TypeAlias = Callable[[Expression], bool]
 class ShiftedSum:
     """``shift + scale * sum(inames, product of factors)``.
 
-    Every factor depends on an index; what depends on none is in the scale.
+    Every factor depends on an index; expressions that depend on none are in the scale.
 
     Attributes:
-        outer: the part of the scale that is outside all sums.
-        n_outer: how many factors, the first ones, do so.
+        outer, inner: the factors of the scale outside of all sums, and inside.
+        n_outer: the number of factors outside of all sums; they come first.
     """
 
     shift: Expression
@@ -75,26 +75,26 @@ def take_apart(
 ) -> ShiftedSum:
     """Read ``expression`` as a shifted and scaled sum of one product.
 
-    Nested sums are one sum; a factor outside of a sum is a factor inside.
+    Nested sums become one sum, and factors outside of a sum move inside.
 
     Args:
         expression: the assigned value.
-        is_operand: whether a factor is an operand, and not part of the scale.
-        reads_output: whether an expression reads what the instruction assigns.
+        is_operand: returns whether a factor is an operand, and not part of the scale.
+        reads_output: returns whether an expression reads the assigned array.
         instruction: the id of the instruction.
 
     Raises:
         NotAnEinsumError: for a reduction other than a sum, or several sums.
     """
-    # Beside a sum, every other term is a shift. Without one, only the previous value
-    # is: in y = y + x, x is the operand.
+    # With a sum, all other terms are the shift. Without one, only the previous value of
+    # the output is: in y = y + x, x is the operand.
     is_shift = _is_without_sum if has_reduction(expression) else reads_output
-    shift, rest = _split_shift(expression, is_shift, instruction)
+    shift, summand = _split_shift(expression, is_shift, instruction)
     scale: list[Expression] = []
     inames: list[str] = []
     operands: list[Expression] = []
     n_outer: tuple[int, int] | None = None
-    todo: list[Expression] = [rest]
+    todo: list[Expression] = [summand]
     while todo:
         factors = [f for e in todo for f in _factors(e)]
         sums = [f for f in factors if isinstance(f, Reduction)]
@@ -102,9 +102,9 @@ def take_apart(
             raise refusal(instruction, "product-of-sums", "it multiplies several sums")
         for factor in factors:
             if not isinstance(factor, Reduction):
-                _refuse_inner_reduction(factor, instruction)
+                refuse_reduction(factor, factor, instruction)
                 (operands if is_operand(factor) else scale).append(factor)
-        # after the first round: the factors found so far are outside all sums
+        # set in the first round, whose factors are outside of all sums
         todo, n_outer = [], n_outer or (len(scale), len(operands))
         for reduction in sums:
             _check_is_sum(reduction, instruction)
@@ -114,30 +114,30 @@ def take_apart(
         raise refusal(
             instruction, "repeated-sum", f"it sums twice over one of {inames}"
         )
-    at, n_factors = n_outer or (0, 0)
-    outer, inner = tuple(scale[:at]), tuple(scale[at:])
+    n_scales, n_factors = n_outer or (0, 0)
+    outer, inner = tuple(scale[:n_scales]), tuple(scale[n_scales:])
     return ShiftedSum(shift, outer, inner, tuple(inames), tuple(operands), n_factors)
 
 
 def _split_shift(
     expression: Expression, is_shift: Test, instruction: str
 ) -> tuple[Expression, Expression]:
-    """Separate a shift from the rest, multiplying outer factors into both."""
+    """Split off a shift, and multiply outer factors into both parts."""
     if isinstance(expression, p.Sum):
         return _split_terms(expression, is_shift, instruction)
     if isinstance(expression, p.Quotient):
-        shift, rest = _split_shift(expression.numerator, is_shift, instruction)
+        shift, unshifted = _split_shift(expression.numerator, is_shift, instruction)
         if _is_zero(shift):
             return 0, expression
         divisor = expression.denominator
-        return p.Quotient(shift, divisor), p.Quotient(rest, divisor)
+        return p.Quotient(shift, divisor), p.Quotient(unshifted, divisor)
     if isinstance(expression, p.Product):
         for k, child in enumerate(expression.children):
-            shift, rest = _split_shift(child, is_shift, instruction)
+            shift, unshifted = _split_shift(child, is_shift, instruction)
             if not _is_zero(shift):
                 before, after = expression.children[:k], expression.children[k + 1 :]
                 return p.Product((*before, shift, *after)), p.Product(
-                    (*before, rest, *after)
+                    (*before, unshifted, *after)
                 )
     return 0, expression
 
@@ -147,15 +147,15 @@ def _split_terms(
 ) -> tuple[Expression, Expression]:
     terms = terms_of(expression)
     shifts = [term for term in terms if is_shift(term)]
-    others = [term for term in terms if not is_shift(term)]
+    summands = [term for term in terms if not is_shift(term)]
     if not shifts and not has_reduction(expression):
         return 0, expression
-    if not others:
+    if not summands:
         return 0, expression
-    if len(others) > 1 and has_reduction(expression):
+    if len(summands) > 1 and has_reduction(expression):
         raise refusal(instruction, "nested-reduction", "it adds several sums")
-    inner, rest = _split_shift(add(others), is_shift, instruction)
-    return add([*shifts, *([] if _is_zero(inner) else [inner])]), rest
+    inner, unshifted = _split_shift(add(summands), is_shift, instruction)
+    return add([*shifts, *([] if _is_zero(inner) else [inner])]), unshifted
 
 
 def _is_zero(expression: Expression) -> bool:
@@ -189,16 +189,6 @@ def _check_is_sum(reduction: Reduction, instruction: str) -> None:
         )
 
 
-def _refuse_inner_reduction(factor: Expression, instruction: str) -> None:
-    if has_reduction(factor):
-        raise refusal(
-            instruction,
-            "nested-reduction",
-            f"the factor {factor} contains a reduction, so it is not an operand "
-            "function",
-        )
-
-
 @dataclass(frozen=True)
 class RaisedRow:
     """The row that one instruction computes, in the kernel's own names."""
@@ -214,7 +204,7 @@ class RaisedRow:
 
     @property
     def pattern(self) -> tuple[object, ...]:
-        """Equal for instructions that can be rows of one batch."""
+        """A key that is equal for instructions that can be rows of one batch."""
         terms = tuple(sorted(access.term for access in self.accesses))
         return self.output, self.summed, terms, self.loops
 
@@ -223,29 +213,31 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     """Read an instruction as a row.
 
     Raises:
-        NotAnEinsumError: naming the instruction and the rule broken.
+        NotAnEinsumError: with the instruction and the rule that it breaks.
     """
     check_compressed(insn, table.levels)
     subscripts = _assigned_subscripts(insn, table)
     names = tuple(name for subscript in subscripts for name in subscript.inames)
-    parts = _parts(insn, table)
-    inames = frozenset(names) | frozenset(parts.inames)
+    shifted_sum = _parts(insn, table)
+    inames = frozenset(names) | frozenset(shifted_sum.inames)
     _check_tags(insn, table.kernel, inames)
-    if not parts.factors:
+    if not shifted_sum.factors:
         raise refusal(insn.id, "no-operand", _why_no_operand(insn))
     extents = box_extents(table.kernel, inames, insn.id)
     _check_distinct(insn, subscripts, extents)
     table.note_sizes(extents.values(), insn.id)
-    accesses = _accesses(insn, names, parts, table, extents)
-    # an index is bound if an operand has it
+    accesses = _accesses(insn, names, shifted_sum, table, extents)
+    # an operand that has an index binds it
     bound = {iname for access in accesses for iname in access.term}
-    summed = _summed(insn, parts.inames, bound, extents)
+    summed = _summed(insn, shifted_sum.inames, bound, extents)
     output = _output(insn, names, bound, extents)
-    _check_shift(insn, table, parts.shift)
-    _check_dtypes(insn, table, parts, accesses)
-    scale = multiply(parts.scale)
+    _check_shift(insn, table, shifted_sum.shift)
+    _check_dtypes(insn, table, shifted_sum, accesses)
+    scale = multiply(shifted_sum.scale)
     table.check_function(scale, insn.id)
-    check_hazards(insn, table.kernel, inames, table.expand, (*parts.factors, scale))
+    check_hazards(
+        insn, table.kernel, inames, table.expand, (*shifted_sum.factors, scale)
+    )
     return RaisedRow(
         insn.id,
         insn.assignee,
@@ -253,13 +245,13 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
         summed,
         accesses,
         unresolved(table.expand(scale)),
-        unresolved(table.expand(parts.shift)),
+        unresolved(table.expand(shifted_sum.shift)),
         insn.within_inames,
     )
 
 
 def _why_no_operand(insn: lp.Assignment) -> str:
-    """Explain why a row has no operand: it is a fill or a single value."""
+    """Explain why a row has no operand: it is a fill, or a single value."""
     if insn.within_inames:
         return (
             f"it fills {insn.assignee} with one value, which depends on no operand; "
@@ -269,34 +261,38 @@ def _why_no_operand(insn: lp.Assignment) -> str:
 
 
 def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
-    """Take an assigned value apart; refuse reductions hidden behind rules."""
+    """Take an assigned value apart; refuse reductions that rules hide."""
     output = insn.assignee_var_names()[0]
-    parts = take_apart(
+    shifted_sum = take_apart(
         insn.expression, table.is_operand, lambda e: output in table.reads(e), insn.id
     )
-    for part, role in ((multiply(parts.scale), "scale"), (parts.shift, "shift")):
-        if has_reduction(table.expand(part)):
+    for expression, role in (
+        (multiply(shifted_sum.scale), "scale"),
+        (shifted_sum.shift, "shift"),
+    ):
+        if has_reduction(table.expand(expression)):
             raise refusal(
-                insn.id, "nested-reduction", f"its {role} {part} contains a reduction"
+                insn.id,
+                "nested-reduction",
+                f"its {role} {expression} contains a reduction",
             )
     dtype = _declared(insn, table)
     if dtype is None or dtype.kind not in "fc":
-        return parts
-    # a complex result has real literals of its own precision
+        return shifted_sum
+    # in a complex result, literals are real numbers of the same precision
     real = np.empty(0, dtype).real.dtype
-    # literals are double already
-    # the dtype of a literal matters only where it is narrower than Python's
+    # Python's literals are double already
     if real == np.float64:
-        return parts
+        return shifted_sum
     return replace(
-        parts,
-        outer=tuple(size_literals(factor, real) for factor in parts.outer),
-        shift=size_literals(parts.shift, real),
+        shifted_sum,
+        outer=tuple(size_literals(factor, real) for factor in shifted_sum.outer),
+        shift=size_literals(shifted_sum.shift, real),
     )
 
 
 def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
-    """Return the dtype of what is assigned, if it is known."""
+    """Return the declared dtype of the assignee, if it is known."""
     (name,) = insn.assignee_var_names()
     dtype = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
     return dtype if isinstance(dtype, np.dtype) else None
@@ -305,7 +301,7 @@ def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
 def _assigned_subscripts(
     insn: lp.InstructionBase, table: OperandTable
 ) -> list[Strides]:
-    """Return the assignee's subscripts; every loop occurs in one of them, once."""
+    """Return the assignee's subscripts; check that each loop occurs in exactly one."""
     kernel = table.kernel
     if called := called_by(insn, table.t_unit):
         raise refusal(
@@ -332,7 +328,7 @@ def _assigned_subscripts(
             "numbers",
         )
     names = tuple(name for subscript in subscripts for name in subscript.inames)
-    # a loop that no subscript uses writes one entry repeatedly
+    # a loop that occurs in no subscript would write the same entry repeatedly
     if set(names) != insn.within_inames:
         extra = sorted(insn.within_inames - set(names))
         raise refusal(
@@ -344,7 +340,7 @@ def _assigned_subscripts(
 def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | None:
     """Return the subscripts of an assignee.
 
-    None unless all are sums of multiples of inames, each of which occurs once.
+    Return None unless all are sums of multiples of inames, and each iname occurs once.
     """
     indices = getattr(assignee, "index_tuple", ())
     inames, sizes = kernel.all_inames(), kernel.get_unwritten_value_args()
@@ -362,7 +358,7 @@ def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | No
 def _check_distinct(
     insn: lp.Assignment, subscripts: Sequence[Strides], extents: Mapping[str, Extent]
 ) -> None:
-    """Check that no two output points have the same place."""
+    """Check that no two iterations assign the same entry."""
     for subscript in subscripts:
         if not are_distinct_places(subscript, extents):
             raise refusal(
@@ -391,29 +387,29 @@ def _check_tags(
 def _accesses(
     insn: lp.Assignment,
     names: IndexList,
-    parts: ShiftedSum,
+    shifted_sum: ShiftedSum,
     table: OperandTable,
     extents: Mapping[str, Extent],
 ) -> tuple[RuleUse, ...]:
     """Return the operands.
 
-    The first operand without a summation index, if there is one, is repeated along
-    output indices that nothing depends on.
+    If no operand depends on some output index, the first operand without a summation
+    index gets it as an axis along which it is constant.
     """
-    inames = [table.inames_of(factor) for factor in parts.factors]
+    inames = [table.inames_of(factor) for factor in shifted_sum.factors]
     read = frozenset[str]().union(*inames)
-    # A result that no operand has an index of is a broadcast, which no einsum is; the
-    # operand gets this index, along which its function is constant.
+    # An einsum cannot broadcast: some operand has to have each output index. So one of
+    # them gets the missing index, and its function is constant along it.
     is_missing = any(iname not in read and extents[iname] != 1 for iname in names)
-    is_new = is_missing or (not parts.inames and len(parts.factors) == 1)
+    is_new = is_missing or (not shifted_sum.inames and len(shifted_sum.factors) == 1)
     along = tuple(i for i in names if i not in read) if is_new else ()
-    summed = set(parts.inames)
+    summed = set(shifted_sum.inames)
     repeated = next(
         (k for k, factor_inames in enumerate(inames) if not factor_inames & summed), 0
     )
     return tuple(
         table.access(factor, names, extents, insn.id, along if k == repeated else ())
-        for k, factor in enumerate(parts.factors)
+        for k, factor in enumerate(shifted_sum.factors)
     )
 
 
@@ -423,7 +419,7 @@ def _summed(
     bound: set[str],
     extents: Mapping[str, Extent],
 ) -> frozenset[str]:
-    """Return the summation indices; drop those of extent 1 that nothing depends on."""
+    """Return the summation indices; drop unused ones of extent 1."""
     for iname in summed:
         if iname not in bound and extents[iname] != 1:
             raise refusal(
@@ -444,7 +440,7 @@ def _output(
     bound: set[str],
     extents: Mapping[str, Extent],
 ) -> IndexList:
-    """Return the output indices; drop those of extent 1 that no operand has."""
+    """Return the output indices; drop unused ones of extent 1."""
     for iname in names:
         if iname not in bound and extents[iname] != 1:
             raise refusal(
@@ -456,7 +452,7 @@ def _output(
 
 
 def _check_shift(insn: lp.Assignment, table: OperandTable, shift: Expression) -> None:
-    """Check that a shift depends only on loops and the entry that is assigned."""
+    """Check that a shift depends only on loops and on the assigned entry."""
     table.check_function(shift, insn.id)
     expanded = table.expand(shift)
     outside = table.inames_of(shift) - insn.within_inames
@@ -476,31 +472,32 @@ def _check_shift(insn: lp.Assignment, table: OperandTable, shift: Expression) ->
 def _check_dtypes(
     insn: lp.InstructionBase,
     table: OperandTable,
-    parts: ShiftedSum,
+    shifted_sum: ShiftedSum,
     accesses: tuple[RuleUse, ...],
 ) -> None:
     """Check that operands, their scaled product and the result have one dtype.
 
-    Otherwise the kernel rounds or wraps where the einsum does not.
+    Otherwise the kernel would round or wrap where the einsum does not.
     """
     dtypes = {access.operand.dtype for access in accesses}
     computed = np.result_type(*dtypes)
-    divides = any(map(has_quotient, (*parts.scale, parts.shift)))
+    divides = any(map(has_quotient, (*shifted_sum.scale, shifted_sum.shift)))
     if computed.kind in "biu" and (len(dtypes) > 1 or divides):
         raise refusal(
             insn.id, "output-dtype", "it mixes or divides integers, which C rounds"
         )
-    _check_order(insn, table, parts, computed)
-    # Loopy infers the dtypes that C has: of the product inside of the sum, and of the
-    # whole
-    inner = table.dtype(table.expand(multiply((*parts.inner, *parts.factors))), insn.id)
-    product = multiply((*parts.scale, *parts.factors))
-    is_shifted = not (isinstance(parts.shift, int) and parts.shift == 0)
-    value = p.Sum((parts.shift, product)) if is_shifted else product
+    _check_order(insn, table, shifted_sum, computed)
+    # as in C: the dtypes of the product inside of the sum, and of the whole value
+    inner = table.dtype(
+        table.expand(multiply((*shifted_sum.inner, *shifted_sum.factors))), insn.id
+    )
+    product = multiply((*shifted_sum.scale, *shifted_sum.factors))
+    is_shifted = not _is_zero(shifted_sum.shift)
+    value = p.Sum((shifted_sum.shift, product)) if is_shifted else product
     scaled = table.dtype(table.expand(value), insn.id)
     declared = _declared(insn, table)
     name = insn.assignee_var_names()[0]
-    if declared == computed and _is_scaled_last(parts, inner, computed, scaled):
+    if declared == computed and _is_scaled_last(shifted_sum, inner, computed, scaled):
         return
     for dtype, role in (
         (inner, "its product has"),
@@ -516,19 +513,22 @@ def _check_dtypes(
 
 
 def _is_scaled_last(
-    parts: ShiftedSum,
+    shifted_sum: ShiftedSum,
     inner: np.dtype[Any],
     computed: np.dtype[Any],
     scaled: np.dtype[Any],
 ) -> bool:
-    """Whether a value is the sum of one dtype, scaled and shifted in a wider one.
+    """Return whether a sum of one dtype is scaled and shifted in a wider dtype.
 
-    Then C converts where the code of a recipe does: the sum before it is scaled, and
-    the value when it is stored. Between factors, it would convert elsewhere.
+    Then C converts where a recipe does: it converts the sum before scaling it, and the
+    value when it is stored. Conversions between factors would be at other points.
     """
-    # a factor outside of a sum is moved inside, where it would be multiplied before the
-    # conversion
-    is_whole = len(parts.factors) == 1 if not parts.inames else parts.n_outer == 0
+    # raising moves a factor from outside a sum inside, and so before the conversion
+    is_whole = (
+        len(shifted_sum.factors) == 1
+        if not shifted_sum.inames
+        else shifted_sum.n_outer == 0
+    )
     return (
         is_whole
         and np.can_cast(inner, computed, "equiv")
@@ -540,20 +540,20 @@ def _is_scaled_last(
 def _check_order(
     insn: lp.InstructionBase,
     table: OperandTable,
-    parts: ShiftedSum,
+    shifted_sum: ShiftedSum,
     computed: np.dtype[Any],
 ) -> None:
     """Check that factors can be multiplied in any order, and before divisions.
 
-    A product or quotient of narrower ones alone wraps or rounds where theirs with
-    the others does not. Operands of lower precision do no harm, as others are written
-    ahead of them.
+    A product or quotient of narrow factors alone may wrap or round, even if the product
+    with wider factors does not. A single operand of lower precision does no harm, since
+    the generated code multiplies wider ones first.
     """
     if computed.kind in "biu":
         return
     scale, operands = (
         [f for f in factors if _is_narrow(f, table, insn.id, computed)]
-        for factors in (parts.scale, parts.factors)
+        for factors in (shifted_sum.scale, shifted_sum.factors)
     )
     narrow = [*scale, *operands]
     kinds = {table.dtype(table.expand(f), insn.id).kind for f in narrow}
@@ -572,12 +572,12 @@ def _check_order(
 def _is_narrow(
     factor: Expression, table: OperandTable, insn_id: str, computed: np.dtype[Any]
 ) -> bool:
-    """Whether a factor has fewer digits than a number of the dtype ``computed``.
+    """Return whether a factor has fewer digits than the dtype ``computed``.
 
-    Numbers with a point are what the others make of them.
+    Floating point literals take the precision of the other factors.
     """
     if isinstance(factor, (int, np.integer)):
-        # a sign rounds nothing
+        # changing the sign does not round
         return abs(factor) != 1
     if isinstance(factor, (float, complex)):
         return False
@@ -597,6 +597,6 @@ def called_by(insn: lp.InstructionBase, t_unit: lp.TranslationUnit) -> str | Non
     if not isinstance(insn, lp.CallInstruction):
         return None
     function = getattr(insn.expression, "function", None)
-    name = getattr(function, "name", None)  # reductions of several values have none
+    name = getattr(function, "name", None)  # a reduction of several values has none
     is_kernel = isinstance(t_unit.callables_table.get(name), lp.CallableKernel)
     return str(name) if is_kernel else None

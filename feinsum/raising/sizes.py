@@ -1,9 +1,11 @@
 """Sizes and dtypes that a kernel leaves open, and the profile of its sparse operand.
 
-They come from the arguments of a call, from shapes of arrays, and from private scalars
-in which a kernel keeps loop bounds, though these are constants. Short extents become
-numbers, which recipes unroll; long ones stay parameters, so that all long extents share
-their recipes.
+They come from the arguments of a call, from the shapes of arrays, and from private
+scalars that hold constant loop bounds. Short extents become numbers, so that recipes
+can unroll them; long ones stay parameters, so that all long extents share recipes. With
+the argument ``u`` of shape (90000, 4)::
+
+    for e < n, i < m:  v[e, i] = 2*u[e, i]    becomes    for e < n, i < 4:  ...
 """
 
 from __future__ import annotations
@@ -36,10 +38,9 @@ def fold_constant_bounds(
 ) -> lp.TranslationUnit:
     """Fold the constant bounds of a kernel into numbers.
 
-    A bound is a constant if a single instruction assigns it, unconditionally, an
+    A bound is constant if exactly one instruction assigns it, unconditionally, an
     integer. That instruction is removed. If it is in loops, all uses of the bound must
-    be in these loops as well and depend on it, so that each read gets the value that
-    was just assigned.
+    be in the same loops and depend on it, so that each use gets the assigned value.
 
     Rewrite::
 
@@ -48,7 +49,7 @@ def fold_constant_bounds(
             for j < n:  f(i, j)
     """
     kernel = t_unit[kernel_name]
-    # a constant may be computed from another one
+    # repeated, since a constant may be computed from another one
     while values := _constants(kernel):
         kernel = _with_values(kernel, values)
     return t_unit.with_kernel(kernel)
@@ -64,7 +65,7 @@ def _constants(kernel: lp.LoopKernel) -> dict[str, tuple[str, int]]:
     constants = {}
     for name in sorted(names):
         writers = [i for i in kernel.instructions if name in i.assignee_var_names()]
-        # what a second instruction assigns is no constant
+        # a bound with a second writer is not constant
         if len(writers) != 1 or not _is_seen_by_all(writers[0], users[name], kernel):
             continue
         value = _constant(writers[0])
@@ -78,9 +79,9 @@ def _is_seen_by_all(
     users: Sequence[lp.InstructionBase],
     kernel: lp.LoopKernel,
 ) -> bool:
-    """Whether all that uses a scalar runs after its writer, in every iteration.
+    """Return whether all users of a scalar run after its writer, in every iteration.
 
-    Code in C is not analysed, so no scalar that it may read is removed.
+    Code in C is not analyzed, so a scalar that it may read is kept.
     """
     if any(isinstance(user, lp.CInstruction) for user in users):
         return False
@@ -95,7 +96,7 @@ def _is_seen_by_all(
 def _users(
     names: Collection[str], kernel: lp.LoopKernel
 ) -> dict[str, list[lp.InstructionBase]]:
-    """Return the instructions that read each scalar or have it in their loop bounds."""
+    """Return the instructions that read each scalar, or have it in loop bounds."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     users: dict[str, list[lp.InstructionBase]] = {name: [] for name in names}
     for insn in kernel.instructions:
@@ -109,7 +110,7 @@ def _users(
 
 
 def _constant(insn: lp.InstructionBase) -> int | None:
-    """Return the integer that an instruction always assigns; None if there is none."""
+    """Return the integer that an instruction always assigns; None otherwise."""
     is_plain = isinstance(insn, lp.Assignment) and not insn.atomicity
     if not is_plain or insn.predicates:
         return None
@@ -123,7 +124,7 @@ def _constant(insn: lp.InstructionBase) -> int | None:
 
 
 def _fits(value: int, scalar: lp.TemporaryVariable) -> bool:
-    """Whether a scalar keeps the value; Loopy chooses a dtype that does."""
+    """Return whether a scalar can hold a value; a dtype that Loopy infers can."""
     dtype = getattr(scalar.dtype, "numpy_dtype", None)
     if dtype is None:
         return True
@@ -136,9 +137,9 @@ def _fits(value: int, scalar: lp.TemporaryVariable) -> bool:
 def _with_values(
     kernel: lp.LoopKernel, values: Mapping[str, tuple[str, int]]
 ) -> lp.LoopKernel:
-    """Replace scalars by values and remove the instructions that assign them.
+    """Replace scalars by values, and remove the instructions that assign them.
 
-    Most are in domains only; putting them into all expressions is slow.
+    Most scalars occur in domains only; substituting in all expressions is slow.
     """
     kernel = lp.remove_instructions(kernel, {writer for writer, _ in values.values()})
     scalars = {n: s for n, s in kernel.temporary_variables.items() if n not in values}
@@ -152,7 +153,7 @@ def _with_values(
 
 
 def _names_in_expressions(kernel: lp.LoopKernel) -> frozenset[str]:
-    """Return every name that is read other than by the domains of loops."""
+    """Return all names that occur outside of the domains of loops."""
     insns = [insn.dependency_names() for insn in kernel.instructions]
     rules = [get_dependencies(r.expression) for r in kernel.substitutions.values()]
     shapes: set[str] = set()
@@ -176,7 +177,7 @@ def _with_numbers(domain: isl.BasicSet, numbers: Mapping[str, int]) -> isl.Basic
 
 
 def with_profiles(raised: RaisedKernel, arguments: Mapping[str, Any]) -> RaisedKernel:
-    """Add the sizes of trees, as passed in a call, to the nests over them.
+    """Add the sizes of trees, if the arguments determine them, to nests over trees.
 
     Args:
         raised: the raised kernel.
@@ -196,7 +197,10 @@ def _with_profile(
     nest: RaisedNest, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> RaisedNest:
     sizes = sizes_of_arguments(kernel, arguments)
-    named = {name: sizes.get(str(of)) for name, of in nest.nest.sizes.items()}
+    named = {
+        name: sizes.get(str(kernel_size))
+        for name, kernel_size in nest.nest.sizes.items()
+    }
     sizes_known = {
         **nest.generalized,
         **{n: x for n, x in named.items() if x is not None},
@@ -209,7 +213,7 @@ def _with_profile(
         nodes[0] = sizes_known.get(root.name) if not isinstance(root, int) else root
     if all(n is not None and n > 0 for n in nodes):
         counts = [n for n in nodes if n is not None]
-        # arrays may be longer than the tree, whose levels never get shorter
+        # arrays may be longer than needed, but levels of a tree never get shorter
         least = [min(counts[level:]) for level in range(len(counts))]
         sizes_known |= dict(zip(profile_names(nest.einsum), least, strict=True))
     return replace(nest, generalized=constantdict(sizes_known))
@@ -218,7 +222,7 @@ def _with_profile(
 def _nodes(
     tree: Tree, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> list[int | None]:
-    """Return the number of nodes per level; None where it is unknown."""
+    """Return the number of nodes of each level; None for unknown ones."""
     n_nodes: list[int | None] = []
     for level in tree.levels:
         arrays = [] if level.index is None else [*subscripts_in(level.index)]
@@ -270,7 +274,7 @@ def specialize(
     for name, argument in arguments.items():
         shape, dtype = shape_and_dtype(name, argument)
         arg = kernel.arg_dict.get(name)
-        # a misspelt name would leave a size open without a word
+        # otherwise a misspelt name would silently leave a size open
         if arg is None:
             raise _refuse(
                 f"the kernel has no argument {name!r}: {sorted(kernel.arg_dict)}"
@@ -287,12 +291,11 @@ def specialize(
             )
         if dtype.kind not in "biufc":
             raise _refuse(f"argument {name!r} has dtype {dtype}; give numbers")
-        # sizes that become numbers lose their argument, and with it the dtype
         dtypes[name] = dtype
     short = {
         name: size
         for name, size in sizes.items()
-        # long sizes stay parameters, so that kernels of all sizes share their recipes
+        # long sizes stay parameters, so that they share recipes
         if size < long_extent and name in kernel.arg_dict
     }
     t_unit = lp.add_dtypes(t_unit, _with_sizes(kernel, sizes, short, dtypes))
@@ -314,7 +317,7 @@ def sizes_of_arguments(
 
 
 def shape_and_dtype(name: str, argument: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of an array, or of what stands for one.
+    """Return the shape and dtype of an array, a scalar or a pair of both.
 
     Raises:
         NotAnEinsumError: with the rule ``arguments``, if it is neither.
@@ -360,7 +363,10 @@ def _with_sizes(
     short: Mapping[str, int],
     dtypes: Mapping[str, np.dtype[Any]],
 ) -> dict[str, np.dtype[Any]]:
-    """Return dtypes of arguments, and index dtypes of sizes that stay parameters."""
+    """Return the dtypes of arguments, except those that become numbers.
+
+    Sizes that stay parameters get Loopy's index dtype if none is declared.
+    """
     index = kernel.index_dtype.numpy_dtype
     long = {
         name: index

@@ -1,15 +1,15 @@
 """Einsums of a sparse operand: instructions in loops over the nodes of a tree.
 
-The loops over nodes are one path from the root: each runs over the children of a node
-of the one above. An index has the name of its loop. For a matrix in CSR ::
+The loops over nodes form a path from the root: each runs over the children of a node of
+the previous one. An index has the name of its loop. For a matrix in CSR ::
 
     for i, for k in ptr[i] .. ptr[i+1], for j:  C[i, j] = C[i, j] + val[k]*B[idx[k], j]
 
-is ``ik,kj->ij``: the factor with an entry for each leaf is the tree, and others are
-dense, read at the indices of nodes and other loops. Instructions that multiply one tree
-by other dense operands in the same way form a batch. Instructions that load bounds and
-indices, hold private values or fill the result with zeros belong to the nest, which a
-recipe replaces as a whole.
+is ``ik,kj->ij``. The factor with an entry for each leaf is the tree. The other factors
+are dense, and are read at the indices of nodes and of other loops. Instructions that
+multiply the same tree by different dense operands form a batch. Instructions that load
+bounds and indices, compute private values or fill the result with zeros belong to the
+nest, too; a recipe replaces all of them.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from feinsum.raising.trees import ENTRY, INDEX, Nodes, refused, subscripts_in
 
 @dataclass(frozen=True)
 class TreeTerms:
-    """The factors of an instruction, and what its loops stand for.
+    """The factors of an instruction over a tree, and its indices.
 
     Attributes:
         stored: the factors with entries of leaves, marked.
         accesses: the dense factors.
-        extents: of all indices.
-        dtype: of all factors, and of the result.
+        extents: the extents of all indices.
+        dtype: the dtype of all factors and of the result.
     """
 
     stored: tuple[Expression, ...]
@@ -71,10 +71,10 @@ class TreeTerms:
 
 @dataclass(frozen=True)
 class TreeRow:
-    """An instruction in loops over nodes, without private variables.
+    """An instruction in loops over nodes; private variables are substituted.
 
     Attributes:
-        parts: of its value.
+        parts: its value, taken apart.
         assigned: its assignee.
     """
 
@@ -89,12 +89,12 @@ class TreeRow:
     def of(
         cls, insn: lp.Assignment, table: OperandTable, privates: Privates
     ) -> TreeRow | None:
-        """Build the row of an instruction; None if it is in no loop over nodes.
+        """Build the row of an instruction; None if it is not in a loop over nodes.
 
         Raises:
             NotAnEinsumError: if it is, but its loops are not those of a tree.
         """
-        # coordinates and entries that the kernel holds in scalars, where they are read
+        # substitute coordinates and entries that the kernel keeps in scalars
         value = privates.value(insn, insn.expression)
         (output,) = insn.assignee_var_names()
         loops = insn.within_inames | _inames_of_sums(value)
@@ -122,12 +122,12 @@ class TreeRow:
 
     @cached_property
     def flat(self) -> lp.LoopKernel:
-        """The kernel without loops over nodes, to look at the others."""
+        """The kernel without loops over nodes, whose other loops isl can analyze."""
         return _without(self.table.kernel, self.table.levels)
 
     @cached_property
     def boxes(self) -> dict[str, Extent]:
-        """How long loops with known bounds are."""
+        """The extents of loops with known bounds."""
         names = self.inames - self.table.levels.keys()
         return box_extents(self.flat, names, self.insn.id)
 
@@ -137,22 +137,22 @@ class TreeRow:
 
     @cached_property
     def gives_pattern(self) -> bool:
-        """Whether the result has an entry for each leaf."""
+        """Whether the result is sparse: it has an entry for each leaf."""
         return self.nodes.is_leaf_of(self.output, self.assignee)
 
     @cached_property
     def terms(self) -> TreeTerms:
-        """Its factors.
+        """The factors and indices of the row.
 
         Raises:
-            NotAnEinsumError: if it is no einsum of a sparse operand.
+            NotAnEinsumError: if it is not an einsum of a sparse operand.
         """
         insn, table, nodes = self.insn, self.table, self.nodes
         stored, dense = self._factors()
         output = self._output()
         extents = self._extents(dense)
         table.note_sizes(extents.values(), insn.id)
-        # operands are read at indices, even where loops run over places
+        # operands are functions of indices, even if loops run over positions
         accesses = [
             table.access(nodes.by_index(factor), output, extents, insn.id)
             for factor in dense
@@ -163,7 +163,7 @@ class TreeRow:
 
     @property
     def kind(self) -> Hashable:
-        """What it has in common with the other rows of a batch."""
+        """A key that is equal for rows that can form a batch."""
         terms = self.terms
         return (
             self.nodes.inames,
@@ -190,9 +190,9 @@ class TreeRow:
             if not at_nodes:
                 dense.append(marked)
                 continue
-            others = self.nodes.marks(marked, INDEX)
-            others |= get_dependencies(marked) & self.table.kernel.all_inames()
-            if at_nodes != {self.nodes.inames[-1]} or others:
+            dense_loops = self.nodes.marks(marked, INDEX)
+            dense_loops |= get_dependencies(marked) & self.table.kernel.all_inames()
+            if at_nodes != {self.nodes.inames[-1]} or dense_loops:
                 raise refused(
                     self.insn,
                     f"the factor {factor} has an entry for each node of "
@@ -216,7 +216,7 @@ class TreeRow:
         return tuple(name for subscript in subscripts for name in subscript.inames)
 
     def _extents(self, dense: Sequence[Expression]) -> dict[str, Extent]:
-        """Return the extents of all indices; node indices are as long as their axes."""
+        """Return the extents of all indices; those of nodes come from array axes."""
         stored = self.nodes.stored
         extents = {i: extent for i, extent in self.boxes.items() if i not in stored}
         for iname in self.nodes.inames:
@@ -225,7 +225,7 @@ class TreeRow:
         return extents
 
     def _axis_extent(self, iname: str, marked: Sequence[Expression]) -> Extent:
-        """Return the extent of an axis that a node indexes; name it if unknown."""
+        """Return the extent of an axis that a node indexes, or a new parameter."""
         kernel, index = self.table.kernel, p.Variable(iname + INDEX)
         for entry in (e for expression in marked for e in subscripts_in(expression)):
             shape = kernel.get_var_descriptor(entry.aggregate.name).shape
@@ -261,7 +261,7 @@ class TreeRow:
     def _dtype(
         self, stored: Sequence[Expression], accesses: Sequence[RuleUse]
     ) -> np.dtype[Any]:
-        """Return the one dtype of all accesses: recipes round as the kernel does."""
+        """Return the dtype of all accesses, which must be equal for recipes."""
         table, insn = self.table, self.insn
         read = [self.nodes.bare(multiply(tuple(stored)))] if stored else []
         read += [*self.parts.scale, self.parts.shift]
@@ -283,10 +283,10 @@ class TreeRow:
         return next(iter(dtypes))
 
     def _private_dtypes(self) -> set[np.dtype[Any]]:
-        """Return the dtypes in which private values are kept.
+        """Return the floating point dtypes of private variables.
 
         Raises:
-            NotAnEinsumError: if a variable of integers keeps another value.
+            NotAnEinsumError: if an integer variable holds a value that is not integer.
         """
         dtypes = set()
         for name, private in self.privates.values.items():
@@ -321,15 +321,15 @@ class TreeRow:
 
     @cached_property
     def _begin(self) -> tuple[Expression, str | None]:
-        """The shift, marked, and the instruction that begins with zeros, if any.
+        """The shift, marked; and the instruction that fills the output with zeros.
 
         Raises:
             NotAnEinsumError: if it assigns one entry several times.
         """
         insn, assignee, output = self.insn, self.assignee, self.terms.output
         shift = self.nodes.marked(insn, self.parts.shift)
-        # y[i] = y[i] + ...: the sum begins with what is there, or with zeros of another
-        # instruction
+        # y[i] = y[i] + ...: the initial value is the old one, or a zero that another
+        # instruction of the nest assigns
         if shift == assignee:
             start = self._start(output, self.terms.extents)
             return (shift, None) if start is None else (0, start)
@@ -348,13 +348,13 @@ class TreeRow:
         return shift, None
 
     def _start(self, output: IndexList, extents: Mapping[str, Extent]) -> str | None:
-        """Find the instruction that zeroes just the output entries the nest adds to."""
+        """Find the instruction that sets exactly the entries of the nest to zero."""
         stored = [i for i in self.nodes.inames if i in output]
-        # entries of deeper nodes are visited several times, or never: zeros elsewhere
-        # count
+        # entries at deeper nodes are visited several times, or not at all: then a nest
+        # would not fill the same entries
         if {*stored} != {*self.nodes.inames[: len(stored)]}:
             return None
-        # the zeros belong to the nest if they fill just what it adds to
+        # the fill belongs to the nest only if it fills the same entries
         first = find_fill(self.insn, self.output, self.table.kernel)
         if first is None:
             return None
@@ -374,7 +374,7 @@ class TreeRow:
 
     @cached_property
     def loads(self) -> set[str]:
-        """The others of the nest: bounds, indices, private values, zeros."""
+        """The other instructions of the nest: loads, private values, zeros."""
         _, start = self._begin
         levels = [self.table.levels[i] for i in self.nodes.inames
                   if i in self.table.levels]  # fmt: skip
@@ -389,7 +389,9 @@ class TreeRow:
         return loads - {self.insn.id}
 
     def check_apart(self, ids: Collection[str], outputs: Collection[str]) -> None:
-        """Check that others use none of the nest's values, and it reads no output.
+        """Check that no other instruction uses private values of the nest.
+
+        Also check that the row does not read an output or a value that changes.
 
         Args:
             ids: all instructions of the nest.
@@ -447,7 +449,7 @@ class TreeRow:
 
 
 def _without(kernel: lp.LoopKernel, levels: Collection[str]) -> lp.LoopKernel:
-    """Project out some loops, and scalars in the bounds of others."""
+    """Project out some loops, and the scalars in the bounds of other loops."""
     gone = [
         (isl.dim_type.set, {*levels}),
         (isl.dim_type.param, {*kernel.temporary_variables}),
@@ -463,7 +465,7 @@ def _without(kernel: lp.LoopKernel, levels: Collection[str]) -> lp.LoopKernel:
 
 
 class _Entries(IdentityMapper):  # type: ignore[misc]
-    """Entries at the place of a leaf become entries at all of its indices."""
+    """Turns entries at the position of a leaf into entries at all of its indices."""
 
     def __init__(self, indices: IndexList) -> None:
         super().__init__()
@@ -493,8 +495,8 @@ def raise_trees(
         long_extent: see :func:`feinsum.raise_kernel`.
 
     Returns:
-        The einsums, and for every other instruction in loops over nodes the reason
-        why it is not one.
+        The einsums; and for every other instruction in loops over nodes, the reason why
+        it is refused.
     """
     if not table.levels:
         return [], {}
@@ -506,7 +508,7 @@ def raise_trees(
         try:
             nests.append(_raised(batch, long_extent))
         except FeinsumError as error:
-            # what fails together may be right alone
+            # rows that fail as a batch may be raised alone
             if len(batch) > 1:
                 batches += [[row] for row in batch]
                 continue
@@ -528,7 +530,7 @@ def _rows(
         try:
             row = TreeRow.of(insn, table, privates)
             if row is not None:
-                _ = row.kind, row.shift  # what is refused of them is refused here
+                _ = row.kind, row.shift  # computed here, to raise their refusals now
                 rows.append(row)
         except FeinsumError as error:
             reasons[insn.id] = _by_rule(insn, error)

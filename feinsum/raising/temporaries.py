@@ -1,13 +1,13 @@
-"""Private values in loops: inlined, or kept for all iterations.
+"""Rewrites of private values in loops: inline them, or keep them for all iterations.
 
-A private value ties the instruction that reads it to the loops of the one that writes
-it ::
+A private value ties the instruction that reads it to the loops of the instruction that
+writes it ::
 
     for e:  for q:  t[q] = sum(j, B[q,j]*u[e,j])
             for i:  v[e,i] = sum(q, D[i,q]*t[q])
 
-A cheap value is inlined (:func:`with_values_put_in`). Others, like this sum, get an
-axis for each loop around them (:func:`with_kept_values`); then both instructions are
+A cheap value is inlined (:func:`with_values_put_in`). A value such as this sum gets an
+axis for each loop around it (:func:`with_kept_values`); then both instructions are
 einsums, in separate loops. Kept values cost memory, so they are the last resort.
 """
 
@@ -40,15 +40,20 @@ from feinsum.raising.nest import in_kernel, value_of
 from feinsum.raising.rewriting import RewrittenKernel, is_plain
 
 KnownExtents: TypeAlias = Mapping[str, int]
-"""Extents of inames that are numbers."""
+"""The numeric extents of inames."""
 LONGEST_EXPRESSION = 400
-"""In nodes; longer ones are not inlined, since chains of scalars would explode."""
+"""Maximum nodes of an inlined expression; chains of scalars grow exponentially."""
 MOST_PRIVATE = 4096
-"""Entries of an array that stays private; longer ones go to global memory."""
+"""Maximum entries of an array in private memory; larger ones go to global memory."""
 
 
 class Value(NamedTuple):
-    """A private value: the instructions that assign and read it, and their loops."""
+    """A private value, which one instruction assigns and others read.
+
+    Attributes:
+        inner: the loops over its entries.
+        around: the other loops of the writer, in which the value is assigned anew.
+    """
 
     name: str
     writer: lp.Assignment
@@ -58,9 +63,9 @@ class Value(NamedTuple):
 
 
 def with_values_put_in(program: RewrittenKernel) -> RewrittenKernel:
-    """Inline the values of single instructions in loops where they are read.
+    """Inline values in loops that a single instruction assigns.
 
-    What a value reads must not change until it is read.
+    The operands of a value must not change before the value is read.
 
     Rewrite::
 
@@ -77,7 +82,7 @@ def with_values_put_in(program: RewrittenKernel) -> RewrittenKernel:
 
 
 def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
-    """Keep the value of each iteration in an array, one variable per call.
+    """Keep the values of all iterations in an array; rewrite one variable per call.
 
     Rewrite::
 
@@ -89,7 +94,7 @@ def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
     """
     for name in sorted(program.privates):
         value = _value(name, program)
-        # a value outside of all loops is kept already
+        # a value outside of all loops needs no array
         if value is None or not value.around:
             continue
         extents = _extents(value, program)
@@ -101,7 +106,7 @@ def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
 def _value(name: str, program: RewrittenKernel) -> Value | None:
     """Find a value that one instruction assigns and others read in the same iteration.
 
-    The instruction assigns all entries before they are read.
+    The writer must assign all entries before any is read.
     """
     ids = program.writers.get(name, ())
     if len(ids) != 1:
@@ -123,10 +128,9 @@ def _value(name: str, program: RewrittenKernel) -> Value | None:
 def find_covering_inames(
     name: str, writer: lp.Assignment, program: RewrittenKernel
 ) -> tuple[str, ...] | None:
-    """Return the inames that cover an array: each entry is assigned exactly once.
+    """Return the inames with which an assignment covers an array, each entry once.
 
-    None if an assignment covers only some entries or assigns one twice; empty for a
-    scalar.
+    Return None if it leaves out entries or assigns one twice; nothing for a scalar.
     """
     shape = program.kernel.temporary_variables[name].shape
     digits = _digits_of(writer, program)
@@ -140,7 +144,7 @@ def find_covering_inames(
 
 
 class Digit(NamedTuple):
-    """One of several inames that together count along an axis, without gaps."""
+    """One of several inames that count along an axis, like digits of a number."""
 
     iname: str
     stride: int
@@ -152,7 +156,7 @@ def _digits_of(
 ) -> list[tuple[Digit, ...]] | None:
     """Return the digits of each subscript, the one of stride 1 last.
 
-    None where a subscript is something else, as then it leaves entries out.
+    Return None if a subscript does not consist of digits, so that it skips entries.
     """
     inames = writer.within_inames
     try:
@@ -167,7 +171,7 @@ def _digits_of(
         axis: list[Digit] = []
         for iname in reversed(sum_.inames):
             stride = sum_.coefficients[iname]
-            # a gap or an overlap: some entries are not assigned, or twice
+            # a gap or an overlap: some entries are skipped, or assigned twice
             if stride != _length(axis):
                 return None
             axis.insert(0, Digit(iname, stride, extents[iname]))
@@ -176,7 +180,7 @@ def _digits_of(
 
 
 def _length(axis: Sequence[Digit]) -> Expression:
-    """Return how many entries the digits count; one entry if there are no digits."""
+    """Return the number of entries that digits can count; 1 without digits."""
     if not axis:
         return 1
     length = value_of(in_kernel(axis[0].extent))
@@ -186,7 +190,7 @@ def _length(axis: Sequence[Digit]) -> Expression:
 def _points_at(
     subscripts: Subscripts, digits: Sequence[tuple[Digit, ...]], extents: KnownExtents
 ) -> dict[str, Expression]:
-    """Return the iteration that assigns to an entry: the digits of its subscripts."""
+    """Return the iteration that assigns an entry, as the digits of its subscripts."""
     return {
         digit.iname: subscript
         if len(axis) == 1
@@ -199,18 +203,19 @@ def _points_at(
 def _digit(
     subscript: Expression, digit: Digit, extents: KnownExtents, *, is_first: bool
 ) -> Expression:
-    """Return the digit at a place of a nonnegative number."""
+    """Extract a digit of a nonnegative number."""
     high = _divided(subscript, digit.stride, extents)[0]
     if is_first:
         return high
-    assert isinstance(digit.extent, int)  # the stride of the digit before it is one
+    # it divides the stride of the digit before, which is a number
+    assert isinstance(digit.extent, int)
     return _divided(high, digit.extent, extents)[1]
 
 
 def _divided(
     number: Expression, divisor: int, extents: KnownExtents
 ) -> tuple[Expression, Expression]:
-    """Return quotient and remainder, as sums of inames where possible.
+    """Return quotient and remainder, as sums of inames if possible.
 
     Args:
         number: the dividend, a nonnegative expression of inames.
@@ -233,17 +238,17 @@ def _divided(
 
 
 def _can_be_put_in(value: Value, program: RewrittenKernel) -> bool:
-    """Whether the value is the same where it is read, and cheap enough."""
+    """Return whether inlining keeps the value, and is cheap enough."""
     writer = value.writer
-    # the conversion at the assignment would be lost
+    # inlining would lose a conversion at the assignment
     if writer.id not in program.exact or _size(writer.expression) > LONGEST_EXPRESSION:
         return False
-    # a sum that two instructions read would be computed twice
+    # a sum with two readers would be computed twice
     if has_reduction(writer.expression) and not _is_read_once(value):
         return False
     outputs = [reader.assignee_var_names()[0] for reader in value.readers]
     dtype = program.dtypes.get(value.name)
-    # the variable rounds its value to this dtype; without it, nothing would
+    # the assignment rounds to this dtype, and inlining would lose that
     if dtype is None or any(
         dtype.kind in "fc" and program.dtypes.get(name) != dtype for name in outputs
     ):
@@ -262,7 +267,7 @@ def _size_with(value: Value, expression: Expression) -> int:
 
 
 def _is_read_once(value: Value) -> bool:
-    """Whether a sum would be computed as often as before, and not inside another."""
+    """Return whether an inlined sum is computed as often as before, and not nested."""
     if len(value.readers) != 1:
         return False
     (reader,) = value.readers
@@ -276,10 +281,10 @@ def _is_read_once(value: Value) -> bool:
 
 
 def _is_factor(name: str, expression: Expression) -> bool:
-    """Whether a term or a product has the value as it is.
+    """Return whether a variable is a factor of a term of an expression.
 
-    Inlining it elsewhere makes no einsum, and Loopy evaluates sums in conditions
-    only where these hold.
+    Inlining a sum elsewhere would not make an einsum; and in a conditional expression,
+    Loopy would evaluate it only if the condition holds.
     """
     match expression:
         case p.Sum() | p.Product():
@@ -293,10 +298,10 @@ def _is_factor(name: str, expression: Expression) -> bool:
 def _is_unchanged(
     value: Value, reader: lp.Assignment, program: RewrittenKernel
 ) -> bool:
-    """Whether nothing that the value depends on is written until it is read.
+    """Return whether no operand of a value is written between assignment and read.
 
-    It is written before the value is assigned, or after it is read. In loops that the
-    writer and the reader share, the value has to be assigned anew.
+    Operands may be written before the value is assigned, or after it is read. In loops
+    around both, each iteration must assign the value again.
     """
     writer = value.writer
     needed = program.reads[writer.id] - writer.within_inames
@@ -309,7 +314,7 @@ def _is_unchanged(
         is_ordered = (
             other in program.before[writer.id] or reader.id in program.before[other]
         )
-        # the loops in which the writer runs again before the value is read
+        # in these loops, the other writer may run again before the value is read
         again = insn.within_inames & reader.within_inames
         if not is_ordered or not again <= value.around:
             return False
@@ -321,9 +326,10 @@ def _is_unchanged(
 def _is_complete(
     other: lp.InstructionBase, value: Value, program: RewrittenKernel
 ) -> bool:
-    """Whether loops that assign the value entry by entry see all that ``other`` wrote.
+    """Return whether all writes of ``other`` to operands precede their inlined reads.
 
-    They do if they read only what the same iteration wrote.
+    In shared loops over entries of the value, each iteration may only read entries that
+    the same iteration wrote.
     """
     shared = other.within_inames & {*value.inner}
     if not shared:
@@ -344,21 +350,23 @@ def _put_in(value: Value, program: RewrittenKernel) -> RewrittenKernel:
     assert digits is not None
     extents = _known_lengths(kernel)
 
-    def value_at(subscripts: Subscripts) -> Expression:
+    def substitute_value(subscripts: Subscripts) -> Expression:
         points = _points_at(subscripts, digits, extents)
         return substitute(writer.expression, points)
 
     changed: dict[str, lp.InstructionBase | None] = {
         reader.id: reader.copy(
-            assignee=rewrite_accesses(reader.assignee, value.name, value_at),
-            expression=rewrite_accesses(reader.expression, value.name, value_at),
+            assignee=rewrite_accesses(reader.assignee, value.name, substitute_value),
+            expression=rewrite_accesses(
+                reader.expression, value.name, substitute_value
+            ),
             depends_on=(reader.depends_on | writer.depends_on) - {writer.id},
         )
         for reader in value.readers
     }
-    left = program.without({value.name})
+    temporaries = program.without({value.name})
     return program.with_instructions(
-        {**changed, writer.id: None}, temporary_variables=left
+        {**changed, writer.id: None}, temporary_variables=temporaries
     )
 
 
@@ -376,7 +384,7 @@ def _known_lengths(kernel: lp.LoopKernel) -> KnownExtents:
 
 
 def _extents(value: Value, program: RewrittenKernel) -> dict[str, Extent] | None:
-    """Return the extents of the loops around a value, if these run over a box."""
+    """Return the extents of the writer's loops; None if their domain is not a box."""
     dtype = program.dtypes.get(value.name)
     if dtype is None:
         return None
@@ -393,30 +401,31 @@ def _keep(
     kernel = program.kernel
     loops = _outermost_first(value.around, extents)
     sizes = [extents[iname] for iname in loops]
-    old = kernel.temporary_variables[value.name]
-    shape = (*(value_of(in_kernel(size)) for size in sizes), *old.shape)
-    new = str(kernel.get_var_name_generator()(f"{value.name}_all"))
-    array_of_all = p.Variable(new)
+    temporary = kernel.temporary_variables[value.name]
+    shape = (*(value_of(in_kernel(size)) for size in sizes), *temporary.shape)
+    array_name = str(kernel.get_var_name_generator()(f"{value.name}_all"))
+    array_of_all = p.Variable(array_name)
 
-    def entry(subscripts: Subscripts) -> Expression:
+    def index_array(subscripts: Subscripts) -> Expression:
         return p.Subscript(array_of_all, (*map(p.Variable, loops), *subscripts))
 
     changed = {
         insn.id: insn.copy(
-            assignee=rewrite_accesses(insn.assignee, value.name, entry),
-            expression=rewrite_accesses(insn.expression, value.name, entry),
+            assignee=rewrite_accesses(insn.assignee, value.name, index_array),
+            expression=rewrite_accesses(insn.expression, value.name, index_array),
         )
         for insn in (value.writer, *value.readers)
     }
     array = lp.TemporaryVariable(
-        new,
+        array_name,
         program.dtypes[value.name],
         shape=shape,
         address_space=_space(shape),
     )
     program = program.with_instructions(
-        changed, temporary_variables={**program.without({value.name}), new: array}
-    ).with_dtype(new, program.dtypes[value.name])
+        changed,
+        temporary_variables={**program.without({value.name}), array_name: array},
+    ).with_dtype(array_name, program.dtypes[value.name])
     for insn_id in changed:
         program = program.with_own_sums(insn_id)
     return program
@@ -432,13 +441,13 @@ def _space(shape: Sequence[Expression]) -> lp.AddressSpace:
 def _outermost_first(
     loops: frozenset[str], extents: dict[str, Extent]
 ) -> tuple[str, ...]:
-    """Order loops with long ones first, whose axes are slow."""
+    """Order loops by decreasing length, so that long ones get the outermost axes."""
 
-    def length(iname: str) -> tuple[float, str]:
+    def get_sort_key(iname: str) -> tuple[float, str]:
         extent = extents[iname]
         return (-float(extent) if isinstance(extent, int) else -inf, iname)
 
-    return tuple(sorted(loops, key=length))
+    return tuple(sorted(loops, key=get_sort_key))
 
 
 def _size(expression: Expression) -> int:

@@ -7,9 +7,9 @@ A sparse array is a tree with a level for each index. A loop from ``ptr[x]`` to
         for k in ptr[i] .. ptr[i+1]   level 1, the entries of row i
             y[i] = y[i] + val[k]*x[idx[k]]
 
-Its values are positions in arrays, not indices: the entry of the node ``k`` is
+The values of ``k`` are positions in arrays, not indices: the entry of a node is
 ``val[k]``, and its index is ``idx[k]``. In *marked* expressions, the position of a node
-of the loop ``k`` is the variable ``k#``, and its index is ``k@``: the factors are
+of the loop ``k`` is the variable ``k#``, and its index is ``k@``. Here the factors are
 ``val[k#]``, a value of the tree, and ``x[k@]``, a dense operand.
 """
 
@@ -44,7 +44,7 @@ from feinsum.raising.expressions import (
 from feinsum.raising.nest import PARENT, POSITION, Tree, TreeLevel, refusal
 
 Terms: TypeAlias = dict[Expression, int]
-"""A sum as its terms with their multiples; that of a number is 1."""
+"""The coefficient of each term of a sum; a number is a coefficient of the term 1."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ class TreeLoop:
 
     Attributes:
         pointers: the array with the bounds.
-        parent: the place of the node in it.
-        position: that of a child among all children, for a value of the iname.
-        scalars: temporaries that hold the bounds, the coordinate of the node, or those
-            of its children.
+        parent: the position of the parent node in this array.
+        position: the position of a child in the arrays of its level, as an expression
+            of the iname.
+        scalars: temporaries that hold the bounds, or the index of the parent or of a
+            child.
     """
 
     iname: str
@@ -67,7 +68,7 @@ class TreeLoop:
 
 
 def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, TreeLoop]) -> None:
-    """Refuse what stands in loops over compressed rows, or finds their bounds.
+    """Refuse an instruction in a loop over compressed rows, or that loads its bounds.
 
     Args:
         insn: the instruction to check.
@@ -96,7 +97,7 @@ def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, TreeLoop]) -
 
 
 def same_place(first: Expression, second: Expression) -> bool:
-    """Whether two places are one, however they are written.
+    """Return whether two expressions are the same position, independent of spelling.
 
     >>> from pymbolic import parse
     >>> same_place(parse("ptr[i] + k + 1"), parse("1 + k + ptr[i]"))
@@ -146,7 +147,7 @@ def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
 
 
 def _coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
-    """Return the scalars with an entry at the place of the node or of its child."""
+    """Return the scalars with an entry at the position of the parent or a child."""
     positions = [_terms(level.parent), _terms(level.position)]
     return {
         name
@@ -188,19 +189,19 @@ def _level(
     terms = _terms(_resolved(size, values))
     ends = [x for x, n in terms.items() if n == 1]
     begins = [x for x, n in terms.items() if n == -1]
-    # an extent ptr[x + 1] - ptr[x] has these two terms alone
+    # the extent ptr[x + 1] - ptr[x] has exactly these two terms
     if len(terms) != 2 or len(ends) != 1 or len(begins) != 1:
         return None
     end, begin = ends[0], begins[0]
     pointers = _entry_of(begin)
     if pointers is None or pointers != _entry_of(end):
         return None
-    # the bounds are neighbours: ptr[x] and ptr[x + 1]
+    # the bounds are adjacent entries: ptr[x] and ptr[x + 1]
     step = Counter(_terms(end.index_tuple[0]))
     step.subtract(_terms(begin.index_tuple[0]))
     if {x: n for x, n in step.items() if n} != {1: 1}:
         return None
-    # it runs over places, or from 0, with the first place added in subscripts
+    # it runs over positions; or it counts from 0, and subscripts add the first position
     start = _resolved(lower, values)
     position = p.Variable(iname) if _terms(start) == {begin: 1} else None
     if position is None and not _terms(start):
@@ -245,12 +246,12 @@ def _terms(expression: Expression) -> Terms:
 
 
 def subscripts_in(expression: Expression) -> list[p.Subscript]:
-    """Return every entry in an expression and its subscripts, outer ones first."""
+    """Return all subscript expressions, also nested ones, outer ones first."""
     return nodes_of(expression, p.Subscript)
 
 
 INDEX, ENTRY = "@", "#"
-"""After the name of a loop over nodes: the index of a node, and its place."""
+"""Suffixes of the name of a loop over nodes: the index of a node, and its position."""
 
 
 def refused(insn: lp.InstructionBase, reason: str) -> NotAnEinsumError:
@@ -263,11 +264,11 @@ class Nodes:
     """The loops over the nodes of a tree, from its root.
 
     Attributes:
-        inames: of the loops. The first one may have bounds that are known.
+        inames: the inames of the loops; only the first may have known bounds.
         levels: the loops over children of nodes.
-        arrays: by loop, the array of the indices of its nodes.
-        is_root_stored: the first loop has known bounds and runs over nodes, not over
-            all values of an index.
+        arrays: for each loop, the array with the indices of its nodes.
+        is_root_stored: whether the first loop has known bounds, but runs over stored
+            nodes rather than over all values of an index.
     """
 
     inames: tuple[str, ...]
@@ -289,17 +290,18 @@ class Nodes:
             insn: the instruction.
             inames: the inames of its loops and sums.
             levels: the tree loops of the kernel.
-            values: the expressions it reads, and its assignee.
+            values: the expressions that it reads, and its assignee.
 
         Raises:
-            NotAnEinsumError: if they are no path, or have two arrays of indices.
+            NotAnEinsumError: if its loops do not form a path, or if one has two arrays
+                of indices.
         """
         path = _path(insn, inames, levels)
         nodes = cls(path, levels, {})
         if path[0] not in levels:
-            # Whether the first loop runs over stored nodes, as in DCSR, or over all
-            # rows, as in CSR, shows in the subscripts: stored nodes are used only by an
-            # array of their indices.
+            # The first loop runs over all rows in CSR, but over stored nodes in DCSR.
+            # Subscripts show the difference: with stored nodes, dense arrays are read
+            # only through an array of indices.
             stored = replace(nodes, is_root_stored=True).with_arrays(insn, values)
             nodes = replace(nodes, is_root_stored=stored.explains_root(values))
         return nodes.with_arrays(insn, values)
@@ -307,7 +309,7 @@ class Nodes:
     def with_arrays(
         self, insn: lp.InstructionBase, values: Sequence[Expression]
     ) -> Nodes:
-        """Find the arrays of indices of nodes.
+        """Find the arrays with the indices of nodes.
 
         Raises:
             NotAnEinsumError: if there are two for one loop.
@@ -318,11 +320,11 @@ class Nodes:
                 raise refused(
                     insn, f"nodes of {iname!r} have indices in {sorted(arrays)}"
                 )
-        # the smallest name: the order of a set differs between processes
+        # the smallest name, since the order of a set differs between processes
         return replace(self, arrays={i: min(arrays) for i, arrays in arrays_of.items()})
 
     def explains_root(self, values: Iterable[Expression]) -> bool:
-        """Whether all that depends on the root does so by the indices of nodes."""
+        """Return whether values depend on the root only by the indices of its nodes."""
         root = self.inames[0]
         marked = [_indexed(self._placed(value), self.arrays) for value in values]
         names = {name for value in marked for name in get_dependencies(value)}
@@ -330,12 +332,12 @@ class Nodes:
 
     @property
     def stored(self) -> frozenset[str]:
-        """The loops whose values are places."""
+        """The loops whose values are positions of nodes."""
         root = {self.inames[0]} if self.is_root_stored else set[str]()
         return frozenset(self.levels.keys() & {*self.inames} | root)
 
     def _placed(self, expression: Expression) -> Expression:
-        """Mark places where they are subscripts."""
+        """Mark positions of nodes in subscripts."""
         positions = {
             i: self.levels[i].position for i in self.inames if i in self.levels
         }
@@ -344,10 +346,11 @@ class Nodes:
         return _Placed(positions)(expression)
 
     def marked(self, insn: lp.InstructionBase, expression: Expression) -> Expression:
-        """Mark the places and the indices of nodes.
+        """Mark the positions and the indices of nodes.
 
         Raises:
-            NotAnEinsumError: if it depends on a loop over nodes in another way.
+            NotAnEinsumError: if the expression depends on a loop over nodes in any
+                other way.
         """
         marked = _indexed(self._placed(expression), self.arrays)
         if wrong := sorted(get_dependencies(marked) & self.stored):
@@ -363,33 +366,33 @@ class Nodes:
         return rename(marked, {i + INDEX: i for i in self.inames})
 
     def bare(self, marked: Expression) -> Expression:
-        """Drop all marks, so that a loop stands for place and index."""
+        """Replace all marks, of positions and of indices, by the loops."""
         names = {i + mark: i for i in self.inames for mark in (INDEX, ENTRY)}
         return rename(marked, names)
 
     def in_kernel(self, marked: Expression) -> Expression:
-        """Express places and indices as the kernel writes them."""
+        """Replace marks of positions and of indices by the kernel's expressions."""
         points = {i + INDEX: self.point(i) for i in self.inames}
         positions = {i + ENTRY: p.Variable(i) for i in self.inames}
         return substitute(marked, {**points, **positions})
 
     def point(self, index: str) -> Expression:
-        """Return the value of an index, given the place of its node."""
+        """Return the value of an index in terms of the position of its node."""
         array, position = self.arrays.get(index), p.Variable(index)
         return p.Variable(array)[position] if array else position
 
     def marks(self, marked: Expression, mark: str) -> set[str]:
-        """Return the loops of which an expression has this mark."""
+        """Return the loops whose mark of this kind occurs in an expression."""
         names = get_dependencies(marked)
         return {i for i in self.inames if i + mark in names}
 
     def is_leaf_of(self, array: str, marked: Expression) -> bool:
-        """Whether an expression is the entry of an array at the place of a leaf."""
+        """Return whether an expression is an array's entry at a leaf."""
         leaf = p.Variable(self.inames[-1] + ENTRY)
         return bool(marked == p.Variable(array)[leaf])
 
     def tree(self, root_end: Expression, loads: Iterable[str]) -> Tree:
-        """Build the tree as it is stored.
+        """Describe how the kernel stores the tree.
 
         Args:
             root_end: the end of the first loop, if its bounds are known.
@@ -419,13 +422,13 @@ def _path(
     """Order an instruction's loops over nodes as a path from the root."""
     own_levels = {i: levels[i] for i in sorted(inames) if i in levels}
     above = {i: _above(insn, level, inames, levels) for i, level in own_levels.items()}
-    # the levels of one tree have one leaf; two are two trees
+    # a path has one leaf; two leaves mean two trees
     leaves = own_levels.keys() - {*above.values()}
     path: list[str] = []
-    at = min(leaves, default=None)
-    while at is not None and at not in path:
-        path.insert(0, at)
-        at = above.get(at)
+    iname = min(leaves, default=None)
+    while iname is not None and iname not in path:
+        path.insert(0, iname)
+        iname = above.get(iname)
     if len(leaves) != 1 or not own_levels.keys() <= {*path}:
         raise refused(
             insn,
@@ -455,21 +458,21 @@ def _above(
 
 
 def _gathers(placed: Iterable[Expression]) -> dict[str, set[str]]:
-    """Find by loop the arrays whose entries at its nodes' places are subscripts."""
+    """Find, for each loop, the arrays whose entries at its nodes are subscripts."""
     arrays_of: dict[str, set[str]] = {}
     for expression in placed:
         for outer in subscripts_in(expression):
             for inner in (x for axis in outer.index_tuple for x in subscripts_in(axis)):
-                position, *others = inner.index_tuple
+                position, *later_axes = inner.index_tuple
                 name = getattr(position, "name", "")
-                if name.endswith(ENTRY) and not others:
+                if name.endswith(ENTRY) and not later_axes:
                     arrays = arrays_of.setdefault(name.removesuffix(ENTRY), set())
                     arrays.add(inner.aggregate.name)
     return arrays_of
 
 
 def _indexed(placed: Expression, arrays: Mapping[str, str]) -> Expression:
-    """Replace entries that hold the indices of nodes by their marks."""
+    """Replace entries that are indices of nodes by marks."""
     marks = {
         p.Variable(array)[p.Variable(iname + ENTRY)]: p.Variable(iname + INDEX)
         for iname, array in arrays.items()
@@ -478,7 +481,7 @@ def _indexed(placed: Expression, arrays: Mapping[str, str]) -> Expression:
 
 
 class _Placed(IdentityMapper):  # type: ignore[misc]
-    """Marks places of nodes, where they are subscripts."""
+    """Marks positions of nodes in subscripts."""
 
     def __init__(self, positions: Mapping[str, Expression]) -> None:
         super().__init__()
