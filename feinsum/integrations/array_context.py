@@ -9,8 +9,8 @@ A compiler calls :func:`transform_program` on every kernel before it builds it :
                    the compiler's own transform
 
 The package arraycontext has a method for that, ``transform_loopy_program``; the mixins
-here put retrieval before it. They rely on nothing but methods that array contexts
-document: ``queue``, ``transform_loopy_program`` and, for the eager one, ``call_loopy``.
+here try retrieval first. They use only documented members of array contexts: ``queue``,
+``transform_loopy_program`` and, for the eager mixin, ``call_loopy``.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def transform_program(
     database: Database = None,
     policy: Policy | None = None,
 ) -> lp.TranslationUnit:
-    """Give a program a recipe, or else pass it to ``fallback``.
+    """Transform a program with recipes; if it gets none, pass it to ``fallback``.
 
-    Every entry point is retrieved on its own. If none gets a recipe, the program
-    goes to ``fallback`` as it was given; else it is finished, and ``fallback`` does
-    not see it. Nothing is raised but by ``fallback``.
+    Each entry point is retrieved separately. If none gets a recipe, ``fallback`` gets
+    the program unchanged; otherwise it is not called. No error is raised, except by
+    ``fallback`` or for a wrong policy.
 
     Args:
         t_unit: the program.
-        fallback: the transform that was in place before; by default the program
-            is returned unchanged.
-        arguments: of the call, if the program has one entry point that leaves
+        fallback: the compiler's own transform; by default, it returns the program
+            unchanged.
+        arguments: arguments of the call, if the program has one entry point that leaves
             dtypes and sizes open; see :func:`feinsum.retrieve`.
         device: as for :func:`feinsum.retrieve`.
         database: as for :func:`feinsum.retrieve`.
@@ -64,7 +64,7 @@ def transform_program(
     """
     retrieved = t_unit
     names = sorted(t_unit.entrypoints)
-    # each entry point has its own kernel; what one gets does not depend on the others
+    # each entry point has its own kernel, whose recipes are independent of the others
     for name in names:
         retrieved = retrieve(
             retrieved,
@@ -79,7 +79,7 @@ def transform_program(
 
 
 class RetrievesLazily:
-    """For array contexts that generate whole programs, dtypes and sizes known.
+    """Mixin for array contexts that generate whole programs with known sizes.
 
     ::
 
@@ -94,7 +94,7 @@ class RetrievesLazily:
     feinsum_policy: Policy | None = None
 
     def transform_loopy_program(self, t_unit: lp.TranslationUnit) -> Any:
-        """Give a program a recipe, or else pass it to the next class."""
+        """Transform a program with recipes; without any, by the next class."""
         base: Any = super()
         return transform_program(
             t_unit, fallback=base.transform_loopy_program, **self._look_up
@@ -111,25 +111,25 @@ class RetrievesLazily:
 
 
 class RetrievesEagerly(RetrievesLazily):
-    """For array contexts that call one kernel at a time.
+    """Mixin for array contexts that call one kernel at a time.
 
-    Such kernels leave dtypes and sizes open, so they are looked up when they are
-    called: once for every kind of arguments.
+    Such kernels leave dtypes and sizes open. So they are looked up when they are
+    called, once for every kind of arguments.
     """
 
     def transform_loopy_program(self, t_unit: lp.TranslationUnit) -> Any:
-        """Transform a program as lazy contexts do, but each program only once."""
+        """Transform a program like :class:`RetrievesLazily`, but each only once."""
         if t_unit not in self._finished:
             self._finished[t_unit] = super().transform_loopy_program(t_unit)
         return self._finished[t_unit]
 
     def call_loopy(self, t_unit: lp.TranslationUnit, **kwargs: Any) -> Any:
-        """Call the kernel that was retrieved for such arguments."""
+        """Call the kernel that is retrieved for arguments of this kind."""
         base: Any = super()
         retrieved = self._retrieved_for(t_unit, kwargs)
         if retrieved is t_unit:
             return base.call_loopy(t_unit, **kwargs)
-        # sizes that a recipe fixed are no arguments any more
+        # sizes that were fixed are no longer arguments
         names = retrieved.default_entrypoint.arg_dict
         arguments = {name: value for name, value in kwargs.items() if name in names}
         return base.call_loopy(retrieved, **arguments)
@@ -137,11 +137,11 @@ class RetrievesEagerly(RetrievesLazily):
     def _retrieved_for(
         self, t_unit: lp.TranslationUnit, arguments: Mapping[str, Any]
     ) -> lp.TranslationUnit:
-        # a kernel is specialized by shapes and dtypes, not by values of arrays
+        # a kernel is specialized to shapes and dtypes, not to values of arrays
         key = t_unit, frozenset((n, _kind(x)) for n, x in arguments.items())
         if key not in self._specialized:
             retrieved = transform_program(t_unit, arguments=arguments, **self._look_up)
-            # its own transform must not see the finished kernel again
+            # `call_loopy` transforms programs: mark this one as finished
             if retrieved is not t_unit:
                 self._finished[retrieved] = retrieved
             self._specialized[key] = retrieved
@@ -149,7 +149,7 @@ class RetrievesEagerly(RetrievesLazily):
 
     @cached_property
     def _specialized(self) -> dict[Any, lp.TranslationUnit]:
-        """By program and kind of arguments."""
+        """Retrieved programs, by program and kind of arguments."""
         return {}
 
     @cached_property
@@ -158,7 +158,7 @@ class RetrievesEagerly(RetrievesLazily):
 
 
 def _kind(argument: Any) -> Any:
-    """Return the properties that specialize a kernel: shape and dtype, or a size."""
+    """Return the properties to which a kernel is specialized: shape, dtype or size."""
     if isinstance(argument, int | np.integer):
         return int(argument)
     shape = getattr(argument, "shape", ())
@@ -171,7 +171,7 @@ def eager_array_context(
     """Make a class of array contexts that call and retrieve one kernel at a time.
 
     Args:
-        base: a class of one's own whose ``call_loopy`` builds kernels; by default
+        base: the base class, whose ``call_loopy`` builds kernels; by default
             ``PyOpenCLArrayContext`` of arraycontext.
         database: as for :func:`feinsum.retrieve`.
         policy: as for :func:`feinsum.retrieve`.
@@ -188,7 +188,13 @@ def lazy_array_context(
 ) -> Any:
     """Make a class of array contexts that generate and retrieve whole programs.
 
-    By default the base is ``PytatoPyOpenCLArrayContext``.
+    Args:
+        base: the base class; by default ``PytatoPyOpenCLArrayContext``.
+        database: as for :func:`feinsum.retrieve`.
+        policy: as for :func:`feinsum.retrieve`.
+
+    Raises:
+        FeinsumError: if arraycontext cannot be imported, or has no such class.
     """
     base = base or _class_of_arraycontext("PytatoPyOpenCLArrayContext")
     return _made_from(RetrievesLazily, base, database, policy)

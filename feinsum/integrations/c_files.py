@@ -1,4 +1,4 @@
-"""The best recipe of an einsum as a file of C, for programs without Python."""
+"""``c_source``: an einsum's best recipe as a C file, for programs without Python."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from feinsum.targets.host.standalone import standalone
 from feinsum.targets.quiet import quiet
 
 FLAGS = "-std=gnu11 -O3 -march=native -fno-math-errno -fno-trapping-math"
-"""With which a file should be compiled: vectors are as long as the processor's only
-with ``-march``.
+"""Options with which a file should be compiled. Without ``-march``, vectors may be
+shorter than those of the processor.
 """
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -30,7 +30,7 @@ _KEYWORDS = """
     goto if inline int long main register restrict return short signed sizeof static
     struct switch typedef union unsigned void volatile while
 """
-"""Keywords of C11, and the name of a program's entry."""
+"""Keywords of C11, and ``main``."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class CSource:
     """A function of C that evaluates an einsum.
 
     Attributes:
-        signature: its declaration without the semicolon. It returns 0, or 1 where
-            memory for temporaries is missing.
-        recipe: the recipe that was applied; empty if none was.
-        level: how well it fits.
-        source: the C file. It needs the C library and no header.
+        signature: its declaration without the semicolon. It returns 0; or 1 if memory
+            for temporaries runs out.
+        recipe: the recipe that was applied; empty if there is none.
+        level: the match level of the recipe.
+        source: the C file, which needs the C library but no header.
         header: its header, for C and C++.
     """
 
@@ -64,9 +64,10 @@ def c_source(
 ) -> CSource:
     """Generate C with GNU vector types from an einsum's best known or predicted recipe.
 
-    The function has the outputs, the operands and the sizes as its arguments. Arrays
-    lie in C order and do not overlap. Compiled with ``-fopenmp`` it runs on the threads
-    of OpenMP, else on that of the caller; it can be called from many threads.
+    The arguments of the function are the outputs, the operands and the sizes. Arrays
+    must be in C order and must not overlap. Compiled with ``-fopenmp``, it runs on the
+    threads of OpenMP; otherwise on the thread of the caller. It can be called from
+    several threads.
 
     Args:
         einsum: the einsum.
@@ -87,15 +88,14 @@ def c_source(
     """
     require_einsum(einsum)
     sizes = (parameter.name for parameter in einsum.size_params)
-    # the names become those of C, whose keywords and alphabet are narrower than
-    # einsum's
+    # names in the einsum become names in C, which has keywords and a smaller alphabet
     for word in (name, *(operand.name for operand in einsum.operands), *sizes):
         _check_name(word)
     t_unit = generate_loopy(einsum, name=name, target=StandaloneCTarget())
     retrieval = look_up(
         t_unit, device=device, database=database, policy=policy, effort=effort
     )
-    # Loopy's wrapper for Python, which is not used, may not find every size
+    # Loopy's wrapper for Python warns about sizes that it cannot find; it is not used
     with quiet(ParameterFinderWarning):
         code = retrieval.t_unit.executor().generated()
     function = standalone(code, retrieval.t_unit[name])

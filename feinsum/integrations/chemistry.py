@@ -1,6 +1,6 @@
-"""Einsums of PySCF, computed by feinsum.
+"""``use_in_pyscf``: einsums of PySCF, computed by feinsum.
 
-PySCF's own einsum transposes operands into one product of matrices at a time. Its
+PySCF's own einsum transposes operands, and computes one matrix product at a time. Its
 modules import that function by name, so it is replaced in all of them::
 
     feinsum.integrations.use_in_pyscf()           # from now on
@@ -23,13 +23,13 @@ Einsum = Callable[..., Any]
 
 
 def use_in_pyscf() -> AbstractContextManager[None]:
-    """Let PySCF compute its einsums by feinsum.
+    """Make PySCF compute its einsums with feinsum.
 
-    Calls with options, such as a function for products of two tensors, stay PySCF's.
+    PySCF still computes calls with options, such as a function for products of tensors.
 
     Returns:
-        A context at whose end PySCF computes them again; without ``with``, the change
-        lasts.
+        A context; at its end, PySCF uses its own einsum again. Without ``with``, the
+        change is permanent.
 
     Raises:
         FeinsumError: if PySCF is not installed.
@@ -39,17 +39,17 @@ def use_in_pyscf() -> AbstractContextManager[None]:
 
     original = lib.einsum
     if hasattr(original, "__wrapped__"):
-        return _restored(original, original)  # it is used already, and stays so
+        return _restored(original, original)  # in use already: change nothing
 
     @wraps(original)
-    def by_feinsum(subscripts: str, *tensors: Any, **options: Any) -> Any:
-        # an order of contraction is only a hint
+    def evaluate(subscripts: str, *tensors: Any, **options: Any) -> Any:
+        # a contraction order is only a hint
         if {*options} <= {"optimize"}:
             return einsum(subscripts, *tensors)
         return original(subscripts, *tensors, **options)
 
-    _replace(original, by_feinsum)
-    return _restored(original, by_feinsum)
+    _replace(original, evaluate)
+    return _restored(original, evaluate)
 
 
 @contextmanager

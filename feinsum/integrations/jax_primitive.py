@@ -1,6 +1,6 @@
-"""Einsums of JAX's arrays that JAX compiles, differentiates and batches.
+"""``jax_einsum``: einsums of arrays that JAX compiles, differentiates and batches.
 
-:func:`feinsum.einsum` of arrays returns numbers, so it refuses arrays that JAX traces.
+:func:`feinsum.einsum` computes at once, so it refuses arrays that JAX traces.
 :func:`jax_einsum` binds the primitive ``feinsum_einsum``, for which JAX has rules::
 
     jit, on the host    a foreign function of XLA, which calls feinsum.einsum
@@ -10,7 +10,7 @@
     other platforms     refused by JAX: the primitive has no rule there
 
 XLA passes addresses and shapes in structures of its C interface, which :mod:`ctypes`
-reads: nothing is compiled, and no array copied.
+reads. So nothing has to be compiled, and no array is copied.
 
 Source: ``xla/ffi/api/c_api.h`` in :func:`jax.ffi.include_dir`.
 """
@@ -61,7 +61,7 @@ def jax_einsum(*arguments: Any) -> Any:
     if not operands:
         raise InvalidEinsumError("an einsum needs an operand; give an array")
     dtype = jnp.result_type(*operands)
-    # numpy has no bfloat16: products of such numbers are exact in single precision
+    # numpy has no bfloat16; products of such numbers are exact in single precision
     work = jnp.dtype("float32") if dtype == jnp.bfloat16 else dtype
     if work.type.__module__ != "numpy":
         raise InvalidEinsumError(
@@ -81,19 +81,19 @@ def _primitive() -> Any:
 
     primitive = Primitive(TARGET)
 
-    def shape_of(*operands: Any, subscripts: str) -> Any:
+    def infer_shape(*operands: Any, subscripts: str) -> Any:
         shape = shape_of_result(subscripts, [x.shape for x in operands])
         return jax.core.ShapedArray(shape, operands[0].dtype)
 
     @lru_cache(4096)
-    def compiled(subscripts: str) -> Any:
+    def compile_einsum(subscripts: str) -> Any:
         return jax.jit(lambda *arrays: primitive.bind(*arrays, subscripts=subscripts))
 
     def differentiate(
         primals: Sequence[Any], tangents: Sequence[Any], subscripts: str
     ) -> tuple[Any, Any]:
         result = primitive.bind(*primals, subscripts=subscripts)
-        # JAX calls a rule only where an operand has a tangent
+        # there is a tangent, since JAX calls the rule only then
         directions = [
             primitive.bind(*primals[:k], x, *primals[k + 1 :], subscripts=subscripts)
             for k, x in enumerate(tangents)
@@ -102,7 +102,7 @@ def _primitive() -> Any:
         return result, sum(directions[1:], start=directions[0])
 
     def transpose_in(cotangent: Any, *operands: Any, subscripts: str) -> list[Any]:
-        # linear in one operand at a time: the others are known
+        # JAX transposes in one operand at a time, and the others are known
         (position,) = (k for k, x in enumerate(operands) if ad.is_undefined_primal(x))
         result: list[Any] = [None] * len(operands)
         if isinstance(cotangent, ad.Zero):
@@ -113,8 +113,10 @@ def _primitive() -> Any:
             for x in operands
         )
         transposed = transpose(subscripts, shapes, position)
-        others = operands[:position] + operands[position + 1 :]
-        terms = transposed.operands(cotangent, others, jax.numpy, dtype=cotangent.dtype)
+        other_operands = operands[:position] + operands[position + 1 :]
+        terms = transposed.operands(
+            cotangent, other_operands, jax.numpy, dtype=cotangent.dtype
+        )
         gradient = primitive.bind(*terms, subscripts=transposed.subscripts)
         result[position] = gradient.reshape(transposed.shape)
         return result
@@ -125,8 +127,8 @@ def _primitive() -> Any:
         text = batched(subscripts, [x.shape for x in operands], axes)
         return primitive.bind(*operands, subscripts=text), 0
 
-    primitive.def_abstract_eval(shape_of)
-    primitive.def_impl(lambda *x, subscripts: compiled(subscripts)(*x))
+    primitive.def_abstract_eval(infer_shape)
+    primitive.def_impl(lambda *x, subscripts: compile_einsum(subscripts)(*x))
     ad.primitive_jvps[primitive] = differentiate
     ad.primitive_transposes[primitive] = transpose_in
     batching.primitive_batchers[primitive] = batch
@@ -136,7 +138,7 @@ def _primitive() -> Any:
 
 
 class _Extension(c.Structure):
-    """``XLA_FFI_Metadata_Extension``, with which XLA queries the version."""
+    """``XLA_FFI_Metadata_Extension``, by which XLA queries the version."""
 
     _fields_ = (
         ("struct_size", c.c_size_t),
@@ -245,11 +247,11 @@ INTERNAL = 13
 
 _CODES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 18)
 DTYPES = {k: np.dtype(char) for k, char in zip(_CODES, "?bhilBHILefdFD", strict=True)}
-"""Of ``XLA_FFI_DataType``."""
+"""The numpy dtype of each ``XLA_FFI_DataType``."""
 
 
 def _handle(frame: Any) -> int | None:
-    """Evaluate an einsum for XLA, or tell the version of the interface."""
+    """Evaluate an einsum for XLA, or report the version of the interface."""
     call = frame.contents
     try:
         if call.extension and call.extension.contents.type == METADATA:
@@ -268,7 +270,7 @@ def _handle(frame: Any) -> int | None:
 
 
 _HANDLER = c.CFUNCTYPE(c.c_void_p, c.POINTER(_Frame))(_handle)
-"""XLA has its address: it lives as long as the process."""
+"""The callback. XLA keeps its address, so it must live as long as the process."""
 
 
 def _write_version(call: Any) -> None:

@@ -7,15 +7,15 @@ and exchanges their index lists. For ``ij,jk->ik`` of A, B and a cotangent Y[i,k
     in A:   ik,jk->ij  of Y, B          Y B^T
     in B:   ik,ij->jk  of Y, A          A^T Y
 
-An index that only this operand has was summed: its entries all get the same value, a
-product with ones. Of an operand on its diagonal the other entries get 0, a product with
-an identity. For ``iij->`` of A[i,i,j] and a number y::
+An index that only this operand has was summed, so all entries along it get the same
+value: a product with ones. If the einsum reads a diagonal, entries outside of it get 0:
+a product with an identity. For ``iij->`` of A[i,i,j] and a number y::
 
     in A:   ,ia,j->iaj  of y, identity[i,a], ones[j]
 
-Both :func:`feinsum.integrations.torch_einsum` and
-:func:`feinsum.integrations.jax_einsum` differentiate by these einsums, any number of
-times, and batch by one more index (:func:`batched`).
+:func:`feinsum.integrations.torch_einsum` and :func:`feinsum.integrations.jax_einsum`
+use these einsums for derivatives of any order, and batch by adding an index
+(:func:`batched`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ class Transpose:
     """The transpose of an einsum in one operand.
 
     Attributes:
-        subscripts: of the einsum that computes it, of the cotangent, the other operands
-            and the constants, in this order.
-        others: the shapes of the other operands without axes that are broadcast.
-        constants: ``(n,)`` for ones, ``(n, n)`` for an identity.
-        shape: of the operand, with the axes that are broadcast.
+        subscripts: subscripts of the einsum that computes it. Its operands are the
+            cotangent, the other operands and the constants, in this order.
+        other_shapes: shapes of the other operands, without axes that are broadcast.
+        constants: shapes of the constants: ``(n,)`` for ones, ``(n, n)`` for an
+            identity.
+        shape: shape of the operand, with the axes that are broadcast.
     """
 
     subscripts: str
-    others: tuple[Shape, ...]
+    other_shapes: tuple[Shape, ...]
     constants: tuple[Shape, ...]
     shape: Shape
 
@@ -52,13 +53,12 @@ class Transpose:
 
         Args:
             cotangent: the cotangent of the result.
-            others: the operands except the transposed one.
-            library: torch, or ``jax.numpy``, whose ``ones`` and ``eye`` build the
-                constants.
+            others: all operands except the one in which the einsum is transposed.
+            library: torch or ``jax.numpy``, whose ``ones`` and ``eye`` are called.
             options: keyword arguments for these, such as ``dtype``.
         """
         shaped = [
-            x.reshape(shape) for x, shape in zip(others, self.others, strict=True)
+            x.reshape(shape) for x, shape in zip(others, self.other_shapes, strict=True)
         ]
         constants = [
             library.ones(shape, **options)
@@ -83,12 +83,12 @@ def shape_of_result(subscripts: str, shapes: Sequence[Shape]) -> Shape:
 
 
 def transpose(subscripts: str, shapes: tuple[Shape, ...], position: int) -> Transpose:
-    """Transpose an einsum in the operand at a position.
+    """Transpose an einsum as a linear map of one operand.
 
     Args:
         subscripts: as for :func:`feinsum.einsum`.
         shapes: the shapes of all operands.
-        position: the operand to transpose in.
+        position: the position of this operand.
 
     Returns:
         The einsum that maps the cotangent of the result to that of the operand, without
@@ -113,14 +113,14 @@ def transpose(subscripts: str, shapes: tuple[Shape, ...], position: int) -> Tran
     constants += [(index,) for index in target if index not in bound]
     operands = [terms.output, *others, *constants]
 
-    def shape_of(term: IndexList) -> Shape:
-        # the second index of an identity is fresh, and as long as the first
+    def get_shape(term: IndexList) -> Shape:
+        # the second index of an identity is fresh; its extent is that of the first
         return tuple(terms.extents.get(i, terms.extents[term[0]]) for i in term)
 
     return Transpose(
         write_subscripts(operands, target),
-        tuple(map(shape_of, others)),
-        tuple(map(shape_of, constants)),
+        tuple(map(get_shape, others)),
+        tuple(map(get_shape, constants)),
         shapes[position],
     )
 
@@ -128,12 +128,12 @@ def transpose(subscripts: str, shapes: tuple[Shape, ...], position: int) -> Tran
 def batched(
     subscripts: str, shapes: Sequence[Shape], axes: Sequence[int | None]
 ) -> str:
-    """Return the subscripts of a batch of einsums, whose index comes first.
+    """Return the subscripts of a batch of einsums; the index of the batch comes first.
 
     Args:
         subscripts: the subscripts of one einsum of the batch.
         shapes: the shapes of the operands, including the axis of the batch, if any.
-        axes: the axis of the batch in each operand; None if the batch shares it.
+        axes: the axis of the batch in each operand; None for an operand without it.
 
     >>> batched("ij,jk->ik", [(2, 3, 7), (3, 4)], [2, None])
     'ija,jk->aik'

@@ -1,7 +1,7 @@
-"""Einsums of torch's tensors that torch differentiates, batches and compiles.
+"""``torch_einsum``: einsums of tensors that torch differentiates, batches and compiles.
 
-:func:`feinsum.einsum` of tensors returns numbers, so it refuses tensors whose result
-has to be recorded. :func:`torch_einsum` has a rule for each transform of torch::
+:func:`feinsum.einsum` computes at once, so it refuses tensors whose operations torch
+records. :func:`torch_einsum` has a rule for each transform of torch::
 
     eager, host and CUDA    feinsum.einsum
     backward                an einsum per operand that needs a gradient
@@ -9,7 +9,7 @@ has to be recorded. :func:`torch_einsum` has a rule for each transform of torch:
     torch.vmap              one einsum with one more index
     torch.compile           the operator feinsum::einsum, whose shape is known
 
-The rules call :func:`torch_einsum` again: derivatives have derivatives.
+The rules call :func:`torch_einsum` again, so that derivatives have derivatives.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidTypeError
 from feinsum.integrations.multilinear import batched, shape_of_result, transpose
 from feinsum.libraries import resolved
 
-# This module is loaded on the first use of its function. What torch compiles must be
-# registered by then: a compiler does not trace the registration.
+# This module is loaded on the first use of its function. It registers the operator at
+# once, because torch's compiler cannot trace the registration.
 try:
     import torch
-except ImportError:  # as a call reports
+except ImportError:  # the first call reports it
     torch = None
 Function: Any = object if torch is None else torch.autograd.Function
 
@@ -40,8 +40,8 @@ def torch_einsum(*arguments: Any) -> Any:
 
     Args:
         arguments: subscripts and tensors, or tensors alternating with index lists, as
-            for :func:`torch.einsum`. All on one device, on the host or a CUDA GPU;
-            their dtypes are promoted as torch does.
+            for :func:`torch.einsum`. All tensors are on the host, or all on one CUDA
+            GPU; their dtypes are promoted as torch does.
 
     Returns:
         A tensor in C order, which requires a gradient if an operand does.
@@ -80,7 +80,7 @@ def torch_einsum(*arguments: Any) -> Any:
             )
     dtype = reduce(torch.promote_types, (x.dtype for x in operands))
     operands = tuple(x.to(dtype) for x in operands)
-    # torch.func takes functions with rules, Dynamo refuses those that have a jvp
+    # torch.func needs a function with rules, but Dynamo refuses functions with a jvp
     if torch.compiler.is_compiling():
         return torch.ops.feinsum.einsum(subscripts, operands)
     return _Einsum.apply(subscripts, *operands)
@@ -140,10 +140,10 @@ def _gradient_of(
 ) -> Any:
     shapes = tuple(tuple(x.shape) for x in operands)
     transposed = transpose(subscripts, shapes, position)
-    # torch's gradients are conjugated
-    others = [x.conj() for k, x in enumerate(operands) if k != position]
+    # by torch's convention, gradients are conjugated
+    conjugates = [x.conj() for k, x in enumerate(operands) if k != position]
     options = {"dtype": gradient.dtype, "device": gradient.device}
-    terms = transposed.operands(gradient, others, torch, **options)
+    terms = transposed.operands(gradient, conjugates, torch, **options)
     return torch_einsum(transposed.subscripts, *terms).reshape(transposed.shape)
 
 
@@ -151,7 +151,7 @@ def _evaluate(subscripts: str, operands: Sequence[Any]) -> Any:
     dtype, device = operands[0].dtype, operands[0].device
     if dtype == torch.bfloat16:  # numpy has no such numbers
         return _evaluate(subscripts, [x.float() for x in operands]).to(dtype)
-    # the result of an operator is in memory of its own: copy what may be a view
+    # an operator must return fresh memory: copy a result that may be a view
     is_view = len(operands) == 1
     if device.type != "cpu":
         with torch.no_grad():
@@ -168,12 +168,12 @@ def _evaluate_shape(subscripts: str, operands: Sequence[Any]) -> Any:
 
 
 def _register() -> Any:
-    """Register the operator, which compilers see as one operation.
+    """Register the operator, which compilers treat as a single operation.
 
     Returns:
-        The library that has it, as long as that is referenced.
+        The library; the operator exists as long as it is referenced.
     """
-    # a call of torch.library.custom_op takes three times as long
+    # an operator of torch.library.custom_op would take three times as long to call
     library = torch.library.Library("feinsum", "DEF")
     library.define("einsum(str subscripts, Tensor[] operands) -> Tensor")
     library.impl("einsum", _evaluate, "CompositeExplicitAutograd")
