@@ -1,7 +1,7 @@
-"""Conversions between formats, in linear time, and from and to other packages.
+"""Conversions between sparse formats, in linear time, and from and to other packages.
 
-Neither scipy.sparse nor pydata's sparse is required: their arrays are read through
-attributes, and the packages are imported only to create their arrays.
+scipy.sparse and pydata's sparse are optional: their arrays are read through attributes,
+and the packages are imported only to create their arrays.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def to_coo(array: SparseArray) -> COO:
 
 
 def _expanded(tree: CSF, level: int) -> Array:
-    """Return the index at a level for every entry."""
+    """Return the index at a level of every entry."""
     column = tree.indices[level]
     for pointers in tree.pointers[level:]:
         column = np.repeat(column, np.diff(pointers))
@@ -58,12 +58,12 @@ def _expanded(tree: CSF, level: int) -> Array:
 
 
 def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
-    """Convert an array to a tree with its axes in that order; duplicates are summed.
+    """Convert an array to a tree with these axes as its levels; duplicates are summed.
 
     Args:
-        array: in any format.
-        axes: axes of the levels, from the root; by default those of the tree, or in
-            order for other formats.
+        array: an array in any format.
+        axes: axes of the levels, from the root; by default those of the given tree, or
+            in increasing order for other formats.
 
     Complexity: linear in the entries; about 40 bytes per entry besides the result.
 
@@ -79,7 +79,7 @@ def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
         reject("axes", f"given {axes}; expected each of 0 to {array.order - 1} once")
     if isinstance(array, CSF) and array.axes == chosen:
         return array
-    # a compressed matrix is a tree but for its empty rows, and need not be sorted
+    # a compressed matrix is a tree except for empty rows, and is sorted already
     if isinstance(array, CSR | CSC) and array.compressed == chosen[0]:
         return _without_empty(array)
     entries = to_coo(array)
@@ -112,11 +112,11 @@ def _levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     first = np.zeros(len(columns[0]), dtype=bool)
     before: Array | None = None
     for column in columns:
-        # a node begins where its own or any outer coordinate changes
+        # a node begins where its own index or that of an outer level changes
         first = first | begins([column])
         starts = np.flatnonzero(first)
         if before is not None:
-            # the number of the node of each entry: children begin where the parent does
+            # the node of each entry; the first child begins where its parent begins
             numbers = np.cumsum(first, dtype=dtype) - 1
             ends = np.array([len(starts)], dtype=dtype)
             pointers.append(np.concatenate([numbers[before], ends]))
@@ -183,7 +183,7 @@ def from_dense(array: Array) -> COO:
 
 
 def is_sparse(value: object) -> bool:
-    """Return whether that is a sparse array, ours or of a package that is understood.
+    """Return whether a value is a sparse array, of feinsum or of a supported package.
 
     >>> is_sparse(COO((2,), ([0],), [1.0])), is_sparse([1.0, 0.0])
     (True, False)
@@ -203,8 +203,8 @@ def from_object(value: Any) -> COO:
     These are arrays of ``scipy.sparse`` in any format, and of pydata's ``sparse``.
 
     Raises:
-        InvalidSparseArrayError: ``unknown-format`` for anything else, and
-            ``fill-value`` if entries that are not stored count as anything but zero.
+        InvalidSparseArrayError: ``unknown-format`` for anything else; ``fill-value`` if
+            entries that are not stored are not zero.
     """
     if not is_sparse(value):
         reject(
@@ -227,10 +227,10 @@ def from_object(value: Any) -> COO:
 
 
 def compressed_from_object(value: Any) -> CSR | CSC | None:
-    """Wrap a compressed matrix by rows or columns, sharing its arrays.
+    """Wrap a matrix that is compressed by rows or columns, sharing its arrays.
 
-    None for anything else, and for a matrix of scipy with duplicates or indices out of
-    order.
+    Return None for anything else, and for a matrix of scipy that has duplicates or
+    unsorted indices.
 
     >>> compressed_from_object(COO((2, 2), ([0, 0], [1, 1]), [1.0, 2.0])) is None
     True

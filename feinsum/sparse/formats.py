@@ -1,8 +1,8 @@
 r"""Sparse arrays: coordinates, compressed rows and columns, compressed fibers.
 
-Each is a value that is checked on creation. The stored entries form the pattern,
-whatever their values: a stored zero belongs to it. The entries T[0,2,1], T[0,2,3] and
-T[4,0,0] of a tensor, as compressed fibers::
+Every array is checked on creation. The stored entries form the pattern, including
+stored zeros. The entries T[0,2,1], T[0,2,3] and T[4,0,0] of a tensor, as compressed
+fibers::
 
     level 0 (i)    0         4          indices[0] = 0 4
                    |         |          pointers[0] = 0 1 2
@@ -138,15 +138,15 @@ class CSC(_Compressed):
 class CSF:
     """Compressed sparse fibers: a tree with a level for each axis.
 
-    A node of level l is a combination of indices of the first l + 1 axes with an entry
-    below. Every node has children.
+    A node at level l is a combination of indices of the first l + 1 axes below which
+    there is an entry. So every node has children.
 
     Attributes:
         shape: extents, in the order of the array's axes.
         axes: the axis of each level, from the root.
         indices: for each level, the index of every node; int32 or int64.
-        pointers: for each level except the last, where the children of every node begin
-            in the next level, and where the last ones end.
+        pointers: for each level except the last, the positions in the next level at
+            which the children of every node begin, and at which the last ones end.
         values: values of the nodes of the last level.
 
     Raises:
@@ -176,7 +176,7 @@ class CSF:
         extents = [self.shape[axis] for axis in self.axes]
         levels = enumerate(zip(self.indices, extents, strict=True))
         indices = [check_indices(i, n, f"level {level}") for level, (i, n) in levels]
-        # the nodes of the first level are the children of a root that is not stored
+        # nodes of the first level are children of a root, which is not stored
         root = np.array([0, len(indices[0])])
         pointers = [root]
         for level, below in enumerate(indices[1:]):
@@ -228,7 +228,7 @@ def _one_each(n_actual: object, expected: int, name: str, unit: str) -> None:
 
 
 def _set(value: object, **fields: object) -> None:
-    """Set fields of a frozen dataclass that is being made."""
+    """Set fields of a frozen dataclass during its initialization."""
     for name, field in fields.items():
         object.__setattr__(value, name, field)
 
@@ -278,10 +278,10 @@ def check_indices(indices: object, extent: int, name: str) -> Array:
     """Check that indices are in range, and return them as an array of one axis."""
     array = _integers(indices, name)
     if len(array) and (array.min() < 0 or array.max() >= extent):
-        at = int(np.flatnonzero((array < 0) | (array >= extent))[0])
+        k = int(np.flatnonzero((array < 0) | (array >= extent))[0])
         reject(
             "index-range",
-            f"{name} has {array[at]} at place {at}; expected 0 to {extent - 1}",
+            f"{name} has {array[k]} at place {k}; expected 0 to {extent - 1}",
         )
     return array
 
@@ -300,10 +300,10 @@ def check_pointers(pointers: object, n_nodes: int, n_children: int, name: str) -
         reject("pointer-start", f"{name} begins with {array[0]}; expected 0")
     falls = np.flatnonzero(array[1:] < array[:-1])
     if len(falls):
-        at = int(falls[0])
+        k = int(falls[0])
         reject(
             "pointer-order",
-            f"{name} falls from {array[at]} to {array[at + 1]} at place {at + 1}; "
+            f"{name} falls from {array[k]} to {array[k + 1]} at place {k + 1}; "
             "expected pointers that do not decrease",
         )
     if array[-1] != n_children:
@@ -317,23 +317,23 @@ def check_pointers(pointers: object, n_nodes: int, n_children: int, name: str) -
 
 def check_fibers(indices: Array, pointers: Array, name: str) -> None:
     """Check that the indices below one node increase, without repetition."""
-    # Over all fibers at once; where a fiber begins, an index may be smaller again.
+    # over all fibers at once; at the beginning of a fiber, the index may decrease
     rises = indices[1:] > indices[:-1]
     inner = pointers[1:-1]
     rises[inner[(inner > 0) & (inner < len(indices))] - 1] = True
     if rises.all():
         return
-    at = int(np.flatnonzero(~rises)[0])
-    if indices[at] == indices[at + 1]:
+    k = int(np.flatnonzero(~rises)[0])
+    if indices[k] == indices[k + 1]:
         reject(
             "duplicate",
-            f"{name} has {indices[at]} twice below one node, at places {at} and "
-            f"{at + 1}; convert coordinates, which sums duplicates",
+            f"{name} has {indices[k]} twice below one node, at places {k} and "
+            f"{k + 1}; convert coordinates, which sums duplicates",
         )
     reject(
         "unsorted",
-        f"{name} has {indices[at]} ahead of {indices[at + 1]} below one node, at "
-        f"place {at}; sort the indices below each node",
+        f"{name} has {indices[k]} ahead of {indices[k + 1]} below one node, at "
+        f"place {k}; sort the indices below each node",
     )
 
 
@@ -350,10 +350,10 @@ def require_finite(values: Array) -> None:
     """
     finite = np.isfinite(values)
     if not finite.all():
-        at = int(np.flatnonzero(~finite)[0])
+        k = int(np.flatnonzero(~finite)[0])
         reject(
             "not-finite",
-            f"value {at} is {values[at]}; expected finite values, so drop or replace "
+            f"value {k} is {values[k]}; expected finite values, so drop or replace "
             "such entries",
         )
 
@@ -371,16 +371,24 @@ def _integers(indices: object, name: str) -> Array:
 
 
 def reject(rule: str, message: str) -> NoReturn:
-    """Raise the error of a rule: what was given, what was expected, what to do."""
+    """Raise the error of a rule.
+
+    Args:
+        rule: stable code of the broken rule.
+        message: what was given, what was expected, and what to do.
+
+    Raises:
+        InvalidSparseArrayError: always.
+    """
     raise InvalidSparseArrayError(f"[{rule}] {message}", rule=rule)
 
 
 _DIGIT = 16
-"""Bits of a digit: numpy sorts integers of 16 bits by counting."""
+"""Bits of a digit: numpy sorts 16-bit integers in linear time."""
 
 
 def index_dtype(largest: int) -> np.dtype[np.signedinteger]:
-    """Return the dtype for indices up to the given one."""
+    """Return the dtype for indices up to this one."""
     return np.dtype(np.int32 if largest < 2**31 else np.int64)
 
 
@@ -395,9 +403,9 @@ def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array 
     keys = [*_keys(columns, extents)]
     if len(keys) == 1 and bool(np.all(keys[0][0][1:] >= keys[0][0][:-1])):
         return None
-    # A radix sort: numpy's stable sort of 16 bits is linear, its lexsort is not.
+    # a radix sort: numpy's stable sort of 16-bit integers is linear, its lexsort is not
     order = np.arange(len(columns[0]))
-    # from the last digit to the first, for each pass is stable
+    # from the last digit to the first, since each pass is stable
     for key, span in reversed(keys):
         for shift in range(0, (span - 1).bit_length(), _DIGIT):
             digit = ((key >> shift) & (2**_DIGIT - 1)).astype(np.uint16)
@@ -408,11 +416,11 @@ def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array 
 def _keys(
     columns: Sequence[Array], extents: Sequence[int]
 ) -> Iterator[tuple[Array, int]]:
-    """Yield adjacent columns combined into integers of 63 bits, with their spans."""
+    """Yield adjacent columns combined into 63-bit integers, with their spans."""
     key, span = None, 1
     for column, extent in zip(columns, extents, strict=True):
         wide = max(extent, 1)
-        # as many columns as fit one integer: each pass sorts all of them
+        # combine as many columns as fit, to sort all of them in one pass per digit
         if key is None or span * wide > 2**63 - 1:
             if key is not None:
                 yield key, span
@@ -424,7 +432,7 @@ def _keys(
 
 
 def begins(columns: Sequence[Array]) -> Array:
-    """Mark the sorted coordinates that differ from those before them."""
+    """Mark the sorted coordinates that differ from the previous ones."""
     n = len(columns[0])
     is_present = np.zeros(n, dtype=bool)
     is_present[:1] = True
@@ -447,6 +455,6 @@ def sorted_and_summed(
     if first.all():
         return list(columns), values
     starts = np.flatnonzero(first)
-    # numpy adds up short integers in 64 bits
+    # numpy adds up short integers in 64 bits: convert back
     summed = np.add.reduceat(values, starts).astype(values.dtype, copy=False)
     return [c[starts] for c in columns], summed

@@ -1,4 +1,11 @@
-"""Random patterns, uniform or of a given profile and skew; and profiles of patterns."""
+"""Random sparse arrays, uniform or with a given profile and skew; and their profiles.
+
+``random_profile((4, 6), (2, 5), skew=1.0)`` could generate this tree::
+
+    level 0    1          3          2 nodes
+               |       / | | \
+    level 1    4      0  2 3  5      5 nodes: one child each, the others by weight
+"""
 
 from __future__ import annotations
 
@@ -36,8 +43,8 @@ def random_uniform(
     """Generate a tensor with a given number of uniformly distributed entries.
 
     Raises:
-        InvalidSparseArrayError: ``profile`` if there are fewer positions, and ``shape``
-            if there are more than 63 bits can count.
+        InvalidSparseArrayError: ``profile`` if there are fewer positions; ``shape`` if
+            there are more than 63 bits can count.
 
     >>> random_uniform((30, 20, 10), 100, seed=0).nnz
     100
@@ -66,7 +73,7 @@ def _distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
     while len(positions) < n:
         more = rng.integers(0, n_places, 2 * (n - len(positions)))
         positions = np.union1d(positions, more)
-    # they are sorted, and the first of them would all be small
+    # a random subset: the first ones of the sorted positions would all be small
     return np.sort(rng.permutation(positions)[:n])
 
 
@@ -81,9 +88,9 @@ def random_profile(
 ) -> CSF:
     """Generate a tensor whose tree has exactly the given number of nodes at each level.
 
-    The children of a level are distributed to its parents, one to each and the others
-    with the weights 1, 2**-skew, 3**-skew and so on, in random order: with 0, fibers
-    have nearly equal lengths; with 1, a few have most of the children (Zipf's law). The
+    Each parent gets one child. The other children are distributed with the weights 1,
+    2**-skew, 3**-skew and so on, in random order. With a skew of 0, fibers have nearly
+    equal lengths; with 1, a few fibers have most of the children (Zipf's law). The
     indices of children are spread over the extent.
 
     Args:
@@ -91,7 +98,7 @@ def random_profile(
         profile: number of nodes at each level, from the root.
         seed: random seed; equal arguments give equal arrays.
         skew: skew of the number of children, 0 or more.
-        axes: the axis of each level; by default in order.
+        axes: the axis of each level; by default in increasing order.
         dtype: dtype of the values.
 
     Raises:
@@ -139,40 +146,40 @@ def _require_room(n_parents: int, n_nodes: int, extent: int) -> None:
 def _dealt(
     rng: np.random.Generator, n_parents: int, n_nodes: int, extent: int, skew: float
 ) -> Array:
-    """Draw numbers of children from 1 to the extent, with that sum."""
+    """Draw the number of children of each parent, from 1 to the extent."""
     lengths = np.ones(n_parents, dtype=np.int64)
     ranks = rng.permutation(n_parents) + 1.0
-    # not 0, or parents without weight would never get what full ones leave
+    # not 0, so that parents of little weight get children once others are full
     weights = np.maximum(ranks**-skew, 1e-9)
-    left = n_nodes - n_parents
-    while left:
+    n_remaining = n_nodes - n_parents
+    while n_remaining:
         shares = np.cumsum(np.where(lengths < extent, weights, 0.0))
-        exact = left * np.diff(shares, prepend=0.0) / shares[-1]
+        exact = n_remaining * np.diff(shares, prepend=0.0) / shares[-1]
         more = np.floor(exact).astype(np.int64)
-        drawn = rng.random(left - int(more.sum())) * shares[-1]
-        # the last place has no end: rounding may put a number beyond it
+        drawn = rng.random(n_remaining - int(more.sum())) * shares[-1]
+        # rounding may put a number beyond the last bin
         bins = np.searchsorted(shares, drawn, side="right")
         more += np.bincount(np.minimum(bins, n_parents - 1), minlength=n_parents)
         more = np.minimum(more, extent - lengths)
         lengths += more
-        left -= int(more.sum())
+        n_remaining -= int(more.sum())
     return lengths
 
 
 def _spread(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
-    """Draw increasing indices for each fiber: one from each of as many parts."""
+    """Draw increasing indices for each fiber, one from each of its equal intervals."""
     n = int(lengths.sum())
-    parts = np.repeat(lengths, lengths)
+    run_lengths = np.repeat(lengths, lengths)
     firsts = np.cumsum(lengths) - lengths
     numbers = np.arange(n) - np.repeat(firsts, lengths)
-    width, wider = np.divmod(extent, parts)
+    width, wider = np.divmod(extent, run_lengths)
     low = numbers * width + np.minimum(numbers, wider)
     sizes: Array = low + rng.integers(0, width + (numbers < wider))
     return sizes.astype(index_dtype(extent))
 
 
 def _values(rng: np.random.Generator, n: int, dtype: np.dtype[Any]) -> Array:
-    """Draw numbers from 0.5 to 1.5 in size, of both signs where the dtype has them."""
+    """Draw numbers of magnitude 0.5 to 1.5, of random sign or phase; 1 if integer."""
     if dtype.kind in "biu":
         return np.ones(n, dtype)
     sizes: Array = rng.uniform(0.5, 1.5, n) * rng.choice([-1.0, 1.0], n)
@@ -187,8 +194,8 @@ _CHUNK = 2**20
 def count_nodes(array: SparseArray, axes: Iterable[int]) -> int:
     """Count the combinations of indices of these axes that have an entry.
 
-    That is the number of nodes at a level of a tree whose levels down to it are these
-    axes, in any order.
+    A tree whose first levels are these axes, in any order, has this number of nodes at
+    the last of these levels.
 
     >>> count_nodes(COO((4, 2), ([3, 0, 3], [1, 1, 0]), [1.0, 2.0, 3.0]), [0])
     2
@@ -205,7 +212,7 @@ def count_nodes(array: SparseArray, axes: Iterable[int]) -> int:
 
 
 def node_counts(array: SparseArray) -> dict[frozenset[int], int]:
-    """Count the nodes of every set of axes: the profiles of all orders of levels.
+    """Count the nodes of every set of axes, which gives the profiles of all orders.
 
     Complexity: a sort for each of the 2**order sets.
 
@@ -235,10 +242,10 @@ def pattern_digest(array: SparseArray) -> str:
     """
     axes = array.axes if isinstance(array, CSF) else ()
     digest = sha256(repr((type(array).__name__, array.shape, axes)).encode())
-    for part in _parts(array):
-        digest.update(f"{len(part)};".encode())
-        for start in range(0, len(part), _CHUNK):
-            digest.update(part[start : start + _CHUNK].astype("<i8").tobytes())
+    for chunk in _parts(array):
+        digest.update(f"{len(chunk)};".encode())
+        for start in range(0, len(chunk), _CHUNK):
+            digest.update(chunk[start : start + _CHUNK].astype("<i8").tobytes())
     return digest.hexdigest()
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath, sysconf
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, Literal, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +49,9 @@ def read_tns(
 ) -> COO:
     """Read the tensor in a ``.tns`` or ``.tns.gz`` file.
 
-    An entry takes 4 bytes for each index (8 beyond 2**31) and the bytes of its
-    value. At the most, memory for that and one column more is in use, and 100 MB for
-    the part of the file that is being read: 100 million entries of order 3 take
-    2.0 GB, at most 2.9 GB.
+    An entry takes 4 bytes for each index (8 beyond 2**31) and the bytes of its value.
+    While reading, one more column and 100 MB for the current block of the file are
+    needed. So 100 million entries of order 3 take 2.0 GB, and 2.9 GB while reading.
 
     Args:
         path: path of the file.
@@ -73,16 +72,16 @@ def read_tns(
     if not columns.columns:
         reject("empty-file", f"{fspath(path)} has no entries; expected one a line")
     extents = tuple(largest + 1 for largest in columns.largest)
-    wanted = extents if shape is None else check_shape(tuple(shape))
-    if len(wanted) != len(extents):
+    final_shape = extents if shape is None else check_shape(tuple(shape))
+    if len(final_shape) != len(extents):
         reject("rank", f"the entries have {counted(len(extents), 'index')}; the shape "
-               f"has {counted(len(wanted), 'extent')}")  # fmt: skip
-    return COO(wanted, columns.taken_columns(), columns.taken_values())
+               f"has {counted(len(final_shape), 'extent')}")  # fmt: skip
+    return COO(final_shape, columns.taken_columns(), columns.taken_values())
 
 
 @dataclass
 class _Columns:
-    """Blocks of entries, column by column."""
+    """The columns of entries read so far, in blocks."""
 
     dtype: np.dtype[Any]
     max_bytes: int
@@ -113,7 +112,7 @@ class _Columns:
             )
 
     def taken_columns(self) -> tuple[Array, ...]:
-        """Join the blocks of each column, freeing them as it goes."""
+        """Join the blocks of each column, freeing the blocks on the way."""
         joined = []
         for blocks in self.columns:
             joined.append(np.concatenate(blocks))
@@ -133,7 +132,7 @@ def iterate_tns(
 
     Args:
         path: path of the file; compressed if it ends with ``.gz``.
-        block_bytes: bytes of text to read at once; memory use is 25 times that.
+        block_bytes: bytes of text to read at once; memory use is 25 times as much.
 
     Yields:
         Indices from 0, int64, one row per axis; and values, float64.
@@ -152,20 +151,20 @@ def iterate_tns(
 
 
 def _blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of whole lines without comments, and their first line number."""
-    rest, line = b"", 1
-    with _opened(path) as file:
+    """Yield blocks of whole lines without comments, and the numbers of their first."""
+    unfinished, line = b"", 1
+    with _open(path, "rb") as file:
         while data := _read(file, block_bytes, path):
-            data = rest + data
-            end = data.rfind(b"\n") + 1
-            text, rest = data[:end], data[end:]
-            if len(rest) > _MAX_LINE_BYTES:
+            data = unfinished + data
+            n_complete = data.rfind(b"\n") + 1
+            text, unfinished = data[:n_complete], data[n_complete:]
+            if len(unfinished) > _MAX_LINE_BYTES:
                 last = line + text.count(b"\n")
                 reject("line", f"line {last} is longer than {_MAX_LINE_BYTES} bytes; "
                        "expected one entry")  # fmt: skip
             yield re.sub(rb"#[^\n]*", b"", text), line
             line += text.count(b"\n")
-    if rest.partition(b"#")[0].strip():
+    if unfinished.partition(b"#")[0].strip():
         reject(
             "cut",
             f"line {line}, the last, has no end: {path.name} may have been cut there. "
@@ -173,10 +172,11 @@ def _blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int]]:
         )
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open(path: Path, mode: Literal["rb", "wb"]) -> BinaryIO:
+    """Open a file, compressed if its name ends with ``.gz``."""
     if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return path.open("rb")
+        return cast(BinaryIO, gzip.open(path, mode))
+    return path.open(mode)
 
 
 def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
@@ -189,7 +189,7 @@ def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
 
 
 def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
-    """Count the words of each line that has any, and return the lines' numbers."""
+    """Count the words of each nonempty line; return counts and line numbers."""
     if not text:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     characters = np.frombuffer(text, np.uint8)
@@ -209,10 +209,10 @@ def _entries(
     """Parse the numbers of a block into indices and values."""
     odd = np.flatnonzero(counts != order + 1)
     if len(odd) or order < 1:
-        at = int(odd[0]) if len(odd) else 0
+        k = int(odd[0]) if len(odd) else 0
         reject(
             "line",
-            f"line {lines[at]} has {counted(int(counts[at]), 'word')}; expected "
+            f"line {lines[k]} has {counted(int(counts[k]), 'word')}; expected "
             f"{max(order, 1) + 1}: indices and a value, with spaces between",
         )
     numbers = _numbers(text)
@@ -223,15 +223,15 @@ def _entries(
     is_index = (indices >= 1) & (indices <= _MAX_INDEX) & (indices % 1 == 0)
     wrong = np.flatnonzero(~is_index.all(axis=1))
     if len(wrong):
-        at = int(wrong[0])
-        reject("index-range", f"line {lines[at]} has the indices {_text(indices[at])}; "
+        k = int(wrong[0])
+        reject("index-range", f"line {lines[k]} has the indices {_text(indices[k])}; "
                f"expected integers from 1 to {_MAX_INDEX}")  # fmt: skip
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
-        at = int(wrong[0])
-        reject("not-finite", f"line {lines[at]} has the value {values[at]}; expected a "
+        k = int(wrong[0])
+        reject("not-finite", f"line {lines[k]} has the value {values[k]}; expected a "
                "finite one")  # fmt: skip
-    # a view of the values would keep the whole table in memory
+    # copies, since a view of the values would keep the whole table in memory
     return indices.T.astype(np.int64) - 1, values.copy()
 
 
@@ -289,19 +289,12 @@ def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
         reject("value-dtype", "a .tns file cannot store complex values")
     if not np.isfinite(entries.values).all():
         reject("not-finite", "a .tns file cannot store values that are not finite")
-    file = _opened_to_write(Path(path))
-    with file:
+    with _open(Path(path), "wb") as file:
         for start in range(0, entries.nnz, _ENTRIES):
-            part = slice(start, start + _ENTRIES)
-            columns = [(column[part] + 1).tolist() for column in entries.indices]
-            # booleans as numbers
-            values = (entries.values[part] + 0).tolist()
+            chunk = slice(start, start + _ENTRIES)
+            columns = [(column[chunk] + 1).tolist() for column in entries.indices]
+            # the sum makes numbers of booleans
+            values = (entries.values[chunk] + 0).tolist()
             rows = zip(*columns, values, strict=True)
             text = "".join(" ".join(map(repr, row)) + "\n" for row in rows)
             file.write(text.encode())
-
-
-def _opened_to_write(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "wb"))
-    return path.open("wb")
