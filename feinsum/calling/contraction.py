@@ -144,7 +144,7 @@ class ContractExpression:
 
     @cached_property
     def contraction_list(self) -> list[Any]:
-        """Return the steps of opt_einsum's path in the form of its own expressions."""
+        """The steps of opt_einsum's path, in the form of its own expressions."""
         return self.search()[1]
 
     @outside_of_compilers

@@ -262,7 +262,7 @@ class EinsumCall:
 
     @property
     def has_wide_sums(self) -> bool:
-        """See :func:`has_wide_sums`."""
+        """Whether sums are added up in double precision; see :func:`has_wide_sums`."""
         return _are_wide(self.inputs, self.output, self.extents, self.work_dtype)
 
     @property

@@ -21,7 +21,7 @@ from feinsum.calling.operands import ArrayForm, DType
 from feinsum.calling.terms import Shape
 from feinsum.result_memory import check_room
 
-if TYPE_CHECKING:  # what others have built is run without a code generator
+if TYPE_CHECKING:  # kernels of other processes run without a code generator
     from feinsum.calling.einsum_call import Argument
     from feinsum.codegen import Strides
     from feinsum.targets.protocol import Array

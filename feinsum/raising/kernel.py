@@ -413,7 +413,7 @@ REWRITES: Mapping[str, str] = {
     ),
     "product-of-sums": "assign one sum to an array in an instruction of its own",
     "race": (
-        "let every loop around it stand in the subscripts of what it assigns, as in "
+        "let every loop around it occur in the subscripts of its assignee, as in "
         "t[e,i] for t[i]"
     ),
     "reduction": "only sums are einsums; keep this one in an instruction of its own",

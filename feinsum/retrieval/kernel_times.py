@@ -150,7 +150,7 @@ class TimedKernels:
     tolerance: float
     checked: tuple[Mapping[str, RandomArgument], ...] = ()
 
-    def request(self, ask: Callable[[KernelComparison], Verdict]) -> Verdict:
+    def request(self, compare: Callable[[KernelComparison], Verdict]) -> Verdict:
         """Run all programs in another process, once they are compiled.
 
         Raises:
@@ -169,7 +169,7 @@ class TimedKernels:
             is_threaded = not all(source.function for source in self.sources)
             threads = written("pool.so", pool().content) if is_threaded else ""
             pairs = tuple(pair for own_pairs in self.pairs for pair in own_pairs)
-            return ask(
+            return compare(
                 KernelComparison(
                     threads,
                     programs,

@@ -75,7 +75,9 @@ class MatchingFacts:
     _records: dict[WorkloadKey, tuple[TuningRecord, ...]] = field(default_factory=dict)
     _signers: frozenset[str] = field(default_factory=trusted_signers)
 
-    def ask(self, forms: Iterable[CanonicalForm], *, counts: bool = True) -> None:
+    def query_forms(
+        self, forms: Iterable[CanonicalForm], *, counts: bool = True
+    ) -> None:
         """Query the workloads that were not queried yet.
 
         Args:
@@ -92,7 +94,7 @@ class MatchingFacts:
 
     def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
         """Return the trusted records of a workload."""
-        self.ask([form, *self.wanted])
+        self.query_forms([form, *self.wanted])
         doubts = self._doubts(form.key)
         return tuple(r for r in self._records[form.key] if r.id not in doubts)
 
@@ -375,7 +377,7 @@ def nearest(
         return first
     other_forms = list(remaining)
     # do not count a miss of a generalized workload as demand: no kernel has it
-    facts.ask((form_queried.form for form_queried in other_forms), counts=False)
+    facts.query_forms((form_queried.form for form_queried in other_forms), counts=False)
     matches = [
         match_form(k, form_queried)
         for k, form_queried in enumerate(other_forms, start=1)

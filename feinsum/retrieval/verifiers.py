@@ -195,7 +195,7 @@ START_S = 60.0
 
 def request_verdict(question: Question) -> Verdict:
     """Return the verdict of a separate process, or a verdict on how it ended."""
-    return remembered(_Pool).ask(question)
+    return remembered(_Pool).request(question)
 
 
 def request_together(
@@ -211,10 +211,10 @@ def request_together(
         advance: called after each answer.
     """
     with ThreadPoolExecutor(min(len(requests), n_threads())) as threads:
-        asking = {threads.submit(ask): k for k, ask in enumerate(requests)}
-        for answer in as_completed(asking):
+        pending = {threads.submit(request): k for k, request in enumerate(requests)}
+        for answer in as_completed(pending):
             advance()
-            yield asking[answer], answer.result()
+            yield pending[answer], answer.result()
 
 
 def start_early() -> None:
@@ -233,7 +233,7 @@ class _Pool:
         self._idle: list[tuple[Worker, tuple[object, ...]]] = []
         self._choosing = Lock()
 
-    def ask(self, question: Question) -> Verdict:
+    def request(self, question: Question) -> Verdict:
         """Return the verdict of an idle or new process, or how that process ended."""
         limit_s = question.limit_s + START_S
         try:

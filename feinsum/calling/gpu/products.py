@@ -118,7 +118,7 @@ def products_of(
 def _copy_order(term: IndexList, order: Sequence[Sequence[str]]) -> IndexList:
     """Order the indices of a copy as the product needs them, the stack first.
 
-    Indices of extent 1 may stand anywhere.
+    Indices of extent 1 come last, since their position does not matter.
     """
     # the stride of an index with a single value does not matter
     long = [index for kind in order for index in kind if index in term]

@@ -12,7 +12,7 @@ import numpy as np
 from feinsum.calling.layouts import packed
 from feinsum.result_memory import aligned_empty
 
-if TYPE_CHECKING:  # what others have built is run without a code generator
+if TYPE_CHECKING:  # kernels of other processes run without a code generator
     from feinsum.calling.einsum_call import Argument, EinsumCall
     from feinsum.calling.kernel import CallKernel
     from feinsum.targets.protocol import Array, Caller
