@@ -2,7 +2,7 @@
 
 A selection has the candidates of one nest of a kernel, the best first, and the reasons
 why others were skipped. A retrieval has the selections of all nests, and the kernel
-with the first candidate of each. Its text explains both ::
+with the first candidate of each. Its text explains both (abbreviated) ::
 
     raised: zij,zj->zi, 1 row
     canonical: ...

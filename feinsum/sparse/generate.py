@@ -1,6 +1,6 @@
-"""Random sparse arrays, uniform or with a given profile and skew; and their profiles.
+r"""Random sparse arrays, uniform or with a given profile and skew; and their profiles.
 
-``random_profile((4, 6), (2, 5), skew=1.0)`` could generate this tree::
+``random_profile((4, 6), (2, 5), seed=0, skew=1.0)`` could generate this tree::
 
     level 0    1          3          2 nodes
                |       / | | \

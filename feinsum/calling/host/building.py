@@ -1,4 +1,4 @@
-"""How a call on the host is built: as a view, or with a kernel.
+"""How a call is built: as a view, or with a kernel.
 
 :func:`build_call` takes the first of these ways that works::
 

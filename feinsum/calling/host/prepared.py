@@ -1,4 +1,4 @@
-"""Prepared calls on the host: the kernel, and how it reads the operands."""
+"""Prepared calls: the kernel, and how it reads the operands."""
 
 from __future__ import annotations
 
