@@ -93,8 +93,8 @@ def _with_iname(
     Loopy's ``precompute`` requires the inames of a footprint in one domain.
     """
     params = ", ".join(sorted(names_of(extent)))
-    new = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
+    bounds = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(neighbour)
-    domains[home] = intersection(domains[home], new)
+    domains[home] = intersection(domains[home], bounds)
     return schedule.with_kernel(domains=domains)

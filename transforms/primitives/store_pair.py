@@ -1,6 +1,6 @@
 """Stores of two neighbouring entries, by one instruction where they are aligned.
 
-A module of its own, since Loopy's cache on disk refers to it by its name.
+Do not rename this module: Loopy's cache on disk refers to its tag by the module's name.
 
 Source: NVIDIA, PTX ISA, "st" with the vector ``.v2``.
 """
@@ -35,12 +35,13 @@ inline __device__ void feinsum_store_pair(double *to, double const *from)
 
 @dataclass(frozen=True)
 class PairStore(Tag):  # type: ignore[misc]
-    """The store that a C statement makes, for readers of the kernel that skip C.
+    """What a C statement stores: code that analyses the kernel cannot parse C.
 
     Attributes:
-        target, source: arrays in global memory and of a work-item, each with the
-            private scalar that holds the offset of the first entry, in C order.
-        inside: the private scalar that is 0 where nothing shall be stored.
+        target: an array in global memory, and the private scalar that holds the offset
+            of the first entry, in C order.
+        source: a private array, likewise.
+        inside: the private scalar that is 0 where nothing is to be stored.
     """
 
     target: tuple[str, str]
@@ -55,7 +56,7 @@ def store_pair(
     loops: Sequence[str],
     after: Collection[str],
 ) -> lp.CInstruction:
-    """Store two entries of double precision that a work-item has.
+    """Store two entries of double precision from a work-item's private array.
 
     Rewrite::
 
@@ -72,7 +73,7 @@ def store_pair(
         loops: inames of the loops around it.
         after: ids of the statements before it.
     """
-    pointers = [f"{array} + {at}" for array, at in (store.target, store.source)]
+    pointers = [f"{array} + {offset}" for array, offset in (store.target, store.source)]
     return lp.CInstruction(
         [],
         f"if ({store.inside}) feinsum_store_pair({', '.join(pointers)});",
