@@ -1,13 +1,13 @@
-"""Numbers of the cost models of CPUs, each with what it stands for and what sets it.
+"""Numbers of the cost models of CPUs, each with its meaning and the benchmark for it.
 
-A cost only has to rank configurations. So a number is right if the recipes of the
-benchmarks come in the order of their measured times, not if it is that of a data sheet.
+A cost only has to rank configurations. So a number is right if predictions order the
+recipes of the benchmarks by their measured times, whatever a data sheet says.
 Cycles are those of one core. ``make trials`` records times of many recipes, and
 ``make bench-everyday`` shows what predictions are worth: run both before a change of a
 number and after it.
 
-Limits of what spaces offer come last; they bound the number of configurations, and the
-benchmark of a section shows whether one that was left out would have been faster.
+Limits of spaces come last. They bound the number of configurations; the benchmark of a
+section shows whether a configuration that was left out would have been faster.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ ROW_BYTES = 96.0
 """Bytes of the rows of a tile that are read in a cycle for which multiply-adds wait."""
 
 L2_SHARE, OVERFLOW_FACTOR = 0.7, 1.04
-"""Share of the second-level cache beyond which packs make a step slower, and by what
-factor.
+"""Share of the second-level cache beyond which packs slow down a step, and the factor
+by which they do.
 """
 
 CALL_CYCLES = 300.0

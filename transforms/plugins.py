@@ -101,7 +101,8 @@ def import_transforms(arguments: Sequence[str]) -> None:
     import pickle
 
     try:
-        # only the parent can write there; its modules may lie beside its script
+        # only the parent process can write there; its script may import modules of its
+        # own folder
         with Path(arguments[0]).open("rb") as file:
             paths = pickle.load(file)  # noqa: S301
             sys.path += [path for path in paths if path not in sys.path]

@@ -1,6 +1,6 @@
 """The registry: which transforms are installed, and how a spec is applied.
 
-A record can only name what is registered; nothing else can run.
+Records name registered families, and nothing else can run.
 
 A family of schedules consists of three functions::
 
@@ -115,7 +115,7 @@ def choices(space: Table) -> Iterator[Parameters]:
 def starting_with(
     space: Space,
     starts: Callable[[], Iterable[Parameters]],
-    others: Callable[[], Iterable[Parameters]] | None = None,
+    following: Callable[[], Iterable[Parameters]] | None = None,
 ) -> Space:
     """Return a space whose candidates are the recommended configuration, then starts.
 
@@ -123,11 +123,11 @@ def starting_with(
         space: the parameters and their values.
         starts: returns configurations that were fast elsewhere; the constraint may
             exclude some of them.
-        others: returns the candidates after these; by default all configurations.
+        following: returns the candidates after these; by default all configurations.
     """
 
     def candidates() -> Iterator[Parameters]:
-        remaining = space.points() if others is None else others()
+        remaining = space.points() if following is None else following()
         yield from chain(islice(space.points(), 1), starts(), remaining)
 
     return replace(space, candidates=candidates)
@@ -137,8 +137,8 @@ class NestSteps(NamedTuple):
     """The nests of a family that makes several out of one.
 
     Attributes:
-        einsums: what each nest computes.
-        stored: those of them whose results are intermediates in global memory.
+        einsums: the einsum of each nest.
+        stored: the einsums whose results are intermediates in global memory.
         recipes: returns the recipe of each nest.
     """
 
@@ -168,8 +168,8 @@ class Transform:
         cost: the cost by which :mod:`feinsum.predict` chooses among configurations of
             all families; a family without one is never predicted.
         devices: the kinds of devices for its recipes.
-        is_sparse: whether the family is for einsums with a sparse operand; others are
-            for those without.
+        is_sparse: whether the family is for einsums with a sparse operand; the others
+            are for dense einsums.
         steps: the nests into which it divides an einsum with known extents, for
             families of several nests.
     """

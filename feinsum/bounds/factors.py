@@ -62,7 +62,7 @@ class Factors:
         """Bytes of every array read and every result, each once."""
         arrays: dict[str, int] = {}
         for name, n_entries_of in self.reads.items():
-            itemsize = self._operand(name).dtype.itemsize
+            itemsize = self._operands[name].dtype.itemsize
             for array, n_entries in n_entries_of.items():
                 n_bytes = 0 if self.is_empty else n_entries * itemsize
                 # two operands may read the same part of one array
@@ -186,12 +186,9 @@ class Factors:
 
     def _operand_bytes(self, name: str, position: int) -> int:
         """Return the bytes of an operand or of the arrays behind it: the larger."""
-        itemsize = self._operand(name).dtype.itemsize
+        itemsize = self._operands[name].dtype.itemsize
         n_entries = self._n(set(self.einsum.inputs[position]))
         return itemsize * max(n_entries, sum(self.reads[name].values()))
-
-    def _operand(self, name: str) -> Operand:
-        return self._operands[name]
 
     @cached_property
     def _operands(self) -> dict[str, Operand]:

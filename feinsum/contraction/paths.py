@@ -129,17 +129,12 @@ def path_outputs(
 
 
 def _search(method: PathMethod, n_operands: int) -> Search:
+    search: Search = opt_einsum.paths.greedy
     if method == "auto" and n_operands <= OPTIMAL_UP_TO:
-        return _typed(opt_einsum.paths.optimal)
-    if method in MINIMIZED and n_operands <= EXACT_UP_TO:
+        search = opt_einsum.paths.optimal
+    elif method in MINIMIZED and n_operands <= EXACT_UP_TO:
         # without outer products, the search may miss the optimum
         search = opt_einsum.DynamicProgramming(minimize=method, search_outer=True)
-        return _typed(search)
-    return _typed(opt_einsum.paths.greedy)
-
-
-def _typed(search: Search) -> Search:
-    """Return a search as a typed one: the library has no types."""
     return search
 
 

@@ -17,7 +17,7 @@ reference matrices in shared memory).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -215,7 +215,7 @@ class _Elements(GroupWriter):
             self._store(k, [computed[name] for name in names], last)
         return self.finished()
 
-    # what lies in shared memory
+    # shared memory
 
     def _operand(self, name: str) -> _Value:
         """Copy an operand to shared memory, except for matrices read from the cache."""
@@ -412,16 +412,12 @@ def space(workload: Workload) -> Space | None:
         "lane": LANES,
         "stage_matrices": (True, False),
     }
-    constraint = partial(_excess, einsum)
 
-    def starts() -> list[Parameters]:
-        tried: list[Parameters] = [
-            {"element": elements[0], **dict(zip(NAMES, values, strict=True))}
-            for values in h.ELEMENT_STARTS
-        ]
-        return [start for start in tried if constraint(start) is None]
+    def starts() -> Iterator[Parameters]:
+        for values in h.ELEMENT_STARTS:
+            yield {"element": elements[0], **dict(zip(NAMES, values, strict=True))}
 
-    return starting_with(Space(table, constraint), starts)
+    return starting_with(Space(table, partial(_excess, einsum)), starts)
 
 
 def _excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:

@@ -16,7 +16,7 @@ instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from math import inf
 
@@ -250,13 +250,13 @@ def space(workload: Workload) -> Space | None:
         "shares": (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2),
     }
 
-    def starts() -> tuple[Parameters, ...]:
+    def starts() -> Iterator[Parameters]:
         # with the longest pieces, and with shares for two rounds of groups
-        tried = [
+        tried = (
             (*values, cuts[0], _shares(workload.sized, *values[:3]))
             for values in h.MMA_STARTS
-        ]
-        return suited(workload, NAMES, tried, _constraint)
+        )
+        return suited(workload, NAMES, tried)
 
     def others() -> Iterable[Parameters]:
         return choices(

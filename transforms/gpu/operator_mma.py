@@ -10,7 +10,7 @@ paper, section 7, for the steps before and after the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 
@@ -123,16 +123,10 @@ def space(workload: Workload) -> Space | None:
             return "no product of elements with one matrix"
         return _excess(OperatorTiles.of(einsum, steps, parameters))
 
-    def starts() -> list[Parameters]:
-        tried: list[Parameters] = [
-            {
-                "element": table["element"][0],
-                **dict(zip(NAMES, values, strict=True)),
-                "ahead": True,
-            }
-            for values in h.OPERATOR_MMA_STARTS
-        ]
-        return [start for start in tried if constraint(start) is None]
+    def starts() -> Iterator[Parameters]:
+        first = {"element": table["element"][0], "ahead": True}
+        for values in h.OPERATOR_MMA_STARTS:
+            yield first | dict(zip(NAMES, values, strict=True))
 
     def others() -> Iterable[Parameters]:
         # more terms in an instruction waste more of the last one of a sum

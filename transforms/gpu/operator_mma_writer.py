@@ -28,7 +28,7 @@ turn, with ``ahead``::
     mma      fragments of the tile @ fragments of the matrix
     share    sums times the late factors -> shared memory
     barrier
-    store    results -> global memory, in the order in which they lie there
+    store    results -> global memory, in their order there
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class OperatorMmaWriter(GroupWriter):
         around: loops over the groups and their work-items.
         loops: the same, and the loop over turns.
         now: the start of the tile of a turn.
-        down, across: number of the warp among those of the elements, and among those of
-            the rows of the matrix.
+        down: the number of the warp's block of elements.
+        across: the number of the warp's block of rows of the matrix.
         shared_accesses: ids of the statements that read or write shared memory.
     """
 
@@ -237,7 +237,7 @@ class OperatorMmaWriter(GroupWriter):
         """Multiply and store a row; return the ids of the last barrier and before."""
         matrix = self.matrices[self.schedule.rows[k][self.steps.matrix]]
         shared = self._share_result(*self._multiply(matrix, after), after)
-        # lanes store what other lanes have computed
+        # lanes store results of other lanes
         before = [self.barrier(self.loops, [shared]), shared]
         output_part = _StagedPart((), (), (self.element,), self.steps.rows, "")
         entries = self._entries(output_part, self.now)
@@ -353,7 +353,7 @@ class OperatorMmaWriter(GroupWriter):
             )
         return self._partitions[key]
 
-    # what comes in
+    # loads of the matrix, the tiles and the factors
 
     def _load_matrix(self, name: str) -> tuple[str, str]:
         """Load the right fragments of a matrix to registers; return array and id.

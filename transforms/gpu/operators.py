@@ -22,7 +22,7 @@ Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -175,7 +175,7 @@ class _Operator(GroupWriter):
     def _tile_at(self, points: Point) -> Expression:
         return self.tile[(*(points[i] for i in self.steps.tile), points[self.element])]
 
-    # what lies in shared memory
+    # shared memory
 
     def _stage_matrix(self, name: str) -> tuple[str, str]:
         """Copy a matrix to shared memory; return the array and the statement's id."""
@@ -424,13 +424,10 @@ def space(workload: Workload) -> Space | None:
             return "no product of elements with one matrix"
         return _excess(einsum, steps, parameters)
 
-    def starts() -> list[Parameters]:
+    def starts() -> Iterator[Parameters]:
         firsts = {name: values[0] for name, values in table.items()}
-        tried = [
-            firsts | dict(zip(NAMES, values, strict=False))
-            for values in h.OPERATOR_STARTS
-        ]
-        return [start for start in tried if constraint(start) is None]
+        for values in h.OPERATOR_STARTS:
+            yield firsts | dict(zip(NAMES, values, strict=False))
 
     return starting_with(Space(table, constraint), starts)
 

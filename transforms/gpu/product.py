@@ -189,15 +189,13 @@ def space(workload: Workload) -> Space | None:
         "copies": COPY_WAYS,
     }
 
-    def starts() -> tuple[Parameters, ...]:
-        return suited(workload, NAMES, h.PRODUCT_STARTS, _constraint)
-
     def others() -> Iterable[Parameters]:
         # of millions of configurations, these represent all that differ much in cost
         fewer = {**table, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
         return choices(fewer)
 
     points = Space(table, partial(_constraint, workload))
+    starts = partial(suited, workload, NAMES, h.PRODUCT_STARTS)
     return starting_with(points, starts, others)
 
 

@@ -15,7 +15,7 @@ four, each piece is one sector of B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
@@ -157,21 +157,16 @@ def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
 def suited(
     workload: Workload,
     names: Sequence[str],
-    tried: Sequence[Sequence[int | str]],
-    constraint: Callable[[Workload, Parameters], str | None],
-) -> tuple[Parameters, ...]:
-    """Return the configurations that suit a workload, of those given by their values.
+    tried: Iterable[Sequence[int | str]],
+) -> Iterator[Parameters]:
+    """Yield the configurations whose tiles suit a workload.
 
     Args:
         workload: the workload.
         names: names of the parameters; the first two are the tiles across and along.
         tried: values of the parameters of each configuration.
-        constraint: explains why a configuration does not fit; None if it does.
     """
-    starts: list[Parameters] = [dict(zip(names, v, strict=True)) for v in tried]
-    return tuple(
-        start
-        for start in starts
-        if constraint(workload, start) is None
-        and suit(workload, *(number(start, name) for name in names[:2]))
-    )
+    for values in tried:
+        start: Parameters = dict(zip(names, values, strict=True))
+        if suit(workload, *(number(start, name) for name in names[:2])):
+            yield start

@@ -177,10 +177,10 @@ def _space(workload: Workload) -> Space | None:
     if n_results * length < cpu.MIN_TERMS:
         return None
     choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
-    indices = [i for i, parts in choices.items() if parts]
+    indices = [i for i, part_counts in choices.items() if part_counts]
     # outer indices first: their parts are contiguous pieces of the arrays
     indices.sort(key=lambda index: _depth(einsum, index))
-    parts = dict.fromkeys(n for index in indices for n in choices[index])
+    part_counts = dict.fromkeys(n for index in indices for n in choices[index])
     if not indices:
         return None
 
@@ -197,7 +197,7 @@ def _space(workload: Workload) -> Space | None:
         return find_misfit(parameters["steps"], nests, FAMILIES)
 
     return Space(
-        {"index": tuple(indices), "parts": tuple(parts), "steps": (BEST,)},
+        {"index": tuple(indices), "parts": tuple(part_counts), "steps": (BEST,)},
         find_problem,
         candidates,
         open=frozenset({"steps"}),

@@ -44,11 +44,6 @@ BEST = "best"
 """The value of the parameter ``steps`` for the cheapest recipes."""
 
 
-def are_named(steps: ParameterValue) -> bool:
-    """Tell whether the value names recipes, instead of a rule that chooses them."""
-    return isinstance(steps, tuple)
-
-
 def recipes_of(
     steps: ParameterValue,
     einsums: Sequence[BatchedEinsum],
@@ -118,7 +113,7 @@ def find_misfit(
         einsums: the einsum of each step.
         families: allowed families of their recipes, in any version.
     """
-    if not are_named(steps):
+    if not isinstance(steps, tuple):
         return (
             None if steps == BEST else f"steps={steps!r} is neither {BEST!r} nor names"
         )

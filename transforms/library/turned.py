@@ -293,8 +293,8 @@ def _cost(
         share_in_squares * (2 + log2(lanes)) / lanes
         + (1 - share_in_squares) * cpu.ALONE_CYCLES
     )
-    # A store to the caches reads the line before it is written, and writes it back
-    # later; a streamed one goes past them, while other work waits.
+    # A store to the caches first reads the line, and writes it back later. A streamed
+    # store bypasses them, but other work waits for it.
     read, written = distinct_bytes(einsum)
     is_streamed = parameters["stores"] == "streamed"
     near_s = region_s(

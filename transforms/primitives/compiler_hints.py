@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms.primitives.schedule import Schedule
+from feinsum.transforms.primitives.schedule import Schedule, make_c_statement
 
 SUMS = ("in_order", "any_order")
 """Order of summation; the first is the order of the loops."""
@@ -165,13 +165,12 @@ def hold_in_register(
             the compiler decides.
     """
     code = f"feinsum_hold_{n_bytes}({n_held}, {vectors}[{iname}]);"
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         code if n_bytes in SIZES else "",
+        insn_id,
+        loops,
+        after,
         read_variables=frozenset({vectors, iname}),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=after,
     )
 
 
@@ -179,13 +178,7 @@ def forget_registers(
     insn_id: str, loops: Sequence[str], after: frozenset[str]
 ) -> lp.CInstruction:
     """Make a statement that clobbers all vector registers."""
-    return lp.CInstruction(
-        [],
-        "feinsum_forget_registers;",
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=after,
-    )
+    return make_c_statement("feinsum_forget_registers;", insn_id, loops, after)
 
 
 def with_register_macros(schedule: Schedule) -> Schedule:

@@ -22,6 +22,8 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
+from feinsum.transforms.primitives.schedule import make_c_statement
+
 VECTOR_BYTES = 16
 """Bytes that one copy moves, at most."""
 
@@ -114,11 +116,12 @@ def copy_async(
     The kernel needs the macros ``COPIES``, as for the next two functions.
     """
     pointers = [f"{array} + {offset}" for array, offset in (copy.target, copy.source)]
-    return _statement(
+    return make_c_statement(
         f"feinsum_copy({copy.lanes}, {', '.join(pointers)}, {copy.inside});",
-        copy, insn_id, loops, after,
+        insn_id, loops, after,
         read_variables=frozenset({*copy.target, *copy.source, copy.inside}),
         assignees=(p.Variable(copy.target[0]),),
+        tags=frozenset({copy}),
     )  # fmt: skip
 
 
@@ -126,7 +129,8 @@ def close_group(
     insn_id: str, loops: Sequence[str], after: Collection[str]
 ) -> lp.CInstruction:
     """Make a statement that closes a group of copies."""
-    return _statement("feinsum_close_group()", CloseGroup(), insn_id, loops, after)
+    tags = frozenset({CloseGroup()})
+    return make_c_statement("feinsum_close_group()", insn_id, loops, after, tags=tags)
 
 
 def await_groups(
@@ -134,23 +138,5 @@ def await_groups(
 ) -> lp.CInstruction:
     """Make a statement that waits for all groups but the last ``n_left``."""
     code = f"feinsum_await_groups({n_left})"
-    return _statement(code, AwaitGroups(n_left), insn_id, loops, after)
-
-
-def _statement(
-    code: str,
-    tag: Tag,
-    insn_id: str,
-    loops: Sequence[str],
-    after: Collection[str],
-    **accesses: object,
-) -> lp.CInstruction:
-    return lp.CInstruction(
-        [],
-        code,
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=frozenset(after),
-        tags=frozenset({tag}),
-        **accesses,
-    )
+    tags = frozenset({AwaitGroups(n_left)})
+    return make_c_statement(code, insn_id, loops, after, tags=tags)

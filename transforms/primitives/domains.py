@@ -138,7 +138,7 @@ def _factor(
 
 
 def _on_params(domain: isl.BasicSet) -> isl.Set:
-    """Return what ``domain`` implies for its parameters, as a set of no dimension."""
+    """Return the constraints on parameters that a domain implies, as a set."""
     params = domain.params()
     if isinstance(params, isl.BasicSet):
         params = isl.Set.from_basic_set(params)
@@ -146,7 +146,7 @@ def _on_params(domain: isl.BasicSet) -> isl.Set:
 
 
 def _outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.Set:
-    """Return what the domains of the outer inames imply for the domain ``inner``."""
+    """Return the constraints of outer domains on the parameters of ``inner``."""
     params = set(inner.get_var_names(PARAM))
     bounds = isl.Set.universe(_on_params(inner).space)
     for domain in domains:

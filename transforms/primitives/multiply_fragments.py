@@ -28,6 +28,7 @@ from pymbolic import primitives as p
 from pytools.tag import Tag
 
 from feinsum.targets.cuda.products import MatrixProduct
+from feinsum.transforms.primitives.schedule import make_c_statement
 
 WARP, ROWS, COLUMNS = 32, 16, 8
 
@@ -125,14 +126,13 @@ def multiply_fragments(
     """
     operands = (product.sums, product.left, product.right)
     pointers = ", ".join(f"{array} + {offset}" for array, offset in operands)
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         f"feinsum_mma<{product.depth}>({pointers});",
+        insn_id,
+        loops,
+        after,
         read_variables=frozenset(name for operand in operands for name in operand),
         assignees=(p.Variable(product.sums[0]),),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=frozenset(after),
         tags=frozenset({product}),
     )
 
@@ -171,12 +171,12 @@ def multiply_matrices(
         insn_id: id of the statement.
         after: ids of the statements before it.
     """
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         "/* cuBLAS multiplies */;",
-        id=insn_id,
+        insn_id,
+        (),
+        after,
         read_variables=frozenset({product.left, product.right}),
         assignees=(p.Variable(product.result)[(0,) * n_axes],),
-        depends_on=frozenset(after),
         tags=frozenset({product}),
     )

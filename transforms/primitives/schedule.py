@@ -45,8 +45,8 @@ class Schedule:
         spans: the indices that each operand is a function of, one per argument.
         dtypes: the dtype of each operand.
         instructions: the instruction of each row.
-        scales: what the sum of each row is multiplied by.
-        shifts: what is added to the scaled sum of each row, in inames.
+        scales: the factor of the sum of each row.
+        shifts: the summand of the scaled sum of each row, in inames.
     """
 
     t_unit: lp.TranslationUnit
@@ -226,6 +226,33 @@ def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expressio
     if inames:
         value = Reduction("sum", inames, value)
     return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
+
+
+def make_c_statement(
+    code: str,
+    insn_id: str,
+    loops: Iterable[str],
+    after: Iterable[str],
+    **accesses: object,
+) -> lp.CInstruction:
+    """Make a statement of C code, whose accesses Loopy cannot infer.
+
+    Args:
+        code: the text of the statement.
+        insn_id: id of the statement.
+        loops: inames of the loops around it.
+        after: ids of the statements before it.
+        accesses: further arguments of :class:`loopy.CInstruction`: names that the code
+            reads, arrays that it writes, tags.
+    """
+    return lp.CInstruction(
+        [],
+        code,
+        id=insn_id,
+        within_inames=frozenset(loops),
+        depends_on=frozenset(after),
+        **accesses,
+    )
 
 
 def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:

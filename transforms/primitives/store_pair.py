@@ -14,6 +14,8 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
+from feinsum.transforms.primitives.schedule import make_c_statement
+
 STORES = (
     "10_feinsum_pair_stores",
     """\
@@ -74,13 +76,12 @@ def store_pair(
         after: ids of the statements before it.
     """
     pointers = [f"{array} + {offset}" for array, offset in (store.target, store.source)]
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         f"if ({store.inside}) feinsum_store_pair({', '.join(pointers)});",
+        insn_id,
+        loops,
+        after,
         read_variables=frozenset({store.target[1], *store.source, store.inside}),
         assignees=(p.Variable(store.target[0])[(0,) * n_axes],),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=frozenset(after),
         tags=frozenset({store}),
     )

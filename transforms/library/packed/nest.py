@@ -249,11 +249,11 @@ class PackedNest:
         self._store_vectors(row, sums, late)
 
     def _store_loops(
-        self, sums: _Sums, part: str
+        self, sums: _Sums, region: str
     ) -> tuple[Loops, dict[str, Expression], list[str]]:
         """Return a store's loops, the output's point, and all inames in order."""
         roles, tiles = self.plan.roles, self.loops.tiles
-        loops = self.loops.over("store", self.free, sums.around, part, level=1)
+        loops = self.loops.over("store", self.free, sums.around, region, level=1)
         extents = self.schedule.extents
         outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
         points = {
@@ -267,10 +267,10 @@ class PackedNest:
         return loops, points, order
 
     def _store_entries(
-        self, row: int, sums: _Sums, late: Sequence[str], part: str
+        self, row: int, sums: _Sums, late: Sequence[str], region: str
     ) -> None:
         """Store single entries: all of them, or those after the last full vector."""
-        loops, points, [*order, lane] = self._store_loops(sums, part)
+        loops, points, [*order, lane] = self._store_loops(sums, region)
         after = [*sums.after]
         if late:
             lanes, products = self._in_lanes(sums, late, loops, points)
@@ -280,7 +280,7 @@ class PackedNest:
             value = loops.entry(sums.array, self.plan.accumulator_axes)
         self.writer.tag(lane, "unr")
         self.writer.store(
-            row, value, points, [*order, lane], after, is_last=part == "all"
+            row, value, points, [*order, lane], after, is_last=region == "all"
         )
 
     def _store_vectors(self, row: int, sums: _Sums, late: Sequence[str]) -> None:

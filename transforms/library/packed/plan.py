@@ -213,8 +213,8 @@ def _in_lines(
 ) -> tuple[str, ...]:
     """Order the indices of a side: main, last in memory, then the nearest to the end.
 
-    Indices that the term lacks come last; it is the longest of those that are packed
-    together.
+    Indices that the term lacks come last. If several operands are packed together, the
+    term is their longest one.
     """
     last = _last(main, term, output)
     axis_of = {index: axis for axis, index in enumerate(term)}
@@ -250,16 +250,15 @@ def _side(
 ) -> tuple[Cut, ...]:
     """Cut the indices of a side into tiles of about ``target`` entries together.
 
-    If one tile holds all values of the indices so far, the next index gets what they
-    leave of ``target``.
+    If one tile holds all values of the indices so far, the next index gets the
+    remaining factor of ``target``.
 
     Args:
         extents: extent of each index.
         order: indices of the side, the first one with the unit.
         unit: lengths of the inner levels of the first index's tile.
         target: entries of a tile.
-        line: entries that the second index gets at least; its loop goes around those
-            of all others.
+        line: fewest values of the second index, whose loop is the outermost one.
     """
     main, *other_indices = order
     cuts = [_cut(main, extents[main], unit, target // line)]

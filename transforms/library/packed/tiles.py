@@ -124,11 +124,11 @@ class Packer:
         # one pack serves all rows of the batch with these operands
         fills: list[str] = []
         # full register tiles are copied without a comparison; only the edge is padded
-        for part in _parts(main):
-            loops = self.loops.over("pack", term, part=part, turned=turned)
+        for region in _parts(main):
+            loops = self.loops.over("pack", term, region=region, turned=turned)
             value = written_out(schedule, names, loops.points, folded)
             # zeros beyond the end add nothing to the sums
-            if not main.is_exact and part != "whole":
+            if not main.is_exact and region != "whole":
                 end = value_of(main.extent)
                 inside = p.Comparison(loops.points[main.index], "<", end)
                 value = p.If(inside, value, dtype.type(0))
@@ -258,9 +258,9 @@ class Packer:
 
 
 def _parts(cut: Cut) -> tuple[str, ...]:
-    """Return the parts of the main index that are packed separately.
+    """Return the regions of the main index that are packed separately.
 
-    Parts that are known to be empty are left out: Loopy refuses constant empty domains.
+    Regions known to be empty are left out: Loopy refuses constant empty domains.
     """
     unit = cut.strides[0]
     # nothing is beyond the end, or the edge cannot have separate loops
@@ -269,7 +269,7 @@ def _parts(cut: Cut) -> tuple[str, ...]:
     if not isinstance(cut.extent, int):
         return ("whole", "edge")
     is_there = {"whole": cut.extent >= unit, "edge": cut.extent % unit != 0}
-    return tuple(part for part in is_there if is_there[part])
+    return tuple(region for region in is_there if is_there[region])
 
 
 def written_out(
@@ -401,7 +401,7 @@ class TileLoops:
         stem: str,
         indices: Sequence[str],
         shared: Mapping[str, str] | None = None,
-        part: str = "all",
+        region: str = "all",
         level: int = 0,
         turned: str | None = None,
         *,
@@ -416,9 +416,9 @@ class TileLoops:
             stem: beginning of the loops' names.
             indices: the indices.
             shared: outer loops to use again.
-            part: ``whole`` for register tiles that are entirely inside the array,
+            region: ``whole`` for register tiles that are entirely inside the array,
                 ``edge`` for the others, ``all`` for both.
-            level: the level to which ``part`` refers: 0 for register tiles, 1 for
+            level: the level to which ``region`` refers: 0 for register tiles, 1 for
                 vectors.
             turned: an index of one level that gets a second one, as long as a vector.
             is_joined: whether joined indices share one loop, and so have no points.
@@ -429,7 +429,7 @@ class TileLoops:
             inames = self._one_loop(stem, self.plan.joined)
         for index in [i for i in indices if i not in inames]:
             cut, tile = self.plan.cuts[index], self.tiles.get(index)
-            is_in_parts = part != "all" and len(cut.levels) > level + 1
+            has_region = region != "all" and len(cut.levels) > level + 1
             if index == turned:
                 lanes = self.plan.lanes
                 cut = replace(cut, levels=(cut.size // lanes, lanes))
@@ -443,9 +443,9 @@ class TileLoops:
                 else:
                     is_bounded = not cut.is_exact and (not loops or stem == "store")
                     limits = [f"{position} < {cut.extent}"] if is_bounded else []
-                    if is_in_parts and len(loops) == level:
+                    if has_region and len(loops) == level:
                         last = f"{position} + {stride - 1}"
-                        sign = {"whole": "<", "edge": ">="}[part]
+                        sign = {"whole": "<", "edge": ">="}[region]
                         limits.append(f"{last} {sign} {cut.extent}")
                     loops.append(
                         self.writer.loop(f"{stem}_{index}", *limits, size=size)
