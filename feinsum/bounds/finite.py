@@ -252,6 +252,7 @@ def _chosen(
         shares: ``(P, A)``, the exponents of the arrays at each price.
         near: choices near whose segments to search; None for the whole range.
     """
+    # everything is in logarithms: steps and bytes exceed the range of doubles
     total = shares.sum(axis=1)
     # the exponents of extents cover what those of arrays leave uncovered
     missing = np.maximum(1 - shares @ problem.member.astype(float), 0.0)

@@ -106,6 +106,7 @@ def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, i
         if reported.get(default):
             shared = -(-n_cores // CORES_PER_L3)
             sizes[name] = reported[default], shared if name == SHARED else n_cores
+        # it is not known which cores share it: a copy for each is the valid assumption
         elif not any(reported.values()) and measured.get(name, 0) > 0:
             sizes[name] = measured[name], n_cores
     return sizes
@@ -124,6 +125,8 @@ def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> FastMemory | Non
     sizes = [level.n_bytes for level in ahead]
     if not ahead or any(n is None for n in sizes):
         return None
+    # With private levels only, each core has to fetch its own data; a shared cache may
+    # serve all cores, so then all bytes count as one memory.
     copies = {level.n_copies for level in ahead}
     if len(copies) == 1 and all(level.name != SHARED for level in ahead):
         return FastMemory(sum(n or 0 for n in sizes), copies.pop())

@@ -122,6 +122,7 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
         dict.fromkeys(b for partition in partitions.values() for b in partition)
     )
     statements = [factors.statement(blocks) for blocks in groups]
+    # estimates choose the steps; only the chosen ones get certificates, which are slow
     surveys = dict(zip(groups, surveyed(statements, memories), strict=True))
     chosen = [
         _cheapest(all_operands, partitions, _costs(surveys, k), {})[1]
@@ -285,6 +286,7 @@ def _fused(
     pending = list(children[node])
     while pending:
         blocks = pending.pop()
+        # a factor that is no product of its own has to be expanded before others may
         unmade = [b for b in blocks if len(b) > 1 and b not in products]
         if not unmade:
             fusions[blocks] = None

@@ -134,8 +134,9 @@ class IndependentLoops:
     nothing: float = 0.0
 
     def loop(self, group: TermGroup, index: str, body: float) -> float:
+        # a loop around several terms cannot be part of a call of BLAS
         if len(group.terms) > 1:
-            return body  # a loop around several terms is no call of BLAS
+            return body
         inner_indices = group.terms[0].indices - group.ancestors
         return body - inner_indices.isdisjoint(self.network.level_of)
 
@@ -162,6 +163,7 @@ class Operations:
     def loop(self, group: TermGroup, index: str, body: float) -> float:
         outer = group.ancestors | {index}
         leaves = sum(term.indices <= outer for term in group.terms)
+        # a multiplication and an addition for each term whose loops are complete
         leaf_operations = 2 * self.network.n_rows * leaves
         return repetitions(self.network, self.sizes, group, index) * (
             leaf_operations + body

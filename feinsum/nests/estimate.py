@@ -79,6 +79,7 @@ class EstimatedTime:
 
     def loop(self, group: TermGroup, index: str, body: float) -> float:
         serial_ns = self._loop_ns(group, index, body)
+        # only a loop over the root around all terms can be divided among threads
         is_root = not group.ancestors and index in self.network.levels[:1]
         has_all_terms = len(group.terms) == len(self.network.inputs) - 1
         if not (is_root and has_all_terms):
@@ -100,6 +101,7 @@ class EstimatedTime:
         return 2 * n_bytes * self.machine.fetched_byte_ns(n_bytes)
 
     def _loop_ns(self, group: TermGroup, index: str, body: float) -> float:
+        # ``leaves`` are the terms for which this is the innermost loop
         times = repetitions(self.network, self.sizes, group, index)
         outer = group.ancestors | {index}
         leaves = [term for term in group.terms if term.indices <= outer]
@@ -107,6 +109,7 @@ class EstimatedTime:
         is_innermost = len(leaves) == len(group.terms)
         n_rows = self.network.n_rows
         fetched = n_rows * self._fetched_ns(group, index, innermost=is_innermost)
+        # a dense innermost loop is vectorized; one over nodes gathers scattered rows
         if is_innermost and not over_nodes:
             return times * fetched + n_rows * self._vectors_ns(leaves, index, times)
         chains = n_rows * len(leaves) * CHAIN_NS
@@ -128,6 +131,7 @@ class EstimatedTime:
         for producer, consumer in crossing_buffers(group, split):
             buffer_indices = producer.result.indices - group.ancestors
             buffer_bytes = self.network.n_rows * self._bytes(buffer_indices)
+            # without an axis of the tree, a small buffer is in registers and is free
             has_nodes = not buffer_indices.isdisjoint(self.network.levels)
             if has_nodes or buffer_bytes > self.machine.register_bytes:
                 times = 4 if has_nodes else 2
@@ -138,6 +142,7 @@ class EstimatedTime:
         return total
 
     def least(self, path: Path) -> float:
+        # as if all products were in full vectors, and all threads busy: a lower bound
         lanes = self.machine.vector_bytes / self.item_bytes
         products = (least_products(self.network, self.sizes, term) for term in path)
         rate = lanes * self.n_threads / VECTOR_NS
@@ -155,6 +160,7 @@ class EstimatedTime:
         for term in leaves:
             side_by_side = all(self._is_last(t, index) for t in term.tensors)
             count = ceil(times / lanes) if side_by_side else times
+            # additions of scalars to one entry wait for each other
             is_sum = index not in term.result.indices and not side_by_side
             product_ns = CHAIN_NS if is_sum else VECTOR_NS
             total += count * product_ns
@@ -190,6 +196,7 @@ class EstimatedTime:
     ) -> float:
         among = self._bytes(tensor.indices - ancestors)
         moved = self._bytes(tensor.indices - ancestors - {index})
+        # scattered entries fetch whole cache lines
         if not (innermost and self._is_last(tensor, index)):
             moved = max(moved, LINE_BYTES)
         return moved * self.machine.fetched_byte_ns(among)
@@ -208,6 +215,7 @@ class EstimatedTime:
     def _tree_ns(self, index: str) -> float:
         """Estimate the time to read a node of the tree, which is read in order."""
         nodes = self.sizes.nodes
+        # a leaf has an index and a value, an inner node an index and a pointer
         is_entry = self.network.level_of[index] == len(nodes) - 1
         n_bytes = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
         leaf_bytes = nodes[-1] * (self.index_bytes + self.item_bytes)

@@ -197,6 +197,7 @@ def choose_form(
     >>> choose_form(nest, sizes, n_threads=2)
     NestForm(lane='a', lanes=4, is_chunked=True, has_copies=True, tile=0)
     """
+    # dense vectors pay even on one thread; chunks need a root with several nodes
     form = _with_lanes(nest, sizes, vector_bytes // item_bytes)
     is_many = n_threads > 1 and sizes.nodes and sizes.nodes[0] > 1
     if not (is_many and is_divisible(nest)):
@@ -207,6 +208,7 @@ def choose_form(
         copies = _result_entries(nest.network, sizes.extents)
     # a product and its addition count as two operations
     products = Operations(nest.network, sizes).least(nest.path) / 2
+    # copies are cleared and added up: that must not take longer than the products
     has_room = n_threads * (buffers + copies) * item_bytes <= copies_bytes
     if has_room and products >= PRODUCTS_PER_ENTRY * n_threads * copies:
         return replace(form, is_chunked=True, has_copies=copies > 0)
@@ -264,6 +266,7 @@ def needed_bytes(
 
 def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
     """Yield the number of entries of each buffer that is not private."""
+    # buffers with an axis of the tree are never private: its extent depends on the tree
     extents, n_rows = form.filled(sizes.extents), nest.network.n_rows
     dense = {i: n for i, n in extents.items() if i not in nest.network.level_of}
     for buffer in nest.buffers:
@@ -341,6 +344,7 @@ def _lowered(
         terms = _terms(node)
         leaving = [t for t in terms if t in consumer_of and consumer_of[t] not in terms]
         begun = [t for t in leaving if any(consumer_of[t] in _terms(n) for n in forest)]
+        # without a further loop, each product is the whole sum: no reset is needed
         if isinstance(node, int):
             yield Multiply(node, is_assigned=bool(begun))
             continue

@@ -313,6 +313,7 @@ def nest_from_text(network: Network, text: str) -> Nest:
     parsed = [_pair(text, words) for words in pairs.split(",")]
     _require_path(text, parsed, len(network.inputs))
     named = tuple(tuple(order.split()) for order in orders.split(","))
+    # the text does not say if all terms sum or only the last one: the orders tell
     path = path_from_pairs(network, parsed)
     if [sorted(order) for order in named] != [sorted(t.indices) for t in path]:
         path = path_from_pairs(network, parsed, late=True)

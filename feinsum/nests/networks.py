@@ -181,6 +181,7 @@ def network_of(einsum: BatchedEinsum) -> Network:
         dtypes = [dtype.name for dtype in einsum.output_dtypes]
         _refuse(f"rows of the dtypes {dtypes}; expected one: convert operands")
     position, n_rows = einsum.sparse_position, einsum.batch_size
+    # terms are products of two tensors, so a single operand is multiplied by 1
     inputs = einsum.inputs if einsum.n_operands > 1 else (*einsum.inputs, ())
     if position is None:
         return Network(inputs, einsum.output, n_rows=n_rows)
@@ -358,6 +359,7 @@ class _Maker:
         inside, outside = set[str](), set(self._network.output)
         for position, term in terms:
             (inside if position in inputs else outside).update(term)
+        # operands keep all their indices; so do products that do not sum yet
         is_last = len(inputs) == len(self._network.inputs)
         if len(inputs) == 1 or (self._late and not is_last):
             return frozenset(inside)

@@ -99,6 +99,7 @@ class OrderSearch:
         self, numbers: tuple[int, ...], ancestors: frozenset[str]
     ) -> tuple[_Candidate, ...]:
         """Return the cheapest candidate and, if any, the cheapest with another root."""
+        # groups of equal terms within equal loops recur, also in other paths
         key = (numbers, ancestors)
         candidates = self._solutions.get(key)
         if candidates is None:
@@ -123,6 +124,7 @@ class OrderSearch:
         ]
         # the sort is stable: equal costs keep the order of the index names
         best.sort(key=_cost_of)
+        # two suffice: at most one of them is fused with the loop before
         return tuple(best[:2])
 
     def _rooted(
@@ -220,7 +222,10 @@ def best_nest(
 
 def _best_of(search: OrderSearch, paths: list[Path]) -> BestNest | None:
     """Find the cheapest nest of several paths, the most promising first."""
+    # a path's bound is cheap, the search over its orders is not
     best: tuple[Any, Orders, Path] | None = None
+    # with lower bounds in ascending order, all paths after the first hopeless one are
+    # hopeless, too
     bounds = [search.cost.least(path) for path in paths]
     for number in sorted(range(len(paths)), key=bounds.__getitem__):
         if best is not None and not bounds[number] < best[0]:

@@ -76,6 +76,7 @@ def predictions(
         if has_vectors(candidate.spec, einsum, device)
         and has_room(candidate.spec, einsum, sizes, limit)
     ]
+    # the cost of a recipe that a GPU does not support is infinite
     if machine.gpu is not None:
         candidates = [candidate for candidate in candidates if candidate.seconds < inf]
     # the cheapest of each set of similar recipes
@@ -126,6 +127,7 @@ def is_outdone(
         alternative.version,
     ):
         return False
+    # typical limits suffice for a comparison
     sized, machine = at_sizes(einsum, sizes), machine_of(device)
     costs = (cost(sized, spec.parameters, machine) for spec in (recipe, alternative))
     return next(costs) > OUTDONE * next(costs)
@@ -186,6 +188,7 @@ def sparse_predictions(
     for nest in nests_at(network, typical_sizes, dtype.itemsize):
         # the cost of nests is in nanoseconds
         seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
+        # the family has vectors of real numbers only
         lanes = machine.vector_bytes if dtype.kind == "f" else 0
         for n_threads in (machine.n_cores, 1):
             form = choose_form(
