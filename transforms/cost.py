@@ -1,4 +1,4 @@
-"""What costs of recipes count: index tuples, bytes of arrays, padding.
+"""What cost models count: index tuples, bytes of arrays, padding.
 
 Costs rank recipes; they need not be accurate. A family counts the cycles of its loops
 and the bytes that it moves; :func:`feinsum.machine.region_s` converts them to seconds.
@@ -22,8 +22,9 @@ class SizedEinsum(BatchedEinsum):
     """An einsum with numbers for all extents.
 
     Attributes:
-        at_run_time: the indices whose extents a kernel learns at run time only. Their
-            tiles have a fixed size, while those of others are made about equally large.
+        at_run_time: the indices whose extents a kernel learns only at run time. Their
+            tiles have a fixed size; other indices are cut into tiles of about equal
+            size.
     """
 
     at_run_time: frozenset[str] = frozenset()
@@ -32,7 +33,7 @@ class SizedEinsum(BatchedEinsum):
 
 
 def padding(extent: int, unit: int) -> float:
-    """Return the work of a loop with whole tiles over that of its extent.
+    """Return the work of a loop over whole tiles, relative to that of its extent.
 
     >>> padding(20, 16)
     1.6

@@ -1,4 +1,4 @@
-"""An einsum as a matrix product: what each of its indices is in it.
+"""An einsum as a matrix product: the role of each index.
 
 Of two operands, ``bik,bkj->bij`` is a stack of products of matrices, each the sum over
 k of a column of A times a row of B::
@@ -132,10 +132,10 @@ def has_diagonal(einsum: BatchedEinsum) -> bool:
 
 
 def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
-    """Return the roles in a product of two operands; None if numpy cannot multiply so.
+    """Return the roles in a product of two operands; None if numpy cannot compute it.
 
-    Without a sum, all output indices are of the batch: entries are multiplied where
-    those of the result lie.
+    Without a sum, all output indices are batch indices: the product is entrywise, in
+    the order of the result.
 
     >>> from feinsum.ir import array, einsum
     >>> roles = find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
@@ -187,13 +187,13 @@ def find_packed_roles(
 
 
 def _packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
-    """Yield every choice of left operands for which the rest is a matrix product."""
-    others = [k for k in range(einsum.n_operands) if k != right]
-    # Indices of one role come last first: those near to the last axes of the output
-    # are tried first where costs are equal.
+    """Yield the roles for every choice of left operands that gives a matrix product."""
+    remaining = [k for k in range(einsum.n_operands) if k != right]
+    # In reverse order, the last indices of each role come first: callers take the first
+    # of equal costs, which then is the one nearest to the last axis of the output.
     order = einsum.indices[::-1]
-    for n in range(1, len(others) + 1):
-        for left in combinations(others, n):
+    for n in range(1, len(remaining) + 1):
+        for left in combinations(remaining, n):
             roles = classify(einsum, right, left, order)
             on_left = {i for k in left for i in einsum.inputs[k]}
             is_shared = on_left.intersection(roles.postponed, einsum.inputs[right])

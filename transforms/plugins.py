@@ -1,6 +1,7 @@
 """User-defined transforms: entry points, modules named in a variable, and scripts.
 
-Those of a script or notebook are passed to the processes that try them.
+Processes that run trials find the first two themselves. They get the transforms of a
+script or notebook from the parent process, in a file.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ VARIABLE = "FEINSUM_TRANSFORMS"
 def load_plugins() -> None:
     """Import every module that registers user-defined transforms.
 
-    A module that cannot be imported is logged and skipped, so that it breaks no build;
-    its recipes are then unknown transforms.
+    A module that cannot be imported is logged and skipped, so that one broken plug-in
+    does not stop everything else; recipes that name its transforms are then refused.
     """
     named = os.environ.get(VARIABLE, "").split(",")
     modules = [name.strip() for name in named if name.strip()]
@@ -48,16 +49,16 @@ def load_plugins() -> None:
 
 
 _BUILTIN: set[tuple[str, int]] = set()
-"""What other processes register by themselves: the library, and plug-ins."""
+"""The transforms that other processes register themselves: library and plug-ins."""
 
 
 def note_builtin() -> None:
-    """Note that other processes find all currently registered transforms themselves."""
+    """Record that other processes find all transforms registered so far themselves."""
     _BUILTIN.update(REGISTRY)
 
 
 def local_transforms() -> tuple[Transform, ...]:
-    """Return the transforms that other processes do not find by themselves."""
+    """Return the transforms that other processes do not find themselves."""
     return tuple(t for key, t in REGISTRY.items() if key not in _BUILTIN)
 
 
@@ -73,10 +74,10 @@ def export_transforms(folder: str | Path) -> tuple[str, ...]:
     transforms = local_transforms()
     if not transforms:
         return ()
-    import cloudpickle  # only who registers transforms waits for it
+    import cloudpickle  # slow to import, and needed for transforms of scripts only
 
     try:
-        # paths first: reading the transforms imports modules from there
+        # the reader needs the paths first: unpickling imports modules from there
         content = cloudpickle.dumps(sys.path) + cloudpickle.dumps(transforms)
     except Exception as error:  # whatever a foreign function refers to
         names = ", ".join(f"{t.name}@{t.version}" for t in transforms)
@@ -92,14 +93,16 @@ def export_transforms(folder: str | Path) -> tuple[str, ...]:
 def import_transforms(arguments: Sequence[str]) -> None:
     """Register the transforms written by the parent process, if any.
 
-    Unreadable ones are logged, and their recipes are then unknown transforms.
+    If the file cannot be read, the error is logged, and recipes that name the
+    transforms are then refused as unknown.
     """
     if not arguments:
         return
     import pickle
 
     try:
-        # only the parent can write there; its modules may lie beside its script
+        # only the parent process can write there; its script may import modules of its
+        # own folder
         with Path(arguments[0]).open("rb") as file:
             paths = pickle.load(file)  # noqa: S301
             sys.path += [path for path in paths if path not in sys.path]

@@ -21,7 +21,7 @@ class Costed(NamedTuple):
 
 
 def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> SizedEinsum:
-    """Give all extents numbers; those that are not known are long.
+    """Replace all size parameters by numbers; unknown ones count as long.
 
     >>> from feinsum.ir import array, einsum
     >>> general = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))

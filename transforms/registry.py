@@ -1,6 +1,6 @@
 """The registry: which transforms are installed, and how a spec is applied.
 
-A record can only name what is registered; nothing else can run.
+Records name registered families, and nothing else can run.
 
 A family of schedules consists of three functions::
 
@@ -51,7 +51,7 @@ Parameters: TypeAlias = Mapping[str, ParameterValue]
 """A value for each parameter of a family."""
 Table: TypeAlias = Mapping[str, tuple[ParameterValue, ...]]
 """The values of each parameter, the recommended one first."""
-Cost: TypeAlias = Callable[[BatchedEinsum, Parameters, MachineModel], float]
+CostFunction: TypeAlias = Callable[[BatchedEinsum, Parameters, MachineModel], float]
 """About how many seconds a configuration takes, for an einsum of known extents."""
 
 
@@ -66,9 +66,9 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
         candidates: configurations among which predictions choose by their costs, best
             first; some may be pointless. By default all. A function, because a space is
             made for every recipe that is checked, and candidates may take a search.
-        open: parameters of which a recorded recipe may have values that are not
-            offered, or at other sizes only, such as orders of contraction; the
-            constraint judges these.
+        open: parameters whose values in a recorded recipe need not be in the table,
+            such as orders of contraction, which may be offered at other sizes only; the
+            constraint checks these values.
         is_searched: whether searches try the family. Recorded recipes are used anyway.
 
     >>> space = Space({"lanes": (4, 8), "rows": (2, 3)},
@@ -115,29 +115,30 @@ def choices(space: Table) -> Iterator[Parameters]:
 def starting_with(
     space: Space,
     starts: Callable[[], Iterable[Parameters]],
-    others: Callable[[], Iterable[Parameters]] | None = None,
+    following: Callable[[], Iterable[Parameters]] | None = None,
 ) -> Space:
     """Return a space whose candidates are the recommended configuration, then starts.
 
     Args:
         space: the parameters and their values.
-        starts: configurations that were fast elsewhere.
-        others: the candidates after these; by default all configurations.
+        starts: returns configurations that were fast elsewhere; the constraint may
+            exclude some of them.
+        following: returns the candidates after these; by default all configurations.
     """
 
     def candidates() -> Iterator[Parameters]:
-        more = space.points() if others is None else others()
-        yield from chain(islice(space.points(), 1), starts(), more)
+        remaining = space.points() if following is None else following()
+        yield from chain(islice(space.points(), 1), starts(), remaining)
 
     return replace(space, candidates=candidates)
 
 
-class Steps(NamedTuple):
+class NestSteps(NamedTuple):
     """The nests of a family that makes several out of one.
 
     Attributes:
-        einsums: what each nest computes.
-        stored: those of them whose results are intermediates in global memory.
+        einsums: the einsum of each nest.
+        stored: the einsums whose results are intermediates in global memory.
         recipes: returns the recipe of each nest.
     """
 
@@ -147,10 +148,12 @@ class Steps(NamedTuple):
 
 
 N_STARTS = 8
-"""Candidates of a family whose kernels are worth a look by themselves."""
+"""Number of candidates of a family that a search tries first."""
 
 STEPS = "steps"
-"""The parameter of such families that names the recipes, or a way to choose them."""
+"""The parameter of families of several nests that names the recipe of each nest, or a
+rule that chooses them.
+"""
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,8 @@ class Transform:
         cost: the cost by which :mod:`feinsum.predict` chooses among configurations of
             all families; a family without one is never predicted.
         devices: the kinds of devices for its recipes.
-        is_sparse: whether the family is for einsums with a sparse operand; others are
-            for those without.
+        is_sparse: whether the family is for einsums with a sparse operand; the others
+            are for dense einsums.
         steps: the nests into which it divides an einsum with known extents, for
             families of several nests.
     """
@@ -176,10 +179,10 @@ class Transform:
     summary: str
     space: Callable[[Workload], Table | None]
     apply: Callable[[lp.TranslationUnit, LoopNest, Parameters], lp.TranslationUnit]
-    cost: Cost | None = None
+    cost: CostFunction | None = None
     devices: frozenset[DeviceKind] = ALL_DEVICES
     is_sparse: bool = False
-    steps: Callable[[BatchedEinsum, Parameters], Steps] | None = None
+    steps: Callable[[BatchedEinsum, Parameters], NestSteps] | None = None
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -190,7 +193,7 @@ class Transform:
     def offered(self, subject: WorkloadLike) -> Space | None:
         """Return the space of a workload; None if the family does not fit it.
 
-        Also None if it is for operands with other storage.
+        Families for sparse operands fit no dense einsum, and the others no sparse one.
         """
         workload = workload_of(subject)
         has_tree = workload.einsum.sparse_position is not None
@@ -242,7 +245,6 @@ def register(transform: Transform) -> Transform:
     """
     _check_transform(transform)
     key = transform.name, transform.version
-    # a cell of a notebook that runs again defines its functions anew
     if key in REGISTRY and _is_of_script(transform) and _is_of_script(REGISTRY[key]):
         REGISTRY[key] = transform
     if REGISTRY.setdefault(key, transform) is not transform:
@@ -263,11 +265,11 @@ def _check_transform(transform: Transform) -> None:
         raise TransformError(
             f"the transform {name} has version={version!r}; expected an integer from 1"
         )
-    for part in ("space", "apply"):
-        if not callable(getattr(transform, part)):
+    for field in ("space", "apply"):
+        if not callable(getattr(transform, field)):
             raise TransformError(
-                f"{part} of the transform {name} is of type "
-                f"{type(getattr(transform, part)).__name__}; expected a function"
+                f"{field} of the transform {name} is of type "
+                f"{type(getattr(transform, field)).__name__}; expected a function"
             )
 
 
@@ -315,10 +317,10 @@ def applicable_transforms(
 
 
 def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
-    """Return the recipe as stored in a fact, which names the recipes of all steps.
+    """Return the recipe as stored in a fact, with the recipes of all steps by name.
 
-    Costs choose among them otherwise, and later versions of this package may correct
-    these.
+    A recipe that leaves this choice to the costs may mean another kernel in a later
+    version of this package, which corrects a cost.
     """
     steps = find_transform(spec.name, spec.version).steps
     if steps is None:
@@ -328,7 +330,7 @@ def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
 
 
 def renewed(spec: TransformSpec) -> TransformSpec:
-    """Return the same parameters in the newest version of the family.
+    """Return the recipe with the newest version of its family, and equal parameters.
 
     >>> import feinsum.transforms.library
     >>> str(renewed(TransformSpec("rowwise", 1, {"block": 4})))
@@ -339,7 +341,7 @@ def renewed(spec: TransformSpec) -> TransformSpec:
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
-    """Tell whether a recipe is for a kind of device; True for unknown recipes."""
+    """Tell whether a recipe is for a kind of device; True for unknown families."""
     transform = REGISTRY.get((spec.name, spec.version))
     return transform is None or kind in transform.devices
 
@@ -430,8 +432,8 @@ def apply_spec(
 def _failing_line(transform: Transform, error: Exception) -> str:
     """Return the last line of a user's own file in a traceback, for a message.
 
-    A trial fails in another process, of which only the message comes back; transforms
-    of the library need no such line.
+    A trial runs in another process, which returns the message alone, so users would not
+    see where their code failed. The library's own transforms need no such line.
     """
     module = transform.apply.__module__
     code = getattr(transform.apply, "__code__", None)

@@ -10,10 +10,11 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
 from feinsum.transforms.registry import Parameters
 
 RUN_TIME_EXTENT = 4096
-"""What a size parameter counts as where costs are compared."""
+"""The extent that cost models assume for a size parameter."""
 
 
 def typical(extent: Extent) -> int:
+    """Return an extent, or the assumed one of a size parameter."""
     return RUN_TIME_EXTENT if isinstance(extent, SizeParam) else extent
 
 
@@ -23,12 +24,12 @@ def is_long(extent: Extent) -> bool:
 
 
 def volume(einsum: BatchedEinsum, indices: IndexList) -> int:
-    """Count index tuples, size parameters as long extents."""
+    """Count the index tuples; size parameters count as long extents."""
     return prod(typical(einsum.extents[index]) for index in indices)
 
 
 def reuse(einsum: BatchedEinsum) -> float:
-    """Return the points of the loop nest per entry of all arrays.
+    """Return the number of loop iterations per array entry.
 
     >>> from feinsum import array, einsum
     >>> product = einsum("ik,kj->ij", array("A", (60, 60)), array("B", (60, 60)))
@@ -46,10 +47,10 @@ def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
 
 
 def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """Return long output indices, such as elements, if other extents are known.
+    """Return the long output indices, such as elements; other extents must be known.
 
-    There are none if an operand has a repeated index: a tile of a diagonal would repeat
-    an axis.
+    There are none if an operand repeats an index: a tile of a diagonal would repeat an
+    axis.
 
     >>> from feinsum import array, einsum
     >>> element_indices(einsum("ij,ej->ei", array("D", (4, 4)), array("u", ("N", 4))))
@@ -66,7 +67,7 @@ def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def fitting_lanes(extent: Extent, lanes: int) -> int:
-    """Halve ``lanes`` until one vector of the index is full.
+    """Halve ``lanes`` until the index fills a vector.
 
     >>> fitting_lanes(5, 8), fitting_lanes(SizeParam("N"), 8)
     (4, 8)

@@ -1,7 +1,7 @@
-"""Lower bounds: the bytes and seconds that an einsum costs at least.
+"""Lower bounds on the bytes that an einsum moves, and on its time.
 
-Nothing here is measured and no code is made. A bound is proved by exponents, whose
-certificate is checked in exact arithmetic.
+Bounds follow from subscripts, sizes and limits of a device; nothing is generated or
+run. Exponents prove a bound, and exact arithmetic checks the proof.
 """
 
 from feinsum.bounds.asymptotic import Cover, Intensity, intensity_of, least_cover

@@ -1,4 +1,4 @@
-"""Steps per byte of a statement with unlimited extents: the figure that papers print.
+"""Steps per byte of a statement with unlimited extents, as papers quote them.
 
 The matrix product ``ij,jk->ik`` touches three arrays. A set of its steps that touches
 at most X entries has at most ``(X/3)**(3/2)`` steps (Loomis-Whitney, exponents 1/2), so
@@ -14,13 +14,13 @@ The intensity is the least ``H(X) / (X - S)``, which is::
 
     rho = prod((s_a / w_a) ** s_a) * (S / (sigma - 1)) ** (sigma - 1)
 
-at ``X0 = sigma S / (sigma - 1)``, for the exponents of the least cover; of several,
-those that minimize ``prod((s_a / w_a) ** s_a)``. The paper prints ``V / rho`` as a
-bound. It only holds for many steps and large extents; the finite form of
-:mod:`feinsum.bounds.finite` is proved.
+at ``X0 = sigma S / (sigma - 1)``, for the exponents of the least cover. If several
+covers are least, it is the one that minimizes ``prod((s_a / w_a) ** s_a)``. The paper
+gives ``V / rho`` as a bound, which holds for many steps and large extents only; the
+finite form of :mod:`feinsum.bounds.finite` is proved.
 
-Source: Ziogas et al., *Deinsum*, section IV. The text omits the access ``IL`` of the
-result in the constraint of MTTKRP; without it there is no maximum.
+Source: Ziogas et al., *Deinsum*, section IV. Its constraint of MTTKRP omits the access
+``IL`` of the result, without which there is no maximum.
 
 Covers
 ------
@@ -31,7 +31,7 @@ The least sum of such exponents is a linear program. It is solved in fractions, 
 dual solution proves that no sum is smaller.
 
 Source: Hoelder and Loomis-Whitney; Christ, Demmel, Knight, Scanlon and Yelick 2013;
-Ziogas et al., *Deinsum*, section IV (lemma 1, whose fraction is printed upside down).
+Ziogas et al., *Deinsum*, section IV (lemma 1, in which the fraction is inverted).
 
 Tiles
 -----
@@ -41,11 +41,11 @@ for each byte, the best tile maximizes::
 
     sum(log x_v) - price * sum(w_a * P_a),    1 <= x_v <= N_v
 
-which is concave in the logarithms. One coordinate after another is set to its best
-value, which is ``1 / (price * sum(w_a * P_a / x_v))`` within its limits. What each
-array contributes at the solution, ``s_a = price * w_a * P_a``, is its exponent in the
-dual problem. Nothing relies on these numbers being exact: every set of exponents that
-covers the indices gives a valid bound.
+which is concave in the logarithms. Coordinate ascent sets one ``x_v`` after another to
+its best value, ``1 / (price * sum(w_a * P_a / x_v))`` within its limits. At the
+solution, the contribution of each array, ``s_a = price * w_a * P_a``, is its exponent
+in the dual problem. These numbers need not be exact: every set of exponents that covers
+the indices gives a valid bound.
 
 Source: geometric programming; Boyd and Vandenberghe, *Convex Optimization*, 4.5.
 """
@@ -76,12 +76,13 @@ SIMPLE = 64
 
 @dataclass(frozen=True)
 class Intensity:
-    """How steps per byte grow with the memory.
+    """How the steps per byte grow with the memory.
 
     Attributes:
-        cover: of the index lists of the arrays, each list once.
-        weights: bytes of an entry, of all arrays of a list together.
-        exponents: with the minimum sum; among several, those with the least intensity.
+        cover: the least cover by the index lists of the arrays, each list once.
+        weights: for each list, the bytes of an entry of all its arrays together.
+        exponents: exponents with the minimum sum; among several such sets, the one of
+            least intensity.
     """
 
     cover: Cover
@@ -110,12 +111,15 @@ class Intensity:
         return rho if growth <= 0 else rho * (memory_bytes / growth) ** growth
 
     def segment_bytes(self, memory_bytes: float) -> float:
-        """Return X0, the bytes a piece of the best execution uses; inf if bounded."""
+        """Return X0, the bytes that a piece of the best execution accesses.
+
+        It is infinite if the intensity is bounded.
+        """
         total = float(self.cover.total)
         return inf if total <= 1 else total * memory_bytes / (total - 1)
 
     def tile(self, memory_bytes: float) -> Mapping[str, float]:
-        """Return the index tuples of such a piece; empty if bounded.
+        """Return the number of values of each index in such a piece; empty if bounded.
 
         >>> from feinsum.bounds.soap import statement
         >>> mttkrp = statement("ijk,ja,ka->ia", dict.fromkeys("ijka", 10**4))
@@ -135,8 +139,8 @@ def intensity_of(statement: SoapStatement) -> Intensity:
     lists: dict[frozenset[str], Fraction] = {}
     for access in statement.accesses:
         if access.indices and access.entry_bytes:
-            its = frozenset(access.indices)
-            lists[its] = lists.get(its, Fraction(0)) + access.entry_bytes
+            indices = frozenset(access.indices)
+            lists[indices] = lists.get(indices, Fraction(0)) + access.entry_bytes
     return _intensity_of(tuple(lists), tuple(lists.values()))
 
 
@@ -152,12 +156,13 @@ def _intensity_of(
 def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Find the exponents of minimum sum that have the least intensity.
 
-    The best tiles tend to them. If they are not simple fractions, the cover's are used.
+    The exponents of the best tiles converge to them. If they are not simple fractions,
+    the exponents of the cover are used instead.
     """
     if not cover.terms:
         return ()
-    # In the limit of large memories the solution of the dual tends to the exponents of
-    # the best tile; rounded, they are accepted only if they pass the exact test.
+    # For large memories, the dual solution converges to these exponents. Rounded to
+    # fractions, they have to pass the exact test.
     _, shares = _solved(cover.terms, weights, -FAR)
     exponents = tuple(Fraction(s).limit_denominator(SIMPLE) for s in shares)
     candidate = Cover(cover.terms, exponents, cover.packing)
@@ -185,12 +190,12 @@ def _solved(
 
 @dataclass(frozen=True)
 class Cover:
-    """Exponents with the minimum sum, and the proof that it is the minimum.
+    """Exponents with the minimum sum, and a proof of the minimum.
 
     Attributes:
         terms: the indices of each array.
-        exponents: one for each array.
-        packing: one weight for each index, of which no array has more than 1.
+        exponents: an exponent for each array.
+        packing: a weight for each index; those of an array add up to at most 1.
     """
 
     terms: tuple[frozenset[str], ...]
@@ -206,7 +211,7 @@ class Cover:
         return sum(self.exponents, Fraction(0))
 
     def is_certified(self) -> bool:
-        """Whether both solutions are feasible and equal, by exact arithmetic alone."""
+        """Tell whether both solutions are feasible and equal, in exact arithmetic."""
         pairs = list(zip(self.terms, self.exponents, strict=True))
         indices = frozenset().union(*self.terms)
         is_cover = all(sum(s for term, s in pairs if v in term) >= 1 for v in indices)
@@ -231,7 +236,7 @@ def least_cover(terms: Sequence[Iterable[str]]) -> Cover:
 
 @lru_cache(maxsize=1024)
 def _cover_of(sets: tuple[frozenset[str], ...]) -> Cover:
-    """Compute a cover, once for all memory levels."""
+    """Compute a cover, cached for all memory levels."""
     indices = sorted(frozenset().union(*sets))
     rows = [[Fraction(v in term) for v in indices] for term in sets]
     weights, exponents = _packing(rows, len(indices))
@@ -243,8 +248,8 @@ def _packing(
 ) -> tuple[list[Fraction], tuple[Fraction, ...]]:
     """Maximize the sum of weights under ``rows @ weights <= 1``.
 
-    The simplex method in fractions. All weights 0 are a vertex to start from, and
-    Bland's rule prevents cycling.
+    This is the simplex method in fractions. It starts at the vertex with all weights 0,
+    and Bland's rule prevents cycling.
 
     Returns:
         The weights, and the multipliers of the rows.
@@ -268,7 +273,7 @@ def _packing(
         _eliminate(table, costs, pivot, column)
         basis[pivot] = column
     values = {basis[i]: table[i][-1] for i in range(m)}
-    # The reduced costs of the slack variables are the dual solution: the exponents.
+    # the reduced costs of the slack variables are the dual solution: the exponents
     return [values.get(j, zero) for j in range(n)], tuple(costs[n : n + m])
 
 
@@ -288,7 +293,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 N_SWEEPS = 60
 
 CONVERGED = 1e-5
-"""Tolerance of a logarithm. The remaining error costs its square."""
+"""Tolerance of a logarithm. The bound loses only the square of the error."""
 
 
 def best_tiles(
@@ -303,19 +308,20 @@ def best_tiles(
     """Find the best tiles of G statements at P prices each.
 
     Args:
-        member: ``(G, A, V)``, whether an array has an index.
-        log_weights: ``(G, A)``, of the bytes of an entry; ``-inf`` where there is no
-            array.
-        log_extents: ``(G, V)``; 0 where there is no index.
-        log_prices: ``(G, P)``.
-        n_sweeps: over all indices, at most.
-        converged: change of a logarithm in a sweep that counts as none.
+        member: whether an array has an index, of shape ``(G, A, V)``.
+        log_weights: logarithms of the bytes of an entry, of shape ``(G, A)``; ``-inf``
+            where there is no array.
+        log_extents: logarithms of extents, of shape ``(G, V)``; 0 where there is no
+            index.
+        log_prices: logarithms of prices, of shape ``(G, P)``.
+        n_sweeps: limit on the sweeps over all indices.
+        converged: change of a logarithm in a sweep at which the search stops.
 
     Returns:
         The logarithms of the tiles, ``(G, P, V)``, and the exponents, ``(G, P, A)``.
     """
-    # Shares, price * w_a * P_a, are updated by factors instead of recomputed: a sweep
-    # costs one exponential for each index and array.
+    # Update the shares, price * w_a * P_a, by factors instead of computing them again:
+    # a sweep then costs one exponential for each index and array.
     log_shares = log_weights[:, None, :] + log_prices[:, :, None]
     limits = np.broadcast_to(
         log_extents[:, None, :], (*log_prices.shape, log_extents.shape[1])
@@ -327,14 +333,14 @@ def best_tiles(
     with np.errstate(divide="ignore"):
         for _ in range(n_sweeps):
             largest = 0.0
-            for v, its in enumerate(has_index):
-                old = tiles[:, :, v]
-                # The optimum of one coordinate: the shares of its arrays add up to 1.
-                wanted = old - np.log((shares * its).sum(axis=2))
-                new = np.minimum(np.maximum(wanted, 0.0), limits[:, :, v])
-                step = new - old
-                tiles[:, :, v] = new
-                shares = shares * np.exp(its * step[:, :, None])
+            for v, has_v in enumerate(has_index):
+                before = tiles[:, :, v]
+                # at the optimum of a coordinate, the shares of its arrays add up to 1
+                wanted = before - np.log((shares * has_v).sum(axis=2))
+                after = np.minimum(np.maximum(wanted, 0.0), limits[:, :, v])
+                step = after - before
+                tiles[:, :, v] = after
+                shares = shares * np.exp(has_v * step[:, :, None])
                 largest = max(largest, float(np.abs(step).max(initial=0.0)))
             if largest < converged:
                 break
@@ -342,9 +348,9 @@ def best_tiles(
 
 
 def _start(member: Array, log_shares: Array, limits: Array) -> Array:
-    """Choose initial tiles, the same in all indices, with all shares at most 1."""
+    """Choose initial tiles for which all shares are at most 1."""
     sizes = np.maximum(member.sum(axis=2), 1)
     room = -log_shares / sizes[:, None, :]
-    each = np.where(member[:, None, :, :], room[..., None], np.inf).min(axis=2)
-    clipped: Array = np.minimum(np.maximum(each, 0.0), limits)
+    smallest = np.where(member[:, None, :, :], room[..., None], np.inf).min(axis=2)
+    clipped: Array = np.minimum(np.maximum(smallest, 0.0), limits)
     return clipped

@@ -1,8 +1,9 @@
 """Factors that an einsum accesses: operands, products of some of them, results.
 
-Of ``ij,jk,kl->il`` (A, B, C), the step ``(A*B) * C`` has the factors ``A*B`` with the
-indices ``i k`` and ``C`` with ``k l``. A functional operand counts by the arrays that
-its function is certain to read; what a condition guards may never be read.
+In ``ij,jk,kl->il`` with the operands A, B and C, the step ``(A*B) * C`` has the factors
+``A*B`` with the indices ``i k``, and ``C`` with ``k l``. A functional operand counts
+with the arrays that its function certainly reads: reads under a condition may never
+happen.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ Positions = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Factors:
-    """An einsum with known extents, reduced to the needs of its bounds.
+    """An einsum with known extents, reduced to what its bounds need.
 
     Attributes:
-        reads: by operand, the arrays behind it and, for each, how many of its entries
-            are read for certain. A plain operand is its own array.
-        entry_bytes: by operand, the bytes counted for an entry at one position.
+        einsum: the einsum.
+        extents: the extent of each index.
+        reads: for each operand, the arrays behind it, each with the number of entries
+            that are certainly read. A plain operand is its own array.
+        entry_bytes: for each operand, the bytes that count for an entry at one
+            position.
     """
 
     einsum: BatchedEinsum
@@ -57,11 +61,11 @@ class Factors:
     def compulsory_bytes(self) -> int:
         """Bytes of every array read and every result, each once."""
         arrays: dict[str, int] = {}
-        for name, its in self.reads.items():
-            itemsize = self._operand(name).dtype.itemsize
-            for array, n_entries in its.items():
+        for name, n_entries_of in self.reads.items():
+            itemsize = self._operands[name].dtype.itemsize
+            for array, n_entries in n_entries_of.items():
                 n_bytes = 0 if self.is_empty else n_entries * itemsize
-                # two operands may read parts of one array, which may be the same parts
+                # two operands may read the same part of one array
                 arrays[array] = max(arrays.get(array, 0), n_bytes)
         n_results = self._n(self.einsum.output)
         results = sum(n_results * dtype.itemsize for dtype in self.einsum.output_dtypes)
@@ -69,7 +73,7 @@ class Factors:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes that a step of the largest row needs: an entry of each array."""
+        """Bytes of one entry of each array, for the row with the largest entries."""
         pairs = zip(self.einsum.rows, self.einsum.output_dtypes, strict=True)
         return max(
             sum(op.dtype.itemsize for op in set(row)) + dtype.itemsize
@@ -78,27 +82,27 @@ class Factors:
 
     def indices(self, positions: Iterable[int]) -> frozenset[str]:
         """Return the indices of a product, after all possible sums."""
-        its = set(positions)
+        block = set(positions)
         terms = enumerate(self.einsum.inputs)
         inside, outside = set[str](), set(self.einsum.output)
         for p, term in terms:
-            (inside if p in its else outside).update(term)
+            (inside if p in block else outside).update(term)
         return frozenset(inside & outside)
 
     def statement(self, blocks: tuple[Positions, ...]) -> SoapStatement:
         """Build the statement that multiplies factors: operands or earlier products."""
-        whole = tuple(sorted(p for block in blocks for p in block))
-        # rows that multiply the same arrays may be computed once
-        instances = {self._key(row, whole): row for row in self.einsum.rows}
+        positions = tuple(sorted(p for block in blocks for p in block))
+        # rows that multiply the same arrays may be computed only once
+        instances = {self._key(row, positions): row for row in self.einsum.rows}
         rows = tuple(instances.values())
         accesses = [self._factor(block, rows) for block in blocks]
         indices = frozenset[str]().union(*(access.indices for access in accesses))
         order = [index for index in self.einsum.indices if index in indices]
         return SoapStatement(
-            (*accesses, self._result(whole, rows)),
+            (*accesses, self._result(positions, rows)),
             {index: self.extents[index] for index in order},
             len(rows),
-            max(self._symmetry(row, whole) for row in rows),
+            max(self._symmetry(row, positions) for row in rows),
         )
 
     def _factor(self, block: Positions, rows: tuple[Row, ...]) -> SoapAccess:
@@ -106,8 +110,8 @@ class Factors:
             return self._product(block, rows)
         (position,) = block
         counts = Counter(row[position].name for row in rows)
-        # An array at several positions is loaded once for all of them: each position
-        # counts for its part of the bytes.
+        # an array at several positions is loaded once for all of them, so each position
+        # counts only a part of its bytes
         n_positions = {name: self._n_positions(name) for name in counts}
         return SoapAccess(
             " ".join(counts),
@@ -134,10 +138,10 @@ class Factors:
             max(counts.values()),
         )
 
-    def _result(self, whole: Positions, rows: tuple[Row, ...]) -> SoapAccess:
-        is_last = len(whole) == self.einsum.n_operands
+    def _result(self, positions: Positions, rows: tuple[Row, ...]) -> SoapAccess:
+        is_last = len(positions) == self.einsum.n_operands
         if not is_last:
-            statement = self._product(whole, rows)
+            statement = self._product(positions, rows)
             return SoapAccess(
                 statement.name,
                 statement.indices,
@@ -151,11 +155,11 @@ class Factors:
         return SoapAccess("out", indices, Fraction(min(itemsizes)), total)
 
     def _ordered(self, block: Positions, order: Iterable[str]) -> tuple[str, ...]:
-        its = self.indices(block)
-        return tuple(index for index in dict.fromkeys(order) if index in its)
+        indices = self.indices(block)
+        return tuple(index for index in dict.fromkeys(order) if index in indices)
 
     def _key(self, row: Row, positions: Positions) -> tuple[str, ...]:
-        """Identify a product; equal products may be computed once."""
+        """Return a key of a product: products with equal keys may be computed once."""
         return tuple(sorted(row[p].name for p in positions))
 
     def _symmetry(self, row: Row, positions: Positions) -> int:
@@ -164,7 +168,7 @@ class Factors:
         return prod(factorial(n) for n in counts.values())
 
     def _n_positions(self, name: str) -> int:
-        """Return the most positions at which an operand's arrays are accessed."""
+        """Return the number of positions at which an operand's arrays are accessed."""
         positions = set(self._positions_of[name])
         return len(
             positions.union(*(self._positions_of[array] for array in self.reads[name]))
@@ -181,13 +185,10 @@ class Factors:
         return positions
 
     def _operand_bytes(self, name: str, position: int) -> int:
-        """Return the bytes of an operand, or of the arrays behind it if more."""
-        itemsize = self._operand(name).dtype.itemsize
-        its = self._n(set(self.einsum.inputs[position]))
-        return itemsize * max(its, sum(self.reads[name].values()))
-
-    def _operand(self, name: str) -> Operand:
-        return self._operands[name]
+        """Return the bytes of an operand or of the arrays behind it: the larger."""
+        itemsize = self._operands[name].dtype.itemsize
+        n_entries = self._n(set(self.einsum.inputs[position]))
+        return itemsize * max(n_entries, sum(self.reads[name].values()))
 
     @cached_property
     def _operands(self) -> dict[str, Operand]:
@@ -228,13 +229,16 @@ def _counted(
     extents: Mapping[str, int],
     function: OperandFunction | None,
 ) -> tuple[dict[str, int], bool]:
-    """Count the entries of each array read, and check whether any uses all indices.
+    """Count the entries that are read of each array behind an operand.
 
     Args:
         operand: the operand.
         terms: the index lists with which it is accessed.
         extents: the extent of each index.
-        function: None for a plain operand, which is its own array.
+        function: the operand's function; None for a plain operand.
+
+    Returns:
+        The number of entries by array, and whether an array is read at all indices.
     """
     axes = range(operand.rank)
     reads: Mapping[str, Collection[int]] = {operand.name: axes}
@@ -252,20 +256,26 @@ def _counted(
 
 
 def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
-    """Return the arrays surely read, with their axes that are plain subscripts.
+    """Return the arrays that are certainly read, with the operand's axes as subscripts.
 
-    Reads guarded by a condition may never happen, and computed subscripts may always
-    be the same; these do not count.
+    Reads under a condition may never happen, and computed subscripts may be constant;
+    neither counts.
     """
     axes = {name: axis for axis, name in enumerate(function.parameters)}
     reads: dict[str, set[int]] = {}
     for node in always_evaluated(ast.parse(function.body.strip(), mode="eval").body):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-            inside = node.slice
-            parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
-            names = {part.id for part in parts if isinstance(part, ast.Name)}
-            its = {axes[name] for name in names.intersection(axes)}
-            reads.setdefault(node.value.id, set()).update(its)
+            slice_node = node.slice
+            subscripts = (
+                slice_node.elts if isinstance(slice_node, ast.Tuple) else [slice_node]
+            )
+            names = {
+                subscript.id
+                for subscript in subscripts
+                if isinstance(subscript, ast.Name)
+            }
+            read_axes = {axes[name] for name in names.intersection(axes)}
+            reads.setdefault(node.value.id, set()).update(read_axes)
     return reads
 
 

@@ -1,27 +1,27 @@
 """Certificates: exponents that prove how many bytes a statement must move.
 
-For the product of two double matrices of 1000 with a memory of 1 MiB, a certificate has
-the exponents 1/2, 1/2, 1/2 and a segment X of 2.9 MB, and proves 42 MB. Its proof is
-exact arithmetic (:attr:`Certificate.n_bytes`), however it was found. The search is
-numerical, and runs for many statements and memories at once::
+For the product of two matrices of 1000 x 1000 doubles with a memory of 1 MiB, a
+certificate has the exponents 1/2, 1/2, 1/2 and a segment X of 2.9 MB, and proves 42 MB.
+The proof is exact arithmetic (:attr:`Certificate.n_bytes`), independent of the search,
+which is numerical and covers many statements and memories at once::
 
     prices of a byte  ->  best tiles and exponents  ->  best segment X  ->  fractions
     (first pass: a coarse range; second pass: around the best)             exact bound
 
-Cut an execution where each piece moves ``X - S`` bytes, for a memory of S bytes. A
-piece accesses at most X bytes: those already in the memory and those it moves. With
+Cut an execution into pieces that move ``X - S`` bytes each, for a memory of S bytes. A
+piece accesses at most X bytes: those already in the memory, and those it moves. With
 exponents ``s_a`` of arrays and ``t_v`` of indices that cover every index,
-``s(arrays with v) + t_v >= 1``, it can do no more steps than::
+``s(arrays with v) + t_v >= 1``, it cannot do more steps than::
 
     H(X) = F * prod((s_a X / (sigma w_a)) ** s_a) * prod(N_v ** t_v),  sigma = sum(s_a)
 
 where ``w_a`` are bytes of an entry, ``N_v`` extents, and ``F`` is 1 except for batches
-of rows that share arrays, see :func:`log_factor`. So V steps take at least
+of rows that share arrays; see :func:`log_factor`. So V steps move at least
 ``(X - S) * (V / H(X) - p)`` bytes, with p parallel memories of S bytes each. Results
-are accessed, too: the first access need not read, but writes, which counts the same.
+count, too: their first access need not read them, but they have to be written.
 
-Any X and covering exponents give a valid bound, so a numerical search for good ones
-cannot make it wrong.
+Any X and any covering exponents give a valid bound, so the numerical search cannot make
+it wrong.
 
 Source: Hong and Kung 1981; Irony, Toledo and Tiskin 2004; Dinh and Demmel 2020 (extents
 as exponents); Kwasniewski et al. 2021 (SOAP); Ziogas et al., *Deinsum*, section IV.
@@ -49,7 +49,7 @@ SPREAD = np.linspace(-0.4, 0.4, 3)
 """Points of the second pass, around the best of the first."""
 
 SQUARES = np.linspace(0, 1, 34)[1:-1] ** 2
-"""Segments of the first pass: from the memory to where nothing is proved."""
+"""Segments of the first pass, between the memory and a size that proves nothing."""
 
 NEARBY = np.linspace(-0.8, 0.8, 33)
 """Segments of the second pass: logarithms around the best of the first."""
@@ -57,12 +57,12 @@ NEARBY = np.linspace(-0.8, 0.8, 33)
 CLOSE, HUGE = 0.1, 700.0
 
 SIMPLE, FINE = 48, 10**6
-"""Denominators of exponents: small where that is close."""
+"""Denominators of exponents: the small one if it is close enough."""
 
 NEAR = 1e-4
 
 Classes: TypeAlias = tuple[tuple[str, ...], ...]
-"""Indices that are in the same arrays behave as one."""
+"""Classes of indices: those of the same arrays act as one index."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def certify(statement: SoapStatement, memory: FastMemory) -> Certificate:
 
 @dataclass(frozen=True)
 class Survey:
-    """A statement, and what a first pass found for every memory."""
+    """A statement, and the first pass's choice for every memory."""
 
     problem: _Problem
     choices: tuple[_Choice, ...]
@@ -102,8 +102,8 @@ def surveyed(
 ) -> list[Survey]:
     """Estimate all statements over the whole range of prices."""
     problems = [_Problem.of(statement) for statement in statements]
-    # A price is the reciprocal of the bytes of a piece. Prices range from the smallest
-    # memory to all bytes of the statement, plus one for safety.
+    # A price is the reciprocal of the bytes of a piece. These range from the smallest
+    # memory to all bytes of the statement, and a little more for safety.
     smallest = log(max(min(m.n_bytes for m in memories), 1))
     ends = [max(p.log_bytes, smallest) + 1.0 for p in problems]
     prices = [-np.linspace(smallest, end, N_PRICES) for end in ends]
@@ -126,13 +126,18 @@ def certified(
         _chosen(survey.problem, memories, tried[1], survey.choices)
         for survey, tried in zip(surveys, _tried(problems, near), strict=True)
     ]
-    exact = [np.array([choice.best_price for choice in its]) for its in chosen]
+    exact = [
+        np.array([choice.best_price for choice in memory_choices])
+        for memory_choices in chosen
+    ]
     return [
         [
             _certificate(problem, memory, choice, tile)
-            for memory, choice, tile in zip(memories, its, tiles, strict=True)
+            for memory, choice, tile in zip(
+                memories, memory_choices, tiles, strict=True
+            )
         ]
-        for problem, its, (tiles, _) in zip(
+        for problem, memory_choices, (tiles, _) in zip(
             problems, chosen, _tried(problems, exact), strict=True
         )
     ]
@@ -144,27 +149,29 @@ def _tried(
     """Compute tiles and exponents of each problem, batching equal shapes."""
     solutions: dict[int, tuple[Array, Array]] = {}
     shapes: dict[tuple[int, ...], list[int]] = {}
-    # Arrays of one shape are solved together: hundreds of small problems, one at a
-    # time, would be bound by the overhead of numpy.
+    # solve problems of one shape together: numpy's overhead would dominate hundreds of
+    # small ones
     for k, problem in enumerate(problems):
         shapes.setdefault(problem.member.shape, []).append(k)
-    for chosen in shapes.values():
+    for same_shape in shapes.values():
         tiles, shares = best_tiles(
-            np.array([problems[k].member for k in chosen]),
-            np.array([problems[k].log_weights for k in chosen]),
-            np.array([problems[k].log_extents for k in chosen]),
-            np.array([prices[k] for k in chosen]),
+            np.array([problems[k].member for k in same_shape]),
+            np.array([problems[k].log_weights for k in same_shape]),
+            np.array([problems[k].log_extents for k in same_shape]),
+            np.array([prices[k] for k in same_shape]),
         )
-        for k, its_tiles, its_shares in zip(chosen, tiles, shares, strict=True):
-            solutions[k] = its_tiles, its_shares
+        for k, problem_tiles, problem_shares in zip(
+            same_shape, tiles, shares, strict=True
+        ):
+            solutions[k] = problem_tiles, problem_shares
     return [solutions[k] for k in range(len(problems))]
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """A statement in numbers, with indices by classes, and last the instances.
+    """A statement as arrays, with an index for each class, and one for the instances.
 
-    What instances do not share has them as one more index.
+    Arrays that not all instances share have the index of the instances, which is last.
     """
 
     statement: SoapStatement
@@ -184,7 +191,7 @@ class _Problem:
                 for access in accesses
             ]
         )
-        # an array that may not be read, such as under a condition, proves nothing
+        # an array that may not be read, as under a condition, proves nothing
         member &= np.array([[a.entry_bytes > 0] for a in accesses])
         weights = [
             log(a.entry_bytes) if a.entry_bytes > 0 else -np.inf for a in accesses
@@ -208,8 +215,8 @@ def _classes(statement: SoapStatement) -> Classes:
     groups: dict[tuple[bool, ...], list[str]] = {}
     for index, extent in statement.extents.items():
         if extent > 1:
-            its = tuple(index in access.indices for access in statement.accesses)
-            groups.setdefault(its, []).append(index)
+            membership = tuple(index in access.indices for access in statement.accesses)
+            groups.setdefault(membership, []).append(index)
     return tuple(map(tuple, groups.values()))
 
 
@@ -227,7 +234,7 @@ class _Choice:
 
     @property
     def best_price(self) -> float:
-        """The price at which a tile accesses just the segment."""
+        """The price at which the best tile accesses exactly the segment."""
         return log(max(self.exponents.sum(), 1e-9)) - self.log_segment
 
 
@@ -237,7 +244,7 @@ def _chosen(
     shares: Array,
     near: Sequence[_Choice] | None,
 ) -> tuple[_Choice, ...]:
-    """Choose for each memory the exponents and the segment that prove most.
+    """Choose the exponents and the segment that prove the most, for each memory.
 
     Args:
         problem: the statement as numbers.
@@ -245,8 +252,9 @@ def _chosen(
         shares: ``(P, A)``, the exponents of the arrays at each price.
         near: choices near whose segments to search; None for the whole range.
     """
+    # everything is in logarithms: steps and bytes exceed the range of doubles
     total = shares.sum(axis=1)
-    # what the exponents of arrays leave uncovered, those of extents cover
+    # the exponents of extents cover what those of arrays leave uncovered
     missing = np.maximum(1 - shares @ problem.member.astype(float), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(shares / total[:, None]) - problem.log_weights
@@ -257,7 +265,7 @@ def _chosen(
     small = np.log([[max(m.n_bytes, 1)] for m in memories])
     copies = np.array([[m.n_memories] for m in memories])
     if near is None:
-        # beyond this X, one piece does all steps, and nothing is proved
+        # for a larger X, one piece does all steps, and nothing is proved
         last = (constant - np.log(copies)) / np.maximum(total, 1e-9)
         last = np.clip(last, small + 1e-6, small + 60.0)
         segments = small[..., None] + (last - small)[..., None] * SQUARES
@@ -269,9 +277,11 @@ def _chosen(
     estimates = []
     for m, position in enumerate(best):
         k, x = divmod(int(position), segments.shape[2])
-        # between the points of the grid by a parabola: the value is flat at its maximum
-        at = float(segments[m, k, x]) + _vertex(segments[m, k], values[m, k], x)
-        estimates.append(_Choice(float(values[m, k, x]), at, shares[k]))
+        # interpolate between grid points by a parabola, as the maximum is flat
+        log_segment = float(segments[m, k, x]) + _vertex(
+            segments[m, k], values[m, k], x
+        )
+        estimates.append(_Choice(float(values[m, k, x]), log_segment, shares[k]))
     return tuple(estimates)
 
 
@@ -290,15 +300,15 @@ def _log_values(
     return np.where(np.isnan(values), -np.inf, values)
 
 
-def _vertex(at: Array, values: Array, x: int) -> float:
-    """Return the offset of a parabola's top through a point and its neighbours."""
-    if not 0 < x < len(at) - 1 or at[x] - at[x - 1] > CLOSE:
+def _vertex(segments: Array, values: Array, x: int) -> float:
+    """Return the offset of the vertex of a parabola through a point's neighbours."""
+    if not 0 < x < len(segments) - 1 or segments[x] - segments[x - 1] > CLOSE:
         return 0.0
     before, center, after = (float(values[x + d]) for d in (-1, 0, 1))
     bend = before - 2 * center + after
     if not (np.isfinite(bend) and bend < 0):
         return 0.0
-    return float(at[x] - at[x - 1]) * 0.5 * (before - after) / bend
+    return float(segments[x] - segments[x - 1]) * 0.5 * (before - after) / bend
 
 
 def _log_factors(problem: _Problem, shares: Array) -> Array:
@@ -307,20 +317,20 @@ def _log_factors(problem: _Problem, shares: Array) -> Array:
     log_factors = np.zeros(len(shares))
     if n_instances == 1:
         return log_factors
-    left = np.ones(len(shares))
+    unspent = np.ones(len(shares))
     most = [access.most_shared for access in problem.statement.accesses]
-    # exponents of arrays that few instances share are spent first: they cost least
+    # spend the exponents of arrays that few instances share first: they cost least
     for a in sorted(range(len(most)), key=most.__getitem__):
-        part = np.minimum(shares[:, a], left)
-        left = left - part
-        log_factors += part * log(most[a])
-    return log_factors + left * log(n_instances)
+        spent = np.minimum(shares[:, a], unspent)
+        unspent = unspent - spent
+        log_factors += spent * log(most[a])
+    return log_factors + unspent * log(n_instances)
 
 
 def _certificate(
     problem: _Problem, memory: FastMemory, choice: _Choice, log_tile: Array
 ) -> Certificate:
-    """Certify a choice with fractional exponents, choosing X again for these."""
+    """Make the certificate of a choice, with exponents rounded to fractions."""
     statement = problem.statement
     exponents = _fractions([float(s) for s in choice.exponents])
     return Certificate(
@@ -335,7 +345,7 @@ def _certificate(
 
 
 def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
-    """Round values to simple fractions if all are close to such."""
+    """Round values to simple fractions if all are close to some, else to fine ones."""
     simple = tuple(Fraction(s).limit_denominator(SIMPLE) for s in values)
     if all(abs(a - b) < NEAR for a, b in zip(simple, values, strict=True)):
         return simple
@@ -344,7 +354,7 @@ def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
 
 def _rounded(log_value: float) -> int:
     """Round an exponential of any size to an integer."""
-    # a double holds up to exp(709): larger values are scaled by a power of two
+    # doubles overflow at exp(709): scale larger values by a power of two
     shift = max(0, floor(log_value / log(2)) - 60)
     return int(exp(log_value - shift * log(2))) << shift
 
@@ -354,18 +364,18 @@ def _tile(problem: _Problem, log_tile: Array) -> Mapping[str, int]:
     statement = problem.statement
     tile = dict.fromkeys(statement.extents, 1)
     for names, size in zip(problem.classes, log_tile, strict=False):
-        left = exp(min(float(size), HUGE))
+        size_left = exp(min(float(size), HUGE))
         for name in reversed(names):
-            tile[name] = max(1, min(statement.extents[name], round(left)))
-            left /= tile[name]
+            tile[name] = max(1, min(statement.extents[name], round(size_left)))
+            size_left /= tile[name]
     return tile
 
 
 DIGITS = 40
-"""More digits than any realistic number of steps has; larger ones get more."""
+"""Digits of the arithmetic, more than realistic numbers of steps have."""
 
 SLACK = Decimal("1e-25")
-"""By which logarithms are rounded, far more than their errors."""
+"""Amount by which logarithms are rounded, far more than their errors."""
 
 
 @dataclass(frozen=True)
@@ -373,12 +383,14 @@ class Certificate:
     """A bound on the traffic of a statement, with its proof.
 
     Attributes:
-        memory_bytes: S, of the fast memory.
+        statement: the statement.
+        memory_bytes: S, the bytes of the fast memory.
         n_memories: p, the number of parallel memories.
         segment_bytes: X, the bytes that a piece of the execution may access.
         exponents: ``s_a``, one for each access of the statement.
-        extent_exponents: ``t_v``.
-        tile: index tuples of a piece that attains the bound, as far as tiles can.
+        extent_exponents: ``t_v``, one for each index that needs it.
+        tile: the number of values of each index in a piece that nearly attains the
+            bound.
     """
 
     statement: SoapStatement
@@ -399,7 +411,7 @@ class Certificate:
         return sum(self.exponents, Fraction(0))
 
     def is_valid(self) -> bool:
-        """Whether the exponents cover every index, and X and S are valid."""
+        """Tell whether the exponents cover every index, and X and S are valid."""
         accesses = list(zip(self.statement.accesses, self.exponents, strict=True))
         is_covered = all(
             sum((s for a, s in accesses if v in a.indices), Fraction(0))
@@ -422,8 +434,8 @@ class Certificate:
         """The proved minimum of bytes moved, rounded down."""
         if not (self.statement.n_points and any(self.exponents)):
             return 0
-        # Logarithms lose as many digits as the number of steps has; a third of its bits
-        # is more than that.
+        # logarithms lose as many digits as the number of steps has, which is less than
+        # a third of its bits
         n_digits = DIGITS + self.statement.n_points.bit_length() // 3
         with localcontext(Context(prec=n_digits)):
             log_steps = Decimal(self.statement.n_points).ln() - SLACK
@@ -433,7 +445,7 @@ class Certificate:
                 self.extent_exponents,
                 Decimal(self.segment_bytes),
             )
-            # the first piece of each memory may use what the memory held before
+            # the first piece of each memory may use its initial contents
             n_pieces = (log_steps - log_most - SLACK).exp() - self.n_memories
             return max(int((self.segment_bytes - self.memory_bytes) * n_pieces), 0)
 
@@ -457,31 +469,31 @@ def log_largest(
 
 
 def log_factor(statement: SoapStatement, exponents: tuple[Fraction, ...]) -> Decimal:
-    """Return the logarithm of F: how much more instances do than one with all bytes.
+    """Return the logarithm of F, the gain of several instances over one with all bytes.
 
-    With ``P[r,a]`` entries that instance r accesses of array a, Hoelder's inequality
-    bounds ``sum(prod(P[r,a] ** s_a))`` by ``prod(sum(P[r,a]) ** h_a)`` for parts
-    ``h_a`` of the exponents that add up to 1; the rest is bounded by the largest. An
-    array that m instances share is counted m times then. For instances that share one
-    of their arrays and have exponents of at least 1 elsewhere, F is 1: a batch has the
-    intensity of one row.
+    Let instance r access ``P[r,a]`` entries of array a. Hoelder's inequality bounds
+    ``sum(prod(P[r,a] ** s_a))`` by ``prod(sum(P[r,a]) ** h_a)`` for parts ``h_a`` of
+    the exponents that add up to 1; the largest ``P[r,a]`` bounds the remaining powers.
+    The sum counts an array that m instances share m times. If instances share one of
+    their arrays and the exponents of the others add up to at least 1, F is 1: a batch
+    then has the intensity of one row.
     """
-    left, log_sum = Fraction(1), Decimal(0)
+    unspent, log_sum = Fraction(1), Decimal(0)
     shared = sorted(
         (access.most_shared, s)
         for access, s in zip(statement.accesses, exponents, strict=True)
     )
     for most, s in shared:
-        part = min(s, left)
-        left -= part
-        log_sum += _decimal(part) * Decimal(most).ln()
-    return log_sum + _decimal(left) * Decimal(statement.n_instances).ln()
+        spent = min(s, unspent)
+        unspent -= spent
+        log_sum += _decimal(spent) * Decimal(most).ln()
+    return log_sum + _decimal(unspent) * Decimal(statement.n_instances).ln()
 
 
 def covered(
     statement: SoapStatement, exponents: tuple[Fraction, ...]
 ) -> dict[str, Fraction]:
-    """Return the least exponents of extents with which every index is covered."""
+    """Return the smallest exponents of extents with which every index is covered."""
     exponent_of = {}
     for v in statement.extents:
         pairs = zip(statement.accesses, exponents, strict=True)

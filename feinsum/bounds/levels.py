@@ -1,4 +1,13 @@
-"""The known levels of a device's memory."""
+"""The known levels of a device's memory.
+
+For two cores with private caches, and a shared last-level cache::
+
+    registers   2 x 2 KiB  ]
+    L1          2 x 48 KiB ]  ahead of L3: two memories of 1.05 MiB in parallel
+    L2          2 x 1 MiB  ]
+    L3          1 x 32 MiB    ahead of the DRAM: one memory of 34.1 MiB
+    DRAM
+"""
 
 from __future__ import annotations
 
@@ -12,11 +21,11 @@ from feinsum.words import counted
 
 REGISTERS, DRAM = "registers", "DRAM"
 CACHES = {"L1": "L1d", "L2": "L2", "L3": "L3"}
-"""Levels between them, with the processor's names."""
+"""Levels between registers and DRAM, with the names in records of processors."""
 SHARED = "L3"
 CORES_PER_L3 = 4
-"""The assumed maximum number of cores that share a last cache. With more, the memory
-ahead of the DRAM counts as larger than it is, so no bound is wrong.
+"""Assumed number of cores that share a last-level cache. If more share it, the memory
+ahead of the DRAM counts as larger than it is, and bounds remain valid.
 """
 VECTOR_REGISTERS = (
     ("avx512f", 32 * 64),
@@ -24,7 +33,7 @@ VECTOR_REGISTERS = (
     ("asimd", 32 * 16),
     ("sse2", 16 * 16),
 )
-"""Bytes of all vector registers of a core by the feature that brings them."""
+"""Bytes of all vector registers of a core, by the feature that adds them."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,10 @@ class MemoryLevel:
     """A level of memory.
 
     Attributes:
+        name: name of the level.
         n_bytes: size of one copy; None if large or unknown.
-        n_copies: number of copies, one per core or shared.
-        bandwidth_bytes_per_s: from it to all cores together; None if not measured.
+        n_copies: number of copies: one for each core, or fewer if cores share them.
+        bandwidth_bytes_per_s: bandwidth to all cores together; None if not measured.
     """
 
     name: str
@@ -59,8 +69,8 @@ def levels_of(
     """Return the memory levels of a device, from the registers to the memory.
 
     Sizes are those reported for the processor, or else the measured ones of ``peaks``,
-    which err on the large side, so no bound is wrong. Without either, only the memory
-    is known. Bandwidths are the measured ones.
+    which are rather too large, so that bounds remain valid. Without either, only the
+    memory is known. Bandwidths are measured ones.
 
     >>> from feinsum.records import Processor
     >>> processor = Processor("", 26, 2, 1, "zen5", ("avx", "avx512f"), 2,
@@ -87,7 +97,7 @@ def levels_of(
 
 
 def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, int]]:
-    """Size and number of each cache, as far as known."""
+    """Return the size and number of each known cache."""
     n_cores = max(device.compute_units, 1)
     reported = {} if device.processor is None else device.processor.cache_bytes
     measured = {} if peaks is None else peaks.cache_bytes
@@ -96,6 +106,7 @@ def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, i
         if reported.get(default):
             shared = -(-n_cores // CORES_PER_L3)
             sizes[name] = reported[default], shared if name == SHARED else n_cores
+        # it is not known which cores share it: a copy for each is the valid assumption
         elif not any(reported.values()) and measured.get(name, 0) > 0:
             sizes[name] = measured[name], n_cores
     return sizes
@@ -104,13 +115,18 @@ def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, i
 def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> FastMemory | None:
     """Combine all levels nearer than a level into one memory.
 
-    If every nearer level belongs to a core, these memories work in parallel; otherwise
-    they count as one. None if there are none, or one has an unknown size.
+    If all nearer levels are private to cores, there is one such memory for each core;
+    otherwise all copies count as a single memory.
+
+    Returns:
+        The memory; None if there is no nearer level, or one of unknown size.
     """
     ahead = levels[:number]
     sizes = [level.n_bytes for level in ahead]
     if not ahead or any(n is None for n in sizes):
         return None
+    # With private levels only, each core has to fetch its own data; a shared cache may
+    # serve all cores, so then all bytes count as one memory.
     copies = {level.n_copies for level in ahead}
     if len(copies) == 1 and all(level.name != SHARED for level in ahead):
         return FastMemory(sum(n or 0 for n in sizes), copies.pop())

@@ -1,21 +1,21 @@
 """Orders and fusions: the minimum traffic of an einsum of several operands.
 
 A product of many operands is computed in steps that multiply operands or products of
-earlier steps. A bound on one step over all operands is not valid: two products compute
-the chain ``ij,jk,kl->il`` with far less work and far fewer bytes.
+earlier steps. The bound of a single step over all operands is not valid: the chain
+``ij,jk,kl->il`` takes far less work and far fewer bytes in two products.
 
-Intermediates may stay in the fast memory, so several steps together certainly move all
+Intermediates may stay in the fast memory. So several steps together move at least all
 operands and results, and the traffic of each step beyond its own arrays::
 
     bytes >= compulsory + sum(max(0, bound of a step - all its arrays, each once))
 
 A step of more than two factors is a fusion: it recomputes an intermediate wherever it
-is needed. Products without a sum are always fused, as in MTTKRP, because their factors
-have fewer entries. The bound is the minimum over the orders and fusions considered;
-others, and algorithms like Strassen's, are not covered.
+needs it. Products without a sum, as in MTTKRP, are always fused, because their factors
+have fewer entries. The bound is the minimum over the considered orders and fusions. It
+does not cover others, and algorithms like Strassen's.
 
-Source: Ziogas et al., *Deinsum*, sections IV-C and IV-E. There intermediates are always
-stored, and sums are never fused; that sum is ``stored_bytes``.
+Source: Ziogas et al., *Deinsum*, sections IV-C and IV-E, where intermediates are always
+stored and sums are never fused; its total is ``stored_bytes``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from feinsum.bounds.soap import SoapStatement
 from feinsum.contraction.paths import PathMethod, find_path
 
 ALL_UP_TO = 4
-"""Maximum number of operands for which all orders and fusions are considered."""
+"""Most operands for which all orders and fusions are considered."""
 METHODS: tuple[PathMethod, ...] = ("auto", "size", "greedy")
-"""How orders are found for more operands."""
+"""The searches that propose orders for more operands."""
 MOST_FACTORS = 4
-"""Maximum factors of a fusion if not all are considered."""
+"""Most factors of a fusion, if not all fusions are considered."""
 
 Blocks: TypeAlias = tuple[Positions, ...]
 Costs: TypeAlias = tuple[float, float]
@@ -68,12 +68,12 @@ class BoundedProduct:
 
     @cached_property
     def compulsory_bytes(self) -> int:
-        """All its arrays, each once."""
+        """Bytes of all its arrays, each once."""
         return ceil(self.statement.compulsory_bytes)
 
     @cached_property
     def n_bytes(self) -> int:
-        """The traffic if all its arrays come from and go to the slow memory."""
+        """The traffic if all its arrays are read from or written to the slow memory."""
         return max(self.certificate.n_bytes, self.compulsory_bytes)
 
     @property
@@ -91,10 +91,11 @@ class BoundedProduct:
 
 @dataclass(frozen=True)
 class PathBound:
-    """The order and the fusions that move the least between two memories.
+    """The order and the fusions that move the fewest bytes between two memories.
 
     Attributes:
-        compulsory_bytes: of the einsum.
+        compulsory_bytes: bytes of all operands and results of the einsum.
+        steps: the products, in order.
     """
 
     compulsory_bytes: int
@@ -102,7 +103,7 @@ class PathBound:
 
     @cached_property
     def n_bytes(self) -> int:
-        """The minimum traffic, whatever stays in the fast memory."""
+        """The minimum traffic, if intermediates may stay in the fast memory."""
         return self.compulsory_bytes + sum(step.excess_bytes for step in self.steps)
 
     @cached_property
@@ -113,36 +114,41 @@ class PathBound:
 
 def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
     """Find the best order for each memory among those considered."""
-    whole = tuple(range(factors.einsum.n_operands))
-    partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
-    if len(whole) > 1:
+    all_operands = tuple(range(factors.einsum.n_operands))
+    partitions: dict[Positions, list[Blocks]] = {all_operands: [(all_operands,)]}
+    if len(all_operands) > 1:
         partitions = _considered(factors)
     groups = list(
         dict.fromkeys(b for partition in partitions.values() for b in partition)
     )
     statements = [factors.statement(blocks) for blocks in groups]
+    # estimates choose the steps; only the chosen ones get certificates, which are slow
     surveys = dict(zip(groups, surveyed(statements, memories), strict=True))
     chosen = [
-        _cheapest(whole, partitions, _costs(surveys, k), {})[1]
+        _cheapest(all_operands, partitions, _costs(surveys, k), {})[1]
         for k in range(len(memories))
     ]
-    needed = list(dict.fromkeys(blocks for its in chosen for blocks in its))
+    needed = list(
+        dict.fromkeys(blocks for blocks_of_path in chosen for blocks in blocks_of_path)
+    )
     proofs = certified([surveys[blocks] for blocks in needed], memories)
     steps = dict(zip(needed, proofs, strict=True))
     return [
         PathBound(
             factors.compulsory_bytes,
-            tuple(BoundedProduct(blocks, steps[blocks][k]) for blocks in its),
+            tuple(
+                BoundedProduct(blocks, steps[blocks][k]) for blocks in blocks_of_path
+            ),
         )
-        for k, its in enumerate(chosen)
+        for k, blocks_of_path in enumerate(chosen)
     ]
 
 
 def fewest_steps(factors: Factors) -> int:
     """Return the fewest multiply-adds of any order considered."""
-    whole = tuple(range(factors.einsum.n_operands))
-    if len(whole) == 1:
-        return factors.statement((whole,)).n_points
+    all_operands = tuple(range(factors.einsum.n_operands))
+    if len(all_operands) == 1:
+        return factors.statement((all_operands,)).n_points
     partitions = _considered(factors)
 
     @cache
@@ -153,7 +159,7 @@ def fewest_steps(factors: Factors) -> int:
             for blocks in partitions[positions]
         )
 
-    return fewest(whole)
+    return fewest(all_operands)
 
 
 def _considered(factors: Factors) -> dict[Positions, list[Blocks]]:
@@ -178,7 +184,7 @@ def _cheapest(
     costs: Mapping[Blocks, Costs],
     memo: dict[Positions, tuple[Costs, tuple[Blocks, ...]]],
 ) -> tuple[Costs, tuple[Blocks, ...]]:
-    """Find the cheapest steps to make a product; of equals, those with few factors."""
+    """Find the cheapest steps for a product; of equals, the first choice."""
     if positions not in memo:
         choices: list[tuple[Costs, int, tuple[Blocks, ...]]] = []
         for blocks in partitions[positions]:
@@ -186,9 +192,11 @@ def _cheapest(
             steps: tuple[Blocks, ...] = ()
             for block in blocks:
                 if len(block) > 1:
-                    more, its = _cheapest(block, partitions, costs, memo)
-                    excess, moved = excess + more[0], moved + more[1]
-                    steps += its
+                    factor_costs, factor_steps = _cheapest(
+                        block, partitions, costs, memo
+                    )
+                    excess, moved = excess + factor_costs[0], moved + factor_costs[1]
+                    steps += factor_steps
             choices.append(((excess, moved), len(choices), (*steps, blocks)))
         cost, _, chosen = min(choices)
         memo[positions] = cost, chosen
@@ -197,14 +205,14 @@ def _cheapest(
 
 def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
     """Return all ways to split each product into two or more factors."""
-    whole = tuple(range(factors.einsum.n_operands))
+    all_operands = tuple(range(factors.einsum.n_operands))
     products = [
         chosen
-        for n in range(2, len(whole) + 1)
-        for chosen in combinations(whole, n)
-        if chosen == whole or _has_sum(chosen, factors)
+        for n in range(2, len(all_operands) + 1)
+        for chosen in combinations(all_operands, n)
+        if chosen == all_operands or _has_sum(chosen, factors)
     ]
-    factor = {(p,) for p in whole}.union(products)
+    factor = {(p,) for p in all_operands}.union(products)
     return {
         chosen: [
             blocks
@@ -216,7 +224,7 @@ def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
 
 
 def _has_sum(positions: Positions, factors: Factors) -> bool:
-    """Whether making a product sums over an index."""
+    """Tell whether a product sums over an index."""
     before = frozenset[str]().union(*(factors.indices((p,)) for p in positions))
     return any(factors.extents[i] > 1 for i in before - factors.indices(positions))
 
@@ -230,31 +238,35 @@ def _partitions(positions: Positions) -> Iterator[Blocks]:
     if not positions:
         yield ()
         return
-    first, *others = positions
-    for n in range(len(others) + 1):
-        for chosen in combinations(others, n):
-            rest = tuple(p for p in others if p not in chosen)
-            for blocks in _partitions(rest):
+    first, *remaining = positions
+    for n in range(len(remaining) + 1):
+        for chosen in combinations(remaining, n):
+            unchosen = tuple(p for p in remaining if p not in chosen)
+            for blocks in _partitions(unchosen):
                 yield ((first, *chosen), *blocks)
 
 
 def _partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:
-    """Build the products of some good orders, and fusions of neighbouring ones."""
+    """Return the factorizations of some good orders, with fusions of their steps."""
     children: dict[Positions, list[Blocks]] = {}
     einsum = factors.einsum
     for method in METHODS:
-        left: list[Positions] = [(p,) for p in range(einsum.n_operands)]
+        blocks_left: list[Positions] = [(p,) for p in range(einsum.n_operands)]
         path = find_path(einsum.inputs, einsum.output, factors.extents, method=method)
         for step in path:
-            blocks = tuple(sorted(left[at] for at in step))
-            left = [block for at, block in enumerate(left) if at not in step]
-            left.append(tuple(sorted(p for block in blocks for p in block)))
-            its = children.setdefault(left[-1], [])
-            if blocks not in its:
-                its.append(blocks)
+            blocks = tuple(sorted(blocks_left[position] for position in step))
+            blocks_left = [
+                block
+                for position, block in enumerate(blocks_left)
+                if position not in step
+            ]
+            blocks_left.append(tuple(sorted(p for block in blocks for p in block)))
+            factorizations = children.setdefault(blocks_left[-1], [])
+            if blocks not in factorizations:
+                factorizations.append(blocks)
     products = {
-        node: its
-        for node, its in children.items()
+        node: factorizations
+        for node, factorizations in children.items()
         if len(node) == einsum.n_operands or _has_sum(node, factors)
     }
     return {node: _fused(node, children, set(products)) for node in products}
@@ -265,15 +277,16 @@ def _fused(
     children: Mapping[Positions, Sequence[Blocks]],
     products: set[Positions],
 ) -> list[Blocks]:
-    """Return the factorizations of a node, with any of its factors expanded.
+    """Return the factorizations of a node, in which any factors may be expanded.
 
-    Products without a sum are always replaced by their factors.
+    Factors without a sum are always expanded.
     """
     fusions: dict[Blocks, None] = {}
     seen = set(children[node])
-    todo = list(children[node])
-    while todo:
-        blocks = todo.pop()
+    pending = list(children[node])
+    while pending:
+        blocks = pending.pop()
+        # a factor that is no product of its own has to be expanded before others may
         unmade = [b for b in blocks if len(b) > 1 and b not in products]
         if not unmade:
             fusions[blocks] = None
@@ -281,9 +294,9 @@ def _fused(
                 continue
         for block in unmade[:1] or blocks:
             for inner in children.get(block, ()):
-                rest = [other for other in blocks if other != block]
-                fused = tuple(sorted([*rest, *inner]))
+                kept_blocks = [factor for factor in blocks if factor != block]
+                fused = tuple(sorted([*kept_blocks, *inner]))
                 if fused not in seen:
                     seen.add(fused)
-                    todo.append(fused)
+                    pending.append(fused)
     return [b for b in fusions if len(b) <= MOST_FACTORS] or list(fusions)

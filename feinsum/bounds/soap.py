@@ -1,4 +1,10 @@
-"""Statements: loop nests that access arrays, as bounds see them."""
+"""Statements, the loop nests for which bounds are computed.
+
+The matrix product ``ij,jk->ik`` is one statement, with an iteration for each (i, j, k)
+and three accesses: A0 with the indices i and j, A1 with j and k, out with i and k.
+
+Source: Kwasniewski et al. 2021 (SOAP).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +21,13 @@ class SoapAccess:
     """The arrays at one position of a statement.
 
     Attributes:
-        name: for messages: of an operand, of a product such as ``A*B``, or ``out``.
-        indices: of the accesses, each once; their order is for messages.
-        entry_bytes: minimum bytes of an entry. An array at several positions of an
-            einsum counts in part at each.
-        total_bytes: bytes of all their entries.
-        most_shared: maximum number of instances of the statement that share one array.
+        name: name for messages: that of an operand, a product such as ``A*B``, or
+            ``out``.
+        indices: indices of the accesses, each once; their order is for messages.
+        entry_bytes: fewest bytes of an entry. The bytes of an array at several
+            positions of an einsum are divided among them.
+        total_bytes: bytes of all entries of these arrays.
+        most_shared: largest number of instances of the statement that share one array.
     """
 
     name: str
@@ -35,10 +42,10 @@ class SoapStatement:
     """One multiply-add, or a product of several factors, for every index tuple.
 
     Attributes:
-        accesses: of every step, including the result.
-        extents: of every index.
-        n_instances: rows of a batch, each computed over all index tuples.
-        symmetry: maximum number of steps that are the same, as in ``A @ A.T``.
+        accesses: the accesses of every step, including the result.
+        extents: the extent of every index.
+        n_instances: number of rows of a batch, each computed over all index tuples.
+        symmetry: largest number of equal steps, as in ``A @ A.T``.
     """
 
     accesses: tuple[SoapAccess, ...]
@@ -51,7 +58,7 @@ class SoapStatement:
 
     @property
     def n_points(self) -> int:
-        """The exact number of necessary steps.
+        """The number of necessary steps.
 
         >>> statement("ij,jk->ik", {"i": 10**9, "j": 10**9, "k": 10**9}).n_points
         1000000000000000000000000000
@@ -61,12 +68,12 @@ class SoapStatement:
 
     @property
     def compulsory_bytes(self) -> Fraction:
-        """All entries of all arrays, once."""
+        """Bytes of all entries of all arrays, each once."""
         return sum((access.total_bytes for access in self.accesses), Fraction(0))
 
     @property
     def step_bytes(self) -> Fraction:
-        """One entry of each array."""
+        """Bytes of one entry of each array."""
         return sum((access.entry_bytes for access in self.accesses), Fraction(0))
 
 
@@ -76,9 +83,9 @@ def statement(
     """Build a statement over distinct arrays.
 
     Args:
-        subscripts: in letters, such as ``ijk,ja,ka->ia``.
-        extents: of every index.
-        entry_bytes: of every array; 1 counts entries.
+        subscripts: subscripts in letters, such as ``ijk,ja,ka->ia``.
+        extents: the extent of every index.
+        entry_bytes: bytes of an entry of every array; 1 counts entries.
 
     >>> [x.indices for x in statement("ij,j->i", {"i": 2, "j": 3}).accesses]
     [('i', 'j'), ('j',), ('i',)]

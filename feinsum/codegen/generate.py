@@ -1,7 +1,7 @@
-"""The untransformed Loopy translation units of batched and functional batched einsums.
+"""Untransformed Loopy translation units of batched and functional batched einsums.
 
-``ij,j->i`` becomes ``out[i] = sum(j, A_rule(i, j)*x_rule(j))``: each operand is read
-through a substitution rule of its own, so that a transform can rewrite its reads.
+``ij,j->i`` becomes ``out[i] = sum(j, A_rule(i, j)*x_rule(j))``. Each operand is read
+through its own substitution rule, so that a transform can rewrite its reads.
 
 Source: paper, section 7 (idealized functional batched einsums) and appendix A.
 """
@@ -73,13 +73,13 @@ def generate_loopy(
 
 
 def _iname(index: str) -> str:
-    """Return the name of an index if C allows it as a variable, else ``i``."""
+    """Return the name of an index if it is valid in C, else ``i``."""
     return index if index.isascii() and index.isidentifier() else "i"
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An input of a step: how to access it, its indices and its dtype."""
+    """An input of a step: a function that subscripts it, its indices and its dtype."""
 
     access: Any
     indices: IndexList
@@ -91,7 +91,7 @@ class _Array:
 
 @dataclass
 class _Generator:
-    """Names in use and what has been generated so far."""
+    """Collects the parts of a kernel, and the names in use."""
 
     einsum: BatchedEinsum
     name: str
@@ -168,7 +168,7 @@ class _Generator:
     def _contract(
         self, k: int, arrays: list[_Array], path: ContractionPath, output: str
     ) -> None:
-        """Add one instruction per step; every step has its own inames."""
+        """Add one instruction per step, each with its own inames."""
         before: frozenset[str] = frozenset()
         terms, output_indices = self.einsum.inputs, self.einsum.output
         steps = find_steps(
@@ -177,7 +177,7 @@ class _Generator:
         for number, step in enumerate(steps):
             chosen = [arrays[operand] for operand in step.operands]
             is_last = number == len(steps) - 1
-            # families tile each step on its own, which shared inames would prevent
+            # own inames: families tile each step separately
             inames = {
                 i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, step.output)
             }
@@ -208,8 +208,8 @@ class _Generator:
         inames: dict[str, str],
         depends_on: frozenset[str] = frozenset(),
     ) -> None:
-        # C multiplies from left to right; a product of narrow operands alone would
-        # round
+        # C multiplies from left to right: a product of the less precise operands first
+        # would round
         order = precise_first(array.dtype for array in arrays)
         factors = tuple(arrays[k].read(inames) for k in order)
         summed = tuple(inames[i] for i in _used(arrays, ()) if i not in indices)
@@ -292,7 +292,7 @@ def contraction_path(
     *,
     max_bytes: int | None = None,
 ) -> ContractionPath:
-    """Return the contraction order with the fewest operations.
+    """Find the contraction order with the fewest operations.
 
     See :func:`feinsum.contraction.paths.find_path`.
 
@@ -334,9 +334,10 @@ class ScaledSum:
     """``result[output] = shift + scale * sum over the other indices of the factors``.
 
     Attributes:
-        result: its array.
-        factors: expressions over arrays, which are subscripted, and indices.
-        scale, shift: expressions, too, at the output indices.
+        result: the array of the results.
+        output: the output indices.
+        factors: expressions in subscripted arrays and indices.
+        scale, shift: expressions in subscripted arrays and output indices.
     """
 
     result: Operand

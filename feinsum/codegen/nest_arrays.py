@@ -1,8 +1,8 @@
 """The arrays of a nest's kernel: their names, axes and tiles.
 
-With lanes, an index of extent 10 and vectors of 4 lanes has two axes, of 3 vectors and
-of 4 lanes; the last 2 lanes are padding. With tiles, buffers have the vectors of one
-tile only ::
+With vectors of 4 lanes, an index of extent 10 has two axes, of 3 vectors and of 4
+lanes; the last 2 lanes are padding. With tiles, buffers have only the vectors of one
+tile ::
 
     index    0 1 2 3 | 4 5 6 7 | 8 9 . .
     vector      0         1         2
@@ -19,29 +19,29 @@ from feinsum.nests import Nest, NestForm
 from feinsum.nests.form import is_private
 
 CHUNK = "%chunk"
-"""In place of an index: a chunk of the root, the unit of threads."""
+"""Stands for an index: a chunk of the root, which one thread takes."""
 
 ROUND = "%lane"
-"""In place of an index: the lane itself, for data of a single vector."""
+"""Stands for an index: the lane, in arrays of a single vector."""
 
 ROW = "%row"
-"""In place of an index: the number of a row, where there are several."""
+"""Stands for an index: the number of a row, if there are several."""
 
 ENTRY = "%entry"
-"""In place of an index: an entry of the tree."""
+"""Stands for an index: an entry of the tree."""
 
 TILED = "%tiled"
-"""In place of the lanes' index: its entries in the tile, for buffers."""
+"""Stands for the lanes' index in buffers: its entries in the tile."""
 
 FLAT = "%flat"
-"""In place of the lanes' index: its value, for arrays with one axis for it."""
+"""Stands for the lanes' index in arrays with one axis for it: its value."""
 
 GAP = 16
-"""Minimum entries between the buffers of two chunks: two cache lines."""
+"""Entries between the buffers of two chunks, at least: two cache lines."""
 
 WIDE = "int64"
-"""The dtype of subscripts. In 64 bits, vectors of a row are at fixed distances from its
-first one; in fewer bits each would need its own address, because sums may wrap.
+"""The dtype of subscripts. With 64 bits, the vectors of a row have constant offsets
+from its first one. With fewer, each would need its own address, since sums may wrap.
 """
 
 
@@ -104,10 +104,10 @@ class NestArrays:
         """Return the entry of a leaf."""
         return f"values[{leaf}]"
 
-    def operand(self, position: int, at: Mapping[str, str]) -> str:
+    def operand(self, position: int, values: Mapping[str, str]) -> str:
         """Return an entry of a dense operand, at values of indices."""
         term = self.nest.network.inputs[position]
-        return subscripted(operand_name(position, row_of(at)), term, at)
+        return subscripted(operand_name(position, row_of(values)), term, values)
 
     def result_axes(self) -> tuple[str, ...]:
         """Return the axes of the result."""
@@ -118,15 +118,15 @@ class NestArrays:
         chunk = (CHUNK,) if self.form.has_copies else ()
         return (*chunk, *row, *network.output)
 
-    def result(self, at: Mapping[str, str]) -> str:
+    def result(self, values: Mapping[str, str]) -> str:
         """Return an entry of the result."""
-        return subscripted("out", self.result_axes(), at)
+        return subscripted("out", self.result_axes(), values)
 
-    def scaled(self, value: str, at: Mapping[str, str]) -> str:
+    def scaled(self, value: str, values: Mapping[str, str]) -> str:
         """Return the term that a value adds to the result."""
         return value
 
-    def start(self, at: Mapping[str, str]) -> str:
+    def start(self, values: Mapping[str, str]) -> str:
         """Return the initial value of an entry of the result, if it is written."""
         return "0"
 
@@ -140,10 +140,9 @@ def buffer_places(
 ) -> dict[int, NestArray]:
     """Return the buffers of all terms but the last, by term.
 
-    The axis of lanes is last, and that of rows before it, if there are several rows.
-
-    A scalar that both terms have within the loop over the lanes is one per lane.
-    Buffers too large to be private exist once per chunk.
+    The axis of lanes is last. If there are several rows, their axis is before it.
+    A scalar that both terms access inside the loop over lanes has one entry per lane.
+    Each chunk has its own copy of buffers that are too large to be private.
 
     Args:
         nest: the nest, which determines the terms and buffers.
@@ -158,7 +157,7 @@ def buffer_places(
             axes = (*axes, ROW)
         if form.lane in buffer.indices:
             axes = in_tile((*axes, form.lane), form)
-        # the sum over lanes is taken once, after the loop, and not for each vector
+        # one entry per lane: they are summed once after the loop, not for each vector
         elif form.lane in producer.result.indices & consumer.indices:
             axes = (*axes, ROUND)
         # chunks run at the same time
@@ -176,7 +175,7 @@ def in_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
 def axes_of(
     indices: Iterable[str], extents: Mapping[str, str], form: NestForm
 ) -> tuple[tuple[str, ...], str | None]:
-    """Return an array's shape and its axes' tags, with an additional axis for lanes.
+    """Return an array's shape and the tags of its axes, with an extra axis for lanes.
 
     >>> axes_of("ja", {"j": "extent_j", "a": "12"}, NestForm("a", 4))
     (('extent_j', '3', '4'), 'N1,N0,vec')
@@ -191,22 +190,22 @@ def axes_of(
         has_lanes = has_lanes or index in (form.lane, TILED, ROUND)
     if not has_lanes:
         return tuple(shape), None
-    # C order, and the lanes as a vector
+    # in C order, with the lanes as a vector
     tags = [f"N{k}" for k in reversed(range(len(shape)))]
     return (*shape, str(form.lanes)), ",".join([*tags, "vec"])
 
 
 def apart(shape: Sequence[Any]) -> tuple[Any, ...]:
-    """Widen the buffers of all chunks by a gap after each of them.
+    """Pad the buffer of each chunk by a gap.
 
-    Threads that write to one cache line delay each other.
+    It avoids false sharing: threads that write to one cache line delay each other.
 
     >>> apart(("n_chunks", "extent_k", "16")), apart((2, 5))
     (('n_chunks', 'extent_k + 16', '16'), (2, 21))
     """
-    chunks, first, *others = shape
+    chunks, first, *inner = shape
     wider = f"{first} + {GAP}" if isinstance(first, str) else first + GAP
-    return (chunks, wider, *others)
+    return (chunks, wider, *inner)
 
 
 def operand_name(position: int, row: int = 0) -> str:
@@ -214,13 +213,13 @@ def operand_name(position: int, row: int = 0) -> str:
     return f"T{position}_row{row}" if row else f"T{position}"
 
 
-def row_of(at: Mapping[str, str]) -> int:
-    """Return the number of the row among values of indices; 0 for a single row."""
-    return int(at.get(ROW, "0"))
+def row_of(values: Mapping[str, str]) -> int:
+    """Return the number of the row, given values of indices; 0 for a single row."""
+    return int(values.get(ROW, "0"))
 
 
-def subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str:
-    subscripts = ", ".join(at[index] for index in indices)
+def subscripted(name: str, indices: Iterable[str], values: Mapping[str, str]) -> str:
+    subscripts = ", ".join(values[index] for index in indices)
     return f"{name}[{subscripts}]" if subscripts else name
 
 
@@ -242,10 +241,10 @@ class LaneTiles:
 
 
 def parts(extent: str, tile: int, lanes: int) -> Iterator[LaneTiles]:
-    """Yield whole tiles, whole vectors, and the vector with lanes beyond the extent.
+    """Yield full tiles, full vectors, and the vector with lanes beyond the extent.
 
     Args:
-        extent: of the index, as text for isl.
+        extent: extent of the index, in isl's syntax.
         tile: entries of a tile, a multiple of ``lanes``.
         lanes: entries of a vector.
 

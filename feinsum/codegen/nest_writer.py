@@ -1,9 +1,9 @@
 """The text of a nest's kernel: its domains and its lines.
 
 :func:`feinsum.nests.lower` gives the statements of a nest, each in its loops. The
-writer writes a line for each, with the values of indices in scope (``at``): for a loop
-over nodes, the loaded index; for an index with lanes, the vector and the lane. A small
-result of a loop is summed in registers first.
+writer writes a line for each, with the values that indices have in its scope: in a loop
+over nodes, the loaded index; for an index with lanes, the vector and the lane. It sums
+a small result of a loop in registers and then adds it to the array.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from feinsum.codegen.nest_arrays import (
     parts,
     subscripted,
 )
-from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
+from feinsum.nests import Multiply, Nest, NestForm, NestStatement, Repeat, Reset, lower
 from feinsum.nests.form import MOST_REGISTERS
 from feinsum.nests.networks import Factor
 
@@ -46,26 +46,26 @@ Bounds: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Start:
-    """In place of a step: write the initial value of the result."""
+    """A step that writes the initial value of the result."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a statement stands: the loops around it, and their current values.
+    """The loops around a statement, and the values of their indices.
 
     Attributes:
         depth: the number of loops and conditions around it.
-        at: the value of the index of each of these loops.
+        values: the value of the index of each of these loops.
         node: the number of the node at each level of these loops.
     """
 
     depth: int = 0
-    at: Mapping[str, str] = constantdict()
+    values: Mapping[str, str] = constantdict()
     node: Mapping[int, str] = constantdict()
 
-    def within(self, at: Mapping[str, str] = constantdict()) -> Scope:
-        """Return the scope in a loop with some more values."""
-        return replace(self, depth=self.depth + 1, at={**self.at, **at})
+    def within(self, values: Mapping[str, str] = constantdict()) -> Scope:
+        """Return the scope one loop deeper, with further values of indices."""
+        return replace(self, depth=self.depth + 1, values={**self.values, **values})
 
 
 @dataclass
@@ -76,17 +76,21 @@ class Writer:
         nest: the nest to write.
         dense: padded extents of the indices that the tree does not have.
         form: how its loops are executed.
-        dtype: of entries.
-        tags: how loops run, by iname.
-        temporaries: those beside the buffers: sums in registers.
-        total: the sum in registers to which the last term adds, if not to the result.
-        root: where the nodes of the root begin and end.
-        tile: the loop over tiles of the lanes, if there is one.
-        part: of the lanes' index, that is written.
+        dtype: dtype of entries.
+        domains: domains of the loops written so far.
+        lines: lines written so far.
+        tags: tags of loops, by iname.
+        temporaries: private arrays other than buffers: sums in registers.
+        total: the sum in registers to which the last term adds; None if it adds to the
+            result.
+        root: bounds of the nodes of the root.
+        tile: the loop over tiles of the lanes; empty if there is none.
+        lane_tiles: the tiles of the lanes' index that are being written.
         arrays: names and axes of operands and result.
         fetched: vectors of entries of operands, by position.
-        used_names: those that its loops and temporaries may not have.
-        is_written_once: whether each entry of the result is assigned once, complete.
+        used_names: names that its loops and temporaries must not have.
+        is_written_once: whether each entry of the result is assigned once, with its
+            final value.
     """
 
     nest: Nest
@@ -100,7 +104,7 @@ class Writer:
     total: NestArray | None = None
     root: Bounds = ("0", "nodes0")
     tile: str = ""
-    part: LaneTiles = field(init=False)
+    lane_tiles: LaneTiles = field(init=False)
     arrays: NestArrays | None = None
     used_names: Collection[str] = ()
     fetched: dict[int, NestArray] = field(default_factory=dict)
@@ -108,62 +112,65 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.unique = UniqueNameGenerator(set(self.used_names))
-        self.of = self.arrays or NestArrays(self.nest, self.form)
+        self.access = self.arrays or NestArrays(self.nest, self.form)
         self.buffers = {
             term: replace(buffer, name=self.unique(buffer.name))
             for term, buffer in buffer_places(self.nest, self.form, self.dense).items()
         }
         self.rows = (ROW,) if self.nest.network.n_rows > 1 else ()
-        self.part = self._whole_part()
-        self.makers = {
+        self.lane_tiles = self._whole_part()
+        self.producers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
 
     def write(self) -> None:
         """Write the whole nest."""
-        self.root = self.of.root()
+        self.root = self.access.root()
         if not self.form.is_chunked:
             is_sparse = self.nest.network.has_sparse_output
-            self._whole(Scope(), ("0", self.of.n_entries()) if is_sparse else None)
+            self._whole(Scope(), ("0", self.access.n_entries()) if is_sparse else None)
             return
-        with self._loop("chunk", "0", self.of.n_chunks(), Scope(), "g.0") as chunk:
+        with self._loop("chunk", "0", self.access.n_chunks(), Scope(), "g.0") as chunk:
             scope = Scope().within()
-            self.root = self._between(*self.of.chunk(chunk), scope, ("first", "past"))
-            if self.of.has_copies:
+            self.root = self._between(
+                *self.access.chunk(chunk), scope, ("first", "past")
+            )
+            if self.access.has_copies:
                 chunk = self._wide("copy", chunk, scope)
-            scope = replace(scope, at={CHUNK: chunk})
-            if self.of.has_copies:
+            scope = replace(scope, values={CHUNK: chunk})
+            if self.access.has_copies:
                 with self._each_entry(scope) as entries:
                     for entry in entries:
-                        self._line(entry, f"{self.of.result(entry.at)} = 0")
-            part = None
-            if self.of.is_cleared and not self.form.has_copies:
-                bounds = self.of.part(chunk)
-                part = self._between(*bounds, scope, ("row", "past_row"))
-            self._whole(scope, part)
-        if self.of.has_copies:
-            # the sum over copies needs the copies of all chunks
+                        self._line(entry, f"{self.access.result(entry.values)} = 0")
+            cleared = None
+            if self.access.is_cleared and not self.form.has_copies:
+                bounds = self.access.part(chunk)
+                cleared = self._between(*bounds, scope, ("row", "past_row"))
+            self._whole(scope, cleared)
+        if self.access.has_copies:
+            # the copies of all chunks must be complete before they are added
             self._line(Scope(), "... gbarrier")
             with self._each_entry(Scope(), "g.0") as entries:
                 for entry in entries:
                     self._sum_copies(entry)
 
-    def _whole(self, scope: Scope, part: Bounds | None) -> None:
+    def _whole(self, scope: Scope, cleared: Bounds | None) -> None:
         """Write the initial values of the result, if any, and all statements.
 
         Args:
             scope: the scope around them.
-            part: rows, or entries, of the result that are cleared; None for all.
+            cleared: rows, or entries, of the result to clear; None for all.
         """
-        # whether the result needs initial values is known once all else is written
+        # only these statements tell whether the result needs initial values, which come
+        # before them
         before = len(self.lines)
         self._tiles(lower(self.nest), scope)
-        after, self.lines = self.lines[before:], self.lines[:before]
-        if self.of.is_cleared:
-            after = self._cleared(after, scope, part)
-        elif self.of.has_start and not self.is_written_once:
+        written, self.lines = self.lines[before:], self.lines[:before]
+        if self.access.is_cleared:
+            written = self._cleared(written, scope, cleared)
+        elif self.access.has_start and not self.is_written_once:
             self._started(scope)
-        self.lines += after
+        self.lines += written
 
     def _started(self, scope: Scope) -> None:
         """Write the initial value of each entry of the result."""
@@ -175,33 +182,34 @@ class Writer:
         self._write(body, scope)
 
     def _cleared(
-        self, after: list[str], scope: Scope, part: Bounds | None
+        self, written: list[str], scope: Scope, cleared: Bounds | None
     ) -> list[str]:
-        """Put lines that zero the result first; those of a tile, within its loop.
+        """Write lines that zero the result, before the others; return the others.
 
-        Entries of the tree are all assigned, if one is: then there is no need.
+        A result in tiles is zeroed inside the loop over tiles. A result with the
+        entries of the tree needs no zeros if entries are assigned: then all are.
         """
         network = self.nest.network
         if network.has_sparse_output and self.is_written_once:
-            return after
+            return written
         if self.tile and self.form.lane in network.output:
             # after[0] opens the loop over tiles
-            self.lines.append(after[0])
-            self._clear(scope.within(), part)
-            return after[1:]
-        self._clear(scope, part)
-        return after
+            self.lines.append(written[0])
+            self._clear(scope.within(), cleared)
+            return written[1:]
+        self._clear(scope, cleared)
+        return written
 
-    def _clear(self, scope: Scope, part: Bounds | None) -> None:
-        """Set the result to zero, or a part of its rows.
+    def _clear(self, scope: Scope, cleared: Bounds | None) -> None:
+        """Zero the result, or some of its rows.
 
-        Its loops are not unrolled: compilers recognize loops that set memory to zero.
+        The loops are not unrolled: compilers recognize loops that set memory to zero.
         """
         network = self.nest.network
         with ExitStack() as loops:
-            if part:
+            if cleared:
                 axis = ENTRY if network.has_sparse_output else network.levels[0]
-                iname = loops.enter_context(self._loop("cleared", *part, scope))
+                iname = loops.enter_context(self._loop("cleared", *cleared, scope))
                 scope = scope.within({axis: iname})
             for index in self.result.indices:
                 if index == ROW:
@@ -212,7 +220,7 @@ class Writer:
                     outer = loops.enter_context(self._loop(name, "0", count, scope))
                     lanes = self._lane_loop(outer, scope.within(), "vec")
                     scope = loops.enter_context(lanes)
-                elif index not in scope.at:
+                elif index not in scope.values:
                     loop = self._loop(index, "0", self._extent(index), scope)
                     scope = scope.within({index: loops.enter_context(loop)})
             for row in self._each_row(scope):
@@ -223,19 +231,21 @@ class Writer:
         if not self.rows:
             return [scope]
         numbers = range(self.nest.network.n_rows)
-        return [replace(scope, at={**scope.at, ROW: str(row)}) for row in numbers]
+        return [
+            replace(scope, values={**scope.values, ROW: str(row)}) for row in numbers
+        ]
 
     def _sum_copies(self, scope: Scope) -> None:
-        """Add an entry of all copies to that of the result."""
+        """Add an entry of all copies to the entry of the result."""
         total = self._temporary("total", ())
         self._zero(total, scope)
-        with self._loop("chunk", "0", self.of.n_chunks(), scope) as chunk:
+        with self._loop("chunk", "0", self.access.n_chunks(), scope) as chunk:
             inner = scope.within()
             copy = self._wide("copy", chunk, inner)
-            self._add(total, self.of.result({**scope.at, CHUNK: copy}), inner)
-        value = self.of.scaled(total.name, scope.at)
-        start = self.of.start(scope.at)
-        self._line(scope, f"{self.of.result(scope.at)} = {start} + {value}")
+            self._add(total, self.access.result({**scope.values, CHUNK: copy}), inner)
+        value = self.access.scaled(total.name, scope.values)
+        start = self.access.start(scope.values)
+        self._line(scope, f"{self.access.result(scope.values)} = {start} + {value}")
 
     @contextmanager
     def _each_entry(self, scope: Scope, tag: str = "") -> Iterator[list[Scope]]:
@@ -247,38 +257,37 @@ class Writer:
         """
         with ExitStack() as loops:
             for index in self.nest.network.output:
-                if index not in scope.at:
-                    loop = self._loop(index, "0", self.of.extent(index), scope, tag)
+                if index not in scope.values:
+                    loop = self._loop(index, "0", self.access.extent(index), scope, tag)
                     iname = loops.enter_context(loop)
                     scope, tag = scope.within({index: iname, FLAT: iname}), ""
             yield self._each_row(scope)
 
     def _between(self, begin: str, end: str, scope: Scope, names: Bounds) -> Bounds:
-        """Define variables with the first node and the one after the last."""
+        """Define variables for the bounds of a loop: first, and one past the last."""
         first, past = map(self.unique, names)
         self._line(scope, f"<> {first} = {begin}")
         self._line(scope, f"<> {past} = {end}")
         return first, past
 
-    def _tiles(self, steps: tuple[Step, ...], scope: Scope) -> None:
-        """Write all statements, for one tile of the lanes after the other."""
+    def _tiles(self, steps: tuple[NestStatement, ...], scope: Scope) -> None:
+        """Write all statements, in a loop over tiles of the lanes if there are any."""
         if not self.form.tile:
             self._body(steps, scope)
             return
-        whole = self.part
-        extent = self.of.extent(self.form.lane)
-        in_turn = parts(extent, whole.width, self.form.lanes)
-        for part in in_turn if whole.is_partial else (whole,):
-            self.part = part
-            with self._loop("tile", part.begin, part.end, scope) as self.tile:
+        all_tiles = self.lane_tiles
+        extent = self.access.extent(self.form.lane)
+        tiles_by_width = parts(extent, all_tiles.width, self.form.lanes)
+        for tiles in tiles_by_width if all_tiles.is_partial else (all_tiles,):
+            self.lane_tiles = tiles
+            with self._loop("tile", tiles.begin, tiles.end, scope) as self.tile:
                 self._body(steps, scope.within())
-        self.part = whole
+        self.lane_tiles = all_tiles
 
-    def _body(self, steps: tuple[Step, ...], scope: Scope) -> None:
-        """Write a loop's body; a result that it completes is summed apart."""
+    def _body(self, steps: tuple[NestStatement, ...], scope: Scope) -> None:
+        """Write a loop's body; it sums in registers a result that it completes."""
         axes = self._axes_of_sum(steps, scope)
-        # results with open sparse indices, or too large for registers, are added to in
-        # memory
+        # otherwise, statements add to the result in memory
         if axes is None:
             self._write(steps, scope)
             return
@@ -287,36 +296,40 @@ class Writer:
         self.total = total
         self._write(steps, scope)
         self.total = None
-        with self._over(total.indices, scope, is_vector=not self.of.is_flat) as rows:
+        with self._over(
+            total.indices, scope, is_vector=not self.access.is_flat
+        ) as rows:
             for row in rows:
                 self._put(self.result, self._text(total, row), row)
 
     def _axes_of_sum(
-        self, steps: tuple[Step, ...], scope: Scope
+        self, steps: tuple[NestStatement, ...], scope: Scope
     ) -> tuple[str, ...] | None:
         """Return the axes of a sum that stays in registers; None if there is none."""
         network, last = self.nest.network, len(self.nest.path) - 1
         if self.total or network.has_sparse_output or last not in _terms(steps):
             return None
-        axes = tuple(i for i in network.output if i not in scope.at)
-        # registers need extents that are known now
+        axes = tuple(i for i in network.output if i not in scope.values)
+        # registers need extents that are known when the kernel is built
         is_fixed = all(index in self.dense for index in axes)
-        within = [i for i in self.nest.orders[last] if i not in scope.at]
+        within = [i for i in self.nest.orders[last] if i not in scope.values]
         if not is_fixed or all(index in axes for index in within):
             return None
         entries = prod(self._size(i) for i in (*self.rows, *axes))
         lanes = self.form.lanes if self.form.lane in axes else 1
         return axes if entries <= lanes * MOST_REGISTERS else None
 
-    def _write(self, steps: tuple[Step, ...], scope: Scope) -> None:
+    def _write(self, steps: tuple[NestStatement, ...], scope: Scope) -> None:
         """Write statements in a scope."""
         for step in steps:
             match step:
                 case Start():
                     with self._each_entry(scope) as entries:
                         for entry in entries:
-                            start = self.of.start(entry.at)
-                            self._line(entry, f"{self.of.result(entry.at)} = {start}")
+                            start = self.access.start(entry.values)
+                            self._line(
+                                entry, f"{self.access.result(entry.values)} = {start}"
+                            )
                 case Reset(term):
                     self._zero(self.buffers[term], scope)
                 case Multiply(term, is_assigned):
@@ -333,28 +346,28 @@ class Writer:
                     self._walk(index, level, body, scope)
 
     def _walk(
-        self, index: str, level: int, body: tuple[Step, ...], scope: Scope
+        self, index: str, level: int, body: tuple[NestStatement, ...], scope: Scope
     ) -> None:
-        """Write a loop over the nodes of a level below a node of the level above."""
-        # the root's loop is over a chunk of its nodes, if there are chunks
+        """Write a loop over the children of the current node of the level above."""
+        # with chunks, the root's loop runs over a chunk of its nodes
         begin, end = self.root
         if level:
-            bounds = self.of.children(level, scope.node[level - 1])
+            bounds = self.access.children(level, scope.node[level - 1])
             names = f"begin{level}", f"end{level}"
             begin, end = self._between(*bounds, scope, names)
         with self._loop(f"node{level}", begin, end, scope) as iname:
-            value = self.of.index(level, iname)
+            value = self.access.index(level, iname)
             if value != iname:
                 # see WIDE: loaded once, as a 64-bit factor of every subscript below
                 value = self._wide(f"{index}_0", value, scope.within())
             inner = scope.within({index: value, ENTRY: iname})
             self._body(body, replace(inner, node={**scope.node, level: iname}))
 
-    def _vectors(self, body: tuple[Step, ...], scope: Scope) -> None:
-        """Write products along the lanes; sums to a single entry, lane by lane."""
+    def _vectors(self, body: tuple[NestStatement, ...], scope: Scope) -> None:
+        """Write products along the lanes; a sum to a scalar is per lane at first."""
         sums = {}
         for term in _terms(body):
-            # a scalar has no lanes: sums of each lane are kept apart, and added after
+            # a scalar has no lanes: each lane has its own sum, and they are added after
             # the loop
             if not {self.form.lane, ROUND, TILED}.intersection(
                 self._target(term).indices
@@ -366,14 +379,14 @@ class Writer:
             ExitStack() as loops,
         ):
             inner = vector
-            if not self.of.is_flat:
+            if not self.access.is_flat:
                 inner = loops.enter_context(self._lane_loop(outer, vector, "vec"))
             for step in body:
                 assert isinstance(step, Multiply)
                 target = sums.get(step.term) or self._target(step.term)
                 is_assigned = step.is_assigned and step.term not in sums
                 for row in self._each_row(inner):
-                    if self.of.is_flat:
+                    if self.access.is_flat:
                         self._from_flat(step.term, target, is_assigned, outer, row)
                     else:
                         self._multiply(step.term, target, is_assigned, row)
@@ -381,7 +394,7 @@ class Writer:
             count = str(self.form.lanes)
             with self._loop("lane", "0", count, scope, "unr") as iname:
                 for row in self._each_row(scope.within()):
-                    lane = replace(row, at={**row.at, ROUND: iname})
+                    lane = replace(row, values={**row.values, ROUND: iname})
                     self._add(self._target(term), self._text(lanes, lane), row)
 
     def _from_flat(
@@ -392,7 +405,7 @@ class Writer:
         outer: str,
         scope: Scope,
     ) -> None:
-        """Multiply arrays without vectors, by lanes or after fetching into vectors."""
+        """Multiply arrays without vectors: lane by lane, or as fetched vectors."""
         if target == self.result:
             with self._lane_loop(outer, scope, "unr") as lane:
                 self._multiply(number, target, is_assigned, lane)
@@ -405,17 +418,17 @@ class Writer:
         self.fetched = {}
 
     def _fetch(self, tensor: Factor, outer: str, scope: Scope) -> None:
-        """Fetch a vector of entries of a scalar operand; zeros beyond its end."""
+        """Fetch entries of an operand without lanes into a vector, padded by zeros."""
         position = next(iter(tensor.inputs))
         is_one = len(tensor.inputs) == 1 and position != self.nest.network.sparse
         if not is_one or self.form.lane not in self.nest.network.inputs[position]:
             return
         vector = self._temporary("fetched", (ROUND,))
         with self._lane_loop(outer, scope, "unr") as lane:
-            read = self.of.operand(position, lane.at)
-            if self.part.is_partial:
-                extent = self.of.extent(self.form.lane)
-                read = f"({read} if {lane.at[FLAT]} < {extent} else 0)"
+            read = self.access.operand(position, lane.values)
+            if self.lane_tiles.is_partial:
+                extent = self.access.extent(self.form.lane)
+                read = f"({read} if {lane.values[FLAT]} < {extent} else 0)"
             self._line(lane, f"{self._text(vector, lane)} = {read}")
         self.fetched[position] = vector
 
@@ -435,30 +448,30 @@ class Writer:
 
     @property
     def result(self) -> NestArray:
-        return NestArray("out", self.of.result_axes())
+        return NestArray("out", self.access.result_axes())
 
     def _read(self, tensor: Factor, scope: Scope) -> str:
         network = self.nest.network
         if len(tensor.inputs) > 1:
-            return self._text(self.buffers[self.makers[tensor.inputs]], scope)
+            return self._text(self.buffers[self.producers[tensor.inputs]], scope)
         (position,) = tensor.inputs
         if position == network.sparse:
-            return self.of.value(scope.node[len(network.levels) - 1])
+            return self.access.value(scope.node[len(network.levels) - 1])
         if position in self.fetched:
             return self._text(self.fetched[position], scope)
-        return self.of.operand(position, scope.at)
+        return self.access.operand(position, scope.values)
 
     def _whole_part(self) -> LaneTiles:
-        """Return all tiles, or all of the lanes' index if there are none."""
+        """Return all tiles of the lanes' index, which may be a single one."""
         tile = self.form.tile
         n_tiles = self.dense[self.form.lane] // tile if tile else 1
         return LaneTiles("0", str(n_tiles), tile, self._is_filled_up())
 
     def _is_filled_up(self) -> bool:
-        """Return whether there are lanes beyond the extent of their index."""
+        """Tell whether some lanes may be beyond the extent of their index."""
         lane = self.form.lane
-        is_read_in_place = bool(lane) and self.of.is_flat
-        return is_read_in_place and self.of.extent(lane) != str(self.dense[lane])
+        is_read_in_place = bool(lane) and self.access.is_flat
+        return is_read_in_place and self.access.extent(lane) != str(self.dense[lane])
 
     def _zero(self, array: NestArray, scope: Scope) -> None:
         indices = [index for index in array.indices if index != CHUNK]
@@ -526,23 +539,23 @@ class Writer:
         with self._loop(f"{lane}_lane", "0", str(n), scope, tag) as inner:
             within = f"{outer}, {inner}" if outer else inner
             first = f"{self._size(lane) // n}*{self.tile} + " if self.tile else ""
-            whole = f"{first}{within}" if outer else inner
+            vector = f"{first}{within}" if outer else inner
             flat = f"{n}*({first}{outer}) + {inner}" if outer else inner
-            yield scope.within({lane: whole, TILED: within, ROUND: inner, FLAT: flat})
+            yield scope.within({lane: vector, TILED: within, ROUND: inner, FLAT: flat})
 
     def _size(self, index: str) -> int:
-        """Return the extent of a dense index or of a tile of it, or the row count."""
+        """Return the extent of a dense index, or of its tile, or the number of rows."""
         if index == ROW:
             return self.nest.network.n_rows
         if index in (self.form.lane, TILED) and self.form.tile:
-            return self.part.width
+            return self.lane_tiles.width
         return self.dense[index]
 
     @contextmanager
     def _loop(
         self, name: str, begin: str, end: str, scope: Scope, tag: str = ""
     ) -> Iterator[str]:
-        """Write a loop around the lines that the body writes; yield its iname."""
+        """Write a loop around the lines of the ``with`` block; yield its iname."""
         iname: str = self.unique(name)
         self.domains.append(f"{{[{iname}]: {begin} <= {iname} < {end}}}")
         if tag:
@@ -552,7 +565,7 @@ class Writer:
         self._line(scope, "end")
 
     def _wide(self, name: str, value: str, scope: Scope) -> str:
-        """Define a variable for a factor of subscripts."""
+        """Define a 64-bit variable for a factor of subscripts."""
         name = self.unique(name)
         self._line(scope, f"<{WIDE}> {name} = {value}")
         return name
@@ -571,17 +584,19 @@ class Writer:
         )
 
     def _put(self, array: NestArray, value: str, scope: Scope) -> None:
-        """Add a value; to an entry of the result that gets no other, assign it.
+        """Add a value to an entry; assign it if the entry gets no other value.
 
-        Memory that is read before it is first written is fetched twice: the system has
-        pages of zeros to read, and makes those to write.
+        New memory that is read before it is written costs two page faults: the system
+        maps a shared page of zeros for the read, and a page of its own for the write.
         """
         network = self.nest.network
         output = network.levels if network.has_sparse_output else network.output
-        is_only = array == self.result and {*scope.at} & network.indices <= {*output}
-        # a tile of an index that is summed over has a part of each sum
+        is_only = array == self.result and {*scope.values} & network.indices <= {
+            *output
+        }
+        # if the tiled index is summed, each tile adds to every entry
         is_only = is_only and (not self.tile or self.form.lane in network.output)
-        is_whole = is_only and (self.of.has_start or self.of.is_cleared)
+        is_whole = is_only and (self.access.has_start or self.access.is_cleared)
         self.is_written_once |= is_whole
         self._add(array, value, scope, is_first=is_whole)
 
@@ -592,32 +607,36 @@ class Writer:
             target = self._text(array, scope)
             self._line(scope, f"{target} = {target} + {value}")
             return
-        target = self.of.result(scope.at)
-        value = value if self.of.has_copies else self.of.scaled(value, scope.at)
+        target = self.access.result(scope.values)
+        value = (
+            value if self.access.has_copies else self.access.scaled(value, scope.values)
+        )
         start = f"{target} + "
         if is_first:
-            start = f"{self.of.start(scope.at)} + " if self.of.has_start else ""
-        has_lane = self.form.lane in self.nest.network.output and ROUND in scope.at
-        is_guarded = has_lane and self.part.is_partial
+            start = (
+                f"{self.access.start(scope.values)} + " if self.access.has_start else ""
+            )
+        has_lane = self.form.lane in self.nest.network.output and ROUND in scope.values
+        is_guarded = has_lane and self.lane_tiles.is_partial
         if is_guarded:
-            extent = self.of.extent(self.form.lane)
-            self._line(scope, f"if {scope.at[FLAT]} < {extent}")
+            extent = self.access.extent(self.form.lane)
+            self._line(scope, f"if {scope.values[FLAT]} < {extent}")
         self._line(scope, f"{target} = {start}{value}")
         if is_guarded:
             self._line(scope, "end")
 
     def _text(self, array: NestArray, scope: Scope) -> str:
-        return subscripted(array.name, array.indices, scope.at)
+        return subscripted(array.name, array.indices, scope.values)
 
     def _extent(self, index: str) -> str:
         extent = self.dense.get(index)
-        return self.of.extent(index) if extent is None else str(extent)
+        return self.access.extent(index) if extent is None else str(extent)
 
     def _line(self, scope: Scope, text: str) -> None:
         self.lines.append("  " * scope.depth + text)
 
 
-def _terms(steps: Iterable[Step]) -> list[int]:
+def _terms(steps: Iterable[NestStatement]) -> list[int]:
     terms: list[int] = []
     for step in steps:
         if isinstance(step, Multiply):

@@ -1,9 +1,8 @@
 """The Loopy translation unit of a loop nest over a sparse tensor, and its data.
 
-There is an iname for each loop of the nest; loops over nodes have bounds read from the
-tree's pointers. A form determines vectors and threads. For ``ij,jk->ik`` with the
-tensor ``ij`` in CSR, vectors along ``k`` and chunks of the root as the unit of threads,
-the kernel is ::
+Each loop of the nest has an iname; bounds of loops over nodes are read from the tree's
+pointers. A form determines vectors and threads. For ``ij,jk->ik`` with the tensor
+``ij`` in CSR, vectors along ``k``, and chunks of the root for threads, the kernel is ::
 
     for chunk                                          threads
         out[rows[chunk] .. rows[chunk + 1]] = 0
@@ -48,8 +47,9 @@ from feinsum.words import counted
 PLAIN = NestForm()
 
 SILENCED = ["v1_scheduler_fallback", "write_race(*)"]
-"""Loopy's newer scheduler has no vectors; and Loopy cannot see that chunks of the root
-write disjoint parts, which :meth:`feinsum.nests.NestForm.check` checks.
+"""Warnings to silence. Vectors need Loopy's older scheduler. Loopy cannot see that
+chunks of the root write disjoint entries; :meth:`feinsum.nests.NestForm.check` checks
+that.
 """
 
 
@@ -65,25 +65,25 @@ def generate_nest(
 ) -> lp.TranslationUnit:
     """Generate a Loopy kernel that executes a nest.
 
-    Small parts of the result that a loop completes are summed in registers and then
-    added to the result.
+    Entries of the result that a loop completes are summed in registers, if they fit,
+    and then added to the result.
 
     The arguments are those of :func:`nest_arguments`: the dense operands ``T0``, ``T1``
     and so on, by position; the tree as ``indices0``, ``pointers0`` and so on, by level,
-    and ``values``; the result ``out``, which the kernel first sets to zero; a buffer
-    ``X3`` for term 3 if it is too large to be private; the first node of each chunk of
-    the root, ``chunks``; and ``rows``, where a chunk's part of the result begins. If
-    the network has several rows, dense operands of row 1 are ``T1_row1`` and so on, and
-    the first axis of ``out`` is the row.
+    and ``values``; the result ``out``, which the kernel zeroes first; a buffer ``X3``
+    for term 3 if it is too large to be private; ``chunks``, the first node of each
+    chunk of the root; and ``rows``, the first row of the result of each chunk. If the
+    network has several rows, dense operands of row 1 are ``T1_row1`` and so on, and the
+    first axis of ``out`` is the row.
 
     Args:
         nest: the nest to execute.
-        extents: of the indices that the tree does not have, or of all.
-        dtype: of operands, buffers and result.
-        index_dtype: of indices and pointers; that of :func:`nest_index_dtype`.
-        name: of the kernel.
-        form: how the loops are executed; by default plainly.
-        target: one of Loopy's; by default that of the host.
+        extents: extents of the indices that the tree does not have, or of all.
+        dtype: dtype of operands, buffers and result.
+        index_dtype: dtype of indices and pointers, as of :func:`nest_index_dtype`.
+        name: name of the kernel.
+        form: vectors and parallel loops; by default there are none.
+        target: a target of Loopy; by default that of the host.
 
     Raises:
         InvalidEinsumError: with the rule ``size``, if an extent is missing; with
@@ -141,12 +141,12 @@ def make_nest_kernel(
     rules: Sequence[lp.SubstitutionRule] = (),
     **options: Any,
 ) -> lp.TranslationUnit:
-    """Make the kernel of the statements of a writer.
+    """Make the kernel of a writer's statements.
 
     Args:
         writer: a writer whose statements are complete.
-        arguments: its arrays and numbers, and temporaries in addition to the writer's.
-        rules: substitution rules that its lines call.
+        arguments: arguments of the kernel, and further temporaries.
+        rules: substitution rules that the statements call.
         options: options of :func:`loopy.make_kernel`.
     """
     unit = lp.make_kernel(
@@ -154,7 +154,7 @@ def make_nest_kernel(
         [*rules, "\n".join(writer.lines)],
         [*arguments, *writer.temporaries],
         lang_version=(2018, 2),
-        # lines are written in their order of execution; Loopy need not infer it
+        # lines are in order of execution; Loopy need not infer it
         seq_dependencies=True,
         silenced_warnings=SILENCED,
         **options,
@@ -168,9 +168,9 @@ def make_nest_kernel(
 
 
 def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
-    """Return the loops around each innermost one, outermost first; no lanes or grid.
+    """Return the sequential loops around each innermost loop, outermost first.
 
-    If bounds do not determine the order of loops, Loopy would choose.
+    Without this priority, Loopy chooses where bounds do not determine the order.
     """
     chains, around = set(), [""]
     for line in writer.lines:
@@ -185,7 +185,7 @@ def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
 
 
 def _typed_zero(dtype: np.dtype[Any], insn: Any) -> Any:
-    """Give a zero the entries' dtype; an integer would be assigned lane by lane."""
+    """Convert a zero to the entries' dtype: Loopy assigns an integer lane by lane."""
     is_zero = isinstance(insn, lp.Assignment) and insn.expression == 0
     return insn.copy(expression=dtype.type(0)) if is_zero else insn
 
@@ -254,10 +254,10 @@ def nest_arguments(
 
     Args:
         nest: the nest of the kernel.
-        operands: one for each input; the sparse one is a tree. Of a network with
-            several rows, those of one row after the other, the tree in each.
+        operands: an array for each input, a tree for the sparse one. If the network has
+            several rows, the operands of all rows in turn, with the same tree in each.
         dtype: dtype to which dense operands and values are converted.
-        form: of the kernel. Operands are copied if lanes must be padded.
+        form: form of the kernel. Operands are copied if lanes must be padded.
         n_chunks: maximum number of chunks of the root; see :func:`root_chunks`.
 
     Raises:
@@ -279,8 +279,7 @@ def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
     """Split the operands into rows.
 
     Raises:
-        InvalidEinsumError: with the rule ``shape``, if rows have other sizes, or
-            another tree.
+        InvalidEinsumError: with the rule ``shape``, if rows differ in sizes or tree.
     """
     network = nest.network
     n, n_rows = len(network.inputs), network.n_rows
@@ -316,7 +315,7 @@ def tree_arguments(
 ) -> dict[str, Any]:
     """Return the arguments that depend on the tree: arrays, chunks, and all numbers.
 
-    Arrays of the tree are used in place if they have the kernel's dtypes.
+    Arrays of the tree with the kernel's dtypes are not copied.
     """
     kind = nest_index_dtype(nest, sizes)
     arguments: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
@@ -337,7 +336,7 @@ def tree_arguments(
 def dense_arguments(
     nest: Nest, operands: Sequence[Any], dtype: np.dtype[Any], form: NestForm
 ) -> dict[str, Array]:
-    """Return the dense operands, with padded lanes."""
+    """Return the dense operands by name, with padded lanes."""
     inputs = nest.network.inputs
     arguments = {}
     for number, operand in enumerate(operands):
@@ -367,10 +366,14 @@ def fresh_shapes(
     lengths[ENTRY] = sizes.nodes[-1] if sizes.nodes else 0
 
     def shape(indices: Sequence[str]) -> tuple[int, ...]:
-        whole = tuple(lengths[i] for i in indices)
+        axis_lengths = tuple(lengths[i] for i in indices)
         has_lane = form.lane and (form.lane in indices or TILED in indices)
         lanes = form.lanes
-        return (*whole[:-1], whole[-1] // lanes, lanes) if has_lane else whole
+        return (
+            (*axis_lengths[:-1], axis_lengths[-1] // lanes, lanes)
+            if has_lane
+            else axis_lengths
+        )
 
     axes = NestArrays(nest, form).result_axes()
     shapes = {"out": shape(axes)}
@@ -389,10 +392,10 @@ def fresh_shapes(
 
 
 def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
-    """Return the result of a nest, from the output of its kernel.
+    """Return the result of a nest, given the output of its kernel.
 
-    Adds up copies and removes padding. The result may be a view. Of several rows, the
-    first axis is the row.
+    This adds up copies and removes padding. The result may be a view. If there are
+    several rows, they are the first axis.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
@@ -407,28 +410,28 @@ def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
         total = aligned_empty(out.shape[1:], out.dtype)
         out = np.add.reduce(out, axis=0, out=total)
     elif form.has_copies:
-        out = out.reshape(out.shape[1:])  # an array for results without an axis, too
+        out = out.reshape(out.shape[1:])  # out[0] would be no array if it has no axis
     if form.lane not in nest.network.output:
         return out
-    *others, n_vectors, lanes = out.shape
-    flat = out.reshape((*others, n_vectors * lanes))
+    *outer_axes, n_vectors, lanes = out.shape
+    flat = out.reshape((*outer_axes, n_vectors * lanes))
     extent = sizes.extents[form.lane]
     if extent == n_vectors * lanes:
         return flat
-    result = aligned_empty((*others, extent), out.dtype)
+    result = aligned_empty((*outer_axes, extent), out.dtype)
     result[...] = flat[..., :extent]
     return result
 
 
 def root_chunks(tree: CSF, n_chunks: int) -> Array:
-    """Divide the root into chunks with about equally many entries.
+    """Divide the root into chunks with about equal numbers of entries.
 
     Args:
         tree: the tree to divide.
         n_chunks: maximum number of chunks; there are fewer if nodes are large.
 
     Returns:
-        The first node of each chunk, and then the number of nodes. A tree without any
+        The first node of each chunk, and then the number of nodes. A tree without nodes
         has one chunk.
 
     >>> from feinsum.sparse import COO, to_csf
@@ -441,16 +444,17 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
     wanted = np.linspace(0, begins[-1], max(n_chunks, 1) + 1)[1:-1]
     cuts = np.searchsorted(begins, wanted)
     n_nodes = len(tree.indices[0])
-    # whole root nodes only: chunks then write disjoint rows, without atomics
+    # a chunk consists of whole nodes of the root: chunks then write disjoint rows, and
+    # need no atomics
     inner = np.unique(cuts[(cuts > 0) & (cuts < n_nodes)])
     return np.concatenate([[0], inner, [n_nodes]])
 
 
 def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
-    """Return the bounds of the part of the result that each chunk of the root zeroes.
+    """Return the bounds of the rows of the result that each chunk of the root zeroes.
 
     Returns:
-        Values of the root's index; for a sparse result, numbers of entries.
+        Values of the root's index; positions of entries if the result is sparse.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> from feinsum.sparse import COO, to_csf
@@ -468,8 +472,8 @@ def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
 
 
 def _first_entries(tree: CSF) -> Array:
-    """Return the bounds of the entries of each node of the root."""
-    # pointers of one level after the other lead from nodes of the root to their entries
+    """Return the bounds of the entries below each node of the root."""
+    # follow the pointers from one level to the next
     begins = np.arange(len(tree.indices[0]) + 1)
     for pointers in tree.pointers:
         begins = pointers[begins]
@@ -477,9 +481,9 @@ def _first_entries(tree: CSF) -> Array:
 
 
 def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
-    """Return the dtype of the tree's indices: int32, or int64 if any does not fit.
+    """Return the dtype of the tree's indices: int32 if all fit, else int64.
 
-    Subscripts are always computed in 64 bits.
+    Subscripts are computed in 64 bits in either case.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
@@ -488,7 +492,7 @@ def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
     dtype('int32')
     """
     extents = (sizes.extents[i] for i in nest.network.levels)
-    # shorter indices are half the memory traffic, which bounds most of these kernels
+    # shorter indices halve the memory traffic of the tree, which limits most kernels
     largest = max((*sizes.nodes, *extents), default=0)
     return np.dtype(np.int32 if largest < 2**31 - 1 else np.int64)
 
@@ -497,11 +501,11 @@ def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
     """Split the last axis in two, in a copy padded with zeros if necessary."""
     if not (form.lane and has_lane):
         return array
-    *others, extent = array.shape
+    *outer_axes, extent = array.shape
     filled = form.filled({form.lane: extent})[form.lane]
-    # lanes beyond the extent read zeros, which add nothing
+    # padding lanes read zeros, which add nothing to sums
     if filled > extent:
-        copy = aligned_empty((*others, filled), array.dtype)
+        copy = aligned_empty((*outer_axes, filled), array.dtype)
         copy[..., :extent], copy[..., extent:] = array, 0
         array = copy
-    return array.reshape((*others, filled // form.lanes, form.lanes))
+    return array.reshape((*outer_axes, filled // form.lanes, form.lanes))

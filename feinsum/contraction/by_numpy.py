@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from feinsum.subscripts import IndexList
 
 MAX_LETTERS = 52
-"""Letters that numpy has."""
+"""Number of index letters that numpy accepts."""
 
 Arrays = Sequence[Any]
 
@@ -33,8 +33,8 @@ def einsum_by_numpy(
         inputs: indices of each operand.
         output: indices of the result.
         arrays: the operands.
-        is_blas: whether numpy may call BLAS for products of matrices, which takes some
-            microseconds to decide.
+        is_blas: whether numpy may call BLAS for products of matrices. It takes some
+            microseconds to find out if it can.
         out: an array for the result of more than one operand.
 
     >>> einsum_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
@@ -43,26 +43,26 @@ def einsum_by_numpy(
     if len({index for term in inputs for index in term}) > MAX_LETTERS:
         return _without_ones(inputs, output, arrays)
     number: dict[str, int] = {}
-    parts: list[Any] = []
+    arguments: list[Any] = []
     for array, term in zip(arrays, inputs, strict=True):
-        parts += [array, [number.setdefault(index, len(number)) for index in term]]
+        arguments += [array, [number.setdefault(index, len(number)) for index in term]]
     path = ["einsum_path", tuple(range(len(arrays)))]
     optimize: Any = path if is_blas else False
     is_view = len(inputs) == 1 and {*output} == {*inputs[0]}
     with np.errstate(all="ignore"):
         result = np.einsum(
-            *parts, [number[i] for i in output], optimize=optimize, out=out
+            *arguments, [number[i] for i in output], optimize=optimize, out=out
         )
     if not isinstance(result, np.ndarray):
         return _as_array(result, arrays)
-    # with order="C", numpy would read the operands in that order, too: slowly
+    # not einsum's order="C", which makes numpy read operands in that order: slowly
     return result if is_view else np.asarray(result, order="C")
 
 
 def _without_ones(
     inputs: Sequence[IndexList], output: IndexList, arrays: Arrays
 ) -> Any:
-    """Evaluate an einsum without axes of extent 1, to need fewer letters."""
+    """Evaluate an einsum without its axes of extent 1, which need no letters."""
     terms, squeezed = [], []
     for term, array in zip(inputs, arrays, strict=True):
         terms.append(tuple(i for i, n in zip(term, array.shape, strict=True) if n != 1))
@@ -74,7 +74,7 @@ def _without_ones(
 
 
 def _as_array(value: Any, arrays: Arrays) -> Any:
-    """Convert a number that numpy returned in place of an array of rank 0."""
+    """Convert a number, which numpy returns instead of an array of rank 0."""
     result = np.empty((), np.result_type(*(array.dtype for array in arrays)))
     result[()] = value
     return result

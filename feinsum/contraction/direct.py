@@ -1,16 +1,16 @@
-"""Calls that the extension answers alone; see ``einsum.c``."""
+"""The einsum of the compiled extension; see ``einsum.c``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import feinsum.threads  # noqa: F401  (the extension asks it; so no later call loads it)
+import feinsum.threads  # noqa: F401  (the extension uses it: import it before calls)
 
 
 def _leave_to_python(
     subscripts: Any, operands: tuple[Any, ...], is_chosen: bool = False, /
 ) -> Any:
-    """Return NotImplemented, which leaves an einsum to Python.
+    """Return NotImplemented: Python has to compute the einsum.
 
     Args:
         subscripts: as for :func:`feinsum.einsum`.

@@ -1,10 +1,10 @@
 """One contraction of two operands of any ranks, by a kernel that is built in advance.
 
-An index belongs to the batch, the rows, the columns or the terms of a product of
-matrices, depending on which arrays have it. The kernel takes the offsets of each group
-in each array, so any contraction is such a product, without transposing an array:
-``abcd,ec->deab`` has the rows ``ab``, ``d`` as more rows, the columns ``e`` and the
-terms ``c``. See ``pairwise.c``.
+Each index is a batch, row, column or summed index of a matrix product, depending on the
+arrays that have it. The kernel takes the offsets of each of these groups in each array.
+So it computes any contraction as such a product, without transposing an array:
+``abcd,ec->deab`` has the rows ``abd``, the columns ``e`` and the terms ``c``. See
+``pairwise.c``.
 
 Source: Matthews 2018, High-Performance Tensor Contraction without Transposition,
 section 4 (block-scatter layout); Van Zee and Smith 2017 (complex numbers by the 1m
@@ -30,7 +30,9 @@ except ImportError:  # installed without a C compiler
     _pairwise = None  # type: ignore[assignment]
 
 contract: Any = getattr(_pairwise, "contract", None)
-"""The kernel: of indices, two arrays, the result, and a number of threads."""
+"""The kernel. Its arguments are encoded indices, two operands, the result, and the
+number of threads.
+"""
 IS_BUILT = _pairwise is not None
 """Whether the kernel was compiled when feinsum was installed."""
 VECTOR_BYTES: int = getattr(_pairwise, "VECTOR_BYTES", 0)
@@ -41,14 +43,14 @@ DTYPES = frozenset(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 MAX_INDICES = 128
 SHORT_BYTES = 1 << 14
-"""Fewer are multiplied by one thread."""
+"""Bytes of all arrays below which one thread multiplies them."""
 
 
 def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
     """Write the contraction of two arrays to a third one, which overlaps neither.
 
     Args:
-        indices: of :func:`encode_indices`.
+        indices: the value of :func:`encode_indices`.
         first: first operand: an aligned array of one of :data:`DTYPES`, with any
             strides that are multiples of an entry. Axes of extent 1 are broadcast.
         second: second operand, of the same dtype, likewise.
@@ -68,14 +70,14 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
            [3., 4., 5.]])
     """
     n_bytes = first.nbytes + second.nbytes + out.nbytes
-    # the kernel decides how many it needs; to query how many there are takes 2 µs
+    # the kernel uses as many threads as it needs; n_threads() takes 2 µs
     threads = 1 if n_bytes < SHORT_BYTES else n_threads()
     contract(indices, first, second, out, threads)
 
 
 @lru_cache(4096)
 def encode_indices(first: IndexList, second: IndexList, output: IndexList) -> bytes:
-    """Encode the axes that each index has in three arrays, as bits of three integers.
+    """Encode the axes of each index in three arrays, as bits of three integers.
 
     >>> len(encode_indices("ij", "jk", "ik"))
     72
@@ -88,4 +90,4 @@ def encode_indices(first: IndexList, second: IndexList, output: IndexList) -> by
 
 
 def _axes(index: str, term: IndexList) -> int:
-    return sum(1 << axis for axis, other in enumerate(term) if other == index)
+    return sum(1 << axis for axis, term_index in enumerate(term) if term_index == index)

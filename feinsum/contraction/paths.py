@@ -1,16 +1,16 @@
-"""In which order operands are multiplied: searches, limits, costs, all orders.
+"""Contraction paths, the order in which operands are multiplied: searches and costs.
 
-A *path* is a list of steps; each names positions among the operands that are left, and
-its product goes to the end of that list. Of the chain ``ij,jk,kl->il``, the path
+A *path* is a list of steps. Each step names positions among the operands that are left,
+and its product is appended to them. For the chain ``ij,jk,kl->il``, the path
 ``((1, 2), (0, 1))`` multiplies the last two operands first::
 
     ij  jk  kl     step (1, 2):  jk,kl->jl
     ij  jl         step (0, 1):  ij,jl->il
 
-opt_einsum searches; this module is the one door to it. The count of operations is a
-convention, so up to eight operands it has an exhaustive search of its own that no
-release of a library changes (:func:`contraction_steps`); recipes of ``element_blocked``
-rely on it, too.
+The searches are opt_einsum's, which only this module imports. :func:`contraction_steps`
+has a search of its own, exhaustive for up to eight operands: the count of operations is
+a convention, and recipes of ``element_blocked`` depend on the order, so that no release
+of a library may change them.
 
 Source: Smith and Gray 2018 (opt_einsum); Pfeifer, Haegeman and Verstraete 2014;
 Kanakagiri and Solomonik 2024 (SpTTN), definition 4.1 (postorders).
@@ -41,15 +41,17 @@ OPTIMAL_UP_TO = 6
 """Most operands for which ``auto`` tries all orders; six have 2700."""
 
 EXACT_UP_TO = 7
-"""Most operands for which something is minimized; for more, the order is greedy."""
+"""Most operands for which a quantity is minimized; for more, the order is greedy."""
 
 MINIMIZED: tuple[PathMethod, ...] = ("flops", "combo", "write", "size")
-"""Quantities to minimize: operations, operations and entries written, entries written,
-the largest product.
+"""Quantities to minimize: operations; operations and entries written; entries written;
+entries of the largest product.
 """
 
 Search: TypeAlias = Callable[..., Any]
-"""A search of opt_einsum: from index sets of operands and result, and extents."""
+"""A search of opt_einsum. Its arguments are the index sets of the operands and of the
+result, and the extents.
+"""
 
 
 def find_path(
@@ -62,18 +64,18 @@ def find_path(
 ) -> Path:
     """Find an order in which to multiply operands.
 
-    Slow searches are run for few operands only, whatever the method: for more, the
-    search is greedy.
+    Slow searches run for few operands only. For more, the search is greedy, whatever
+    the method.
 
     Args:
         inputs: the indices of each operand.
-        output: those of the result.
-        extents: of the indices. Their order decides between equals, and not that of
-            sets of text, which is another in every process.
-        method: ``auto`` for few operations, ``greedy``, or what is made as small as
-            possible; see :data:`MINIMIZED`.
-        max_entries: of any product ahead of the result. Where no product is that
-            small, one step takes all that is left.
+        output: the indices of the result.
+        extents: the extents of indices. Their order decides between equal paths, so
+            that all processes find the same one.
+        method: ``auto`` for few operations, ``greedy``, or a quantity to minimize; see
+            :data:`MINIMIZED`.
+        max_entries: limit on the entries of any product before the result. If no order
+            stays below, one step takes all remaining operands.
 
     Source: Smith and Gray 2018 (opt_einsum), which searches; Pfeifer, Haegeman and
     Verstraete 2014.
@@ -84,8 +86,8 @@ def find_path(
     >>> find_path(["ij", "jk", "kl"], "il", extents, max_entries=3)
     ((0, 1, 2),)
     """
-    # Numbers instead of names: sets of integers have one order in every run, sets of
-    # text another in each, and the search breaks ties by it.
+    # Number the indices: the search breaks ties by the order of sets, which for sets of
+    # strings differs from process to process.
     number = {index: k for k, index in enumerate(extents)}
     sizes = {number[index]: extent for index, extent in extents.items()}
     sets = [frozenset(sorted(number[i] for i in term)) for term in inputs]
@@ -95,7 +97,7 @@ def find_path(
     path = _as_path(_search(method, len(sets))(sets, result, sizes))
     if max_entries is None or _largest(sets, result, sizes, path) <= max_entries:
         return path
-    # Other quantities give way to the limit: dynamic programming under one may not end.
+    # with a limit, ignore the quantity: dynamic programming under a limit may not end
     search = _search("auto", len(sets))
     path = _as_path(search(sets, result, sizes, max_entries))
     if _largest(sets, result, sizes, path) <= max_entries:
@@ -127,17 +129,12 @@ def path_outputs(
 
 
 def _search(method: PathMethod, n_operands: int) -> Search:
+    search: Search = opt_einsum.paths.greedy
     if method == "auto" and n_operands <= OPTIMAL_UP_TO:
-        return _typed(opt_einsum.paths.optimal)
-    if method in MINIMIZED and n_operands <= EXACT_UP_TO:
-        # outer products, too: without them the optimum may be missed
+        search = opt_einsum.paths.optimal
+    elif method in MINIMIZED and n_operands <= EXACT_UP_TO:
+        # without outer products, the search may miss the optimum
         search = opt_einsum.DynamicProgramming(minimize=method, search_outer=True)
-        return _typed(search)
-    return _typed(opt_einsum.paths.greedy)
-
-
-def _typed(search: Search) -> Search:
-    """Return a search with its type; the library has none."""
     return search
 
 
@@ -146,11 +143,11 @@ def _as_path(steps: Iterable[Iterable[int]]) -> Path:
 
 
 def contract_greedily(*args: Any) -> Any:
-    """Evaluate an einsum of more indices than numpy can number.
+    """Evaluate an einsum with more indices than numpy supports.
 
     Args:
-        args: operands and the numbers of their indices in turn, and those of the
-            result.
+        args: each operand followed by the numbers of its indices, and at the end the
+            numbers of the result's indices.
     """
     return opt_einsum.contract(*args, optimize="greedy")
 
@@ -163,13 +160,13 @@ def path_within(
 ) -> Path:
     """Find an order whose intermediates together stay within a limit.
 
-    A step may then take more than two operands, and the last one all that are left.
+    A step may take more than two operands, and the last step all that are left.
 
     >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
     >>> path_within(["ij", "jk", "kl"], "il", extents, most_entries=3)
     ((0, 1, 2),)
     """
-    # A limit of each product does not bound their sum: the second try divides it.
+    # a limit on each product does not limit their sum, so the second try divides it
     n_products = max(len(inputs) - 2, 1)
     for most in (most_entries, most_entries // n_products):
         path = find_path(inputs, output, extents, max_entries=most)
@@ -200,29 +197,29 @@ def check_path(path: Path, n_operands: int) -> None:
     Raises:
         InvalidPathError: with the rule ``path``.
     """
-    left = n_operands
+    n_left = n_operands
     for step in path:
         if (
             not step
             or len(set(step)) != len(step)
-            or not all(0 <= p < left for p in step)
+            or not all(0 <= p < n_left for p in step)
         ):
             raise InvalidPathError(
                 f"contraction path {path}: step {step} does not name distinct "
-                f"positions among the {counted(left, 'array')} left",
+                f"positions among the {counted(n_left, 'array')} left",
                 rules=("path",),
             )
-        left += 1 - len(step)
-    if left != 1:
+        n_left += 1 - len(step)
+    if n_left != 1:
         raise InvalidPathError(
-            f"contraction path {path} leaves {counted(left, 'array')}; it must "
+            f"contraction path {path} leaves {counted(n_left, 'array')}; it must "
             "leave one",
             rules=("path",),
         )
 
 
 def is_path_name(name: str) -> bool:
-    """Return whether opt_einsum has a search of that name.
+    """Tell whether opt_einsum has a search of that name.
 
     >>> is_path_name("random-greedy"), is_path_name("fastest")
     (True, False)
@@ -235,7 +232,7 @@ def is_path_name(name: str) -> bool:
 
 
 def index_letter(number: int) -> str:
-    """Return the letter by which opt_einsum denotes an index.
+    """Return opt_einsum's letter for the index with a number.
 
     >>> index_letter(0), index_letter(27)
     ('a', 'B')
@@ -259,34 +256,34 @@ def search_path(*arguments: Any, **options: Any) -> tuple[Any, Any]:
 
 Operands: TypeAlias = frozenset[int]
 """Positions of the operands in a product."""
-Order: TypeAlias = tuple[tuple[Operands, Operands], ...]
+ProductOrder: TypeAlias = tuple[tuple[Operands, Operands], ...]
 """The two factors of every product, in the order in which products are made."""
 
 
-def postorders(n_operands: int) -> Iterator[Order]:
+def postorders(n_operands: int) -> Iterator[ProductOrder]:
     """Yield every depth-first postorder of a binary tree of the operands.
 
     >>> [path_of(order, 3) for order in postorders(3)]
     [((1, 2), (0, 1)), ((0, 1), (0, 1)), ((0, 2), (0, 1))]
     """
-    memo: dict[Operands, list[Order]] = {}
+    memo: dict[Operands, list[ProductOrder]] = {}
 
-    def orders(operands: Operands) -> list[Order]:
+    def orders(operands: Operands) -> list[ProductOrder]:
         if operands not in memo:
             memo[operands] = [*splits(operands)] if len(operands) > 1 else [()]
         return memo[operands]
 
-    def splits(operands: Operands) -> Iterator[Order]:
+    def splits(operands: Operands) -> Iterator[ProductOrder]:
         # the first operand stays on the left, so that no split is listed twice
-        first, *others = sorted(operands)
-        for size in range(len(others)):
-            for chosen in combinations(others, size):
+        first, *remaining = sorted(operands)
+        for size in range(len(remaining)):
+            for chosen in combinations(remaining, size):
                 left = frozenset({first, *chosen})
                 last = ((left, operands - left),)
                 for before in orders(left):
                     for after in orders(operands - left):
                         yield before + after + last
-                        # subtrees without products have nothing to be exchanged
+                        # two orders differ only if both subtrees have products
                         if before and after:
                             yield after + before + last
 
@@ -297,29 +294,33 @@ def postorders(n_operands: int) -> Iterator[Order]:
 def path_of(
     order: Iterable[tuple[Iterable[int], Iterable[int]]], n_operands: int
 ) -> Path:
-    """Return an order as positions among what is left; each product goes to the end."""
-    left = [frozenset({k}) for k in range(n_operands)]
+    """Convert an order to a path of positions; each product is appended."""
+    products = [frozenset({k}) for k in range(n_operands)]
     path = []
     for factors in order:
         pair = [frozenset(operands) for operands in factors]
-        path.append(tuple(sorted(map(left.index, pair))))
-        left = [operands for operands in left if operands not in pair]
-        left.append(pair[0] | pair[1])
+        path.append(tuple(sorted(map(products.index, pair))))
+        products = [operands for operands in products if operands not in pair]
+        products.append(pair[0] | pair[1])
     return tuple(path)
 
 
-def order_of(path: Path, n_operands: int) -> Order:
+def order_of(path: Path, n_operands: int) -> ProductOrder:
     """Return the factors of every step of a path of pairs.
 
     >>> [[sorted(f) for f in pair] for pair in order_of(((1, 2), (0, 1)), 3)]
     [[[1], [2]], [[0], [1, 2]]]
     """
-    left = [frozenset({k}) for k in range(n_operands)]
+    products = [frozenset({k}) for k in range(n_operands)]
     order = []
     for first, second in path:
-        order.append((left[first], left[second]))
-        left = [x for at, x in enumerate(left) if at not in (first, second)]
-        left.append(order[-1][0] | order[-1][1])
+        order.append((products[first], products[second]))
+        products = [
+            product
+            for position, product in enumerate(products)
+            if position not in (first, second)
+        ]
+        products.append(order[-1][0] | order[-1][1])
     return tuple(order)
 
 
@@ -349,11 +350,11 @@ def contraction_steps(
     Args:
         inputs: index names of each operand.
         output: index names of the result.
-        extents: index names and extents, which decide on the cheapest order.
+        extents: pairs of index name and extent.
 
     Returns:
-        First the sum of each operand over its private indices, then one step
-        less than there are operands.
+        The sums of operands over indices of their own, one for each operand, and then
+        the products of pairs.
     """
     costs = _Costs(inputs, output, dict(extents))
     sums = [CountedStep((p,), costs.of_sum(p)) for p in range(len(inputs))]
@@ -367,7 +368,7 @@ def pairwise_path(
     output: IndexList,
     extents: tuple[tuple[str, int], ...],
 ) -> Path:
-    """Return the same order as positions in a list; each product goes to its end.
+    """Return the order of :func:`contraction_steps` as a path of positions.
 
     >>> extents = (("x", 3), ("r", 3), ("e", 8), ("i", 20), ("j", 20))
     >>> pairwise_path((tuple("xre"), tuple("rij"), tuple("ej")), tuple("xei"), extents)
@@ -392,22 +393,22 @@ class _Costs:
     extent: Mapping[str, int]
 
     def indices(self, subset: Subset) -> frozenset[str]:
-        """Return the indices of a subset's product, after all sums that can be done."""
+        """Return the indices of a subset's product, after all possible sums."""
         inside = frozenset(i for p in subset for i in self.inputs[p])
-        others = set(range(len(self.inputs))) - set(subset)
-        return inside & {*self.output, *(i for p in others for i in self.inputs[p])}
+        outside = set(range(len(self.inputs))) - set(subset)
+        return inside & {*self.output, *(i for p in outside for i in self.inputs[p])}
 
     def size(self, indices: Iterable[str]) -> int:
         return prod(self.extent[index] for index in indices)
 
     def of_sum(self, position: int) -> int:
-        """Count the additions of summing an operand over its private indices."""
+        """Count the additions that sum an operand over the indices it alone has."""
         before = self.size(set(self.inputs[position]))
         return max(before - self.size(self.indices((position,))), 0)
 
     def of_step(self, left: Subset, right: Subset) -> int:
-        """Count the operations of multiplying two intermediate results and summing."""
-        # one multiplication for each point, and an addition where something is summed
+        """Count the multiplications and additions of a product of two subsets."""
+        # each index tuple takes a multiplication, and an addition if there is a sum
         together = self.indices(left) | self.indices(right)
         n_products = self.size(together)
         return n_products + max(
@@ -427,21 +428,21 @@ def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
 
     @cache
     def best(subset: Subset) -> tuple[int, tuple[tuple[Subset, Subset], ...]]:
-        first, *others = subset
-        if not others:
+        first, *remaining = subset
+        if not remaining:
             return 0, ()
         candidates = []
-        for n_others in range(len(others)):
-            for chosen in combinations(others, n_others):
+        for n_others in range(len(remaining)):
+            for chosen in combinations(remaining, n_others):
                 left = (first, *chosen)
-                right = tuple(p for p in others if p not in chosen)
+                right = tuple(p for p in remaining if p not in chosen)
                 (left_cost, left_order), (right_cost, right_order) = map(
                     best, (left, right)
                 )
                 cost = left_cost + right_cost + costs.of_step(left, right)
                 order = (*left_order, *right_order, (left, right))
                 candidates.append((cost, order))
-        # of equal costs the first order, by number: recipes on record rely on it
+        # of equal costs, the first order by numbers: recorded recipes depend on it
         return min(candidates)
 
     return best(tuple(range(len(costs.inputs))))[1]

@@ -1,12 +1,12 @@
 """An einsum as a flat list of steps, each of one or two arrays.
 
-``ab,bc,cd->ad`` along the path (0, 1), (0, 1) is
+Along the path (0, 1), (0, 1), ``ab,bc,cd->ad`` has the steps ::
 
     0: ab, 1: bc  ->  3: ac
     2: cd, 3: ac  ->  4: ad
 
-Sums over indices of one operand alone come first, since they make it smaller. The steps
-depend on the subscripts and the path, not on extents: they are found once and run
+Sums over indices of a single operand come first, since they make it smaller. The steps
+depend on the subscripts and the path, but not on extents: they are found once, and run
 often.
 """
 
@@ -36,20 +36,21 @@ if TYPE_CHECKING:
     from feinsum.subscripts import IndexList
 
 FEW = 32
-"""Products for each entry of the batch, without a sum, that numpy computes as fast."""
+"""Products per batch entry below which numpy is as fast, if there is no sum."""
 SHORT = 20_000
-"""Multiplications that ``numpy.einsum`` does in the time of preparing a BLAS call."""
+"""Multiplications of ``numpy.einsum`` that take as long as preparing a BLAS call."""
 
 Arrays = Sequence[Any]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One or two arrays become one.
+    """A step that replaces one or two arrays by their product or sum.
 
     Attributes:
-        operands: the numbers of the arrays, of which each is used once.
-        inputs, output: their indices, and those of the result.
+        operands: the numbers of the arrays; each array is used once.
+        inputs: their indices.
+        output: the indices of the result.
     """
 
     operands: tuple[int, ...]
@@ -79,17 +80,17 @@ def find_steps(
         output: indices of the result.
         path: positions among the arrays left, as of opt_einsum; by default from left to
             right.
-        is_pairwise: whether a step of three arrays and more multiplies them in this
-            order, two at a time, and results have the indices of products of matrices;
+        is_pairwise: whether a step of three or more arrays becomes steps of two, in
+            this order, and indices of results are in the order batch, rows, columns;
             otherwise they are in the order of first use.
-        has_sums_first: whether operands lose the indices that no other one has.
+        has_sums_first: whether operands are first summed over indices of no other one.
 
     >>> [step.output for step in find_steps(["ij", "jk", "kl"], "il", ((1, 2), (0, 1)))]
     [('j', 'l'), ('i', 'l')]
     """
     result = tuple(output)
     uses = Counter(index for term in (*inputs, result) for index in {*term})
-    left = [(number, tuple(term)) for number, term in enumerate(inputs)]
+    arrays_left = [(number, tuple(term)) for number, term in enumerate(inputs)]
     steps: list[Step] = []
 
     def add(arrays: Sequence[tuple[int, IndexList]]) -> tuple[int, IndexList]:
@@ -109,28 +110,32 @@ def find_steps(
         return add([array]) if is_alone or len({*term}) < len(term) else array
 
     if has_sums_first and len(inputs) > 1:
-        left = [without_lone_sums(x) for x in left]
+        arrays_left = [without_lone_sums(x) for x in arrays_left]
     for chosen in path or [(0, 1)] * (len(inputs) - 1):
-        arrays = [left[at] for at in chosen]
-        left = [x for at, x in enumerate(left) if at not in chosen]
+        arrays = [arrays_left[position] for position in chosen]
+        arrays_left = [
+            x for position, x in enumerate(arrays_left) if position not in chosen
+        ]
         if is_pairwise:
             product = arrays[0]
-            for other in arrays[1:]:
-                product = add([product, other])
+            for factor in arrays[1:]:
+                product = add([product, factor])
         else:
             product = add(arrays)
-        left.append(product)
-    # the last result has the layout that the caller needs
-    last = steps.pop() if steps else Step((0,), (left[0][1],), result)
+        arrays_left.append(product)
+    # the last result has the order of indices that the caller needs
+    last = steps.pop() if steps else Step((0,), (arrays_left[0][1],), result)
     return (*steps, Step(last.operands, last.inputs, result))
 
 
 class ProductIndices(NamedTuple):
-    """The indices of two operands and a result, as of stacks of matrices.
+    """The roles of indices in a stack of matrix products.
 
     Attributes:
-        batch, summed: of both operands: those of the result, and the others.
-        rows, columns: of the first operand alone, and of the second one.
+        batch: indices of both operands and the result.
+        rows: indices of the first operand alone.
+        columns: indices of the second operand alone.
+        summed: indices of both operands that the result lacks.
     """
 
     batch: frozenset[str]
@@ -142,14 +147,16 @@ class ProductIndices(NamedTuple):
 def classify_indices(
     left: Iterable[str], right: Iterable[str], output: Iterable[str]
 ) -> ProductIndices:
-    """Classify the indices of a product of two operands: batch, rows, columns, summed.
+    """Classify the indices of a product of two operands by their roles.
 
     >>> [*map(sorted, classify_indices("bik", "bkj", "bij"))]
     [['b'], ['i'], ['j'], ['k']]
     """
     first, second, result = frozenset(left), frozenset(right), frozenset(output)
-    both = first & second
-    return ProductIndices(both & result, first - second, second - first, both - result)
+    shared = first & second
+    return ProductIndices(
+        shared & result, first - second, second - first, shared - result
+    )
 
 
 def _in_order(indices: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
@@ -163,11 +170,12 @@ class PlannedStep(NamedTuple):
     """A step for arrays of known shapes.
 
     Attributes:
-        operands: as of the step.
-        indices: for the kernel; None if numpy computes the step.
-        shape, dtype: of the result of the kernel.
-        threads: for the kernel; 0 for all that there are.
-        step: what numpy computes.
+        operands: the operands of the step.
+        indices: encoded indices for the kernel; None if numpy computes the step.
+        shape: shape of the result.
+        dtype: dtype of the result.
+        threads: threads of the kernel; 0 for all.
+        step: the step.
     """
 
     operands: tuple[int, ...]
@@ -179,7 +187,7 @@ class PlannedStep(NamedTuple):
 
 
 def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]:
-    """Choose what computes each step for these shapes, dtypes and strides."""
+    """Choose between kernel and numpy for each step and these arrays."""
     values = [(a.shape, a.dtype, _is_readable(a)) for a in arrays]
     plan = []
     for step in steps:
@@ -229,12 +237,12 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
 def _is_for_kernel(
     step: Step, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any], bool]]
 ) -> bool:
-    """Return whether the kernel takes the arrays, and is not slower than numpy.
+    """Tell whether the kernel supports the arrays, and is faster than numpy.
 
-    Where all arrays have nearly all indices, numpy's loops are as fast.
+    If all arrays have nearly all indices, numpy's loops are as fast.
     """
-    (first, dtype, is_readable), (second, other, is_other_readable) = operands
-    if not IS_BUILT or dtype not in DTYPES or other != dtype:
+    (first, dtype, is_readable), (second, second_dtype, is_other_readable) = operands
+    if not IS_BUILT or dtype not in DTYPES or second_dtype != dtype:
         return False
     rows = _n_entries(step.inputs[0], first, without=step.inputs[1])
     columns = _n_entries(step.inputs[1], second, without=step.inputs[0])
@@ -268,7 +276,7 @@ def _shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def _by_numpy(
     step: Step, operands: Arrays, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Any:
-    """Evaluate a step with numpy, by BLAS where that is worth the time to set it up."""
+    """Evaluate a step with numpy, by BLAS if the step is long enough."""
     if len(operands) == 1:
         return einsum_by_numpy(step.inputs, step.output, operands)
     out = None

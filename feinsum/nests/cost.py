@@ -1,6 +1,6 @@
-"""Separable costs of loop nests: the interface, and several of them.
+"""Separable costs of loop nests: their interface, and several of them.
 
-The nest of ``ijk,ja,ka->ia`` (MTTKRP) and how its cost is composed::
+The nest of ``ijk,ja,ka->ia`` (MTTKRP), and the composition of its cost::
 
     for i                                loop(i, .
       for j                                loop(j, combine(
@@ -8,13 +8,13 @@ The nest of ``ijk,ja,ka->ia`` (MTTKRP) and how its cost is composed::
           for a  X[a] += T[i,j,k]*C[k,a]     crossing(X),
         for a    M[i,a] += X[a]*B[j,a]       loop(a, nothing))))
 
-A cost is separable if the cost of a loop is a function of the costs of its body, and
-the cost of several loops is their sum or maximum. Then the search need not try every
+A cost is separable if the cost of a loop is a function of the cost of its body, and the
+cost of consecutive loops is their sum or maximum. Then the search need not try every
 nest. Both functions must be monotone in every argument.
 
-The cost of a buffer depends on where its producer and its consumer split, so it is
-charged there, where the parts are combined. (The paper charges it to the loop above,
-but it is not a function of that loop.)
+The cost of a buffer depends on where the loops around its producer and its consumer
+split, so it is added where these loops are combined. (The paper adds it to the loop
+above, but it is not a function of that loop.)
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.6 to 4.8, sections 4.2.3
 and 5.
@@ -34,10 +34,10 @@ V = TypeVar("V")
 
 
 class TermGroup(NamedTuple):
-    """Neighbouring terms, and the loops around them.
+    """Consecutive terms of a path, and the loops around them.
 
     Attributes:
-        terms: in the order of the path.
+        terms: the terms, in the order of the path.
         ancestors: the indices of the loops around all of them.
     """
 
@@ -52,18 +52,18 @@ class Cost(Protocol[V]):
     def nothing(self) -> V:
         """The cost of no loops."""
 
-    def loop(self, part: TermGroup, index: str, body: V) -> V:
-        """Return the cost of a loop over an index around all terms of a part."""
+    def loop(self, group: TermGroup, index: str, body: V) -> V:
+        """Return the cost of a loop over an index around all terms of a group."""
 
     def combine(self, first: V, second: V) -> V:
         """Return the cost of consecutive loops; must be associative."""
 
-    def crossing(self, part: TermGroup, split: int) -> V:
-        """Return the cost of buffers from the first terms of a part to the others.
+    def crossing(self, group: TermGroup, split: int) -> V:
+        """Return the cost of buffers from the first terms of a group to the others.
 
         Args:
-            part: all of these terms, with the loops around them.
-            split: number of the terms that are in the first loop.
+            group: all terms, with the loops around them.
+            split: number of terms in the first loop.
         """
 
     def least(self, path: Path) -> V:
@@ -80,26 +80,26 @@ def _of_forest(
 ) -> Any:
     if not forest:
         return cost.nothing
-    first, rest = forest[0], forest[1:]
+    first, following = forest[0], forest[1:]
     value = _of_node(cost, path, first, ancestors)
-    if not rest:
+    if not following:
         return value
-    # A buffer crosses here if its producer is in the first node and its consumer in the
-    # others: this is the innermost place around both.
-    ahead = tuple(_terms(first))
-    after = tuple(t for node in rest for t in _terms(node))
-    part = TermGroup(tuple(path[t] for t in ahead + after), ancestors)
-    crossing = cost.crossing(part, len(ahead))
-    others = _of_forest(cost, path, rest, ancestors)
-    return cost.combine(cost.combine(value, crossing), others)
+    # A buffer crosses here if its producer is in the first node and its consumer in a
+    # later one: no further loop is around both.
+    terms_before = tuple(_terms(first))
+    terms_after = tuple(t for node in following for t in _terms(node))
+    group = TermGroup(tuple(path[t] for t in terms_before + terms_after), ancestors)
+    crossing = cost.crossing(group, len(terms_before))
+    following_cost = _of_forest(cost, path, following, ancestors)
+    return cost.combine(cost.combine(value, crossing), following_cost)
 
 
 def _of_node(cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]) -> Any:
     if not isinstance(node, NestLoop):
         return cost.nothing
-    part = TermGroup(tuple(path[t] for t in _terms(node)), ancestors)
+    group = TermGroup(tuple(path[t] for t in _terms(node)), ancestors)
     body = _of_forest(cost, path, node.body, ancestors | {node.index})
-    return cost.loop(part, node.index, body)
+    return cost.loop(group, node.index, body)
 
 
 def _terms(node: Node) -> Iterator[int]:
@@ -111,11 +111,11 @@ def _terms(node: Node) -> Iterator[int]:
 
 
 def crossing_buffers(
-    part: TermGroup, split: int
+    group: TermGroup, split: int
 ) -> Iterator[tuple[FactorProduct, FactorProduct]]:
     """Yield producer and consumer of each buffer from the first terms to the others."""
-    producers = {term.result.inputs: term for term in part.terms[:split]}
-    for consumer in part.terms[split:]:
+    producers = {term.result.inputs: term for term in group.terms[:split]}
+    for consumer in group.terms[split:]:
         for tensor in (consumer.left, consumer.right):
             if tensor.inputs in producers:
                 yield producers[tensor.inputs], consumer
@@ -123,28 +123,29 @@ def crossing_buffers(
 
 @dataclass(frozen=True)
 class IndependentLoops:
-    """The number of dense loops at the end of single terms, with small buffers.
+    """The negative number of dense innermost loops of single terms, with small buffers.
 
-    Such loops are a call of BLAS. A loop counts as -1 if it is dense, has one term, and
-    has no sparse index in it.
+    A library can execute such loops by a call of BLAS. A loop counts if it is around a
+    single term, and if neither it nor a loop inside it is over a sparse index.
     """
 
     network: Network
     max_dimension: int = 2
     nothing: float = 0.0
 
-    def loop(self, part: TermGroup, index: str, body: float) -> float:
-        if len(part.terms) > 1:
-            return body  # a loop around several terms is no call of BLAS
-        left = part.terms[0].indices - part.ancestors
-        return body - left.isdisjoint(self.network.level_of)
+    def loop(self, group: TermGroup, index: str, body: float) -> float:
+        # a loop around several terms cannot be part of a call of BLAS
+        if len(group.terms) > 1:
+            return body
+        inner_indices = group.terms[0].indices - group.ancestors
+        return body - inner_indices.isdisjoint(self.network.level_of)
 
     def combine(self, first: float, second: float) -> float:
         return first + second
 
-    def crossing(self, part: TermGroup, split: int) -> float:
-        buffers = (p.result.indices for p, _ in crossing_buffers(part, split))
-        is_small = all(len(i - part.ancestors) <= self.max_dimension for i in buffers)
+    def crossing(self, group: TermGroup, split: int) -> float:
+        buffers = (p.result.indices for p, _ in crossing_buffers(group, split))
+        is_small = all(len(i - group.ancestors) <= self.max_dimension for i in buffers)
         return 0.0 if is_small else inf
 
     def least(self, path: Path) -> float:
@@ -153,24 +154,25 @@ class IndependentLoops:
 
 @dataclass(frozen=True)
 class Operations:
-    """Multiplications and additions; of nodes of the tree by its mean fibers."""
+    """Multiplications and additions; loops over nodes count with the mean fiber."""
 
     network: Network
     sizes: Sizes
     nothing: float = 0.0
 
-    def loop(self, part: TermGroup, index: str, body: float) -> float:
-        within = part.ancestors | {index}
-        leaves = sum(term.indices <= within for term in part.terms)
+    def loop(self, group: TermGroup, index: str, body: float) -> float:
+        outer = group.ancestors | {index}
+        leaves = sum(term.indices <= outer for term in group.terms)
+        # a multiplication and an addition for each term whose loops are complete
         leaf_operations = 2 * self.network.n_rows * leaves
-        return repetitions(self.network, self.sizes, part, index) * (
+        return repetitions(self.network, self.sizes, group, index) * (
             leaf_operations + body
         )
 
     def combine(self, first: float, second: float) -> float:
         return first + second
 
-    def crossing(self, part: TermGroup, split: int) -> float:
+    def crossing(self, group: TermGroup, split: int) -> float:
         return 0.0
 
     def least(self, path: Path) -> float:
@@ -178,33 +180,33 @@ class Operations:
         return 2 * self.network.n_rows * products
 
 
-def repetitions(network: Network, sizes: Sizes, part: TermGroup, index: str) -> float:
+def repetitions(network: Network, sizes: Sizes, group: TermGroup, index: str) -> float:
     """Return the mean number of iterations of a loop each time it is entered."""
-    level = network.level_within(part.ancestors, index)
+    level = network.level_within(group.ancestors, index)
     return float(sizes.extents[index]) if level is None else sizes.children(level)
 
 
 def least_products(network: Network, sizes: Sizes, term: FactorProduct) -> float:
-    """Return the minimum number of products of a term.
+    """Return the fewest products of a term in any nest.
 
-    It counts tree nodes for the leading levels among the term's indices, and extents
-    for the other indices.
+    These are the nodes of the tree for the leading levels among the term's indices,
+    times the extents of the other indices.
     """
     n_levels = next(
         (n for n, i in enumerate(network.levels) if i not in term.indices),
         len(network.levels),
     )
     nodes = sizes.nodes[n_levels - 1] if n_levels else 1
-    others = term.indices.difference(network.levels[:n_levels])
-    return float(nodes * prod(sizes.extents[i] for i in others))
+    other_indices = term.indices.difference(network.levels[:n_levels])
+    return float(nodes * prod(sizes.extents[i] for i in other_indices))
 
 
 @dataclass(frozen=True)
 class Lexicographic:
-    """Compare by the first cost, then by the second.
+    """Compare nests by a first cost, then by a second one.
 
-    Both must be sums: a maximum forgets which of its arguments was smaller, so a search
-    by subtrees would not find the best.
+    Both must be sums. A maximum discards its smaller argument, so a search by subtrees
+    would not find the best nest.
     """
 
     first: Cost[float]
@@ -215,10 +217,10 @@ class Lexicographic:
         return (self.first.nothing, self.second.nothing)
 
     def loop(
-        self, part: TermGroup, index: str, body: tuple[float, float]
+        self, group: TermGroup, index: str, body: tuple[float, float]
     ) -> tuple[float, float]:
-        first = self.first.loop(part, index, body[0])
-        return (first, self.second.loop(part, index, body[1]))
+        first = self.first.loop(group, index, body[0])
+        return (first, self.second.loop(group, index, body[1]))
 
     def combine(
         self, first: tuple[float, float], second: tuple[float, float]
@@ -226,9 +228,9 @@ class Lexicographic:
         first_cost = self.first.combine(first[0], second[0])
         return (first_cost, self.second.combine(first[1], second[1]))
 
-    def crossing(self, part: TermGroup, split: int) -> tuple[float, float]:
-        first = self.first.crossing(part, split)
-        return (first, self.second.crossing(part, split))
+    def crossing(self, group: TermGroup, split: int) -> tuple[float, float]:
+        first = self.first.crossing(group, split)
+        return (first, self.second.crossing(group, split))
 
     def least(self, path: Path) -> tuple[float, float]:
         return (self.first.least(path), self.second.least(path))

@@ -1,8 +1,12 @@
-"""An estimate of the time of a nest: products in vectors, loops, and bytes by distance.
+"""An estimate of the time of a nest: products in vectors, loops, and fetched bytes.
 
-Operation counts say little about the time of a sparse nest. With short fibers, most of
-it goes into fetching rows of dense operands; innermost loops over nodes of the tree
-compute one product at a time; and a buffer in registers costs nothing.
+Operation counts predict the time of a sparse nest badly. With short fibers, it mostly
+fetches rows of dense operands. Innermost loops over nodes of the tree compute one
+product at a time. A buffer in registers costs nothing. For SpMM, ``ij,jk->ik``::
+
+    for i                    ENTER_NS for each fiber of i
+      for j                  LOOP_NS, the bytes of a node, and those of the row B[j,:]
+        for k                VECTOR_NS for each vector of out[i,:] += T[i,j]*B[j,:]
 """
 
 from __future__ import annotations
@@ -23,23 +27,26 @@ from feinsum.nests.form import COPIES_BYTES, is_apart
 from feinsum.nests.networks import Factor, FactorProduct, Network, Path, Sizes
 
 VECTOR_NS, CHAIN_NS = 0.25, 1.0
-"""Of a vector product, or of a scalar one; of one of several added to one number."""
+"""Nanoseconds of a product of vectors or scalars, and of one in a chain of products
+that are added to one number.
+"""
 
 LOOP_NS, ENTER_NS = 0.5, 3.0
-"""Of an iteration that is not unrolled; to enter a loop of varying length. These are
-typical values, set by ``make bench-sparse``.
+"""Nanoseconds of an iteration that is not unrolled, and to enter a loop of varying
+length. These are typical values, set by ``make bench-sparse``.
 """
 
 LINE_BYTES = 64
-"""Of a cache line."""
+"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True)
 class EstimatedTime:
     """Nanoseconds, on one core or several.
 
-    Cores share the loop over the root of the tree if it is around all terms, and if
-    their parts of the result are disjoint, or copies, which take time, fit.
+    Cores share the loop over the root of the tree if all terms are inside it. If their
+    parts of the result are not disjoint, each core needs a copy, which must fit the
+    memory and takes time to add up.
 
     Attributes:
         network: the network to compute.
@@ -70,17 +77,18 @@ class EstimatedTime:
     n_threads: int = 1
     nothing: float = 0.0
 
-    def loop(self, part: TermGroup, index: str, body: float) -> float:
-        serial_ns = self._loop_ns(part, index, body)
-        is_root = not part.ancestors and index in self.network.levels[:1]
-        is_whole = len(part.terms) == len(self.network.inputs) - 1
-        if not (is_root and is_whole):
+    def loop(self, group: TermGroup, index: str, body: float) -> float:
+        serial_ns = self._loop_ns(group, index, body)
+        # only a loop over the root around all terms can be divided among threads
+        is_root = not group.ancestors and index in self.network.levels[:1]
+        has_all_terms = len(group.terms) == len(self.network.inputs) - 1
+        if not (is_root and has_all_terms):
             return serial_ns
         return min(serial_ns, serial_ns / self.n_threads + self._copies_ns)
 
     @cached_property
     def _copies_ns(self) -> float:
-        """Return the time to clear and add up a copy of the result per thread.
+        """The time to clear and add up a copy of the result per thread.
 
         It is infinite if the copies do not fit.
         """
@@ -92,45 +100,49 @@ class EstimatedTime:
             return inf
         return 2 * n_bytes * self.machine.fetched_byte_ns(n_bytes)
 
-    def _loop_ns(self, part: TermGroup, index: str, body: float) -> float:
-        times = repetitions(self.network, self.sizes, part, index)
-        within = part.ancestors | {index}
-        leaves = [term for term in part.terms if term.indices <= within]
-        over_nodes = self.network.level_within(part.ancestors, index) is not None
-        is_innermost = len(leaves) == len(part.terms)
+    def _loop_ns(self, group: TermGroup, index: str, body: float) -> float:
+        # ``leaves`` are the terms for which this is the innermost loop
+        times = repetitions(self.network, self.sizes, group, index)
+        outer = group.ancestors | {index}
+        leaves = [term for term in group.terms if term.indices <= outer]
+        over_nodes = self.network.level_within(group.ancestors, index) is not None
+        is_innermost = len(leaves) == len(group.terms)
         n_rows = self.network.n_rows
-        fetched = n_rows * self._fetched_ns(part, index, innermost=is_innermost)
+        fetched = n_rows * self._fetched_ns(group, index, innermost=is_innermost)
+        # a dense innermost loop is vectorized; one over nodes gathers scattered rows
         if is_innermost and not over_nodes:
             return times * fetched + n_rows * self._vectors_ns(leaves, index, times)
         chains = n_rows * len(leaves) * CHAIN_NS
         iteration_ns = LOOP_NS + chains + fetched
-        entered = ENTER_NS if over_nodes else 0.0
-        stream = self._tree_ns(index) if over_nodes else 0.0
-        return entered + times * (iteration_ns + stream + body)
+        enter_ns = ENTER_NS if over_nodes else 0.0
+        tree_ns = self._tree_ns(index) if over_nodes else 0.0
+        return enter_ns + times * (iteration_ns + tree_ns + body)
 
     def combine(self, first: float, second: float) -> float:
         return first + second
 
-    def crossing(self, part: TermGroup, split: int) -> float:
+    def crossing(self, group: TermGroup, split: int) -> float:
         """Estimate the time of reads and writes of buffers outside registers.
 
-        A buffer with an axis of the tree is never in registers, and its entries are
-        often read before they arrive in the cache: that counts twice.
+        A buffer with an axis of the tree is never in registers. Its entries are often
+        read before they arrive in the cache, so it counts twice.
         """
         total = 0.0
-        for producer, consumer in crossing_buffers(part, split):
-            buffer_indices = producer.result.indices - part.ancestors
+        for producer, consumer in crossing_buffers(group, split):
+            buffer_indices = producer.result.indices - group.ancestors
             buffer_bytes = self.network.n_rows * self._bytes(buffer_indices)
+            # without an axis of the tree, a small buffer is in registers and is free
             has_nodes = not buffer_indices.isdisjoint(self.network.levels)
             if has_nodes or buffer_bytes > self.machine.register_bytes:
                 times = 4 if has_nodes else 2
-                accesses = times * self._products(producer, part.ancestors)
-                accesses += self._products(consumer, part.ancestors)
+                accesses = times * self._products(producer, group.ancestors)
+                accesses += self._products(consumer, group.ancestors)
                 moved = buffer_bytes + accesses * self.network.n_rows * self.item_bytes
                 total += moved * self.machine.fetched_byte_ns(buffer_bytes)
         return total
 
     def least(self, path: Path) -> float:
+        # as if all products were in full vectors, and all threads busy: a lower bound
         lanes = self.machine.vector_bytes / self.item_bytes
         products = (least_products(self.network, self.sizes, term) for term in path)
         rate = lanes * self.n_threads / VECTOR_NS
@@ -141,20 +153,21 @@ class EstimatedTime:
     ) -> float:
         """Estimate the time of products along a dense index.
 
-        They take vector instructions if the index is the last axis of every array.
+        They are vectorized if the index is the last axis of every array that has it.
         """
         lanes = max(self.machine.vector_bytes // self.item_bytes, 1)
         total = 0.0
         for term in leaves:
             side_by_side = all(self._is_last(t, index) for t in term.tensors)
             count = ceil(times / lanes) if side_by_side else times
+            # additions of scalars to one entry wait for each other
             is_sum = index not in term.result.indices and not side_by_side
-            each = CHAIN_NS if is_sum else VECTOR_NS
-            total += count * each
+            product_ns = CHAIN_NS if is_sum else VECTOR_NS
+            total += count * product_ns
         return total
 
     def _is_last(self, tensor: Factor, index: str) -> bool:
-        """Whether entries along an index are next to each other, or are one entry."""
+        """Tell whether entries along an index are contiguous, or a single entry."""
         axes = self._axes(tensor)
         return index not in tensor.indices or axes is None or axes[-1] == index
 
@@ -165,11 +178,11 @@ class EstimatedTime:
         is_result = len(tensor.inputs) == len(self.network.inputs)
         return self.network.output if is_result else None
 
-    def _fetched_ns(self, part: TermGroup, index: str, *, innermost: bool) -> float:
+    def _fetched_ns(self, group: TermGroup, index: str, *, innermost: bool) -> float:
         """Estimate the time to fetch the next slices of the operands and the result."""
         return sum(
-            self._slice_ns(tensor, part.ancestors, index, innermost=innermost) * times
-            for tensor, times in self._in_memory(part)
+            self._slice_ns(tensor, group.ancestors, index, innermost=innermost) * times
+            for tensor, times in self._in_memory(group)
             if index in tensor.indices
         )
 
@@ -183,15 +196,16 @@ class EstimatedTime:
     ) -> float:
         among = self._bytes(tensor.indices - ancestors)
         moved = self._bytes(tensor.indices - ancestors - {index})
+        # scattered entries fetch whole cache lines
         if not (innermost and self._is_last(tensor, index)):
             moved = max(moved, LINE_BYTES)
         return moved * self.machine.fetched_byte_ns(among)
 
-    def _in_memory(self, part: TermGroup) -> Iterator[tuple[Factor, int]]:
-        """Yield the dense operands and the result, with their number of accesses."""
+    def _in_memory(self, group: TermGroup) -> Iterator[tuple[Factor, int]]:
+        """Yield the dense operands and the result, each with its number of accesses."""
         tree = frozenset({self.network.sparse})
         n_inputs = len(self.network.inputs)
-        seen = {t.inputs: t for term in part.terms for t in term.tensors}
+        seen = {t.inputs: t for term in group.terms for t in term.tensors}
         for inputs, tensor in seen.items():
             if len(inputs) == 1 and inputs != tree:
                 yield tensor, 1
@@ -199,21 +213,22 @@ class EstimatedTime:
                 yield tensor, 2
 
     def _tree_ns(self, index: str) -> float:
-        """Estimate the time to read a node of the tree, in order."""
+        """Estimate the time to read a node of the tree, which is read in order."""
         nodes = self.sizes.nodes
+        # a leaf has an index and a value, an inner node an index and a pointer
         is_entry = self.network.level_of[index] == len(nodes) - 1
-        each = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
+        n_bytes = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
         leaf_bytes = nodes[-1] * (self.index_bytes + self.item_bytes)
-        return each * self.machine.fetched_byte_ns(leaf_bytes)
+        return n_bytes * self.machine.fetched_byte_ns(leaf_bytes)
 
     def _products(self, term: FactorProduct, ancestors: frozenset[str]) -> float:
         """Estimate the number of products of a term inside the given loops."""
-        left = term.indices - ancestors
-        part = TermGroup((term,), ancestors)
+        remaining = term.indices - ancestors
+        group = TermGroup((term,), ancestors)
         total = 1.0
-        for index in sorted(left, key=lambda i: self.network.level_of.get(i, -1)):
-            total *= repetitions(self.network, self.sizes, part, index)
-            part = TermGroup((term,), part.ancestors | {index})
+        for index in sorted(remaining, key=lambda i: self.network.level_of.get(i, -1)):
+            total *= repetitions(self.network, self.sizes, group, index)
+            group = TermGroup((term,), group.ancestors | {index})
         return total
 
     def _bytes(self, indices: frozenset[str]) -> float:

@@ -1,14 +1,20 @@
-"""How the kernel of a nest runs: vectors along one index, and chunks of the root.
+"""The form of a nest's kernel: vectors along one index, chunks of the root, statements.
 
-Most important, sums stay in registers. That, not the loop order, makes a nest several
-times as fast as compiled plain loops.
+Most important, sums stay in registers. That, and not the order of loops, makes a nest
+several times as fast as compiled plain loops.
 
-A nest becomes statements. A buffer is zeroed where the paths to its producer and its
-consumer split: within the innermost loop around both, before the producer's own loops.
-If the producer has no separate loop there, its product is assigned.
+:func:`lower` turns a nest into statements. It zeroes a buffer in the innermost loop
+around both its producer and its consumer, before the producer's own loops. If the
+producer has no further loop there, its product is assigned instead. For
+``ijk,ja,ka->ia``::
 
-Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2 and algorithm 2, which is
-silent about the second case.
+    for i, j:
+        X[:] = 0                                  Reset
+        for k, a:  X[a] += T[i,j,k]*C[k,a]        Multiply, added
+        for a:     out[i,a] += X[a]*B[j,a]
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2 and algorithm 2, which does
+not cover the second case.
 """
 
 from __future__ import annotations
@@ -25,22 +31,22 @@ from feinsum.nests.networks import Network, Sizes, consumers
 from feinsum.words import counted
 
 MOST_PRIVATE = 2**15
-"""Entries of a buffer that is private to a thread; a larger one is an argument."""
+"""Entries of a buffer that is private to a thread; larger ones are arguments."""
 
 MOST_REGISTERS = 16
-"""Maximum vectors of a sum in registers: the number of AVX2's registers."""
+"""Most vectors of a sum in registers: AVX2 has as many."""
 
 FEW_PRODUCTS = 1 << 14
-"""Multiply-adds of a nest that one thread computes in a few microseconds."""
+"""Multiply-adds that one thread computes in a few microseconds."""
 
 CHUNKS_PER_THREAD = 8
-"""Where chunks need no memory."""
+"""Chunks per thread if chunks need no memory."""
 
 COPIES_BYTES = 2**28
-"""Maximum size of the copies of a result and large buffers together."""
+"""Largest size of the copies of a result and large buffers together."""
 
 PRODUCTS_PER_ENTRY = 4
-"""Products for each entry of the copies, below which adding these up costs too much."""
+"""Products for each entry of the copies, below which adding copies costs too much."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,11 @@ class NestForm:
 
     Attributes:
         lane: the dense index that is vectorized; empty for none.
-        lanes: entries of a vector. Other extents are padded to a multiple.
+        lanes: entries of a vector. The extent of ``lane`` is padded to a multiple.
         is_chunked: whether threads take chunks of the root's nodes.
         has_copies: whether each chunk has its own result; they are added up afterwards.
-        tile: entries of the lanes' index computed at a time, in the outermost loop; 0
-            for all. The tree is read once for each tile.
+        tile: entries of the lanes' index in an iteration of the outermost loop; 0 for
+            all. The tree is read once for each tile.
 
     Raises:
         InvalidEinsumError: with the rule ``nest``, for lanes without an index or an
@@ -128,8 +134,8 @@ class NestForm:
 def lane_indices(nest: Nest) -> frozenset[str]:
     """Return the indices along which a nest can be vectorized.
 
-    A dense index, the last of every array in memory that has it, whose loops have
-    products and no further loops within them.
+    These are the dense indices that are the last one of every array with them, and
+    whose loops contain products but no further loops.
 
     >>> from feinsum.nests.networks import network, path_from_pairs
     >>> ttmc = network("ijk,jr,ks->irs")
@@ -138,7 +144,7 @@ def lane_indices(nest: Nest) -> frozenset[str]:
     ['s']
     """
     network = nest.network
-    # the values of the tree are read one by one, even with lanes
+    # the values of the tree do not count: they are read one by one, even with lanes
     arrays = [term for p, term in enumerate(network.inputs) if p != network.sparse]
     if not network.has_sparse_output:
         arrays.append(network.output)
@@ -154,13 +160,13 @@ def lane_indices(nest: Nest) -> frozenset[str]:
 
 
 def is_divisible(nest: Nest) -> bool:
-    """Whether the nest is one loop over the nodes of the root."""
+    """Tell whether the nest is a single loop over the nodes of the root."""
     steps = lower(nest)
     return len(steps) == 1 and isinstance(steps[0], Repeat) and steps[0].level == 0
 
 
 def is_apart(network: Network) -> bool:
-    """Whether different nodes of the root go to different entries of the result."""
+    """Tell whether different nodes of the root add to different entries."""
     return network.has_sparse_output or network.levels[0] in network.output
 
 
@@ -191,6 +197,7 @@ def choose_form(
     >>> choose_form(nest, sizes, n_threads=2)
     NestForm(lane='a', lanes=4, is_chunked=True, has_copies=True, tile=0)
     """
+    # dense vectors pay even on one thread; chunks need a root with several nodes
     form = _with_lanes(nest, sizes, vector_bytes // item_bytes)
     is_many = n_threads > 1 and sizes.nodes and sizes.nodes[0] > 1
     if not (is_many and is_divisible(nest)):
@@ -201,6 +208,7 @@ def choose_form(
         copies = _result_entries(nest.network, sizes.extents)
     # a product and its addition count as two operations
     products = Operations(nest.network, sizes).least(nest.path) / 2
+    # copies are cleared and added up: that must not take longer than the products
     has_room = n_threads * (buffers + copies) * item_bytes <= copies_bytes
     if has_room and products >= PRODUCTS_PER_ENTRY * n_threads * copies:
         return replace(form, is_chunked=True, has_copies=copies > 0)
@@ -208,24 +216,24 @@ def choose_form(
 
 
 def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
-    """Choose lanes along the longest index; few entries get short vectors."""
+    """Choose lanes along the longest index, and short vectors for few entries."""
     longest = max(
         sorted(lane_indices(nest)), key=lambda i: sizes.extents[i], default=""
     )
     lanes = min(most, 16)
-    # at most half a vector of padding: more would waste work
+    # at most half a vector of padding, to limit the wasted work
     while longest and lanes > 1 and lanes >= 2 * sizes.extents[longest]:
         lanes //= 2
     return NestForm(longest, lanes) if longest and lanes > 1 else NestForm()
 
 
 def is_private(indices: Order, extents: Mapping[str, int], n_rows: int = 1) -> bool:
-    """Whether a buffer is small, whatever the tree.
+    """Tell whether a buffer is small for any tree.
 
     Args:
-        indices: of the buffer.
-        extents: of the indices that the tree does not have.
-        n_rows: number of rows, each of which has one.
+        indices: indices of the buffer.
+        extents: extents of the indices that the tree does not have.
+        n_rows: number of rows, which have a buffer each.
     """
     is_fixed = all(index in extents for index in indices)
     return is_fixed and n_rows * prod(extents[i] for i in indices) <= MOST_PRIVATE
@@ -234,8 +242,8 @@ def is_private(indices: Order, extents: Mapping[str, int], n_rows: int = 1) -> b
 def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
     """Return the number of chunks of the root: one per thread if they need memory.
 
-    Otherwise there are more chunks than threads, so that threads that finish early
-    take others. A small computation is one chunk on the calling thread, since waking
+    Otherwise there are more chunks than threads: a thread that finishes early takes
+    another one. A small computation is one chunk on the calling thread, since waking
     another thread would take longer.
     """
     n_products = Operations(nest.network, sizes).least(nest.path) / 2
@@ -258,6 +266,7 @@ def needed_bytes(
 
 def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
     """Yield the number of entries of each buffer that is not private."""
+    # buffers with an axis of the tree are never private: its extent depends on the tree
     extents, n_rows = form.filled(sizes.extents), nest.network.n_rows
     dense = {i: n for i, n in extents.items() if i not in nest.network.level_of}
     for buffer in nest.buffers:
@@ -270,7 +279,7 @@ def _result_entries(network: Network, extents: Mapping[str, int]) -> int:
     return network.n_rows * prod(extents[i] for i in network.output)
 
 
-def _steps(steps: tuple[Step, ...]) -> Iterator[Step]:
+def _steps(steps: tuple[NestStatement, ...]) -> Iterator[NestStatement]:
     for step in steps:
         yield step
         if isinstance(step, Repeat):
@@ -305,18 +314,18 @@ class Repeat:
 
     index: str
     level: int | None
-    body: tuple[Step, ...]
+    body: tuple[NestStatement, ...]
 
 
-Step: TypeAlias = Reset | Multiply | Repeat
+NestStatement: TypeAlias = Reset | Multiply | Repeat
 
 
-def lower(nest: Nest) -> tuple[Step, ...]:
+def lower(nest: Nest) -> tuple[NestStatement, ...]:
     """Lower a nest to its statements.
 
-    A loop runs over nodes of the tree if the loops of all levels above are around it.
-    That is so even if the loop does not contain the sparse operand: its results are
-    multiplied by it, before or after, so only these nodes count.
+    A loop runs over nodes of the tree if it is inside the loops of all levels above,
+    even if it does not contain the sparse operand: only these nodes matter, since the
+    sparse operand multiplies the results elsewhere.
 
     >>> from feinsum.nests.networks import network, path_from_pairs
     >>> sums = network("ij,j,j->i")
@@ -330,11 +339,12 @@ def lower(nest: Nest) -> tuple[Step, ...]:
 
 def _lowered(
     nest: Nest, consumer_of: Mapping[int, int], forest: Forest, around: frozenset[str]
-) -> Iterator[Step]:
+) -> Iterator[NestStatement]:
     for node in forest:
         terms = _terms(node)
         leaving = [t for t in terms if t in consumer_of and consumer_of[t] not in terms]
         begun = [t for t in leaving if any(consumer_of[t] in _terms(n) for n in forest)]
+        # without a further loop, each product is the whole sum: no reset is needed
         if isinstance(node, int):
             yield Multiply(node, is_assigned=bool(begun))
             continue

@@ -1,11 +1,17 @@
 """A loop nest: a network, a path, the orders of its terms; its loops, buffers and text.
 
-In a fully fused nest, terms share the loops of the common prefix of their orders.
+In a fully fused nest, terms share the loops of the common prefix of their orders. For
+``ijk,ja,ka->ia`` with the terms T*C and (T*C)*B::
 
-A tree is traversed from its root, so the indices of a sparse operand keep the level
-order. There are two rules for that. ``relative`` is the paper's: the sparse indices of
-a term are in level order. ``prefix`` is stronger: an index of a level comes after those
-of all levels above, so a term that lacks one of these has no order.
+    order of T*C       i j k a          for i
+    order of (T*C)*B   i j a              for j
+                                            for k, a:  X[a] += T[i,j,k]*C[k,a]
+                                            for a:     out[i,a] += X[a]*B[j,a]
+
+A tree is traversed from its root, so the indices of a sparse operand are in the order
+of its levels. There are two rules for that. ``relative`` is the paper's: the sparse
+indices of a term are in level order. ``prefix`` is stronger: an index of a level comes
+after those of all levels above, so a term that lacks one of these has no valid order.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.2 to 4.4.
 """
@@ -30,13 +36,13 @@ from feinsum.words import counted
 
 
 class Buffer(NamedTuple):
-    """Storage for the result of a term until another term reads it.
+    """The array that holds the result of a term until another term reads it.
 
     Attributes:
         producer: number of the term that fills it.
         consumer: number of the term that reads it.
-        indices: its axes, in the order of the producer's loops: the indices that both
-            terms have, except for loops around both.
+        indices: its axes, in the order of the producer's loops: the indices of the
+            result, except for those of loops around both terms.
     """
 
     producer: int
@@ -99,12 +105,13 @@ class Nest:
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Those of all terms but the last, in the order of the terms."""
+        """The buffers of all terms but the last, in the order of the terms."""
         buffers = []
         for producer, consumer in enumerate(consumers(self.path)):
             if consumer is not None:
                 result_indices = self.path[producer].result.indices
-                # loops around both terms: the buffer is filled and read anew in each
+                # each iteration of a loop around both terms fills and reads the buffer
+                # again, so it needs no axis for that loop
                 around = _common(self.forest, producer, consumer)
                 order = self.orders[producer]
                 indices = tuple(
@@ -120,8 +127,8 @@ class Nest:
 def unfactorized(network: Network) -> Nest:
     """Build the nest that multiplies all operands in one loop over all indices.
 
-    Its buffers are scalars, and it factors nothing out, as sparse compilers do by
-    default. With short fibers it loses nothing.
+    Its buffers are scalars, and it factors nothing out, like the default of sparse
+    compilers. If fibers are short, nothing is lost.
 
     >>> from feinsum.nests.networks import network
     >>> print(unfactorized(network("ijk,ja,ka->ia")))
@@ -132,15 +139,18 @@ def unfactorized(network: Network) -> Nest:
             X0[] += T0[i,j,k] * T1[j,a]
             out[i,a] += X0[] * T2[k,a]
     """
-    # the sparse operand first, so that its tree is the outermost loops
+    # the sparse operand comes first, so the outermost loops traverse its tree
     n, first = len(network.inputs), network.sparse or 0
-    others = [k for k in range(n) if k != first]
-    pairs = [(first if k == 0 else n + k - 1, o) for k, o in enumerate(others)]
+    dense_operands = [k for k in range(n) if k != first]
+    pairs = [
+        (first if k == 0 else n + k - 1, operand)
+        for k, operand in enumerate(dense_operands)
+    ]
     path = path_from_pairs(network, pairs, late=True)
     order = list(network.levels or network.inputs[first])
     orders = []
-    for other in others:
-        order += [i for i in network.inputs[other] if i not in order]
+    for operand in dense_operands:
+        order += [i for i in network.inputs[operand] if i not in order]
         orders.append(tuple(order))
     return Nest(network, path, tuple(orders))
 
@@ -198,7 +208,7 @@ def _refuse(message: str) -> None:
 
 @dataclass(frozen=True)
 class NestLoop:
-    """A loop and what is in it, in the order in which it is computed."""
+    """A loop and its body, in order of execution."""
 
     index: str
     body: tuple[Node, ...]
@@ -211,7 +221,7 @@ Forest: TypeAlias = tuple[Node, ...]
 
 
 def fuse(orders: Orders) -> Forest:
-    """Build the fully fused forest of these orders, by peeling.
+    """Build the fully fused forest of these orders, one level of loops at a time.
 
     >>> fuse((("i", "j", "k"), ("i", "j")))
     (NestLoop(index='i',
@@ -222,17 +232,19 @@ def fuse(orders: Orders) -> Forest:
 
 def _peeled(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
     nodes: list[Node] = []
-    at = 0
-    while at < len(terms):
-        heads = [orders[t][depth : depth + 1] for t in terms[at:]]
+    position = 0
+    while position < len(terms):
+        heads = [orders[t][depth : depth + 1] for t in terms[position:]]
         if not heads[0]:
-            nodes.append(terms[at])
-            at += 1
+            nodes.append(terms[position])
+            position += 1
             continue
-        r = next((k for k, head in enumerate(heads) if head != heads[0]), len(heads))
-        body = _peeled(orders, terms[at : at + r], depth + 1)
+        n_terms = next(
+            (k for k, head in enumerate(heads) if head != heads[0]), len(heads)
+        )
+        body = _peeled(orders, terms[position : position + n_terms], depth + 1)
         nodes.append(NestLoop(heads[0][0], body))
-        at += r
+        position += n_terms
     return tuple(nodes)
 
 
@@ -252,7 +264,7 @@ def is_allowed(
     ancestors: frozenset[str],
     index: str,
 ) -> bool:
-    """Whether a term can have a loop over an index within these loops."""
+    """Tell whether a term may have a loop over an index inside these loops."""
     return needed_around(network, rule, term, index) <= ancestors
 
 
@@ -268,10 +280,10 @@ def needed_around(
 
 
 def nest_to_text(nest: Nest) -> str:
-    """Write a nest as text: the pairs of its path, then the orders of its terms.
+    """Format a nest: the pairs of its path, then the orders of its terms.
 
-    Operands are numbered by position, and the result of term t as n + t. The orders say
-    whether only the last term sums.
+    Operands are numbered by position, and the result of term t is n + t, for n
+    operands. The orders imply whether only the last term sums.
 
     >>> from feinsum.nests import network
     >>> mttkrp = network("ijk,ja,ka->ia")
@@ -301,6 +313,7 @@ def nest_from_text(network: Network, text: str) -> Nest:
     parsed = [_pair(text, words) for words in pairs.split(",")]
     _require_path(text, parsed, len(network.inputs))
     named = tuple(tuple(order.split()) for order in orders.split(","))
+    # the text does not say if all terms sum or only the last one: the orders tell
     path = path_from_pairs(network, parsed)
     if [sorted(order) for order in named] != [sorted(t.indices) for t in path]:
         path = path_from_pairs(network, parsed, late=True)
@@ -311,9 +324,9 @@ def translated(text: str, indices: Mapping[str, str], positions: Sequence[int]) 
     """Rename the indices and renumber the operands in the text of a nest.
 
     Args:
-        text: of a nest.
-        indices: new names by those of the text.
-        positions: for each position of an operand in the text, the new one.
+        text: text of a nest.
+        indices: new names of indices, by old names.
+        positions: new position of each operand, by old position.
 
     >>> translated("0 1 | a b", {"a": "i", "b": "j"}, (1, 0))
     '1 0 | i j'
@@ -342,11 +355,11 @@ def _require_path(text: str, pairs: list[tuple[int, int]], n: int) -> None:
         raise _invalid_text(
             text, f"{len(pairs)} pairs; {counted(n, 'operand')} need {n - 1}"
         )
-    left = set(range(n))
+    unused = set(range(n))
     for result, (first, second) in enumerate(pairs, n):
-        if first == second or not {first, second} <= left:
+        if first == second or not {first, second} <= unused:
             raise _invalid_text(text, f"{first} {second} is out of range")
-        left = left - {first, second} | {result}
+        unused = unused - {first, second} | {result}
 
 
 def _invalid_text(text: str, reason: str) -> InvalidEinsumError:

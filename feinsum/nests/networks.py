@@ -1,10 +1,17 @@
 """Networks, products of at most one sparse tensor and dense ones, and their paths.
 
-A network may have several rows, as a batched einsum has: products of the same sparse
-tensor with other dense ones. One nest computes them all: its loops are those of one
-row, and each of its statements is executed for every row in turn.
+Like a batched einsum, a network may have several rows: products of the same sparse
+tensor by different dense ones. One nest computes all of them. It has the loops of one
+row, and executes each statement for every row in turn.
 
-A contraction path is the order in which pairs of tensors are multiplied.
+A path is the order in which pairs of tensors are multiplied. In ``ijk,ja,ka->ia``, the
+pairs (0, 2) and (3, 1) multiply T and C first, and then this term, number 3, and B::
+
+    T[i,j,k]   C[k,a]   B[j,a]
+        +---------+        |
+       term 0: ija         |
+            +--------------+
+                term 1: ia
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), sections 4.1.1 and 4.2.1, definition 4.1.
 """
@@ -25,7 +32,7 @@ from feinsum.sparse import CSF
 from feinsum.words import counted, type_in_words
 
 MAX_OPERANDS = 8
-"""Maximum number of operands for enumerating all paths; nine have 6,055,560."""
+"""Most operands for which all paths are enumerated; nine have 6,055,560."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,15 @@ class Network:
         return {index: level for level, index in enumerate(self.levels)}
 
     def level_within(self, ancestors: frozenset[str], index: str) -> int | None:
-        """Return the tree level whose nodes a loop inside these loops iterates over.
+        """Return the level of the tree over whose nodes a loop iterates.
 
-        None if it runs over the extent: of an index that the tree lacks, or outside a
-        loop over a level above.
+        Args:
+            ancestors: indices of the loops around it.
+            index: index of the loop.
+
+        Returns:
+            The level; None if the loop runs over the extent, because the tree lacks the
+            index, or because a loop over a level above is missing.
 
         >>> mttkrp = network("ijk,ja,ka->ia")
         >>> mttkrp.level_within(frozenset("i"), "j")
@@ -140,7 +152,8 @@ class Sizes:
 
     Attributes:
         extents: of every index.
-        nodes: the profile of the sparse operand: nodes at each level of its tree.
+        nodes: the profile of the sparse operand: number of nodes at each level of its
+            tree.
     """
 
     extents: Mapping[str, int]
@@ -168,6 +181,7 @@ def network_of(einsum: BatchedEinsum) -> Network:
         dtypes = [dtype.name for dtype in einsum.output_dtypes]
         _refuse(f"rows of the dtypes {dtypes}; expected one: convert operands")
     position, n_rows = einsum.sparse_position, einsum.batch_size
+    # terms are products of two tensors, so a single operand is multiplied by 1
     inputs = einsum.inputs if einsum.n_operands > 1 else (*einsum.inputs, ())
     if position is None:
         return Network(inputs, einsum.output, n_rows=n_rows)
@@ -254,7 +268,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class FactorProduct:
-    """A product of two tensors, summed over the indices that nothing else has."""
+    """A product of two tensors, summed over the indices that no other tensor has."""
 
     left: Factor
     right: Factor
@@ -302,13 +316,14 @@ def path_from_pairs(
 ) -> Path:
     """Build a path from pairs of operands.
 
-    Operands are numbered by position, and the result of term t is number n + t.
+    Operands are numbered by position, and the result of term t is n + t, for n
+    operands.
 
     Args:
         network: the network to compute.
-        pairs: one for each term.
-        late: whether only the last term sums. Then all terms can be in one loop over
-            all indices: the unfactorized nest.
+        pairs: the factors of each term.
+        late: whether only the last term sums. Then one loop over all indices can
+            contain all terms: the unfactorized nest.
 
     >>> from feinsum.nests.networks import network
     >>> path = path_from_pairs(network("ijk,ja,ka->ia"), [(0, 2), (3, 1)])
@@ -344,6 +359,7 @@ class _Maker:
         inside, outside = set[str](), set(self._network.output)
         for position, term in terms:
             (inside if position in inputs else outside).update(term)
+        # operands keep all their indices; so do products that do not sum yet
         is_last = len(inputs) == len(self._network.inputs)
         if len(inputs) == 1 or (self._late and not is_last):
             return frozenset(inside)

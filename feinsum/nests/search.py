@@ -7,8 +7,8 @@ loop, and the rest is the same problem again::
     cheapest(t0 t1 t2 | around) = min over index, split of
         loop(index, cheapest(t0.. | around + index)) then cheapest(split.. | around)
 
-Two neighbouring loops over one index would be fused, so the search keeps for each part
-the cheapest nest and the cheapest one with another first loop.
+Two consecutive loops over one index would be fused. So for each group of terms, the
+search keeps the cheapest nest, and the cheapest one with another first loop.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.2, algorithm 1.
 """
@@ -35,20 +35,24 @@ class BestNest(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """The cheapest loops around some terms with this first loop.
+    """The cheapest loops around some terms, for one choice of the first loop.
 
-    The root is None if the first term has no loop left; then there is no body.
+    Attributes:
+        root: the index of the first loop; None if the first term has no loop left, in
+            which case there is no body.
+        body: the loops inside the first loop.
+        following: the loops after it.
     """
 
     cost: Any
     root: str | None
     body: _Candidate | None
-    rest: _Candidate | None
+    following: _Candidate | None
 
     def orders(self) -> Orders:
         inside = ((),) if self.body is None else self.body.orders()
         around = () if self.root is None else (self.root,)
-        after = () if self.rest is None else self.rest.orders()
+        after = () if self.following is None else self.following.orders()
         return (*((*around, *order) for order in inside), *after)
 
 
@@ -56,9 +60,9 @@ class _Candidate(NamedTuple):
 class OrderSearch:
     """The cheapest orders of paths of one network, memoized across paths.
 
-    For each part of a path within each set of loops, it stores the cheapest orders and
-    the cheapest with another first loop, because two neighbouring loops over one index
-    would be fused.
+    For each group of terms within each set of loops, it stores the cheapest orders, and
+    the cheapest ones with another first loop, because two consecutive loops over one
+    index would be fused.
 
     Complexity: of one path with n terms and m indices, O(n**3 * m * 2**m).
     """
@@ -95,6 +99,7 @@ class OrderSearch:
         self, numbers: tuple[int, ...], ancestors: frozenset[str]
     ) -> tuple[_Candidate, ...]:
         """Return the cheapest candidate and, if any, the cheapest with another root."""
+        # groups of equal terms within equal loops recur, also in other paths
         key = (numbers, ancestors)
         candidates = self._solutions.get(key)
         if candidates is None:
@@ -105,56 +110,57 @@ class OrderSearch:
         return candidates
 
     def _solved(
-        self, numbers: tuple[int, ...], part: TermGroup
+        self, numbers: tuple[int, ...], group: TermGroup
     ) -> tuple[_Candidate, ...]:
-        left = part.terms[0].indices - part.ancestors
-        if not left:
-            nothing = _Candidate(self.cost.nothing, None, None, None)
-            joined = self._joined(numbers, part, 1, nothing)
+        candidates = group.terms[0].indices - group.ancestors
+        if not candidates:
+            no_loop = _Candidate(self.cost.nothing, None, None, None)
+            joined = self._joined(numbers, group, 1, no_loop)
             return () if joined is None else (joined,)
         best = [
             candidate
-            for index in sorted(left)
-            if (candidate := self._rooted(numbers, part, index)) is not None
+            for index in sorted(candidates)
+            if (candidate := self._rooted(numbers, group, index)) is not None
         ]
         # the sort is stable: equal costs keep the order of the index names
         best.sort(key=_cost_of)
+        # two suffice: at most one of them is fused with the loop before
         return tuple(best[:2])
 
     def _rooted(
-        self, numbers: tuple[int, ...], part: TermGroup, index: str
+        self, numbers: tuple[int, ...], group: TermGroup, index: str
     ) -> _Candidate | None:
         """Return the cheapest candidate whose first loop is over the index."""
         best: _Candidate | None = None
-        within = part.ancestors | {index}
+        inside = group.ancestors | {index}
         for split, number in enumerate(numbers, 1):
             needed = self._needed[number].get(index)
-            # a loop around more terms would have this one in it, too
-            if needed is None or not needed <= part.ancestors:
+            # loops around more terms would contain this term, too
+            if needed is None or not needed <= group.ancestors:
                 break
-            bodies = self._order(numbers[:split], within)
+            bodies = self._order(numbers[:split], inside)
             if bodies:
-                inner = TermGroup(part.terms[:split], part.ancestors)
+                inner = TermGroup(group.terms[:split], group.ancestors)
                 cost = self.cost.loop(inner, index, bodies[0].cost)
                 first = _Candidate(cost, index, bodies[0], None)
-                joined = self._joined(numbers, part, split, first)
+                joined = self._joined(numbers, group, split, first)
                 if joined is not None and (best is None or joined.cost < best.cost):
                     best = joined
         return best
 
     def _joined(
-        self, numbers: tuple[int, ...], part: TermGroup, split: int, first: _Candidate
+        self, numbers: tuple[int, ...], group: TermGroup, split: int, first: _Candidate
     ) -> _Candidate | None:
         """Join the first node with the cheapest candidate that can follow it."""
         if split == len(numbers):
             return first
-        # the first one that fits is the cheapest
-        for rest in self._order(numbers[split:], part.ancestors):
-            if first.root is None or rest.root != first.root:
-                crossing = self.cost.crossing(part, split)
+        # candidates are sorted, so the first that fits is the cheapest
+        for following in self._order(numbers[split:], group.ancestors):
+            if first.root is None or following.root != first.root:
+                crossing = self.cost.crossing(group, split)
                 cost = self.cost.combine(first.cost, crossing)
-                cost = self.cost.combine(cost, rest.cost)
-                return _Candidate(cost, first.root, first.body, rest)
+                cost = self.cost.combine(cost, following.cost)
+                return _Candidate(cost, first.root, first.body, following)
         return None
 
 
@@ -207,7 +213,7 @@ def best_nest(
     >>> best_nest(mttkrp, IndependentLoops(mttkrp)).cost
     -2.0
     """
-    # the fewest loops first, since each further one multiplies the work
+    # begin with the fewest loops: each further loop multiplies the work
     groups = by_depth(network) if paths is None else iter([list(paths)])
     search = OrderSearch(network, cost, rule)
     nests = (_best_of(search, group) for group in groups)
@@ -216,14 +222,17 @@ def best_nest(
 
 def _best_of(search: OrderSearch, paths: list[Path]) -> BestNest | None:
     """Find the cheapest nest of several paths, the most promising first."""
+    # a path's bound is cheap, the search over its orders is not
     best: tuple[Any, Orders, Path] | None = None
+    # with lower bounds in ascending order, all paths after the first hopeless one are
+    # hopeless, too
     bounds = [search.cost.least(path) for path in paths]
-    for at in sorted(range(len(paths)), key=bounds.__getitem__):
-        if best is not None and not bounds[at] < best[0]:
+    for number in sorted(range(len(paths)), key=bounds.__getitem__):
+        if best is not None and not bounds[number] < best[0]:
             break
-        candidate = search.best(paths[at])
+        candidate = search.best(paths[number])
         if candidate is not None and (best is None or candidate[0] < best[0]):
-            best = (*candidate, paths[at])
+            best = (*candidate, paths[number])
     if best is None:
         return None
     return BestNest(best[0], Nest(search.network, best[2], best[1]))
@@ -257,8 +266,8 @@ def best_levels(
     >>> best_levels(network("ijk,ja,ka->ia"), cost_of).nest.network.levels
     ('k', 'i', 'j')
     """
-    each = (best_nest(n, cost_of(n), rule) for n in level_orders(network))
-    nests = [best for best in each if best is not None]
+    candidates = (best_nest(n, cost_of(n), rule) for n in level_orders(network))
+    nests = [best for best in candidates if best is not None]
     return min(nests, key=_cost_of, default=None)
 
 

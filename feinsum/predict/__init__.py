@@ -1,4 +1,4 @@
-"""Predictions: recipes for untuned workloads, in the order of their expected times."""
+"""Predictions: recipes for untuned workloads, in the order of predicted times."""
 
 from feinsum.options import EFFORT_VARIABLE, MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of, usual_gpu

@@ -1,4 +1,4 @@
-"""Models of devices, without and with measured limits."""
+"""Models of devices, with or without measured limits."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from feinsum.records import Device, DevicePeaks, Processor
 from feinsum.records.environment import CUDA_PLATFORM
 
 WIDE_UNITS = {"zen5", "skylake_avx512", "cascadelake", "icelake", "sapphirerapids"}
-"""Microarchitectures that begin two multiply-adds of 64 bytes in a cycle."""
+"""Microarchitectures that issue two multiply-adds of 64 bytes in a cycle."""
 CYCLES_PER_S = 3.4e9
-"""Clock of a server core under load. Virtual machines hide theirs."""
+"""Clock rate of a server core under load. Virtual machines do not report it."""
 
 
 def machine_of(device: Device, peaks: DevicePeaks | None = None) -> MachineModel:
-    """Return the machine model for costs; measured limits override typical values.
+    """Return the model of a device for costs; measured limits override typical values.
 
-    For GPUs of other vendors than NVIDIA, typical figures are used.
+    GPUs of other vendors than NVIDIA get typical figures.
 
     >>> cpu = Device("host", "a CPU", "", "cpu", "x86_64", 4)
     >>> machine_of(cpu).n_cores
@@ -43,10 +43,13 @@ class _Usual(NamedTuple):
     """Figures of the usual GPU of a compute capability.
 
     Attributes:
-        n_units: its multiprocessors.
-        bandwidth, cache_bytes: of them all.
-        single, double: multiply-adds of a multiprocessor in a cycle.
-        matrices: the same of doubles in products of matrices.
+        n_units: number of multiprocessors.
+        cycles_per_s: clock rate.
+        bandwidth: bytes that all multiprocessors read from memory per second.
+        cache_bytes: size of the last-level cache.
+        single: multiply-adds of a multiprocessor in a cycle, in single precision.
+        double: the same in double precision.
+        matrices: the same in double precision, in matrix products.
     """
 
     n_units: int
@@ -100,17 +103,17 @@ def _figures(capability: int) -> _Usual:
 def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
     own_capability = _capability(device.architecture)
     capability = own_capability or _DEFAULT
-    each = _figures(capability)
+    usual = _figures(capability)
     n_units = max(device.compute_units, 1)
-    # a smaller GPU of the architecture has as many shares of the bandwidth as units
-    bandwidth = n_units * (each.bandwidth / each.n_units)
-    rates = {4: each.single, 8: each.double}
+    # the bandwidth is about proportional to the number of multiprocessors
+    bandwidth = n_units * (usual.bandwidth / usual.n_units)
+    rates = {4: usual.single, 8: usual.double}
     matrices = (
-        each.matrices if own_capability else each.double
+        usual.matrices if own_capability else usual.double
     )  # OpenCL has none of these
     if peaks is not None:
         bandwidth = peaks.bandwidth_bytes_per_s
-        cycles = 2 * n_units * each.cycles_per_s
+        cycles = 2 * n_units * usual.cycles_per_s
         rates |= {
             np.dtype(dtype).itemsize: rate / cycles
             for dtype, rate in peaks.operations_per_s.items()
@@ -118,9 +121,9 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
     return Gpu(
         capability,
         n_units,
-        each.cycles_per_s,
+        usual.cycles_per_s,
         bandwidth,
-        n_units * (each.cache_bytes // each.n_units),
+        n_units * (usual.cache_bytes // usual.n_units),
         constantdict(rates),
         constantdict({4: rates[4], 8: max(rates[8], matrices)}),
     )
@@ -129,7 +132,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
 def _with_processor(machine: MachineModel, processor: Processor) -> MachineModel:
     vector_bytes = processor.vector_bytes
     is_wide = vector_bytes >= 64
-    # others split a vector of 64 bytes into two halves
+    # other processors split a vector of 64 bytes into two halves
     has_wide_units = is_wide and processor.microarchitecture in WIDE_UNITS
     caches = {
         level: processor.cache_bytes.get(level, machine.cache_bytes[level])

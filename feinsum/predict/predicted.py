@@ -1,8 +1,8 @@
 """Predict the fastest recipes for a workload on a device.
 
-A recipe may be written in vectors that a processor lacks: gcc spills vectors longer
-than the processor's to the stack: see docs/explanation/prediction.md. LLVM, used by
-OpenCL on CPUs, splits them in two.
+A recipe may have longer vectors than the processor. gcc spills these to the stack, see
+docs/explanation/prediction.md, so recipes for the host C compiler with such vectors are
+excluded. LLVM, which compiles OpenCL on CPUs, splits them in two.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from feinsum.records.environment import HOST_PLATFORM
 from feinsum.transforms import REGISTRY, Transform, find_transform
 from feinsum.transforms.nests import SPARSE_NEST, nests_at, parameters_of, usual_sizes
 from feinsum.transforms.ranking import Costed, at_sizes, ranked
-from feinsum.transforms.registry import Cost
+from feinsum.transforms.registry import CostFunction
 
 HOPELESS = 30
-"""Factor over the lowest expected time: more than any cost is wrong by."""
+"""Factor over the lowest predicted time: no cost model errs by as much."""
 
 OUTDONE = 1.3
-"""Factor over the better recipe's time: costs of one family err by less."""
+"""Factor between two recipes of one family: its cost model errs by less."""
 
 
 def predictions(
@@ -39,13 +39,12 @@ def predictions(
     *,
     intermediate_bytes: int | None = None,
 ) -> list[Costed]:
-    """Return recipes with their expected seconds, fastest first.
+    """Return recipes with their predicted seconds, fastest first.
 
-    If an extent is zero, there are none. For GPUs, only the families made for them are
-    predicted. Recipes for a sparse operand come from
-    :func:`sparse_predictions`.
+    There are none if an extent is zero. For GPUs, only families made for GPUs are
+    predicted. Recipes for a sparse operand come from :func:`sparse_predictions`.
 
-    Recipes differ in family or cost: of similar ones, only one is returned.
+    Of several recipes of one family with equal predictions, only one is returned.
 
     Args:
         einsum: the canonical einsum.
@@ -64,7 +63,7 @@ def predictions(
     if einsum.sparse_position is not None:
         is_cpu = device.kind == "cpu"
         return sparse_predictions(einsum, sizes, device) if is_cpu else []
-    # sorted by version: the last one of a name replaces those before
+    # sorted by version: the newest version of a name replaces the others
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
     suited = [t for t in transforms if _cost_on(device, t)]
@@ -77,6 +76,7 @@ def predictions(
         if has_vectors(candidate.spec, einsum, device)
         and has_room(candidate.spec, einsum, sizes, limit)
     ]
+    # the cost of a recipe that a GPU does not support is infinite
     if machine.gpu is not None:
         candidates = [candidate for candidate in candidates if candidate.seconds < inf]
     # the cheapest of each set of similar recipes
@@ -93,10 +93,10 @@ def hopeless(
     least_s: float,
     peaks: DevicePeaks | None = None,
 ) -> Callable[[TransformSpec], bool]:
-    """Tell whether a recipe is expected to take far longer than ``least_s``.
+    """Return a predicate: whether a recipe should take far longer than ``least_s``.
 
-    One nest of many operands, for example, may take hours. Families without a cost have
-    no expectation.
+    A single nest over many operands, for example, may take hours. The predicate is
+    False for families without a cost.
     """
     sized, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
 
@@ -114,25 +114,30 @@ def is_outdone(
     sizes: Mapping[str, int],
     device: Device,
     recipe: TransformSpec,
-    other: TransformSpec,
+    alternative: TransformSpec,
 ) -> bool:
-    """Tell whether the other recipe of the same family should be clearly faster.
+    """Tell whether an alternative recipe of the same family should be clearly faster.
 
-    Only costs of one family are compared, which differ in tiles and vector widths;
-    between families they err by more than this margin.
+    Costs of one family can be compared with a small margin; costs of different families
+    err by more.
     """
     cost = _cost_on(device, find_transform(recipe.name, recipe.version))
-    if cost is None or (recipe.name, recipe.version) != (other.name, other.version):
+    if cost is None or (recipe.name, recipe.version) != (
+        alternative.name,
+        alternative.version,
+    ):
         return False
+    # typical limits suffice for a comparison
     sized, machine = at_sizes(einsum, sizes), machine_of(device)
-    costs = (cost(sized, spec.parameters, machine) for spec in (recipe, other))
+    costs = (cost(sized, spec.parameters, machine) for spec in (recipe, alternative))
     return next(costs) > OUTDONE * next(costs)
 
 
-def _cost_on(device: Device, transform: Transform) -> Cost | None:
-    """Return the cost of a family, if it applies to devices of this kind.
+def _cost_on(device: Device, transform: Transform) -> CostFunction | None:
+    """Return the cost of a family if it is valid for the device.
 
-    On GPUs only families made for GPUs have one; the others count cycles of CPUs.
+    The cost of a family for all devices counts cycles of CPUs, so it is not valid for
+    GPUs.
     """
     is_meant = device.kind in transform.devices and (
         device.kind == "cpu" or transform.devices == {device.kind}
@@ -141,7 +146,7 @@ def _cost_on(device: Device, transform: Transform) -> Cost | None:
 
 
 def _likeness(candidate: Costed) -> tuple[str, str]:
-    """Return a key that similar recipes share: family and rounded time."""
+    """Return a key that similar recipes share: the family and the rounded time."""
     return candidate.spec.name, f"{candidate.seconds:.3g}"
 
 
@@ -150,13 +155,13 @@ def sparse_predictions(
 ) -> list[Costed]:
     """Return nests with their estimated seconds, fastest first.
 
-    Each is proposed with all cores, and with one for callers without room for copies of
-    the result.
+    Each nest is proposed for all cores, and for one core, in case a caller has no
+    memory for copies of the result.
 
     Args:
         einsum: the canonical einsum, with a sparse operand.
-        sizes: values of its size parameters, and the profile; usual ones where they are
-            not known.
+        sizes: values of its size parameters, and the profile; typical ones replace
+            unknown ones.
         device: the CPU to predict for.
 
     >>> from feinsum.ir import array, einsum as make, sparse_array
@@ -181,8 +186,9 @@ def sparse_predictions(
     )
     candidates: dict[object, Costed] = {}
     for nest in nests_at(network, typical_sizes, dtype.itemsize):
-        # the search over nests counts nanoseconds
+        # the cost of nests is in nanoseconds
         seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
+        # the family has vectors of real numbers only
         lanes = machine.vector_bytes if dtype.kind == "f" else 0
         for n_threads in (machine.n_cores, 1):
             form = choose_form(
@@ -202,9 +208,9 @@ LANES = "lanes"
 
 
 def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> bool:
-    """Tell whether no vector of a recipe is longer than the device's.
+    """Tell whether a device has vectors as long as a recipe's.
 
-    True if the processor is unknown.
+    It is True if the processor is unknown.
 
     Args:
         spec: the recipe.
@@ -225,18 +231,18 @@ def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> b
 
 
 def _lanes(spec: TransformSpec) -> Iterator[int]:
-    """Return the vector lengths of a recipe, and of the recipes that it names."""
+    """Yield the vector lengths of a recipe, and of the recipes that it names."""
     for name, value in spec.parameters.items():
         if name == LANES and isinstance(value, int):
             yield value
         elif isinstance(value, tuple):
-            for part in value:
-                yield from _lanes_of(part)
+            for text in value:
+                yield from _lanes_of(text)
 
 
-def _lanes_of(part: ParameterValue) -> Iterator[int]:
+def _lanes_of(text: ParameterValue) -> Iterator[int]:
     try:
-        named = TransformSpec.parse(str(part))
+        named = TransformSpec.parse(str(text))
     except FeinsumError:
         return
     yield from _lanes(named)

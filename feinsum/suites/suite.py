@@ -1,8 +1,8 @@
-"""Reading the suites, which are JSON files beside this module.
+"""A reader of the suites, which are JSON files next to this module.
 
-``tccg`` and ``dgfem`` are those of the paper. ``everyday`` has einsums copied from the
-sources of public packages, at three sizes, some of further classes and dtypes, and
-einsums named ``held-out-...`` to which no cost is fitted.
+``tccg`` and ``dgfem`` are the suites of the paper. ``everyday`` has einsums from the
+sources of public packages, at three sizes, and some of other classes and dtypes. No
+cost model is fitted to its einsums ``held-out-...``.
 
 Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.2
 (the contractions of TCCG).
@@ -24,9 +24,9 @@ from feinsum.ir import BatchedEinsum, array, batched_einsum
 NAMES = ("tccg", "dgfem")
 """The suites of the paper."""
 EVERYDAY = "everyday"
-"""The suite of what people contract: ``read_suite(EVERYDAY)``."""
+"""The suite of contractions in public packages: ``read_suite(EVERYDAY)``."""
 MULTIPLE = 8
-"""Scaled extents are multiples of this."""
+"""Scaled extents are multiples of this number."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,15 @@ class SuiteEntry:
     """A workload of a suite.
 
     Attributes:
-        group: the part of its suite: a category of TCCG, an operator of DG, a size.
-        rows: for each row the names of its operands.
+        suite: name of the suite.
+        name: name of the entry.
+        group: the group in its suite: a category of TCCG, an operator of DG, a size.
+        subscripts: subscripts of the einsum.
+        rows: the names of the operands of each row.
         sizes: the extent of every index.
         parametric: indices whose extents a kernel gets at run time.
-        functional_operand: what the last operand is a function of, in words.
-        dtype: of all operands.
+        functional_operand: a description of the function that the last operand is.
+        dtype: dtype of all operands.
     """
 
     suite: str
@@ -61,7 +64,7 @@ class SuiteEntry:
         """Build the idealized einsum, in which every operand is an array.
 
         Args:
-            dtype: of all operands; by default that of the entry.
+            dtype: dtype of all operands; by default that of the entry.
         """
         dtype = dtype or self.dtype
         named = {index: f"N{index}" for index in self.parametric}
@@ -86,7 +89,7 @@ def read_suite(name: str) -> tuple[SuiteEntry, ...]:
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    """Read the entries of a suite as they are written in its file."""
+    """Read the entries of a suite as JSON documents."""
     text = (files("feinsum.suites") / f"{name}.json").read_text("utf-8")
     entries: list[dict[str, Any]] = json.loads(text)
     return entries
@@ -98,7 +101,8 @@ def scaled_sizes(
     """Scale all extents by one factor, to about ``most`` operations at most.
 
     The factor is the n-th root of ``most / operations``, for n indices. Extents are
-    rounded down to multiples of 8, and are 8 at least. Few operations stay as they are.
+    rounded down to multiples of 8, but not below 8. They do not change if there are
+    fewer operations.
 
     >>> scaled_sizes({"a": 5136, "b": 5120, "c": 5136}, 2 * 5136**2 * 5120, 20e9)
     {'a': 2152, 'b': 2144, 'c': 2152}

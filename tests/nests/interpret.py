@@ -13,10 +13,10 @@ from feinsum.nests import (
     Factor,
     Multiply,
     Nest,
+    NestStatement,
     Repeat,
     Reset,
     Sizes,
-    Step,
     lower,
     sizes_of,
 )
@@ -90,7 +90,7 @@ class _State:
         )
         self.output = np.zeros(shape, dtype)
 
-    def run(self, steps: tuple[Step, ...]) -> None:
+    def run(self, steps: tuple[NestStatement, ...]) -> None:
         for step in steps:
             match step:
                 case Reset(term):

@@ -1,4 +1,4 @@
-"""Families for GPUs: shared memory, barriers, neighbours at neighbours."""
+"""Families for GPUs: neighbouring work-items access neighbouring memory."""
 
 from feinsum.transforms.gpu.elements import GPU_ELEMENTS
 from feinsum.transforms.gpu.matrices import GPU_MATRICES

@@ -25,18 +25,20 @@ class LaunchWork:
     """The work of one launch of a kernel.
 
     Attributes:
-        n_items: of a work-group.
-        shared_bytes: of a work-group.
-        registers: of a work-item.
-        multiply_adds: of all work-items, with those that idle beside others.
+        n_groups: number of work-groups.
+        n_items: work-items of a work-group.
         itemsize: bytes of an entry.
-        requests: cycles in which the loads and stores of all warps are begun.
-        cached_bytes: between the caches.
-        distinct_bytes: of all arrays.
-        steps: loads of a work-item of which each waits for the one before.
+        multiply_adds: multiply-adds of all work-items, including idle ones in warps
+            with others that work.
+        requests: cycles in which all warps issue their loads and stores.
+        cached_bytes: bytes that move between the caches.
+        distinct_bytes: bytes of all arrays.
+        steps: loads of a work-item that wait for each other.
+        shared_bytes: shared memory of a work-group.
+        registers: registers of a work-item.
         chains: sums of a work-item that do not wait for each other.
-        n_loads: of a work-item that it waits for together.
-        is_on_tensor_cores: whether these do the multiply-adds.
+        n_loads: loads of a work-item that are in flight at the same time.
+        is_on_tensor_cores: whether tensor cores do the multiply-adds.
     """
 
     n_groups: float
@@ -63,26 +65,26 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     0.001
     """
     figures = KernelFigures(launch.registers, 0, 0, launch.shared_bytes)
-    # registers and shared memory decide how many groups a multiprocessor has
-    part = occupancy(figures, launch.n_items, gpu.capability)
-    if not part:
+    # registers and shared memory limit the groups that a multiprocessor runs at once
+    n_resident = occupancy(figures, launch.n_items, gpu.capability)
+    if not n_resident:
         return inf
-    n_threads = part * multiprocessor_of(gpu.capability).threads
+    n_threads = n_resident * multiprocessor_of(gpu.capability).threads
     n_units = gpu.n_multiprocessors
-    # the last round of groups may leave multiprocessors idle
+    # in the last round of groups, some multiprocessors may be idle
     rounds = ceil(launch.n_groups / n_units)
     at_once = min(n_threads, launch.n_items * rounds) / h.WARP
     busy = launch.n_groups / n_units / rounds
     hidden = min(1.0, at_once * launch.chains / h.BUSY_WARPS) * busy
     all_at_once = min(n_threads * n_units, launch.n_items * launch.n_groups)
-    # by Little's law, bytes on their way over the latency bound the rate below
+    # by Little's law, bytes in flight over the latency limit the rates below
     in_flight = all_at_once * launch.itemsize * launch.n_loads / 2
     cycles_per_s = n_units * gpu.cycles_per_s
     rates = gpu.matrix_multiply_adds if launch.is_on_tensor_cores else gpu.multiply_adds
     rate = rates[4 if launch.itemsize <= 4 else 8]
-    # loads that wait for each other take their latency once for each wave of groups
+    # each wave of groups takes the latency of all loads that wait for each other
     waves = launch.n_groups * launch.n_items / all_at_once
-    parts = (
+    times_s = (
         launch.multiply_adds / (rate * cycles_per_s * hidden),
         launch.requests / (cycles_per_s * hidden),
         launch.cached_bytes
@@ -91,9 +93,9 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
         / min(gpu.bandwidth_bytes_per_s, in_flight / h.LATENCY_S),
         waves * launch.steps * h.LATENCY_S / h.UNROLLED,
     )
-    # the parts overlap, but not in full: warps wait for one of them at a time
-    longest = max(parts)
-    return gpu.launch_s + longest + h.OVERLAP * (sum(parts) - longest)
+    # these times overlap, but not fully: a warp waits for one resource at a time
+    longest = max(times_s)
+    return gpu.launch_s + longest + h.OVERLAP * (sum(times_s) - longest)
 
 
 def _memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
@@ -105,13 +107,13 @@ def _memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
 def read_bytes(
     einsum: BatchedEinsum, term: IndexList, itemsize: int, box: Mapping[str, int]
 ) -> float:
-    """Return how many bytes a group reads of an array in C order, in whole sectors.
+    """Count the bytes that a group reads of an array in C order, in whole sectors.
 
     Args:
         einsum: the einsum, with known extents.
         term: indices of the array.
         itemsize: bytes of an entry.
-        box: how many values of each index the group needs; of others, one.
+        box: number of values of each index that the group needs; 1 for others.
 
     >>> from feinsum.ir import array, einsum
     >>> copy = einsum("ij->ij", array("A", (64, 64)))
@@ -119,8 +121,8 @@ def read_bytes(
     [512, 2048]
     """
     entries, run, is_whole = 1, 1, True
-    # from the last index: as long as all values of an index are needed, the run of
-    # entries goes on into the one before
+    # from the last index on: while all values of an index are needed, the run of
+    # contiguous entries continues along the index before it
     for index in reversed(dict.fromkeys(term)):
         extent = points(einsum, (index,))
         values = min(box.get(index, 1), extent)
@@ -143,7 +145,7 @@ def request_cycles(
         einsum: the einsum, with known extents.
         term: indices of the array.
         itemsize: bytes of an entry.
-        lanes: the values of indices that differ between its work-items.
+        lanes: for each work-item of the warp, the values of indices that differ.
 
     >>> from feinsum.ir import array, einsum
     >>> copy = einsum("ij->ij", array("A", (64, 64)))
@@ -153,12 +155,12 @@ def request_cycles(
     """
     steps: dict[str, int] = {}
     step = 1
-    # an index that stands twice, on a diagonal, advances both axes at once
+    # a repeated index, of a diagonal, advances along both axes at once
     for index in reversed(term):
         extent = points(einsum, (index,))
         steps[index] = steps.get(index, 0) + step
         step *= extent
-    # lanes with entries in one sector share its transfer
+    # lanes that read the same sector share its transfer
     sectors = {
         sum(lane.get(i, 0) * n for i, n in steps.items()) * itemsize // h.SECTOR_BYTES
         for lane in lanes
@@ -170,13 +172,15 @@ def n_output_groups(einsum: BatchedEinsum, n_items: int) -> tuple[Flat, int]:
     """Return the first axis of an output's grid, and the number of its groups."""
     axes = grid_axes(einsum.output, einsum.extents)
     assert axes is not None
-    first, *others = axes
-    n_groups = -(-first.n_values // n_items) * prod(axis.n_values for axis in others)
+    first, *outer_axes = axes
+    n_groups = -(-first.n_values // n_items) * prod(
+        axis.n_values for axis in outer_axes
+    )
     return first, n_groups
 
 
 def loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
-    """Return the indices and the bytes of an entry of every array that is read."""
+    """List the indices and the itemsize of every array that is read."""
     seen = {
         (operand.name, term): operand.dtype.itemsize
         for row in einsum.rows
@@ -190,7 +194,7 @@ def itemsize_of(einsum: BatchedEinsum) -> int:
 
 
 def factors_of(einsum: BatchedEinsum) -> int:
-    """Count the multiply-adds of a point of the nest, for all rows."""
+    """Count the multiply-adds of an iteration of the nest, for all rows."""
     return max(1, einsum.n_operands - 1) * einsum.batch_size
 
 
@@ -201,8 +205,8 @@ def warp_cycles(
 
     Args:
         einsum: the einsum, with known extents.
-        lanes: the values of indices that differ between its work-items.
-        n_terms: number of terms of the sum of a work-item.
+        lanes: for each work-item of the warp, the values of indices that differ.
+        n_terms: terms of the sum of a work-item.
     """
     of_term = sum(request_cycles(einsum, *load, lanes) for load in loads(einsum))
     itemsize = itemsize_of(einsum)
@@ -224,7 +228,7 @@ def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> 
     """Predict the seconds of a stack of matrix products by cuBLAS or a similar library.
 
     Args:
-        sizes: numbers of products, of rows, of columns and of terms of the sum.
+        sizes: the numbers of products, rows, columns, and terms of a sum.
         n_bytes: bytes of all arrays.
         itemsize: bytes of an entry.
         gpu: the GPU.
@@ -240,7 +244,7 @@ def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> 
         * -(-n // h.LIBRARY_TILE)
         * max(1.0, k / h.LIBRARY_CHUNK)
     )
-    # short sides waste parts of cuBLAS's tiles, and few tiles leave units idle
+    # short sides waste parts of cuBLAS's tiles; few tiles leave multiprocessors idle
     share = (
         m
         / (m + h.LIBRARY_TILE / 4)
@@ -257,7 +261,7 @@ def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> 
 
 
 def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> float:
-    """Predict the seconds of a kernel of no product that reads everything once.
+    """Predict the seconds of a kernel without reuse, which reads everything once.
 
     >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {8: 64.0}, {})
     >>> streamed_s(1e6, 8e6, 8, gpu) < streamed_s(1e6, 8e7, 8, gpu)
@@ -271,5 +275,5 @@ def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> floa
 
 
 def copied_s(n_bytes: float, gpu: Gpu) -> float:
-    """Predict the seconds of a copy of so many bytes with its axes in another order."""
+    """Predict the seconds of a transposing copy of an array of ``n_bytes``."""
     return h.CALL_S + 2 * n_bytes / (h.COPY_SHARE * gpu.bandwidth_bytes_per_s)

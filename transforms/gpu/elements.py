@@ -1,11 +1,12 @@
-"""Batches over one long index: short contractions, all that is shared in shared memory.
+"""Short contractions over many elements, with operands and products in shared memory.
 
-A group has a few elements; its work-items are a grid of elements by workers. Operands
-are multiplied pair by pair.
+A group has a few elements; its work-items are a grid of elements by workers. It
+multiplies operands pair by pair.
 
-Tiles have the elements last if neighbouring work-items differ in the element, else
-first: so neighbours read neighbours, in other banks of shared memory. Neighbours load
-along the last index of an operand. The longest index of a result goes to the workers::
+If neighbouring work-items differ in the element, tiles have the elements last, else
+first: neighbours then read neighbours, in different banks of shared memory. When a tile
+is loaded, neighbours are along the last index of its operand. The workers share the
+longest index of a product::
 
     lane = "element"   worker 0:  e0 e1 e2 ..      rows i, i + workers, ... of each
                        worker 1:  e0 e1 e2 ..      ``rows`` at a time in registers
@@ -16,7 +17,7 @@ reference matrices in shared memory).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -58,7 +59,7 @@ from feinsum.transforms.roles import (
 )
 
 LANES = ("element", "row")
-"""The index in which neighbouring work-items differ."""
+"""The indices in which neighbouring work-items may differ."""
 
 NAMES = ("elements", "workers", "rows", "lane", "stage_matrices")
 
@@ -66,7 +67,7 @@ NAMES = ("elements", "workers", "rows", "lane", "stage_matrices")
 def gpu_elements(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Contract in pairs for some elements a group, all that is shared in shared memory.
+    """Contract pairs of operands for the elements of a group, in shared memory.
 
     Rewrite, for the gradient ``xre,rij,ej->xei``, as ``D u`` and then J::
 
@@ -83,7 +84,7 @@ def gpu_elements(
 
     Parameters:
         element: the long index.
-        elements: of a work-group.
+        elements: elements of a work-group.
         workers: work-items of an element.
         rows: sums of a work-item in registers, over the longest free index.
         lane: whether neighbouring work-items differ in the element or in the row.
@@ -93,12 +94,13 @@ def gpu_elements(
 
 
 class _Product(NamedTuple):
-    """A product of values, in order.
+    """A product of operands or earlier products.
 
     Attributes:
-        positions: of its factors among the values that are left.
-        factors: their indices.
-        free, summed: its own indices, and those that nothing else has.
+        positions: positions of its factors among the values that are left.
+        factors: indices of each factor.
+        free: indices of the product.
+        summed: indices over which it sums.
     """
 
     positions: tuple[int, ...]
@@ -110,7 +112,7 @@ class _Product(NamedTuple):
 def _products(
     terms: Sequence[IndexList], output: IndexList, extents: Mapping[str, int]
 ) -> list[_Product]:
-    """Multiply pairs in the order of fewest operations; the last product is the output.
+    """List the products of pairs with the fewest operations; the last is the output.
 
     >>> for step in _products(["xre", "rij", "ej"], "xei", dict(zip("xreij", [9] * 5))):
     ...     print(step.positions, *step.factors, "->", *step.free)
@@ -141,19 +143,21 @@ def _products(
 def _longest_first(
     indices: Sequence[str], element: str, length: Callable[[str], int]
 ) -> tuple[str, list[str]]:
-    """Choose the index that is dealt out to workers, if there is one; and the rest."""
-    rest = (i for i in indices if i != element)
-    longest, *others = sorted(rest, key=lambda i: (-length(i), i)) or [""]
-    return longest, others
+    """Return the longest index, which workers share, and the others; empty for none."""
+    candidates = (i for i in indices if i != element)
+    longest, *shorter = sorted(candidates, key=lambda i: (-length(i), i)) or [""]
+    return longest, shorter
 
 
 class _Value(NamedTuple):
-    """An operand, or a product of some, as a function of indices.
+    """An operand or product as a function of indices.
 
     Attributes:
-        at: from the value of each index to an expression; elements are counted
-            within their group.
-        after: what computes it.
+        span: its indices.
+        dtype: its dtype.
+        at: maps values of indices to an expression; elements are counted within their
+            group.
+        after: ids of the statements that compute it.
     """
 
     span: Names
@@ -188,22 +192,22 @@ class _Elements(GroupWriter):
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
         schedule = self.schedule
-        # the order depends on extents: with few elements a group, matrices count more
+        # count the elements of a group only: the fewer, the more matrices cost
         extents = {i: typical(extent) for i, extent in schedule.extents.items()}
         extents[self.element] = self.n_elements
         *inner, last = _products(schedule.terms, schedule.output, extents)
-        # products of the same values are computed once for all rows of the batch
+        # rows of the batch share products of equal factors
         computed: dict[Names, _Value] = {}
         for operand in schedule.operands:
             computed[operand,] = self._operand(operand)
         for k, row in enumerate(schedule.rows):
             names: list[Names] = [(name,) for name in row]
             for product in inner:
-                first, second = (names[at] for at in product.positions)
+                first, second = (names[position] for position in product.positions)
                 names = [n for n in names if n not in (first, second)]
-                # what is left decides over which indices this product is summed
-                rest = sorted("".join(name) for name in names)
-                name = (*first, "*", *second, "|", *rest)
+                # the remaining factors decide over which indices this product sums
+                key = sorted("".join(name) for name in names)
+                name = (*first, "*", *second, "|", *key)
                 if name not in computed:
                     factors = [computed[first], computed[second]]
                     computed[name] = self._product(factors, product)
@@ -211,76 +215,82 @@ class _Elements(GroupWriter):
             self._store(k, [computed[name] for name in names], last)
         return self.finished()
 
-    # what lies in shared memory
+    # shared memory
 
     def _operand(self, name: str) -> _Value:
-        """Copy an operand to shared memory, but for matrices that stay in the cache."""
+        """Copy an operand to shared memory, except for matrices read from the cache."""
         schedule = self.schedule
         span, dtype = schedule.spans[name], schedule.dtypes[name]
         rule = var(schedule.rules[name])
 
         def in_global_memory(points: Point) -> Expression:
-            at = self.points_of_all(points, self.group)
-            return rule(*(at[index] for index in span))
+            all_points = self.points_of_all(points, self.group)
+            return rule(*(all_points[index] for index in span))
 
-        # all groups read a matrix: it is in the cache, and may be read there
+        # all groups read a matrix, so it is in the cache
         if not span or not (self.element in span or self.is_staged):
             return _Value(span, dtype, in_global_memory, ())
         entry = self._tile(f"{name}_tile", span, dtype)
-        loops, at = self._load_loops(span)
-        load = self.assign("load", entry(at), in_global_memory(at), loops)
+        loops, points_loaded = self._load_loops(span)
+        load = self.assign(
+            "load", entry(points_loaded), in_global_memory(points_loaded), loops
+        )
         return _Value(span, dtype, entry, (load,))
 
     def _tile(
         self, stem: str, span: Names, dtype: np.dtype[Any]
     ) -> Callable[[Point], Expression]:
-        """Declare a shared array; return its entry at a point.
+        """Declare a shared array; return a function from points to its entries.
 
         Neighbouring work-items have neighbouring entries.
         """
-        others = tuple(index for index in span if index != self.element)
+        other_indices = tuple(index for index in span if index != self.element)
         elements = (self.element,) if self.element in span else ()
-        axes = (*others, *elements) if self.is_by_element else (*elements, *others)
+        axes = (
+            (*other_indices, *elements)
+            if self.is_by_element
+            else (*elements, *other_indices)
+        )
         shape = [self.length(index) for index in axes]
         array = var(self.array(stem, shape, dtype, is_shared=True))
         return lambda points: array[tuple(points[index] for index in axes)]
 
     def _load_loops(self, span: Names) -> tuple[list[str], dict[str, Expression]]:
         """Loop over a tile: work-items along ``l.0`` read along the last index."""
-        # `l.0` first: its neighbours get the last index, along which operands lie
+        # `l.0` first: its neighbours get the last index, which is contiguous in memory
         axes = sorted((self.elements, self.workers), key=lambda axis: axis.tag)
-        second, others = _longest_first(span[:-1], "", self.length)
+        second, sequential = _longest_first(span[:-1], "", self.length)
         indices = (span[-1], second) if second else span[-1:]
         axis_of = dict(zip(indices, axes, strict=False))
-        loops, at = [self.group], {}
+        loops, points = [self.group], {}
         for index, axis in axis_of.items():
             item = self._item(axis)
             value = f"{item} + {axis.n_items}*{{0}}"
             step = self.loop("step", *self._limits(index, value))
             loops += [item, step]
-            at[index] = p.Sum((var(item), axis.n_items * var(step)))
-        # an operand of one axis is loaded by one row of work-items
+            points[index] = p.Sum((var(item), axis.n_items * var(step)))
+        # one row of work-items loads an operand of one axis
         loops += [self._first_of(axis) for axis in axes[len(axis_of) :]]
-        for index in others:
+        for index in sequential:
             loops.append(self.loop(index, *self._limits(index, "{0}")))
-            at[index] = var(loops[-1])
-        return loops, at
+            points[index] = var(loops[-1])
+        return loops, points
 
     def _item(self, axis: _Axis) -> str:
-        """Return the work-items, in one loop for all statements.
+        """Return the loop over work-items of an axis, the same for all statements.
 
-        Loopy's code generator takes time for every loop of work-items.
+        Each further loop over work-items would slow down Loopy's code generator.
         """
         if axis.tag not in self.items:
             self.items[axis.tag] = self.loop("item", size=axis.n_items, tag=axis.tag)
         return self.items[axis.tag]
 
     def _first_of(self, axis: _Axis) -> str:
-        """Make a loop that the first work-item alone enters."""
+        """Make a loop that only the first work-item of an axis enters."""
         return self.loop("item", size=1, tag=axis.tag)
 
     def _limits(self, index: str, value: str) -> list[str]:
-        """Require that a value, counted within the group, is one of the index."""
+        """Return conditions that a value, counted within the group, is in range."""
         limits = [f"{value} < {self.length(index)}"]
         if index == self.element:
             start = f"{self.n_elements}*{self.group}"
@@ -294,8 +304,10 @@ class _Elements(GroupWriter):
         dtype = np.dtype(np.result_type(*(value.dtype for value in factors)))
         entry = self._tile("product_tile", product.free, dtype)
 
-        def share(value: Expression, at: Point, loops: list[str], after: Names) -> str:
-            return self.assign("share", entry(at), value, loops, after)
+        def share(
+            value: Expression, points: Point, loops: list[str], after: Names
+        ) -> str:
+            return self.assign("share", entry(points), value, loops, after)
 
         stored = self._sum(factors, product, dtype, share)
         return _Value(product.free, dtype, entry, (stored,))
@@ -303,9 +315,11 @@ class _Elements(GroupWriter):
     def _store(self, row: int, factors: Sequence[_Value], product: _Product) -> None:
         """Write the last product to the output."""
 
-        def store(value: Expression, at: Point, loops: list[str], after: Names) -> str:
-            at_all = self.points_of_all(at, self.group)
-            return self.store(row, value, at_all, loops, after)
+        def store(
+            value: Expression, points: Point, loops: list[str], after: Names
+        ) -> str:
+            all_points = self.points_of_all(points, self.group)
+            return self.store(row, value, all_points, loops, after)
 
         dtype = self.schedule.dtype_of_row(row)
         self._sum(factors, product, dtype, store, is_last=True)
@@ -321,30 +335,30 @@ class _Elements(GroupWriter):
     ) -> str:
         """Write a sum for each value of the free indices, several of them at a time.
 
-        Elements and the longest other index go to work-items, the rest to loops.
+        Work-items share elements and the longest other index; the rest are loops.
         """
-        at: dict[str, Expression] = {}
+        points: dict[str, Expression] = {}
         loops = [self.group]
         if self.element not in product.free:
             loops.append(self._first_of(self.elements))
         else:
             item = self._item(self.elements)
-            at[self.element] = var(item)
+            points[self.element] = var(item)
             loops.append(item)
             if is_last:
-                # elements beyond the last are summed as well, and only not stored
+                # elements beyond the last are summed as well, but not stored
                 limits = self._limits(self.element, f"{item} + {{0}}")
                 loops.append(self.loop("once", *limits, size=1))
-        dealt, others = _longest_first(product.free, self.element, self.length)
-        # the longest index is dealt out, as it leaves the fewest workers idle
+        dealt, sequential = _longest_first(product.free, self.element, self.length)
+        # workers share the longest index, which leaves the fewest of them idle
         worker = self._item(self.workers) if dealt else self._first_of(self.workers)
         loops.append(worker)
         n_sums, stride = self.n_sums, self.workers.n_items * self.n_sums
         if dealt:
             length = self.length(dealt)
             step = self.loop("step", f"{worker} + {stride}*{{}} < {length}")
-            inames, of_others = self.loops_over(others)
-            at |= of_others
+            inames, of_others = self.loops_over(sequential)
+            points |= of_others
             loops += [step, *inames]
             start = p.Sum((var(worker), stride * var(step)))
         else:
@@ -353,31 +367,33 @@ class _Elements(GroupWriter):
         def block() -> tuple[str, dict[str, Expression]]:
             if not dealt:
                 return self.loop("r", size=1, tag="unr"), {}
-            # the rows of a work-item are as many apart as there are workers, so that
-            # workers side by side have neighbouring ones
+            # the rows of a work-item are ``n`` apart, so that neighbouring workers have
+            # neighbouring rows
             n = self.workers.n_items
             limit = f"{worker} + {stride}*{step} + {n}*{{}} < {length}"
             r = self.loop("r", limit, size=n_sums, tag="unr")
             return r, {dealt: p.Sum((start, n * var(r)))}
 
         acc = var(self.array("acc", (n_sums,), dtype))
-        # all sums of a block, also those beyond the end, which are only not stored
-        every = self.loop("r", size=n_sums, tag="unr")
-        zero = self.assign("zero", acc[var(every)], dtype.type(0), [*loops, every])
+        # all sums of a block, including those beyond the end, which are not stored
+        all_sums = self.loop("r", size=n_sums, tag="unr")
+        zero = self.assign(
+            "zero", acc[var(all_sums)], dtype.type(0), [*loops, all_sums]
+        )
         sums, of_sums = self.loops_over(product.summed)
         r, of_block = block()
-        factors = tuple(value.at({**at, **of_block, **of_sums}) for value in values)
+        factors = tuple(value.at({**points, **of_block, **of_sums}) for value in values)
         term = factors[0] if len(factors) == 1 else p.Product(factors)
         add = self.assign(
             "add", acc[var(r)], p.Sum((acc[var(r)], term)), [*loops, *sums, r],
             [zero, *(insn for value in values for insn in value.after)],
         )  # fmt: skip
         r, of_block = block()
-        return store(acc[var(r)], {**at, **of_block}, [*loops, r], (add,))
+        return store(acc[var(r)], {**points, **of_block}, [*loops, r], (add,))
 
 
 def space(workload: Workload) -> Space | None:
-    """Offer groups where one output index is long, and the tiles of all else small."""
+    """Fit einsums with one long output index, if all tiles fit shared memory."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
@@ -396,20 +412,16 @@ def space(workload: Workload) -> Space | None:
         "lane": LANES,
         "stage_matrices": (True, False),
     }
-    constraint = partial(_excess, einsum)
 
-    def starts() -> list[Parameters]:
-        tried: list[Parameters] = [
-            {"element": elements[0], **dict(zip(NAMES, values, strict=True))}
-            for values in h.ELEMENT_STARTS
-        ]
-        return [start for start in tried if constraint(start) is None]
+    def starts() -> Iterator[Parameters]:
+        for values in h.ELEMENT_STARTS:
+            yield {"element": elements[0], **dict(zip(NAMES, values, strict=True))}
 
-    return starting_with(Space(table, constraint), starts)
+    return starting_with(Space(table, partial(_excess, einsum)), starts)
 
 
 def _excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    """Explain what exceeds the work-groups that every GPU supports; None if nothing."""
+    """Explain which limit of every GPU is exceeded; None if none is."""
     n_elements = number(parameters, "elements")
     n_items = n_elements * number(parameters, "workers")
     if not h.WARP <= n_items <= h.MAX_ITEMS:
@@ -425,7 +437,7 @@ def _shared_bytes(
     einsum: BatchedEinsum, element: str, n_elements: int, is_staged: bool
 ) -> int:
     """Count the bytes of a work-group: operands, and products of the chosen path."""
-    # run-time extents count with a typical value, elements with those of a group
+    # run-time extents count with a typical value, the element index with a group's
     extents = {i: typical(extent) for i, extent in einsum.extents.items()}
     extents[element] = n_elements
     used = {
@@ -433,7 +445,7 @@ def _shared_bytes(
         for row in einsum.rows
         for operand, term in zip(row, einsum.inputs, strict=True)
     }
-    # operands in tiles: those with elements, and matrices if they are copied
+    # tiles of operands: those with elements, and matrices if they are copied
     tiles = [term for _, term in used if term and (element in term or is_staged)]
     # the last product goes to the output; those before it to shared memory
     inner = _products(einsum.inputs, einsum.output, extents)[:-1]
@@ -443,7 +455,7 @@ def _shared_bytes(
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """Predict the seconds; sums read shared memory, and matrices from the cache."""
+    """Predict the seconds; sums read shared memory, or matrices from the cache."""
     assert machine.gpu is not None
     element, rows = text(parameters, "element"), number(parameters, "rows")
     n_elements, workers = (number(parameters, name) for name in NAMES[:2])
@@ -454,16 +466,17 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     extents = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
 
     def load_cycles(value: IndexList, dealt: str) -> float:
-        """Count the cycles of a load of a warp; an entry for all items takes one."""
+        """Count the cycles of a load of a warp; a broadcast entry takes one."""
         words = itemsize / 4
         if is_by_element:
-            # neighbouring elements lie side by side; else all lanes read one entry
+            # neighbouring elements are contiguous; without elements, lanes read one
+            # entry
             return max(1.0, words) if element in value else 1.0
         if dealt not in value:
             return 1.0
         stride = prod(extents[i] for i in value[value.index(dealt) + 1 :])
         if element in value or is_staged:
-            # a stride with a divisor in common with the 32 banks hits only some of them
+            # a stride that shares a divisor with 32 hits only some of the 32 banks
             return max(words, min(workers, gcd(int(stride * words), h.WARP)))
         # from the cache: as many sectors as the workers of a warp touch
         return max(1.0, min(workers * stride * words * 4 / h.LINE_BYTES, workers / 4))
@@ -471,35 +484,37 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     products = _products(einsum.inputs, einsum.output, extents)
     multiply_adds, requests = 0.0, 0.0
     for product in products:
-        # without elements in the result, the first item of each worker computes it
+        # a product without elements is computed by the first item of each worker
         n_lanes = n_elements if element in product.free else 1
-        dealt, others = _longest_first(product.free, element, extents.__getitem__)
+        dealt, other_indices = _longest_first(
+            product.free, element, extents.__getitem__
+        )
         length = extents[dealt] if dealt else 1
         busy = min(workers, length)
         n_terms = float(-(-length // busy) * busy * n_lanes)
-        n_terms *= prod(extents[i] for i in (*others, *product.summed))
-        # a value without the dealt index is read once for all rows of a work-item
+        n_terms *= prod(extents[i] for i in (*other_indices, *product.summed))
+        # a factor without the shared index is read once for all rows of a work-item
         cycles = sum(
             load_cycles(value, dealt) / (1 if dealt in value else rows)
             for value in product.factors
         )
-        # warps that are not full take as long as full ones
+        # partial warps take as long as full ones
         n_terms *= h.WARP / min(h.WARP, n_lanes * busy)
         multiply_adds += n_terms * max(1, len(product.factors) - 1)
         requests += n_terms / h.WARP * (cycles + h.OVERHEAD_CYCLES / rows)
     n_bytes = group_bytes(einsum, extents)
-    # a warp that writes far apart moves a sector for each entry
+    # a warp that writes scattered entries moves a sector for each
     output, n_rows = einsum.output, einsum.batch_size
-    others = [i for i in output if i != element]
-    longest = max(others, key=extents.__getitem__, default=element)
+    other_indices = [i for i in output if i != element]
+    longest = max(other_indices, key=extents.__getitem__, default=element)
     lanes: list[dict[str, int]] = [{element: k} for k in range(h.WARP)]
     if not is_by_element:
         n = min(workers, extents[longest])
         lanes = [{longest: k % n, element: k // n} for k in range(h.WARP)]
     n_results = prod(extents[i] for i in output) * n_rows
     stored = request_cycles(einsum, output, itemsize, lanes) * n_results / h.WARP
-    # sums of a work-item along the longest index: compilers unroll these loops
-    n_dealt = -(-max((extents[i] for i in others), default=1) // workers)
+    # sums of a work-item along the longest index, which compilers unroll
+    n_dealt = -(-max((extents[i] for i in other_indices), default=1) // workers)
     return launch_s(
         machine.gpu,
         LaunchWork(

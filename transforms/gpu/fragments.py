@@ -1,9 +1,9 @@
-"""Tensor cores: which lane of a warp holds which entries, and the product of a warp.
+"""Tensor cores: the matrix entries of each lane of a warp, and the product of a warp.
 
 One instruction ``mma.m16n8k{4,8,16}`` of double precision adds a product of fragments,
-``sums[16,8] += left[16,k] @ right[k,8]``. Before sm_90 it is two of ``m8n8k4`` for each
-four terms, of which each has eight of the rows. The 32 lanes are numbered ``4*g + t``
-with ``g < 8, t < 4``, and each holds, in registers,
+``sums[16,8] += left[16,k] @ right[k,8]``. Before sm_90, two instructions ``m8n8k4``,
+each for eight of the rows, replace it for every four terms. The 32 lanes are numbered
+``4*g + t`` with ``g < 8, t < 4``, and each holds, in registers,
 
 ===========  =====================  ================================  ================
 fragment     entry of a lane        its coordinates                   layout
@@ -26,7 +26,7 @@ Drawn for k = 4, with ``g.t`` for the lane; m8n8k4 is the upper half (h = 0)::
                                   row 1       1.0 1.0 1.1 1.1 1.2 1.2 1.3 1.3
                                          e =   0   1   0   1   0   1   0   1
 
-With k = 8 and 16 there are two and four such blocks of terms, numbered by q. A warp
+For k = 8 and 16, there are two and four such blocks of terms, numbered by q. A warp
 multiplies a tile of several fragments, numbered by *blocks* down and across::
 
                block 0   block 1          columns of the tile, 8 of each block
@@ -62,29 +62,31 @@ DOUBLE = np.dtype(np.float64)
 ZERO = np.float64(0)
 
 HALVES, QUAD = 2, 4
-"""Halves of the rows of a fragment, and lanes that share a row."""
+"""The halves into which the rows of a fragment are split, and the lanes of a row."""
 
 PER_LANE = ROWS * COLUMNS // WARP
 """Sums of a fragment that a lane holds: two rows of two columns."""
 
 LANES = Layout((QUAD, 8), (1, QUAD))
-"""The number of a lane, by t and g."""
+"""From (t, g) to the number of a lane."""
 TERM = Layout((4, QUAD), (QUAD, 1))
-"""The term of an entry, by q and t; the first extent is that of k = 16."""
+"""From (q, t) to the term of an entry; the first extent is that of k = 16."""
 ROW = Layout((HALVES, 8), (8, 1))
-"""The row of an entry of the left fragment or of the sums, by h and g."""
+"""From (h, g) to the row of an entry of the left fragment or of the sums."""
 SUM_COLUMN = Layout((2, QUAD), (1, 2))
-"""The column of a sum, by e and t: a lane has two neighbours, for one store."""
+"""From (e, t) to the column of a sum: a lane has two neighbours, for one store."""
 
 INTERLEAVED = Layout((2, QUAD), (QUAD, 1))
-"""The column of the matrix that a lane loads as column g of the right fragment, so that
-lanes of a quad, not the registers of a lane, have neighbouring columns in the sums::
+"""From g to the column of the matrix that a lane loads as column g of the right
+fragment. With this order, neighbouring columns of the sums are in the lanes of a quad,
+and not in the registers of one lane::
 
     g                      0 1 2 3 4 5 6 7
     column of the matrix   0 4 1 5 2 6 3 7
 """
 INTERLEAVED_SUM_COLUMN = INTERLEAVED.compose(SUM_COLUMN)
-"""The column of the matrix of a sum then, by e and t: lanes write side by side."""
+"""From (e, t) to the column of the matrix of a sum then: neighbouring lanes write
+neighbours."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,12 @@ class WarpProduct:
 
     @property
     def t(self) -> Expression:
-        """The lane among the four that share a row."""
+        """The number of the lane among the four that share a row."""
         return LANES.coordinates(var(self.lane))[0]
 
     @property
     def g(self) -> Expression:
-        """The row, or the column of the right fragment, of a lane."""
+        """The row of the lane in the left fragment, and its column in the right one."""
         return LANES.coordinates(var(self.lane))[1]
 
     @property
@@ -117,13 +119,13 @@ class WarpProduct:
         return self.height // ROWS, self.width // COLUMNS
 
     def term(self, step: Expression, quad: Expression) -> Expression:
-        """Return the term of a lane's entry q of the step-th instruction of a sum."""
+        """Return the term of the lane's entry q (``quad``) in one step of a sum."""
         return p.Sum((self.terms * step, *TERM(quad, self.t).children))
 
     def row_or_column(
         self, first: Expression, length: int, block: Expression, half: Expression
     ) -> Expression:
-        """Return a lane's row, of a left fragment or a sum, or column of a right one.
+        """Return the lane's row in a left fragment or sum, or column in a right one.
 
         Args:
             first: first row or column of the warp's tile.
@@ -136,7 +138,7 @@ class WarpProduct:
     def clear_sums(
         self, outer: Sequence[int], around: Sequence[str], after: Collection[str] = ()
     ) -> tuple[str, str]:
-        """Set a lane's sums to zero; return their array and the statement's id.
+        """Zero the lane's sums; return their array and the statement's id.
 
         Args:
             outer: lengths of axes before those of the tile.
@@ -157,12 +159,13 @@ class WarpProduct:
         loops: Sequence[str],
         after: Collection[str],
     ) -> tuple[str, str]:
-        """Load what a lane holds for one instruction of each block.
+        """Load the lane's entries for one instruction of each block.
 
         Args:
             stem: beginning of the array's name.
-            shape: shape of the array: blocks, quads of terms, and halves.
-            entry_at: returns the entry to load for these three.
+            shape: numbers of blocks, of quads of terms, and of halves: the axes of the
+                array.
+            entry_at: returns the entry to load for these three coordinates.
             loops: inames of the loops around the statement.
             after: ids of the statements before it.
         """
@@ -189,7 +192,8 @@ class WarpProduct:
         Args:
             sums: the array, and the inames of its axes before those of the tile.
             left: an array of :meth:`load_fragments`.
-            right: an array, and where a block's first entry is, by the block.
+            right: an array, and a function from a block to the subscripts of its first
+                entry.
             loops: inames of the loops around the statement.
             blocks: the inames of the blocks, down and across.
             after: ids of the statements before it.

@@ -1,7 +1,7 @@
-"""Numbers of the GPU back end, each with what it stands for and what sets it.
+"""Numbers of the GPU back end, each with its meaning and its source.
 
 Limits of the hardware are from the CUDA C++ Programming Guide, "Compute Capabilities".
-What belongs to costs only has to rank recipes: the trials of both suites on an H100
+Numbers of cost models only have to rank recipes: the trials of both suites on an H100
 (``python -m benchmarks.gpu.bundle export trials --suite dgfem --suite tccg``, and its
 ``runner.py`` on the GPU) show whether the fastest recipe of a workload is among the
 first predicted ones. Run them before a change of a number and after it.
@@ -18,31 +18,31 @@ MAX_ITEMS = 1024
 """Work-items of one work-group."""
 
 SHARED_BYTES = 48 << 10
-"""Shared memory of a work-group that can be declared, and what OpenCL often has."""
+"""Shared memory that a work-group can declare; OpenCL devices often have no more."""
 
 SHARED_BYTES_SM70 = 96 << 10
-"""What a launch can request from Volta on, but for Turing; others refuse it."""
+"""Shared memory that a launch can request since Volta, except on Turing."""
 
 SHARED_BYTES_SM80 = 163 << 10
-"""The same from sm_80 on, where tensor cores have double precision; some newer GPUs
-have less, and refuse it."""
+"""The same since sm_80, where tensor cores have double precision; some newer GPUs have
+less, and refuse such launches."""
 
 GROUP_REGISTERS = 1 << 16
 """Registers of a multiprocessor."""
 
 BANKS = 8
-"""Banks of shared memory for half a warp that reads four terms of four elements at
-once: with an odd multiple of four from one element to the next, it reads from all."""
+"""Half of the banks of doubles: half a warp reads four terms of four elements at once.
+If the distance of elements is an odd multiple of four, it reads from all banks."""
 
 PADDING = 4
-"""Entries after each row of a tile: 16 that lie four by four, or in a row, are then in
-16 banks of shared memory, where an entry has 8 bytes and rows are multiples of 8."""
+"""Padding entries after each row of a tile. If rows are multiples of 8 doubles, a block
+of 4 by 4 entries, and a run of 16, are then in 16 different banks."""
 
 SECTOR_BYTES = 32
 """The smallest transfer between the caches."""
 
 LINE_BYTES = 128
-"""The most that a warp reads in a cycle."""
+"""Bytes that a warp reads in a cycle, at most."""
 
 MIN_WIDTH = 4
 """Fewest work-items along a row of a tile: a sector of double precision."""
@@ -124,8 +124,8 @@ LIBRARY_TILE = 64
 LIBRARY_CHUNK = 1024
 """Terms of a sum; several multiprocessors share longer ones."""
 
-# What families offer. The trials of TCCG set what concerns products, those of DG what
-# concerns operators.
+# Configurations that families offer. The trials of TCCG set the numbers for products,
+# those of DG the numbers for operators.
 
 MIN_REUSE = 4.0
 """Points of the loop nest per entry, below which tiles do not pay."""
@@ -162,7 +162,7 @@ MAX_HELD = 96
 """Most sums and entries of matrices of a lane of ``gpu_operator_mma``."""
 
 MIN_REGISTERS = 32
-"""Registers of such a lane for addresses and for what is loaded."""
+"""Registers of such a lane for addresses and loads."""
 
 MIN_OPERATOR_ITEMS = 32
 """Fewest work-items of a group of ``gpu_operator``."""

@@ -1,22 +1,22 @@
-"""Layouts: which coordinate lies where, and which work-item has it.
+"""Layouts: the position of each coordinate, and the work-item that has it.
 
-A layout ``shape:strides`` maps coordinates to the position ``sum(stride*coordinate)``,
-and a number to that of its coordinates, of which the first one is the fastest. Memory,
-work-groups, warps, registers and fragments of tensor cores are all described this way.
-The 32 lanes of a warp and the sums of a fragment of 16 by 8 entries, for example::
+A layout ``shape:strides`` maps coordinates to the position ``sum(stride*coordinate)``.
+It also maps a number to a position, by its coordinates, of which the first one is the
+fastest. Layouts describe memory, work-groups, warps, registers and fragments of tensor
+cores. Two examples are the lanes of a warp, and the sums of a fragment of 16 by 8::
 
     lane = 4*g + t     (4, 8):(1, 4)          column of a sum   (2, 4):(1, 2)
     number             t = lane % 4           of e and t        e + 2*t
                        g = lane / 4
 
-Two operations make layouts of others:
+Two operations derive layouts from others:
 
-- ``outer.compose(inner)`` applies one after the other: the columns of the sums, by e
-  and t, with the even ones first, ``(2, 4):(4, 1)``, are 4*e + t, which is
-  ``(2, 4):(4, 1) o (2, 4):(1, 2) = (2, 4):(4, 1)``;
-- ``threads.complement(size)`` is what remains of a tile for each thread: 16 work-items
-  that read rows of 8 entries, ``(8, 2):(1, 16)``, of 4 rows of 16 entries leave
-  ``(2, 2):(8, 32)``, two entries in each of two rows::
+- ``outer.compose(inner)`` applies one after the other. If ``(2, 4):(4, 1)`` puts the
+  even columns first, the columns of the sums are 4*e + t, by e and t:
+  ``(2, 4):(4, 1) o (2, 4):(1, 2) = (2, 4):(4, 1)``.
+- ``threads.complement(size)`` has the entries of a tile that remain for each thread. If
+  16 work-items read two rows of 8 entries, ``(8, 2):(1, 16)``, of a tile of 4 rows of
+  16 entries, each takes ``(2, 2):(8, 32)``, two entries in each of two rows::
 
       fast: 0  1 ... 7   8  9 ... 15
       row 0   w0 w1 .. w7   w0 w1 .. w7      step (0, 0)   step (1, 0)
@@ -24,9 +24,8 @@ Two operations make layouts of others:
       row 2   w0 w1 .. w7   w0 w1 .. w7      step (0, 1)   step (1, 1)
       row 3   w8 w9 .. w15  w8 w9 .. w15
 
-Several indices of an einsum are one axis (:class:`Flat`), so that every einsum of two
-operands is ``C[m,n] = A[m,k] B[k,n]``. For ``aebf,dfce->abcd`` with extents 6, 8, 4, 5,
-...::
+:class:`Flat` makes one axis of several indices, so that every einsum of two operands
+becomes ``C[m,n] = A[m,k] B[k,n]``. For ``aebf,dfce->abcd`` with 4 values of b::
 
     m = (a, b)       m = 4*a + b, and a = m / 4, b = m % 4
     k = (e, f)
@@ -81,7 +80,7 @@ class Layout:
         return p.Sum(tuple(x if stride == 1 else stride * x for x, stride in terms))
 
     def coordinates(self, number: Expression) -> tuple[Expression, ...]:
-        """Return the coordinates of the entry of a number below the size.
+        """Return the coordinates of a number, which must be less than the size.
 
         >>> [str(x) for x in Layout((4, 8), (1, 4)).coordinates(var("lane"))]
         ['lane % 4', 'lane // 4']
@@ -90,18 +89,18 @@ class Layout:
         for extent in self.shape[:-1]:
             coordinates.append(p.Remainder(number, extent))
             number = p.FloorDiv(number, extent)
-        # the last coordinate of a number below the size needs no remainder
+        # the last coordinate needs no remainder, as the number is less than the size
         return (*coordinates, number)
 
     def at(self, number: Expression) -> Expression:
-        """Return the position of the entry of a number below the size."""
+        """Return the position of a number, which must be less than the size."""
         return self(*self.coordinates(number))
 
     def compose(self, inner: Layout) -> Layout:
         """Return the layout of ``self.at(inner.at(number))``.
 
         Raises:
-            TransformError: if that is no layout: strides and extents do not divide.
+            TransformError: if there is none, since strides do not divide extents.
 
         >>> Layout((2, 4), (4, 1)).compose(Layout((4, 2), (2, 1)))
         Layout(shape=(4, 2), strides=(1, 4))
@@ -114,27 +113,28 @@ class Layout:
         return Layout(tuple(n for n, _ in modes), tuple(step for _, step in modes))
 
     def _strided(self, extent: int, step: int) -> list[tuple[int, int]]:
-        """Return extents and strides of each ``step``-th entry, ``extent`` of them."""
-        modes, left = [], extent
+        """Return extents and strides of ``extent`` entries, ``step`` numbers apart."""
+        modes, n_needed = [], extent
         for n, stride in zip(self.shape, self.strides, strict=True):
-            # the step goes over whole modes first, and then through parts of them
+            # the step skips whole modes first, and then a part of one
             skipped, step = (n, step // n) if step % n == 0 else (step, 1)
-            n_kept = min(left, n // skipped) if n % skipped == 0 else 0
-            if n_kept == 0 or left % n_kept:
+            n_taken = min(n_needed, n // skipped) if n % skipped == 0 else 0
+            if n_taken == 0 or n_needed % n_taken:
                 raise TransformError(
                     f"{self.shape}:{self.strides} has no layout of each {step}th entry"
                 )
-            if n_kept > 1:
-                modes.append((n_kept, skipped * stride))
-            left //= n_kept
-        if left > 1:
+            if n_taken > 1:
+                modes.append((n_taken, skipped * stride))
+            n_needed //= n_taken
+        if n_needed > 1:
             raise TransformError(f"{self.shape} has no {extent} entries in such steps")
         return modes or [(1, 0)]
 
     def complement(self, size: int) -> Layout:
-        """Return the layout of what lies between the entries, below ``size``.
+        """Return the layout of the gaps between the entries, up to ``size``.
 
-        It has one coordinate more: the entries before each stride, and those beyond.
+        It has one more coordinate: the gaps before each stride, and those after the
+        last one.
 
         Raises:
             TransformError: if the strides do not ascend in multiples of each other.
@@ -156,14 +156,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Flat:
-    """Several indices as one, the last of them the fastest.
+    """Several indices flattened to one, the last of them the fastest.
 
     Attributes:
-        indices: only the first may have an extent that is known at run time.
-        extents: in terms of the kernel.
-        cut: an index that is cut in pieces, which go faster than all others; it may be
-            empty.
-        piece: their length.
+        indices: the indices; only the first may have a run-time extent.
+        extents: their extents, in terms of the kernel.
+        cut: an index that is cut in pieces, of which the values are faster than all
+            other indices; empty for none.
+        piece: length of the pieces.
     """
 
     indices: tuple[str, ...]
@@ -173,7 +173,9 @@ class Flat:
 
     @property
     def parts(self) -> tuple[tuple[str, int, Extent], ...]:
-        """What the indices are sums of: each with a factor and an extent, fastest last.
+        """The digits of the flat index, fastest last: index, factor and extent.
+
+        The value of an index is the sum of its digits, each times its factor.
 
         >>> Flat(("i", "j"), (8, 3), cut="i").parts
         (('i', 4, 2), ('j', 1, 3), ('i', 1, 4))
@@ -204,7 +206,7 @@ class Flat:
         )
 
     def unravel(self, value: Expression) -> dict[str, Expression]:
-        """Return the value of each index, a division for all but the first.
+        """Return the value of each index; each but the first takes a division.
 
         >>> flat = Flat(("i", "j"), (8, 3))
         >>> {i: str(x) for i, x in flat.unravel(var("m")).items()}
@@ -214,13 +216,13 @@ class Flat:
         for index, extent in list(zip(self.indices, self.extents, strict=True))[:0:-1]:
             points[index] = p.Remainder(value, extent)
             value = p.FloorDiv(value, extent)
-        # the first one needs no remainder, and so its extent need not be known
+        # the first index needs no remainder, so its extent may be unknown
         if self.indices:
             points[self.indices[0]] = value
         return points
 
     def ravel(self, points: Mapping[str, Expression]) -> Expression:
-        """Return the inverse of :meth:`unravel`."""
+        """Return the flat value of indices: the inverse of :meth:`unravel`."""
         value: Expression = 0
         for index, extent in zip(self.indices, self.extents, strict=True):
             value = points[index] if value == 0 else value * extent + points[index]
@@ -237,7 +239,7 @@ class Flat:
         return prod(int(str(n)) for n in self.extents)
 
     def is_divided_by(self, tile: int) -> bool:
-        """Tell whether all tiles are known to be full."""
+        """Tell whether all tiles of that length are known to be full."""
         return self.is_known and self.n_values % tile == 0
 
     def unravel_number(self, value: int) -> dict[str, int]:
@@ -249,7 +251,7 @@ class Flat:
         return points
 
     def box_of(self, n_values: int) -> dict[str, int]:
-        """Estimate how many values of each index a run of neighbouring values has.
+        """Estimate the number of values of each index in a run of consecutive values.
 
         >>> Flat(("i", "j"), (9, 4)).box_of(8)
         {'j': 4, 'i': 2}
@@ -263,9 +265,10 @@ class Flat:
 
 
 def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | None:
-    """Return indices in order, with the one whose extent is known at run time first.
+    """Flatten indices in order, but the one with a run-time extent first.
 
-    None if the extents of several are known at run time only.
+    Returns:
+        The flat index; None if several extents are known only at run time.
     """
     running = [i for i in indices if not isinstance(extents[i], int)]
     if len(running) > 1:
@@ -277,9 +280,10 @@ def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | Non
 def grid_axes(
     indices: Sequence[str], extents: Mapping[str, Extent]
 ) -> tuple[Flat, ...] | None:
-    """Return indices for the axes of a grid: the fastest axis has all fixed extents.
+    """Distribute indices to the axes of a grid; the fastest has all fixed extents.
 
-    None if there are more run-time extents than axes.
+    Returns:
+        The axes; None if there are more run-time extents than axes.
 
     >>> from feinsum.ir import SizeParam
     >>> axes = grid_axes("aib", {"a": SizeParam("A"), "i": 3, "b": SizeParam("B")})
@@ -289,8 +293,8 @@ def grid_axes(
     running = [i for i in indices if not isinstance(extents[i], int)]
     if len(running) > MAX_AXES:
         return None
-    # the last run-time index shares an axis with the fixed ones; the others, of which
-    # no quotient by a known extent exists, get an axis each
+    # The last run-time index shares an axis with the fixed ones. To divide by the other
+    # run-time extents would be slow, so each of these indices gets an axis of its own.
     last = running[-1] if running else None
     first = flat_of([i for i in indices if i == last or i not in running], extents)
     assert first is not None
@@ -299,12 +303,13 @@ def grid_axes(
 
 @dataclass(frozen=True)
 class Share:
-    """A work-item's part of an axis: ``first``, ``first + stride`` and so on.
+    """A work-item's values along an axis: ``first``, ``first + stride`` and so on.
 
     Attributes:
-        n: how many entries.
-        limit: above all values of all work-items; 0 if they are the axis exactly.
-        is_idle: whether work-items whose first value is the stride or more have none.
+        n: number of values.
+        limit: exclusive limit of the values of all work-items; 0 if they are exactly
+            the axis.
+        is_idle: whether work-items with ``first >= stride`` have no values.
     """
 
     first: Expression
@@ -322,15 +327,15 @@ def partition(
 ) -> tuple[Share, Share]:
     """Partition a tile of ``slow`` times ``fast`` entries evenly among work-items.
 
-    Neighbouring work-items get neighbours along ``fast``, as in the drawing above.
+    Neighbouring work-items get neighbours along ``fast``, as in the module's drawing.
 
     Args:
         slow: length of the tile along the slow axis.
         fast: length of the tile along the fast axis.
         n_items: number of work-items.
         item: number of a work-item.
-        lanes: contiguous entries that one work-item gets together; the values are those
-            of the first.
+        lanes: contiguous entries that one work-item gets together; the share has the
+            position of the first.
 
     >>> slow, fast = partition(16, 128, 256, var("item"))
     >>> (slow.stride, slow.n), (fast.stride, fast.n)
@@ -340,7 +345,7 @@ def partition(
     threads = Layout((lanes, width, n_items // width), (1, lanes, fast))
     steps = threads.complement(slow * fast)
     of_fast, of_slow = steps.shape[2:]
-    # all items fit in one row: no quotient is needed to find one's place
+    # if all items are in one row, they need no division
     column, row = (item, 0) if width == n_items else threads_of(width).coordinates(item)
     if lanes > 1:
         column = p.Product((lanes, column))
@@ -351,33 +356,35 @@ def partition(
 
 
 def threads_of(width: int) -> Layout:
-    """Return rows of ``width`` work-items; there may be any number of rows."""
+    """Return the layout of rows of ``width`` work-items, for any number of rows."""
     return Layout((width, 1), (1, width))
 
 
 def _width(slow: int, fast: int, n_items: int) -> int:
-    """Return the most work-items along ``fast`` that all get equally many entries.
+    """Return the most work-items along ``fast`` with which all get equal shares.
 
-    0 if there is no such number.
+    It is 0 if no number does.
 
     >>> _width(16, 64, 128), _width(16, 80, 128), _width(8, 80, 128)
     (64, 16, 16)
     """
-    # the widest wins: long runs of neighbours are the fewest transactions
+    # wide rows read long runs of neighbours, in the fewest transactions
     widths = (w for w in range(min(fast, n_items), MIN_WIDTH - 1, -1)
               if fast % w == n_items % w == 0)  # fmt: skip
     return next((w for w in widths if slow % (n_items // w) == 0), 0)
 
 
 def is_evenly_partitioned(slow: int, fast: int, n_items: int) -> bool:
-    """Tell whether :func:`partition` gives every work-item equally many entries."""
+    """Tell whether :func:`partition` can give all work-items equal shares."""
     return _width(slow, fast, n_items) > 0
 
 
 def ragged_partition(
     slow: int, fast: int, n_items: int, item: Expression
 ) -> tuple[Share, Share]:
-    """Deal out a tile of any shape, neighbours along ``fast``; some values are beyond.
+    """Partition a tile of any shape, neighbours along ``fast``, with ragged edges.
+
+    Shares may have values beyond the tile, which need a guard.
 
     >>> slow, fast = ragged_partition(32, 35, 160, var("item"))
     >>> (slow.stride, slow.n, slow.limit, slow.is_idle), (fast.n, fast.limit)
@@ -386,7 +393,7 @@ def ragged_partition(
     if fast > n_items:
         n = -(-fast // n_items)
         return Share(0, 1, slow, slow), Share(item, n_items, n, n * n_items)
-    # whole rows at a time; the items that are left over start a row that others have
+    # distribute whole rows; items beyond them would start rows that others have
     rows = n_items // fast
     n, n_firsts = -(-slow // rows), -(-n_items // fast)
     column, row = threads_of(fast).coordinates(item)
@@ -397,7 +404,7 @@ def ragged_partition(
 def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
     """Explain why work-items cannot share tiles evenly along either axis, or None."""
     for tile in tiles:
-        # either axis may be the one along which the operand lies
+        # either axis may be the fast one, depending on the operand
         shapes = ((tile, depth), (depth, tile))
         if not all(is_evenly_partitioned(*shape, n_items) for shape in shapes):
             return f"{n_items} work-items do not share {tile} times {depth} entries"
@@ -408,18 +415,18 @@ def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
 class Swizzle:
     """The order of a tile along a side that is cut in pieces.
 
-    Operands are read piece by piece, results are written across pieces. Of a side of 8
-    values in pieces of 2, read as ``0 1 | 2 3 | 4 5 | 6 7``, results have first the
-    first value of each piece. Shared memory has them in this order, with one entry
-    after each run, so that the values of one piece are in different banks::
+    Operands are read piece by piece, but results are written across pieces. A side of 8
+    values in pieces of 2 is read as ``0 1 | 2 3 | 4 5 | 6 7``. Results have the first
+    value of each piece first. So has shared memory, with a padding entry after each
+    run, so that the values of one piece are in different banks::
 
         result order    0  1  2  3  4  5  6  7      (4, 2):(2, 1) leads to load order
         load order      0  2  4  6  1  3  5  7      (2, 4):(5, 1) leads to the position
         position        0  1  2  3  5  6  7  8
 
     Attributes:
-        piece: its length; 1 if both orders are the same.
-        run: how many pieces a tile has.
+        piece: length of a piece; 1 if both orders are the same.
+        run: number of pieces of a tile.
     """
 
     piece: int = 1
@@ -427,25 +434,25 @@ class Swizzle:
 
     @property
     def padding(self) -> int:
-        """Entries after each row of a tile."""
-        # one for each run, and as many as make it PADDING in the 16 banks
+        """Padding entries after each row of a tile."""
+        # one for each run, and more until a row ends PADDING entries off the 16 banks
         return PADDING if self.piece == 1 else self.piece + (PADDING - self.piece) % 16
 
     def position(self, wide: Expression) -> Expression:
-        """Return the position in shared memory by the place among results.
+        """Return the position in shared memory of the entry with a number in results.
 
-        It is that of the place among loads, in a shorter form.
+        It equals ``position_of_load(to_load_order(wide))``, in a shorter form.
         """
         return wide if self.piece == 1 else p.Sum((wide, p.FloorDiv(wide, self.run)))
 
     def position_of_load(self, wide: Expression) -> Expression:
-        """Return the position in shared memory by the place among loads."""
+        """Return the position in shared memory of the entry with a number in loads."""
         if self.piece == 1:
             return wide
         return Layout((self.piece, self.run), (self.run + 1, 1)).at(wide)
 
     def to_load_order(self, wide: Expression) -> Expression:
-        """Return the place among loads of an entry, by its place among results.
+        """Convert an entry's number in the order of results to that of loads.
 
         >>> print(Swizzle(8, 16).to_load_order(var("k")))
         8*(k % 16) + k // 16
@@ -459,10 +466,10 @@ UNSWIZZLED = Swizzle()
 
 
 def n_tile_entries(tile: int, depth: int, swizzle: Swizzle) -> int:
-    """Return the most that a tile takes of shared memory, in entries, in any order."""
+    """Return the entries that a tile takes in shared memory, whatever its order."""
     return max(tile * (depth + PADDING), depth * (tile + swizzle.padding))
 
 
 def clamped(value: Expression, extent: Expression) -> Expression:
-    """Return the value, or the last one below an extent: a place that may be read."""
+    """Limit an index to its extent, so that it can be read."""
     return p.If(p.Comparison(value, "<", extent), value, extent - 1)

@@ -1,10 +1,9 @@
-"""Products of two operands by cuBLAS, and what brings them in the order that it takes.
+"""Products of two operands by cuBLAS, with transposing copies where it needs them.
 
-cuBLAS multiplies stacks of matrices whose rows or columns are contiguous.
-
-An operand that is an array in such an order is read where it is, and a result that is
-the sum itself is written where it belongs. A warp reads and writes neighbours, in
-either order.
+cuBLAS multiplies stacks of matrices whose rows or columns are contiguous. It reads
+operands in place that are arrays in such an order, and writes a result in place that is
+the unscaled sum in such an order. All others take a copy in a launch of its own, in
+which a warp reads and writes contiguous entries.
 
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
 transpose; loops over matrix products).
@@ -40,8 +39,8 @@ from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import has_real_dtype, number, reuse, volume
 
 MAX_RUNNING = 2
-"""Extents of an array that are known at run time only, beside that of the loop over
-entries that lie side by side.
+"""Run-time extents of an array that a copy can have: those of one axis of the grid and
+of the loop over contiguous entries.
 """
 
 
@@ -54,14 +53,14 @@ def gpu_matrices(
 
         for a, b:  out[a,b] = shift + scale*sum([c, d], A(a,c,d)*B[d,b,c])
 
-        (launch)   right[b,c,d] = B[d,b,c]      (c, d) have to be one index, as in left
-        (launch)   left[a,c,d] = A(a,c,d)       a function has to be evaluated
+        (launch)   right[b,c,d] = B[d,b,c]      so that (c, d) is one index, as in left
+        (launch)   left[a,c,d] = A(a,c,d)       which evaluates the function
         (cuBLAS)   product[a,b] = left[a,(c,d)] @ right[b,(c,d)].T
         (launch)   out[a,b] = shift + scale*product[a,b]
 
     Parameters:
-        stacked: how many of the first output indices, beside those of both operands,
-            have a product for each value.
+        stacked: number of the first output indices of one operand that become indices
+            of the stack, in addition to those of both operands.
     """
     kernel = t_unit[nest.kernel_name]
     ids = {insn.id for insn in kernel.instructions}
@@ -70,7 +69,7 @@ def gpu_matrices(
             "a library computes whole kernels; this one does more than the einsum"
         )
     schedule = begin(t_unit, nest)
-    plan = MatrixRoles.of(nest.einsum, schedule.extents, number(parameters, "stacked"))
+    plan = StackRoles.of(nest.einsum, schedule.extents, number(parameters, "stacked"))
     if plan is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is not a stack of products of matrices"
@@ -79,14 +78,16 @@ def gpu_matrices(
 
 
 @dataclass(frozen=True)
-class MatrixRoles:
-    """Which indices count products, rows, columns, and terms of sums.
+class StackRoles:
+    """The roles of indices in a stack of matrix products.
 
     Attributes:
-        rows, columns: the output indices of one operand, and of the other one, which
-            has the last of them.
-        right: the position of the latter.
-        are_single: whether left and right have no index of the stack.
+        stack: output indices with a product for each value.
+        rows: output indices of the left operand.
+        columns: output indices of the right operand, which has the last one.
+        summed: the summed indices.
+        right: position of the right operand.
+        are_single: whether the left and the right operand have no index of the stack.
     """
 
     stack: IndexList
@@ -99,30 +100,30 @@ class MatrixRoles:
     @classmethod
     def of(
         cls, einsum: BatchedEinsum, extents: Mapping[str, Extent], n_stacked: int
-    ) -> MatrixRoles | None:
-        """Plan the products; None if an operand is no stack of matrices of one stride.
+    ) -> StackRoles | None:
+        """Return the roles; None if an operand is not a stack with a single stride.
 
         >>> from feinsum.ir import array, einsum
         >>> e = einsum("bd,adc->abc", array("B", (9, 8)), array("A", (7, 8, 6)))
-        >>> roles = MatrixRoles.of(e, e.extents, 1)
+        >>> roles = StackRoles.of(e, e.extents, 1)
         >>> roles.stack, roles.rows, roles.columns, roles.summed, roles.are_single
         (('a',), ('b',), ('c',), ('d',), (True, False))
         """
         sides = sides_of(einsum, extents)
         if sides is None:
             return None
-        output, both = einsum.output, sides.batch.indices
-        stack = (*both, *[i for i in output if i not in both][:n_stacked])
+        output, shared = einsum.output, sides.batch.indices
+        stack = (*shared, *[i for i in output if i not in shared][:n_stacked])
         rows, columns = (
             tuple(i for i in output if i in flat.indices and i not in stack)
             for flat in (sides.along, sides.across)
         )
         terms = einsum.inputs[1 - sides.first], einsum.inputs[sides.first]
         has = [{*stack} & {*term} for term in terms]
-        # one step leads from a matrix to the next: either by all stacked indices, or
-        # none
+        # cuBLAS takes one stride from a matrix to the next, so an operand must have all
+        # indices of the stack, or none
         is_step = all(not h or h == {*stack} for h in has)
-        # sums in the order of the larger operand, which is then less often copied
+        # sum in the order of the larger operand, which then needs a copy less often
         larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
         summed = tuple(i for i in dict.fromkeys(larger) if i not in output)
         is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
@@ -138,16 +139,17 @@ class MatrixRoles:
         return (*self.stack, *self.rows, *self.columns)
 
     def order(self, term: IndexList, *, is_right: bool) -> tuple[IndexList, bool]:
-        """Return an operand's order, and whether its matrices are transposed in it."""
+        """Return the order in which to store an operand, and if that is transposed."""
         length = self.columns if is_right else self.rows
         stack = () if self.are_single[is_right] else self.stack
         deep, wide = (*stack, *length, *self.summed), (*stack, *self.summed, *length)
-        # cuBLAS takes either; what lies so needs no copy, nor a transposing one
+        # cuBLAS takes either order: choose the operand's own, or else one with the same
+        # last index, for a copy that does not transpose
         is_deep = term == deep or (term != wide and term[-1:] == deep[-1:])
         return (deep, is_right) if is_deep else (wide, not is_right)
 
     def moved(self, einsum: BatchedEinsum) -> Iterator[IndexList]:
-        """Yield the index lists of arrays that are not in order."""
+        """Yield the index lists of arrays that need a copy."""
         for position, term in enumerate(einsum.inputs):
             if self.order(term, is_right=position == self.right)[0] != term:
                 yield term
@@ -156,7 +158,7 @@ class MatrixRoles:
 
 
 def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> bool:
-    """Return whether more extents are known at run time only than there are loops."""
+    """Tell whether an array has more run-time extents than a copy supports."""
     return any(
         sum(not isinstance(extents[i], int) for i in term) > MAX_RUNNING
         for term in (*einsum.inputs, einsum.output)
@@ -166,7 +168,7 @@ def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> b
 class _Products:
     """Writes the launches; see :func:`gpu_matrices`."""
 
-    def __init__(self, schedule: Schedule, plan: MatrixRoles) -> None:
+    def __init__(self, schedule: Schedule, plan: StackRoles) -> None:
         self.schedule, self.plan = schedule, plan
         self.writer = GroupWriter(schedule)
         self.matrices: dict[str, tuple[str, bool]] = {}
@@ -180,8 +182,7 @@ class _Products:
                     self.matrices[operand] = self._matrices(operand, position)
         for k, row_id in enumerate(self.schedule.instructions):
             self._product(k)
-            # each product is a launch of its own; the end of the last one is that of
-            # the kernel
+            # each product is a separate launch; the last one ends with the kernel
             if k + 1 < len(self.schedule.rows):
                 self.after = (*self.after, row_id, self.writer.launch_end([row_id]))
         return self.writer.finished()
@@ -194,11 +195,11 @@ class _Products:
         )
         rule = schedule.kernel.substitutions[schedule.rules[operand]]
         extents = [schedule.extents[i] for i in span]
-        whole = whole_array(schedule.kernel, rule.expression, rule.arguments, extents)
-        if whole is None or order != span:
-            whole, packed = pack(self.writer, operand, order, self.after)
+        array = whole_array(schedule.kernel, rule.expression, rule.arguments, extents)
+        if array is None or order != span:
+            array, packed = pack(self.writer, operand, order, self.after)
             self.after = (*self.after, *packed)
-        return whole, is_transposed
+        return array, is_transposed
 
     def _product(self, k: int) -> None:
         """Write the products of a row, in place or in a temporary."""
@@ -209,7 +210,7 @@ class _Products:
             "product", shape, schedule.dtype_of_row(k), is_global=True
         )
         build = partial(multiply_matrices, self._call(k, result), len(order))
-        # what no launch has to scale or to bring in order is written by cuBLAS itself
+        # cuBLAS writes the result itself if it needs neither scaling nor a copy
         if direct:
             writer.replace(k, build, (), self.after)
             return
@@ -252,12 +253,13 @@ class _Products:
 
 
 class Entries(NamedTuple):
-    """Loops over points.
+    """Loops over the entries of an array.
 
     Attributes:
+        loops: the inames, outermost first.
         points: the value of each index.
-        inside: conditions that have to hold.
-        before: the ids of what computes points.
+        inside: conditions that an entry exists.
+        before: ids of the statements that compute points.
     """
 
     loops: Names
@@ -269,7 +271,7 @@ class Entries(NamedTuple):
 def visit_entries(
     writer: GroupWriter, order: Names, near: str, after: Names
 ) -> Entries:
-    """Visit the points of indices; a warp visits neighbours in two orders.
+    """Loop over entries such that a warp accesses two arrays contiguously.
 
     Rewrite, for the order ``kij`` with k near::
 
@@ -283,34 +285,34 @@ def visit_entries(
 
     Args:
         writer: writes the loops.
-        order: the indices; the last one is the fastest of one array.
+        order: indices of one array, the fastest last.
         near: the fastest index of the other array.
         after: ids of the statements before.
     """
     schedule = writer.schedule
     extent = schedule.extents[near]
-    # where both orders end in the same index, a whole warp reads and writes a run
+    # if both arrays end in the same index, a warp reads and writes one run
     is_wide = order[-1] == near and isinstance(extent, int) and extent % h.WARP == 0
     lanes = h.WARP if is_wide else h.PACKING_LANES
     steps = _steps(extent, lanes)
     chunk = writer.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
     lane = writer.loop("lane", size=lanes, tag="l.0")
-    others = [i for i in order if i != near]
-    rest = _others(writer, others, h.PACKING_ITEMS // lanes, (chunk, lane), after)
+    slow_indices = [i for i in order if i != near]
+    rows = _others(writer, slow_indices, h.PACKING_ITEMS // lanes, (chunk, lane), after)
     step = writer.loop("step", size=steps, tag="unr")
     of_lanes = p.Sum((steps * var(chunk), var(step)))
     value = p.Sum((lanes * of_lanes, var(lane)))
-    inside = rest.inside
+    inside = rows.inside
     if not isinstance(extent, int) or extent % (lanes * steps):
         inside = (*inside, p.Comparison(value, "<", extent_of(extent)))
-    points = {**rest.points, near: value}
-    return Entries((*rest.loops, step), points, inside, rest.before)
+    points = {**rows.points, near: value}
+    return Entries((*rows.loops, step), points, inside, rows.before)
 
 
 def _others(
     writer: GroupWriter, order: list[str], n_rows: int, within: Names, after: Names
 ) -> Entries:
-    """Loop over groups and their ``n_rows`` rows, with what the points take."""
+    """Loop over groups and their ``n_rows`` rows, which have the other indices."""
     axes = grid_axes(order, writer.schedule.extents)
     # plans refuse arrays with more run-time extents than axes
     assert axes is not None
@@ -324,9 +326,11 @@ def _others(
     chunk, lane = within
     loops = (group, chunk, *single.values(), item, lane)
     row = p.Sum((n_rows * var(group), var(item)))
-    rest = writer.points_of(first, 1, lambda _: row, loops, after, tile=n_rows)
-    points = {**rest.at(0), **{i: var(name) for i, name in single.items()}}
-    return Entries(loops, points, rest.inside(0), (*after, *rest.statements))
+    row_points = writer.points_of(first, 1, lambda _: row, loops, after, tile=n_rows)
+    points = {**row_points.at(0), **{i: var(name) for i, name in single.items()}}
+    return Entries(
+        loops, points, row_points.inside(0), (*after, *row_points.statements)
+    )
 
 
 def _steps(extent: Extent, lanes: int) -> int:
@@ -338,17 +342,17 @@ def _steps(extent: Extent, lanes: int) -> int:
     if not isinstance(extent, int):
         return h.MAX_PACKING_STEPS
     n = -(-extent // lanes)
-    # as few chunks as possible, and then as short ones as do
+    # as few chunks as possible, and these as short as possible
     return -(-n // -(-n // h.MAX_PACKING_STEPS))
 
 
 def pack(
     writer: GroupWriter, operand: str, order: Names, after: Names
 ) -> tuple[str, Names]:
-    """Write an operand, array or function, in an order of its indices.
+    """Copy an operand, array or function, to an array with another order of indices.
 
     Returns:
-        The new array, and what has to be done before it is read.
+        The new array, and the ids of the statements before its readers.
     """
     schedule = writer.schedule
     span = schedule.spans[operand]
@@ -372,23 +376,28 @@ def pack(
 def whole_array(
     kernel: lp.LoopKernel,
     entry: Expression,
-    at: Names | list[str],
+    variables: Names | list[str],
     extents: list[Extent],
 ) -> str | None:
-    """Return the argument whose entries in C order are those at all points, or None.
+    """Return the argument that an operand is, if it is contiguous in C order.
 
     Args:
         kernel: the kernel.
-        entry: an entry of the array.
-        at: variables of a point.
+        entry: the value of the operand at a point.
+        variables: variables of the point.
         extents: extents of these variables.
+
+    Returns:
+        Its name; None if the operand is another function.
     """
-    if not isinstance(entry, p.Subscript) or entry.index_tuple != tuple(map(var, at)):
+    if not isinstance(entry, p.Subscript) or entry.index_tuple != tuple(
+        map(var, variables)
+    ):
         return None
     array = kernel.arg_dict.get(entry.aggregate.name)
     if array is None or array.offset:
         return None
-    # C's order: each stride is the product of the extents behind it
+    # in C order, each stride is the product of the extents after it
     wanted: Any = 1
     for tag, extent in zip(array.dim_tags[::-1], extents[::-1], strict=True):
         stride = getattr(tag, "stride", None)
@@ -399,19 +408,19 @@ def whole_array(
 
 
 def _are_equal(left: Expression, right: Expression) -> bool:
-    """Return whether two products of sizes are the same."""
-    # pymbolic does not simplify: products with one value at odd sizes are the same
+    """Tell whether two products of sizes are equal."""
+    # pymbolic does not simplify, so compare the values for unusual sizes
     names = sorted(lp.symbolic.get_dependencies((left, right)))
     values = {name: 10007 + 2 * k for k, name in enumerate(names)}
     return bool(evaluate(left, values) == evaluate(right, values))
 
 
 def space(workload: Workload) -> Space | None:
-    """Offer products of real operands that use entries several times."""
+    """Fit products of two real operands that use each entry several times."""
     einsum = workload.einsum
     if not has_real_dtype(einsum) or reuse(einsum) < h.MIN_REUSE:
         return None
-    plans = [MatrixRoles.of(einsum, einsum.extents, n) for n in range(3)]
+    plans = [StackRoles.of(einsum, einsum.extents, n) for n in range(3)]
     stacked = tuple(n for n, plan in enumerate(plans) if plan is not None)
     return Space({"stacked": stacked})
 
@@ -423,7 +432,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     """
     gpu = machine.gpu
     assert gpu is not None
-    plan = MatrixRoles.of(einsum, einsum.extents, number(parameters, "stacked"))
+    plan = StackRoles.of(einsum, einsum.extents, number(parameters, "stacked"))
     itemsize = itemsize_of(einsum)
     if plan is None or gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf
@@ -431,7 +440,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         points(einsum, x) for x in (plan.stack, plan.rows, plan.columns, plan.summed)
     )
     sizes = n, rows, columns, summed
-    # what is packed is read and written, in a launch of its own
+    # each copy reads and writes its array, in a separate launch
     moved = [points(einsum, term) * itemsize for term in plan.moved(einsum)]
     rate = h.PACKING_SHARE * gpu.bandwidth_bytes_per_s
     arrays = sum(points(einsum, term) * size for term, size in loads(einsum))

@@ -7,8 +7,8 @@ Tiles at four levels, each with its parameters::
     warp       rows x columns                  sums in registers
     fragment   16 x 8, ``terms`` deep          one instruction
 
-See :mod:`feinsum.transforms.gpu.fragments` for what each lane of a warp holds. Several
-indices of one kind are collapsed into one. Entries beyond the extents are zero.
+See :mod:`feinsum.transforms.gpu.fragments` for what each lane of a warp holds. Indices
+of one role are flattened to one index. Entries beyond the extents are zero.
 
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA": tiles of groups, of warps, and of
 instructions.
@@ -16,7 +16,7 @@ instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from math import inf
 
@@ -67,7 +67,7 @@ NAMES = (
 def gpu_mma(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Multiply tiles of both operands in shared memory by warps on tensor cores.
+    """Multiply tiles in shared memory on tensor cores, each warp a block of sums.
 
     Rewrite, for ``ik,kj->ij`` with j across and i along::
 
@@ -77,26 +77,27 @@ def gpu_mma(
             acc[:,:] = 0
             (the first tiles are loaded)
             for tile:
-                (barrier; a later tile is loaded into the place of the last one)
+                (barrier; a later tile replaces the one that was multiplied last)
                 for k:
                     left[:], right[:] = A_tile[...], B_tile[...]
                     for r, c:  acc[r,c] += left[r] @ right[c]    # a warp
             for r, c:  out[...] = acc[r,c]
 
     Parameters:
-        across: length of a tile over the output indices of the first operand.
-        along: over those of the second one.
-        depth: over the summed indices.
-        columns: of the block of sums of a warp, from the first operand.
-        rows: from the second one.
-        terms: that one instruction adds to each sum.
+        across: length of a tile over the output indices of the operand with the last
+            output index.
+        along: length over the output indices of the other operand.
+        depth: length over the summed indices.
+        columns: columns of the block of sums of a warp, across.
+        rows: rows of that block, along.
+        terms: terms that one instruction adds to each sum.
         stages: tiles per operand in shared memory at once.
-        copies: how arrays reach shared memory, one of ``COPY_WAYS``; or
-            ``arguments``, which copies those that functions read as well.
-        cut: values of the first operand's last index that stay together in a tile,
-            where that is not the output's last index.
-        shares: of the tiles along the summed indices, each of which a group has; a
-            second launch adds what they sum. More than one only without batch indices.
+        copies: how arrays reach shared memory, one of ``COPY_WAYS``; or ``arguments``,
+            which also copies the arrays that functions read.
+        cut: length of the pieces of the last index of the operand across, if the output
+            ends in another index.
+        shares: number of groups that share the tiles along the summed indices; a second
+            launch adds their sums. It is 1 if there are batch indices.
     """
     schedule = _Product(t_unit, nest, parameters).written()
     return schedule.with_preamble(PRODUCTS).with_preamble(STORES).t_unit
@@ -105,9 +106,9 @@ def gpu_mma(
 class _Product(TiledProduct):
     """Writes the loops; see :func:`gpu_mma`.
 
-    The operand along the rows is the left factor: rows of a tile go down, in blocks of
-    16, and columns go across, in blocks of 8. Warps divide the tile of a group among
-    themselves, those along ``l.1`` its columns, those along ``l.2`` its rows.
+    The operand along is the left factor, with blocks of 16 rows; the one across is the
+    right factor, with blocks of 8 columns. The warps along ``l.1`` share the columns of
+    a group's tile, those along ``l.2`` its rows.
     """
 
     keeps_order = True
@@ -146,7 +147,7 @@ class _Product(TiledProduct):
     def _load_fragments(
         self, tile: Tiled, k: str, loops: Names, after: Names, *, is_left: bool
     ) -> tuple[str, str]:
-        """Load what a lane holds of a tile for one instruction of each block."""
+        """Load a lane's entries of a tile for one instruction of each block."""
         product = self.product
         stem, length, n_halves, warp, size = (
             ("left", ROWS, HALVES, self.warp_along, self.rows)
@@ -162,16 +163,16 @@ class _Product(TiledProduct):
         return product.load_fragments(stem, shape, entry, loops, after)
 
     def _store(self, row: int, acc: str, after: Names) -> None:
-        """Store sums: of 16 rows and 8 columns a lane has two of each.
+        """Store sums: of each block, a lane has two rows of two columns.
 
-        Two that lie side by side are stored in pairs where that is known.
+        Two neighbouring columns are stored together if they are known to be contiguous.
         """
         writer, product = self.writer, self.product
         x, y = self.across, self.along
         n_down, n_across = product.n_blocks
         down = p.Sum((y.start, self.rows * var(self.warp_along), product.g))
         right = p.Sum((self.columns * var(self.warp_across), 2 * product.t))
-        # halves of 8 rows follow each other, also from one block to the next
+        # halves of 8 rows are numbered through all blocks
         rows = writer.points_of(
             y.flat, HALVES * n_down, lambda step: p.Sum((down, 8 * step)),
             self.around, after, tile=y.tile,
@@ -200,10 +201,11 @@ class _Product(TiledProduct):
         is_swizzled = swizzle.piece > 1
         if self.share or bool(flat.cut) != is_swizzled:
             return False
-        # behind the last index of the output there may be the piece of a cut one
+        # the last part of the side may be the piece of a cut index, after the last
+        # index of the output
         index, factor, extent = flat.parts[-1 - bool(flat.cut)]
         run = swizzle.run if is_swizzled else self.across.tile
-        # pairs begin at even places, and none goes over the end of a row
+        # pairs begin at even positions, and none may cross the end of a row
         is_even = isinstance(extent, int) and extent % 2 == 0 and run % 2 == 0
         return (
             is_even
@@ -215,21 +217,21 @@ class _Product(TiledProduct):
 
 
 def _has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
-    """Tell whether entries of a row's result lie side by side along an index."""
+    """Tell whether a row's results are contiguous along an index."""
     kernel = schedule.kernel
     entry = kernel.id_to_insn[schedule.instructions[row]].assignee
     if not isinstance(entry, p.Subscript):
         return False
     array, iname = kernel.arg_dict[entry.aggregate.name], schedule.inames[index]
-    *others, last = entry.index_tuple
+    *outer, last = entry.index_tuple
     strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
-    # an offset could put pairs off their alignment
-    is_alone = last == var(iname) and iname not in get_dependencies(tuple(others))
+    # an offset could misalign pairs
+    is_alone = last == var(iname) and iname not in get_dependencies(tuple(outer))
     return is_alone and strides[-1] == 1 and not array.offset
 
 
 def space(workload: Workload) -> Space | None:
-    """Offer tiles for products in double precision that use entries several times."""
+    """Fit products in double precision that use each entry several times."""
     einsum = workload.einsum
     sides = sides_of(einsum, einsum.extents)
     if sides is None or not is_double(einsum) or reuse(einsum) < h.MIN_REUSE:
@@ -248,13 +250,13 @@ def space(workload: Workload) -> Space | None:
         "shares": (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2),
     }
 
-    def starts() -> tuple[Parameters, ...]:
-        # with the longest pieces, and shares that make two rounds of groups
-        tried = [
+    def starts() -> Iterator[Parameters]:
+        # with the longest pieces, and with shares for two rounds of groups
+        tried = (
             (*values, cuts[0], _shares(workload.sized, *values[:3]))
             for values in h.MMA_STARTS
-        ]
-        return suited(workload, NAMES, tried, _constraint)
+        )
+        return suited(workload, NAMES, tried)
 
     def others() -> Iterable[Parameters]:
         return choices(
@@ -274,16 +276,16 @@ def space(workload: Workload) -> Space | None:
 
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    """Ask for tiles that every such GPU has room for, and for sums long enough."""
+    """Require tiles that fit every GPU with such tensor cores, and long shares."""
     across, along, depth, columns, rows, terms = (
         number(parameters, name) for name in NAMES[:6]
     )
-    # short shares would spend their time on filling the pipeline
+    # short shares would mostly wait for the pipeline to fill
     einsum, shares = workload.sized, number(parameters, "shares")
     n_tiles = volume(einsum, tuple(einsum.summation_indices)) // depth
     if shares > 1 and n_tiles < h.MIN_TILES * shares:
         return f"{n_tiles} tiles of a sum, expected {h.MIN_TILES} for each share"
-    # warps have whole blocks, and tiles whole instructions
+    # a tile has to consist of whole blocks and whole instructions
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
     n_items = WARP * (across // columns) * (along // rows)
@@ -314,7 +316,7 @@ def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
 
 
 def _shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
-    """Double the shares of a sum while the GPU has room for more groups."""
+    """Return the largest power of two of shares that keeps them long and few."""
     sides = sides_of(einsum, einsum.extents)
     assert sides is not None
     n_groups = -(-volume(einsum, sides.across.indices) // across)
@@ -332,14 +334,14 @@ def _shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """Predict the seconds; a warp reads the sides of its block from shared memory."""
+    """Predict the seconds; a warp reads both sides of its block from shared memory."""
     across, along, depth, columns, rows, terms, stages = (
         number(parameters, name) for name in NAMES[:7]
     )
     cut, shares = (number(parameters, name) for name in NAMES[8:])
     gpu = machine.gpu
     assert gpu is not None
-    # tensor cores that are not faster than the other units gain nothing
+    # the family gains nothing where tensor cores are not faster than other units
     if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf
     n_sums, n_rows = rows * columns // WARP, einsum.batch_size
@@ -349,10 +351,10 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         machine,
         TileSizes(across, along, depth, stages, cut, shares),
         n_items=WARP * (across // columns) * (along // rows),
-        # 8 bytes of each row and column; the loop around an instruction takes a cycle
+        # 8 bytes of each row and column; the loop of an instruction takes a cycle
         cycles=n_rows * ((rows + columns) * 8 / h.LINE_BYTES + 1 / terms),
         shared_bytes=_shared_bytes(einsum, parameters),
-        # a number of double precision takes two; 40 are for addresses and counters
+        # a double takes two registers; 40 are for addresses and counters
         registers=40 + 2 * (n_rows * n_sums + fragments),
         chains=n_sums,
         is_on_tensor_cores=True,

@@ -1,15 +1,16 @@
 """Operators with one matrix for all elements, on tensor cores of double precision.
 
-Each warp keeps some rows of the matrix in registers, and multiplies them with one tile
-of elements after another. A batch goes through the same tiles row after row.
+Each warp keeps some rows of the matrix in registers, and multiplies one tile of
+elements after another by them. The rows of a batch are computed one after another in
+each tile. :mod:`feinsum.transforms.gpu.operator_mma_writer` draws the tiles.
 
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", for blocks of warps and instructions;
-paper, section 7, for what comes before and after the product.
+paper, section 7, for the steps before and after the product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 
@@ -22,7 +23,7 @@ from feinsum.transforms.cost import MachineModel, distinct_bytes, points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import LaunchWork, group_bytes, launch_s
 from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
-from feinsum.transforms.gpu.operator_steps import NAMES, OperatorTiles, Steps
+from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
 from feinsum.transforms.gpu.tiles import GPUS, is_double
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import (
@@ -43,7 +44,7 @@ def gpu_operator_mma(
     *,
     has_early_loads: bool = True,
 ) -> lp.TranslationUnit:
-    """Multiply tiles of elements with the matrix, of which each warp holds some rows.
+    """Multiply tiles of elements by the matrix, of which each warp holds some rows.
 
     Rewrite, for the gradient ``xre,rij,ej->xei``::
 
@@ -61,13 +62,13 @@ def gpu_operator_mma(
 
     Parameters:
         element: the long index.
-        elements: of a tile.
-        height: elements of a warp.
-        width: rows of the matrix of a warp.
-        terms: that one instruction adds to each sum.
-        turns: tiles of a group, one after another.
-        groups: that a multiprocessor has registers for at least.
-        ahead: load a tile to registers while the one before is multiplied.
+        elements: elements of a tile.
+        height: elements of a tile that a warp multiplies.
+        width: rows of the matrix that a warp holds.
+        terms: terms that one instruction adds to each sum.
+        turns: tiles that a group multiplies one after another.
+        groups: groups for which a multiprocessor must have enough registers.
+        ahead: whether to load a tile to registers while the previous one is multiplied.
     """
     schedule = begin(t_unit, nest)
     steps = _steps(nest.einsum, text(parameters, "element"))
@@ -87,18 +88,18 @@ def _apply_1(
     return gpu_operator_mma(t_unit, nest, parameters, has_early_loads=False)
 
 
-def _steps(einsum: BatchedEinsum, element: str) -> Steps | None:
-    """Return steps in which all of a tile is summed, for results that lie in order."""
-    steps = Steps.of(einsum, element)
-    # an outer index of the tile would take a tile for each value; the store goes
-    # through shared memory in the order of the output, so rows have to lie together
+def _steps(einsum: BatchedEinsum, element: str) -> OperatorSteps | None:
+    """Return steps that sum over all indices of a tile, and store results in order."""
+    steps = OperatorSteps.of(einsum, element)
+    # An outer index would need a tile for each value. The results go through shared
+    # memory in the order of the output, so rows of an element have to be adjacent.
     if steps is None or {*steps.tile} != {*steps.contracted} or not steps.contracted:
         return None
     return steps if steps.lies_in_order(einsum) else None
 
 
 def space(workload: Workload) -> Space | None:
-    """Offer tiles for operators with a long element index and one matrix."""
+    """Fit operators in double precision with a long element index and one matrix."""
     einsum = workload.einsum
     if not is_double(einsum):
         return None
@@ -122,32 +123,26 @@ def space(workload: Workload) -> Space | None:
             return "no product of elements with one matrix"
         return _excess(OperatorTiles.of(einsum, steps, parameters))
 
-    def starts() -> list[Parameters]:
-        tried: list[Parameters] = [
-            {
-                "element": table["element"][0],
-                **dict(zip(NAMES, values, strict=True)),
-                "ahead": True,
-            }
-            for values in h.OPERATOR_MMA_STARTS
-        ]
-        return [start for start in tried if constraint(start) is None]
+    def starts() -> Iterator[Parameters]:
+        first = {"element": table["element"][0], "ahead": True}
+        for values in h.OPERATOR_MMA_STARTS:
+            yield first | dict(zip(NAMES, values, strict=True))
 
     def others() -> Iterable[Parameters]:
-        # with more terms an instruction, more zeros are multiplied at the end of a sum
+        # more terms in an instruction waste more of the last one of a sum
         return choices({**table, "terms": (4,), "turns": (4, 7, 10), "ahead": (True,)})
 
     return starting_with(Space(table, constraint), starts, others)
 
 
 def _excess(tiles: OperatorTiles) -> str | None:
-    """Explain what exceeds the work-groups that every such GPU supports, or None."""
+    """Explain which limit of GPUs with such tensor cores is exceeded, or None."""
     if tiles.elements % tiles.height:
         return f"{tiles.height} elements of a warp do not divide {tiles.elements}"
     n_items = h.WARP * tiles.n_warps
     if n_items > h.MAX_ITEMS:
         return f"{n_items} work-items in a group, expected at most {h.MAX_ITEMS}"
-    # what a lane holds over a whole turn; fragments of the tile come and go
+    # what a lane holds during a whole turn; fragments of the tile are short-lived
     n_held = tiles.n_sums + tiles.n_fragments
     if n_held > h.MAX_HELD:
         return f"{n_held} numbers of a lane, expected at most {h.MAX_HELD}"
@@ -165,10 +160,10 @@ def _excess(tiles: OperatorTiles) -> str | None:
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """Predict the seconds; tiles and results pass through shared memory once."""
+    """Predict the seconds; tiles and results pass once through shared memory."""
     gpu = machine.gpu
     assert gpu is not None
-    # tensor cores that are not faster than the other units gain nothing
+    # the family gains nothing where tensor cores are not faster than other units
     if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf
     element = text(parameters, "element")
@@ -179,7 +174,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     n_turns = -(-points(einsum, (element,)) // tiles.elements)
     n_groups = -(-n_turns // tiles.turns)
     box = {i: points(einsum, (i,)) for i in einsum.indices}
-    # read once for a group, from the cache, and not for each tile
+    # each group reads the matrix once, not for each tile
     matrices = 8 * tiles.n_matrices * tiles.n_deferred * tiles.n_rows * tiles.n_terms
     n_bytes = group_bytes(einsum, box | {element: tiles.elements}) - matrices
     products = tiles.n_deferred * tiles.across * tiles.width * tiles.depth
@@ -187,8 +182,8 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     n_items = h.WARP * tiles.n_warps
     of_element = [i for i in einsum.inputs[tiles.streamed] if i != element]
     most = min(255, h.GROUP_REGISTERS // (tiles.groups * n_items))
-    # shared memory, for each element: fragments by every warp across, results in and
-    # out, and the tile with its factors in
+    # accesses to shared memory for each element: every warp across reads fragments,
+    # results are written and read, the tile and its factors are written
     entries = tiles.across * tiles.depth + 2 * tiles.n_fan * tiles.n_rows
     entries += (len(steps.early) + 2) * tiles.n_terms
     of_turn = h.STEPS_AHEAD if tiles.is_ahead else h.STEPS_OF_TURN

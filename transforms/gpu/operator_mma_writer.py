@@ -1,24 +1,24 @@
-"""Writes the loops of a product of elements with a matrix, on tensor cores.
+"""Writes the loops of a product of elements by a matrix, on tensor cores.
 
-A group takes ``turns`` tiles of ``elements`` one after another. A tile goes from global
-memory to registers, while the tile before is multiplied, and from there to shared
-memory, where the warps of the group read it in fragments::
+A group multiplies ``turns`` tiles of ``elements`` one after another. A tile moves from
+global memory to registers while the previous tile is multiplied. Then it moves to
+shared memory, where the warps of the group read it in fragments::
 
     global memory      u[e, 0..34]               rows of 35 terms, say, of each element
          |  all work-items, neighbours along the terms (``ragged_partition``)
     registers          ahead[steps]              a few entries of each work-item
-         |  times factors of the element, barrier
+         |  scaled by factors of the element; barrier
     shared memory      tile[32][36]              an odd multiple of 4 between elements
          |  fragments of 16 elements and 4 terms
     tensor cores       sums of 32 elements and 8 rows of the matrix, for each warp
 
-For the gradient ``xre,rij,ej->xei`` the matrix D is the right factor, which each warp
-loads once and keeps in registers. The elements are the rows of the left one::
+For the gradient ``xre,rij,ej->xei``, the matrix D is the right factor. Each warp loads
+its part once, and keeps it in registers. The elements are rows of the left factor::
 
     acc[r][e, i] += tile[e, j] @ D[r][i, j].T        (a warp: height e, width i)
     result[x][e, i] = sum(r, J[x,r,e] * acc[r][e, i])
 
-Elements go down, in blocks of 16, rows i of the matrix go across, in blocks of 8; see
+Elements are in blocks of 16 down, rows i of the matrix in blocks of 8 across; see
 :mod:`feinsum.transforms.gpu.fragments` for what each lane holds. The time line of a
 turn, with ``ahead``::
 
@@ -28,7 +28,7 @@ turn, with ``ahead``::
     mma      fragments of the tile @ fragments of the matrix
     share    sums times the late factors -> shared memory
     barrier
-    store    results -> global memory, in the order in which they lie there
+    store    results -> global memory, in their order there
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from feinsum.transforms.gpu.fragments import (
     WarpProduct,
 )
 from feinsum.transforms.gpu.layouts import Share, clamped, ragged_partition
-from feinsum.transforms.gpu.operator_steps import OperatorTiles, Steps
+from feinsum.transforms.gpu.operator_steps import OperatorSteps, OperatorTiles
 from feinsum.transforms.gpu.tiles import GroupWriter, Point, extent_of
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.multiply_fragments import (
@@ -66,11 +66,12 @@ from feinsum.transforms.primitives.schedule import Expression, Names, calls_prod
 
 
 class _Factors(NamedTuple):
-    """A product of operands in shared memory, for each element.
+    """A product of operands for each element, in shared memory.
 
     Attributes:
-        positions: of the operands.
-        indices: but for the element.
+        positions: positions of the operands.
+        indices: their indices, except for the element.
+        array: the shared array.
     """
 
     positions: tuple[int, ...]
@@ -82,13 +83,14 @@ class _Factors(NamedTuple):
 
 
 class _StagedPart(NamedTuple):
-    """What work-items have in registers on its way to shared memory.
+    """Entries that pass through registers on their way to shared memory.
 
     Attributes:
-        operands: to multiply.
+        operands: the operands whose product is staged.
         outer: indices of unrolled loops.
-        slow, fast: indices that are dealt out as one, neighbours along the fast ones.
-        array: in registers.
+        slow, fast: the other indices, distributed to work-items; neighbours differ in
+            the fast ones.
+        array: the array in registers.
     """
 
     operands: Names
@@ -102,8 +104,9 @@ class _TileStart(NamedTuple):
     """The scalar that holds the first element of a tile.
 
     Attributes:
-        loops: in which it is known.
-        insn_id: of what computes it.
+        loops: the loops in which it is assigned.
+        name: its name.
+        insn_id: id of the statement that computes it.
     """
 
     loops: Names
@@ -112,15 +115,15 @@ class _TileStart(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Entries of an array that a work-item takes.
+    """A work-item's entries of a tile.
 
     Attributes:
-        loops: unrolled.
-        points: of the indices; elements are counted within their tile.
-        points_of_all: the same, elements counted from the first of all.
-        inside: conditions to be an entry, and none of those that others have.
-        exists: these, and to be an element.
-        after: what computes them.
+        loops: unrolled loops over them.
+        points: the value of each index; elements are counted within their tile.
+        points_of_all: the same, but elements are counted from the first of all.
+        inside: conditions that the tile has the entry, and no other work-item has it.
+        exists: the same, and that the element exists.
+        after: ids of the statements that compute these values.
     """
 
     loops: Names
@@ -132,7 +135,7 @@ class _Entries(NamedTuple):
 
 
 RowParts: TypeAlias = tuple[_StagedPart, list[tuple[_Factors, _StagedPart]]]
-"""What is streamed, and which factors are new."""
+"""The staged part of the streamed operand, and those of factors to be loaded."""
 
 
 class OperatorMmaWriter(GroupWriter):
@@ -142,17 +145,18 @@ class OperatorMmaWriter(GroupWriter):
         has_early_loads: whether loads stay before the barrier that follows them.
 
     Attributes:
-        around: the group and its work-items.
-        loops: these, and the turns.
-        now: where the tile of a turn begins.
-        down, across: the warp's place among elements, and among rows of the matrix.
-        shared_accesses: ids of what reads and writes shared memory.
+        around: loops over the groups and their work-items.
+        loops: the same, and the loop over turns.
+        now: the start of the tile of a turn.
+        down: the number of the warp's block of elements.
+        across: the number of the warp's block of rows of the matrix.
+        shared_accesses: ids of the statements that read or write shared memory.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        steps: Steps,
+        steps: OperatorSteps,
         tiles: OperatorTiles,
         *,
         has_early_loads: bool,
@@ -195,17 +199,17 @@ class OperatorMmaWriter(GroupWriter):
             name: self._load_matrix(name)
             for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows)
         }
-        parts = [self._parts_of_row(k) for k in range(len(schedule.rows))]
+        parts_of_rows = [self._parts_of_row(k) for k in range(len(schedule.rows))]
         before = [self._pad()] if tiles.depth > tiles.n_terms else []
         loads: list[str] = []
         if tiles.is_ahead:
             start = self._start(self.first, self.around)
-            loads = self._load_parts(parts[0], start, before)
+            loads = self._load_parts(parts_of_rows[0], start, before)
         for k in range(len(schedule.rows)):
             if not tiles.is_ahead:
-                loads = self._load_parts(parts[k], self.now, before)
-            settled = self._settle_parts(parts[k], [*loads, *before])
-            settled, loads = self._await_tile(parts, k, settled)
+                loads = self._load_parts(parts_of_rows[k], self.now, before)
+            settled = self._settle_parts(parts_of_rows[k], [*loads, *before])
+            settled, loads = self._await_tile(parts_of_rows, k, settled)
             before = self._write_row(k, [*settled, *loads])
         self.note_ordered(*self.shared_accesses)
         self.note_apart(*self.shared_accesses)
@@ -216,25 +220,27 @@ class OperatorMmaWriter(GroupWriter):
         return schedule.with_kernel(tags=schedule.kernel.tags | tags)
 
     def _await_tile(
-        self, parts: Sequence[RowParts], k: int, settled: list[str]
+        self, parts_of_rows: Sequence[RowParts], k: int, settled: list[str]
     ) -> tuple[list[str], list[str]]:
-        """Wait until tiles are full, and load the next ones ahead; before, or after."""
+        """Wait for full tiles; load the next ones before or after the barrier."""
         if not self.has_early_loads:
             settled = [*settled, self.barrier(self.loops, settled)]
-        loads = self._load_next(parts, k, settled) if self.tiles.is_ahead else []
+        loads = (
+            self._load_next(parts_of_rows, k, settled) if self.tiles.is_ahead else []
+        )
         if self.has_early_loads:
-            # behind this barrier, the compiler cannot move the loads into the product
+            # the compiler cannot move the loads past this barrier, into the product
             settled = [*settled, self.barrier(self.loops, [*settled, *loads])]
         return settled, loads
 
     def _write_row(self, k: int, after: Sequence[str]) -> list[str]:
-        """Multiply what is in shared memory, and store it; return the last barrier."""
+        """Multiply and store a row; return the ids of the last barrier and before."""
         matrix = self.matrices[self.schedule.rows[k][self.steps.matrix]]
         shared = self._share_result(*self._multiply(matrix, after), after)
-        # lanes store what other lanes have computed
+        # lanes store results of other lanes
         before = [self.barrier(self.loops, [shared]), shared]
-        part = _StagedPart((), (), (self.element,), self.steps.rows, "")
-        entries = self._entries(part, self.now)
+        output_part = _StagedPart((), (), (self.element,), self.steps.rows, "")
+        entries = self._entries(output_part, self.now)
         inames, fan = self.loops_over(self.steps.fan, "unr")
         points = {**entries.points, **fan}
         stored = self.store(
@@ -246,42 +252,48 @@ class OperatorMmaWriter(GroupWriter):
         return before
 
     def _parts_of_row(self, k: int) -> RowParts:
-        """Return the parts of a row that shared memory needs and does not hold yet."""
+        """Return the parts of a row that are not yet in shared memory."""
         rows = self.schedule.rows
-        new = []
+        new_factors = []
         for factors in (self.scales, self.factors):
             if factors is None:
                 continue
             names = [tuple(row[n] for n in factors.positions) for row in rows]
-            # factors that all rows share are loaded with the first one
+            # factors that all rows share are loaded with the first row
             if k == 0 or len({*names}) > 1:
-                new.append((factors, self._stage(names[k])))
+                new_factors.append((factors, self._stage(names[k])))
         streamed = rows[k][self.tiles.streamed]
-        return self._stage((streamed,), self.steps.gathered), new
+        return self._stage((streamed,), self.steps.gathered), new_factors
 
     # which entries a work-item takes
 
     def _stage(self, operands: Names, outside: Names = ()) -> _StagedPart:
-        """Deal out what comes after the element, and the elements.
+        """Distribute elements, and the indices after the element, to work-items.
 
-        If the element is the last, what comes before is dealt out with it.
+        If the element is the last index, the indices before it are distributed instead.
         """
         spans = [self.schedule.spans[name] for name in operands]
-        # the largest operand decides: its reads are the ones worth being in a row
+        # the order of the largest operand: its reads should be contiguous
         largest = max(spans, key=self.volume)
         indices = tuple(i for i in largest if i not in outside)
-        others = dict.fromkeys(i for span in spans for i in span if i not in indices)
-        at = indices.index(self.element)
-        outer, slow, fast = indices[:at], indices[at : at + 1], indices[at + 1 :]
+        other_indices = dict.fromkeys(
+            i for span in spans for i in span if i not in indices
+        )
+        axis = indices.index(self.element)
+        outer, slow, fast = (
+            indices[:axis],
+            indices[axis : axis + 1],
+            indices[axis + 1 :],
+        )
         if not fast:
             outer, slow, fast = (), outer, slow
-        outer = (*others, *outer)
-        steps = (axis.n for axis in self._partition(slow, fast)[0])
+        outer = (*other_indices, *outer)
+        steps = (share.n for share in self._partition(slow, fast)[0])
         array = self.array("ahead", (*map(self.length, outer), *steps), DOUBLE)
         return _StagedPart(operands, outer, slow, fast, array)
 
     def _start(self, value: Expression, loops: Names, after: Names = ()) -> _TileStart:
-        """Compute where a tile begins."""
+        """Assign the first element of a tile to a scalar."""
         return _TileStart(loops, *self.scalar("start", value, loops, after))
 
     def _entries(self, part: _StagedPart, start: _TileStart) -> _Entries:
@@ -291,18 +303,18 @@ class OperatorMmaWriter(GroupWriter):
         inside: list[Expression] = []
         points: dict[str, Expression] = {}
         exists: Expression = 1
-        for indices, axis in zip((part.slow, part.fast), axes, strict=True):
-            step = self.unroll(axis.n)
+        for indices, share in zip((part.slow, part.fast), axes, strict=True):
+            step = self.unroll(share.n)
             loops.append(step)
-            value, size = axis.at(var(step)), self.volume(indices)
-            if axis.limit > size:
+            value, size = share.at(var(step)), self.volume(indices)
+            if share.limit > size:
                 inside.append(p.Comparison(value, "<", size))
             points |= self.flat(indices).unravel(value)
             if self.element in indices:
-                left, counted = self._elements_left(axis, start, after)
-                exists = p.Comparison(axis.stride * var(step), "<", var(left))
+                n_left, counted = self._elements_left(share, start, after)
+                exists = p.Comparison(share.stride * var(step), "<", var(n_left))
         if axes[0].is_idle:
-            # these items would load rows that others have, and store them once more
+            # these items would load and store rows that other items have
             inside.append(p.Comparison(axes[0].first, "<", axes[0].stride))
         element = p.Sum((var(start.name), points[self.element]))
         return _Entries(
@@ -311,29 +323,29 @@ class OperatorMmaWriter(GroupWriter):
         )  # fmt: skip
 
     def _elements_left(
-        self, axis: Share, start: _TileStart, after: Names
+        self, share: Share, start: _TileStart, after: Names
     ) -> tuple[str, str]:
-        """Count the elements from a work-item's first one on, up to a tile.
+        """Count the elements from a work-item's first one on, at most a tile.
 
-        It is a small number, which takes one register and one comparison; comparing the
-        element itself, of 64 bits, takes an addition and two of each.
+        This number takes one register and one comparison. A comparison of the element
+        itself, of 64 bits, would take an addition and two of each.
         """
-        key = axis.first, start.name
+        key = share.first, start.name
         if key not in self._left:
-            first = p.Sum((var(start.name), axis.first))
-            left = p.Sum((extent_of(self.extent), -1 * first))
+            first = p.Sum((var(start.name), share.first))
+            n_left = p.Sum((extent_of(self.extent), -1 * first))
             n = self.tiles.elements
-            left = p.If(p.Comparison(left, "<", n), left, n)
+            n_left = p.If(p.Comparison(n_left, "<", n), n_left, n)
             array = self.array("left", (), np.dtype(np.int32))
             before = (*after, start.insn_id)
-            counted = self.assign("left", var(array), left, start.loops, before)
+            counted = self.assign("left", var(array), n_left, start.loops, before)
             self._left[key] = array, counted
         return self._left[key]
 
     def _partition(self, slow: Names, fast: Names) -> tuple[list[Share], Names]:
-        """Deal indices out, from scalars on; return what computes them, too."""
+        """Distribute indices to work-items; return their shares and statement ids."""
         key = self.volume(slow), self.volume(fast)
-        # parts of one shape share the scalars
+        # parts of one shape share the scalars of their starts
         if key not in self._partitions:
             axes = ragged_partition(*key, self.n_items, var(self.item))
             self._partitions[key] = self.hold_starts(
@@ -341,14 +353,14 @@ class OperatorMmaWriter(GroupWriter):
             )
         return self._partitions[key]
 
-    # what comes in
+    # loads of the matrix, the tiles and the factors
 
     def _load_matrix(self, name: str) -> tuple[str, str]:
         """Load the right fragments of a matrix to registers; return array and id.
 
-        Their columns are interleaved: of eight rows of the matrix, the two that a lane
-        gets in the sums are four apart, and lanes beside each other have rows beside
-        each other; see :data:`feinsum.transforms.gpu.fragments.INTERLEAVED`.
+        Their columns are interleaved: of eight rows of the matrix, the two in the sums
+        of a lane are four apart, and neighbouring lanes have neighbouring rows; see
+        :data:`feinsum.transforms.gpu.fragments.INTERLEAVED`.
         """
         tiles = self.tiles
         loops, points = self.loops_over(self.steps.deferred, "unr")
@@ -360,8 +372,8 @@ class OperatorMmaWriter(GroupWriter):
         term = self.product.term(step, quad)
         row = self._matrix_row(block, INTERLEAVED.at(self.product.g))
         points |= self._points_of_row(row)
-        # the last instruction may have terms that are not there: nothing may be read
-        # beyond the matrix, and NaN there times the zeros of the tile would be NaN
+        # The last instruction may have terms beyond the matrix. They must not be read,
+        # and must be zero: NaN times the zeros of the tile would be NaN.
         is_padded = tiles.depth > tiles.n_terms
         existing = clamped(term, tiles.n_terms) if is_padded else term
         points |= self.terms.unravel(existing)
@@ -375,41 +387,43 @@ class OperatorMmaWriter(GroupWriter):
         return array, self.assign("load", entry, value, [*self.around, *loops])
 
     def _pad(self) -> str:
-        """Zero the terms of a tile that only fill the last instruction.
+        """Zero the padding terms of a tile, which fill the last instruction.
 
-        It is done once, before the first turn: no tile is written there.
+        Once before the first turn is enough: tiles are not written there.
         """
         tiles = self.tiles
         n = tiles.depth - tiles.n_terms
         n_entries = n * tiles.elements
         step = self.unroll(-(-n_entries // self.n_items))
-        at = p.Sum((var(self.item), self.n_items * var(step)))
-        entry = self.tile[p.FloorDiv(at, n), p.Sum((tiles.n_terms, p.Remainder(at, n)))]
+        number = p.Sum((var(self.item), self.n_items * var(step)))
+        entry = self.tile[
+            p.FloorDiv(number, n), p.Sum((tiles.n_terms, p.Remainder(number, n)))
+        ]
         return self._note_shared(
             self.assign(
                 "pad", entry, ZERO, [*self.around, step], [self.numbered],
-                predicates=[p.Comparison(at, "<", n_entries)],
+                predicates=[p.Comparison(number, "<", n_entries)],
             )
         )  # fmt: skip
 
     def _load_next(
-        self, parts: Sequence[RowParts], k: int, before: Collection[str]
+        self, parts_of_rows: Sequence[RowParts], k: int, before: Collection[str]
     ) -> list[str]:
-        """Load what comes after a row: the next one, or the first of the next turn."""
-        if k + 1 < len(parts):
-            return self._load_parts(parts[k + 1], self.now, before)
+        """Load the parts of the next row, or of the first row of the next turn."""
+        if k + 1 < len(parts_of_rows):
+            return self._load_parts(parts_of_rows[k + 1], self.now, before)
         first = p.Sum((var(self.now.name), self.tiles.elements))
         start = self._start(first, self.loops, (self.now.insn_id,))
-        return self._load_parts(parts[0], start, before)
+        return self._load_parts(parts_of_rows[0], start, before)
 
     def _load_parts(
-        self, parts: RowParts, start: _TileStart, before: Collection[str]
+        self, row_parts: RowParts, start: _TileStart, before: Collection[str]
     ) -> list[str]:
-        """Load all of a work-item's parts to registers, so that it waits once."""
-        streamed, others = parts
+        """Load all of a work-item's parts to registers; it then waits only once."""
+        streamed, factor_parts = row_parts
         return [
             self._load_part(part, start, before)
-            for part in (*(part for _, part in others), streamed)
+            for part in (*(part for _, part in factor_parts), streamed)
         ]
 
     def _load_part(
@@ -423,15 +437,15 @@ class OperatorMmaWriter(GroupWriter):
         value = calls_product(self.schedule, part.operands, points)
         return self.assign(
             "load", var(part.array)[tuple(map(var, loops))],
-            # zero times a factor is zero: idle elements add nothing to anything
+            # zeros in place of elements that do not exist add nothing to any sum
             p.If(p.LogicalAnd(entries.exists), value, ZERO),
             [*start.loops, *loops], [*entries.after, *before],
         )  # fmt: skip
 
-    def _settle_parts(self, parts: RowParts, before: list[str]) -> list[str]:
-        """Move all from registers to shared memory."""
-        streamed, others = parts
-        for factors, part in others:
+    def _settle_parts(self, row_parts: RowParts, before: list[str]) -> list[str]:
+        """Move all parts of a row from registers to shared memory."""
+        streamed, factor_parts = row_parts
+        for factors, part in factor_parts:
             entries = self._entries(part, self.now)
             inames, outer = self.loops_over(part.outer, "unr")
             points, loops = {**outer, **entries.points}, (*inames, *entries.loops)
@@ -442,13 +456,13 @@ class OperatorMmaWriter(GroupWriter):
             )  # fmt: skip
             self.settled_factors.append(self._note_shared(settled))
         before = [*before, *self.settled_factors]
-        # what scales an element may come from another work-item
-        if self.scales and any(factors is self.scales for factors, _ in others):
+        # another work-item may have loaded the factors of an element
+        if self.scales and any(factors is self.scales for factors, _ in factor_parts):
             before.append(self.barrier(self.loops, before))
         return [*before, self._fill(streamed, before)]
 
     def _fill(self, part: _StagedPart, before: Collection[str]) -> str:
-        """Scale what is streamed, into the tile."""
+        """Write the scaled streamed operand to the tile."""
         steps, entries = self.steps, self._entries(part, self.now)
         dealt_out = {*part.slow, *part.fast}
         outer = [i for i in steps.tile if i not in dealt_out]
@@ -456,14 +470,14 @@ class OperatorMmaWriter(GroupWriter):
         points = {**of_outer, **entries.points}
         element = points[self.element]
         terms: list[Expression] = []
-        # gathered indices are added up on the way, and so the tile lacks them
+        # the tile lacks gathered indices: they are summed here
         for gathered in self._values(steps.gathered):
-            at = {**points, **gathered}
+            term_points = {**points, **gathered}
             value = var(part.array)[
-                (*(at[i] for i in part.outer), *map(var, entries.loops))
+                (*(term_points[i] for i in part.outer), *map(var, entries.loops))
             ]
             if self.scales:
-                value = p.Product((self.scales.at(at, element), value))
+                value = p.Product((self.scales.at(term_points, element), value))
             terms.append(value)
         return self._note_shared(
             self.assign(
@@ -478,7 +492,7 @@ class OperatorMmaWriter(GroupWriter):
     def _multiply(
         self, matrix: tuple[str, str], filled: Sequence[str]
     ) -> tuple[str, str]:
-        """Add to a warp's sums; return their array, and the id."""
+        """Add products of fragments to a warp's sums; return their array and the id."""
         tiles, product = self.tiles, self.product
         lengths = tuple(map(self.length, self.steps.deferred))
         acc, zero = product.clear_sums(lengths, self.loops, filled)
@@ -494,7 +508,8 @@ class OperatorMmaWriter(GroupWriter):
             "elements", shape, of_tile, [*self.loops, step], filled
         )
         self._note_shared(loaded)
-        # one left fragment serves all deferred indices: these loops are the inner ones
+        # one left fragment serves all values of the deferred indices, whose loops are
+        # therefore innermost
         down, across, *inames = (self.unroll(n) for n in (*product.n_blocks, *lengths))
         outer = tuple(map(var, inames))
         return acc, product.multiply(
@@ -505,7 +520,7 @@ class OperatorMmaWriter(GroupWriter):
         )  # fmt: skip
 
     def _share_result(self, acc: str, summed: str, filled: Sequence[str]) -> str:
-        """Multiply sums with what comes late, into shared memory."""
+        """Write the sums, multiplied by the late factors, to shared memory."""
         tiles, steps = self.tiles, self.steps
         inames, points = self.loops_over(steps.fan, "unr")
         shape = (tiles.height // ROWS, HALVES, tiles.width // COLUMNS, 2)
@@ -524,7 +539,7 @@ class OperatorMmaWriter(GroupWriter):
                 term = p.Product((factor, term))
             terms.append(term)
         loops = [*self.loops, *inames, *block]
-        # idle rows have room in the result: so no lane needs a guard
+        # the result has room for padding rows, so no lane needs a guard
         entry = self._result_at(points, row)
         return self._note_shared(
             self.assign("share", entry, _sum(terms), loops, [summed, *filled])
@@ -533,26 +548,26 @@ class OperatorMmaWriter(GroupWriter):
     # small parts
 
     def _shared(self, stem: str, indices: Names, shape: tuple[int, ...]) -> Expression:
-        """Declare a shared array, of indices and axes of lengths ``shape``."""
+        """Declare a shared array with an axis for each index, and axes of ``shape``."""
         shape = (*map(self.length, indices), *shape)
         return var(self.array(stem, shape, DOUBLE, is_shared=True))
 
     def _note_shared(self, insn_id: str) -> str:
-        """Note what reads or writes shared memory; its barriers are written by hand."""
+        """Record an access to shared memory, for which this class writes barriers."""
         self.shared_accesses.append(insn_id)
         return insn_id
 
     def _values(self, indices: Sequence[str]) -> Iterator[dict[str, Expression]]:
-        """Yield all values of indices."""
-        for at in product(*(range(self.length(i)) for i in indices)):
-            yield dict(zip(indices, at, strict=True))
+        """Yield all combinations of values of indices."""
+        for values in product(*(range(self.length(i)) for i in indices)):
+            yield dict(zip(indices, values, strict=True))
 
     def _result_at(self, points: Point, row: Expression) -> Expression:
-        at = tuple(points[i] for i in (*self.steps.fan, self.element))
-        return self.result[(*at, row)]
+        outer = tuple(points[i] for i in (*self.steps.fan, self.element))
+        return self.result[(*outer, row)]
 
     def _factors(self, stem: str, positions: tuple[int, ...]) -> _Factors | None:
-        """Make room for the product of operands, if there are any."""
+        """Declare the shared array for a product of operands, if there are any."""
         if not positions:
             return None
         spans = [self.schedule.spans[self.schedule.rows[0][k]] for k in positions]
@@ -563,7 +578,7 @@ class OperatorMmaWriter(GroupWriter):
         return _Factors(positions, indices, array)
 
     def _element(self, block: Expression, half: Expression) -> Expression:
-        """Return a lane's element in its tile."""
+        """Return the element of a lane, counted within the tile."""
         first = self.tiles.height * self.down
         return self.product.row_or_column(first, ROWS, block, half)
 
@@ -571,7 +586,7 @@ class OperatorMmaWriter(GroupWriter):
         return p.Sum((self.tiles.width * self.across, COLUMNS * block, column))
 
     def _points_of_row(self, row: Expression) -> dict[str, Expression]:
-        """Return the point of a row of the matrix, or of the last one if it idles."""
+        """Return the point of a row of the matrix; a padding row has the last one."""
         tiles = self.tiles
         is_full = tiles.width * tiles.across == tiles.n_rows
         return self.rows.unravel(row if is_full else clamped(row, tiles.n_rows))

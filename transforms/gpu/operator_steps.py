@@ -1,9 +1,10 @@
-"""How an operator is taken apart into a product of matrices and what is around it.
+"""The steps of an operator: a product of matrices, and what comes before and after it.
 
-The gradient ``xre,rij,ej->xei`` is the product of u with the matrix D, whose sums J
-multiplies: ``D u`` comes early, J late, the index r is deferred, x fans out. On tensor
-cores a work-group has tiles of elements for that, of which each warp multiplies a
-part with some rows of the matrix::
+The gradient ``xre,rij,ej->xei`` multiplies u by the matrix D, and then J by these sums.
+The operand u is *early*: it fills the tile of the product. J is *late*; it multiplies
+the sums. The index r is *deferred* until then, and x, which J alone has, *fans out*. On
+tensor cores, a work-group goes through tiles of elements, of which each warp multiplies
+a part by some rows of the matrix::
 
                   rows i of the matrix, ``width`` of each warp
                 +--------+--------+
@@ -28,23 +29,25 @@ from feinsum.transforms.roles import number, typical
 
 
 @dataclass(frozen=True)
-class Steps:
+class OperatorSteps:
     """An operator as a product of matrices, with what comes before and after it.
 
-    For the gradient ``xre,rij,ej->xei``, D is the matrix, u comes early, J late. For
-    the divergence ``xre,rij,xej->ei``, J and u both come early.
+    In the gradient ``xre,rij,ej->xei``, D is the matrix, u is early, and J late. In the
+    divergence ``xre,rij,xej->ei``, J and u are both early.
 
     Attributes:
+        element: the long index.
         matrix: the position of the operand without elements.
-        early: positions that are multiplied into a tile of the elements.
-        late: positions that the sums in registers are multiplied with.
-        rows: of the matrix, in the output.
-        deferred: of the matrix, in registers until ``late`` sums over them.
-        contracted: of the matrix, summed with it.
-        tile: of the tile, but for the element.
-        gathered: summed in the tile.
-        outer: of the tile and the output.
-        fan: of the output, and late alone.
+        early: positions of operands whose product fills a tile of elements.
+        late: positions of operands that multiply the sums in registers.
+        rows: indices of the matrix that the output has.
+        deferred: indices of the matrix that late operands sum over; until then, their
+            sums are in registers.
+        contracted: indices over which the product with the matrix sums.
+        tile: indices of the tile, except for the element.
+        gathered: indices that are summed while the tile is filled.
+        outer: indices of the tile that the output has, too.
+        fan: indices of the output that late operands alone have.
     """
 
     element: str
@@ -60,28 +63,28 @@ class Steps:
     fan: tuple[str, ...]
 
     @classmethod
-    def of(cls, einsum: BatchedEinsum, element: str) -> Steps | None:
+    def of(cls, einsum: BatchedEinsum, element: str) -> OperatorSteps | None:
         """Choose the steps of fewest operations; None if the einsum has no such form.
 
         >>> from feinsum import array, einsum
         >>> e = einsum("xre,rij,ej->xei", array("J", (3, 3, "N")),
         ...            array("D", (3, 10, 10)), array("u", ("N", 10)))
-        >>> steps = Steps.of(e, "e")
+        >>> steps = OperatorSteps.of(e, "e")
         >>> steps.early, steps.late, steps.rows, steps.deferred
         ((2,), (0,), ('i',), ('r',))
         >>> steps.contracted, steps.fan
         (('j',), ('x',))
         """
-        without = [k for k, t in enumerate(einsum.inputs) if element not in t]
-        # several matrices would have to be multiplied with each other first
-        if len(without) != 1:
+        without_element = [k for k, t in enumerate(einsum.inputs) if element not in t]
+        # several matrices would have to be multiplied by each other first
+        if len(without_element) != 1:
             return None
-        (matrix,) = without
-        others = [k for k in range(einsum.n_operands) if k != matrix]
+        (matrix,) = without_element
+        remaining = [k for k in range(einsum.n_operands) if k != matrix]
         candidates = [
             steps
-            for n in range(1, len(others) + 1)
-            for early in combinations(others, n)
+            for n in range(1, len(remaining) + 1)
+            for early in combinations(remaining, n)
             if (steps := cls._split(einsum, element, matrix, early)) is not None
         ]
         cost = {steps: steps.operations(einsum) for steps in candidates}
@@ -90,23 +93,23 @@ class Steps:
     @classmethod
     def _split(
         cls, einsum: BatchedEinsum, element: str, matrix: int, early: tuple[int, ...]
-    ) -> Steps | None:
+    ) -> OperatorSteps | None:
         late = tuple(
             k for k in range(einsum.n_operands) if k != matrix and k not in early
         )
         of_matrix, output = einsum.inputs[matrix], einsum.output
         of_early = _joint(einsum, early)
         of_late = _joint(einsum, late)
-        # what early operands alone have is summed while the tile is filled
-        rest = {*of_matrix, *output, *of_late}
-        tile = tuple(i for i in of_early if i in rest and i != element)
+        # indices of early operands alone are summed while the tile is filled
+        used_later = {*of_matrix, *output, *of_late}
+        tile = tuple(i for i in of_early if i in used_later and i != element)
         rows = tuple(i for i in output if i in of_matrix)
         deferred = tuple(i for i in of_matrix if i in of_late and i not in output)
-        # indices of the tile and the output repeat the product, for the same matrix
+        # for each value of these indices, the product is repeated with the same matrix
         outer = tuple(i for i in tile if i in output)
         inner = {*of_matrix} - {*rows}
-        # rows of the matrix are free, all else of it is in the tile or comes late, and
-        # late operands have no index that neither the matrix nor the output has
+        # The matrix has rows, and its other indices are in the tile or are deferred.
+        # Late operands have no index that neither the matrix nor the output has.
         is_product = (
             bool(rows)
             and not {*rows} & {*tile}
@@ -124,18 +127,18 @@ class Steps:
             deferred,
             tuple(i for i in of_matrix if i not in rows and i not in deferred),
             tile,
-            tuple(i for i in of_early if i not in rest),
+            tuple(i for i in of_early if i not in used_later),
             outer,
             tuple(i for i in output if i not in {*rows, *tile, element}),
         )
 
     def lies_in_order(self, einsum: BatchedEinsum) -> bool:
-        """Return whether rows of an element are adjacent, and elements consecutive."""
+        """Tell whether the results of an element are adjacent, and elements, too."""
         tail = (self.element, *self.rows)
         return einsum.output[-len(tail) :] == tail
 
     def operations(self, einsum: BatchedEinsum) -> int:
-        """Estimate the additions and multiplications of an element."""
+        """Estimate the number of operations for one element."""
         sums = {*self.rows, *self.deferred, *self.outer}
         steps = [
             (len(self.early), {*self.tile, *self.gathered}),
@@ -158,24 +161,24 @@ NAMES = ("elements", "height", "width", "terms", "turns", "groups")
 
 @dataclass(frozen=True)
 class OperatorTiles:
-    """The tiles of a work-group and what its lanes have of them, in entries.
+    """The tiles of a work-group, and what each lane holds of them.
 
     Attributes:
-        elements: of a tile.
-        height: elements of a warp.
-        width: rows of the matrix of a warp.
-        terms: that one instruction adds to each sum.
-        turns: tiles of a group, one after another.
-        groups: that fit a multiprocessor at least.
-        is_ahead: whether a tile is loaded while the one before is multiplied.
-        n_rows: of the matrix.
-        n_terms: of a sum.
-        n_deferred: values of the deferred indices.
-        n_fan: values of those that come late alone.
-        n_factors: of an element, that it or its sums are multiplied with.
-        n_matrices: that differ.
-        streamed: the position of the largest operand that comes early.
-        scaling: those of the others.
+        elements: elements of a tile.
+        height: elements of a tile that a warp multiplies.
+        width: rows of the matrix that a warp holds.
+        terms: terms that one instruction adds to each sum.
+        turns: tiles that a group multiplies one after another.
+        groups: groups that must fit a multiprocessor at the same time.
+        is_ahead: whether a tile is loaded while the previous one is multiplied.
+        n_rows: rows of the matrix.
+        n_terms: terms of a sum.
+        n_deferred: number of values of the deferred indices.
+        n_fan: number of values of the indices that fan out.
+        n_factors: entries of scaling and late operands for one element.
+        n_matrices: number of different matrices in the batch.
+        streamed: the position of the largest early operand.
+        scaling: the positions of the other early operands.
     """
 
     elements: int
@@ -196,7 +199,7 @@ class OperatorTiles:
 
     @classmethod
     def of(
-        cls, einsum: BatchedEinsum, steps: Steps, parameters: Parameters
+        cls, einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
     ) -> OperatorTiles:
         def volume(indices: Collection[str]) -> int:
             return prod(typical(einsum.extents[i]) for i in indices)
@@ -223,7 +226,7 @@ class OperatorTiles:
 
     @property
     def across(self) -> int:
-        """Warps for the rows of the matrix."""
+        """Number of warps that share the rows of the matrix."""
         return -(-self.n_rows // self.width)
 
     @property
@@ -232,38 +235,38 @@ class OperatorTiles:
 
     @property
     def depth(self) -> int:
-        """Terms with those that fill the last instruction."""
+        """Number of terms, padded to whole instructions."""
         return -(-self.n_terms // self.terms) * self.terms
 
     @property
     def stride(self) -> int:
-        """Between elements of a tile in shared memory."""
+        """Distance of elements of a tile in shared memory, in entries."""
         return spread(self.depth)
 
     @property
     def row_stride(self) -> int:
-        """Between elements of the results there, with those of idle rows."""
+        """Distance of elements of the results there, with padding of the rows."""
         return spread(self.across * self.width)
 
     @property
     def n_sums(self) -> int:
-        """The sums of a lane."""
+        """Number of sums of a lane."""
         return self.n_deferred * self.height * self.width // WARP
 
     @property
     def n_fragments(self) -> int:
-        """Entries of the matrices that a lane holds."""
+        """Number of entries of the matrices that a lane holds."""
         return self.n_matrices * self.n_deferred * self.width * self.depth // WARP
 
     @property
     def n_shared(self) -> int:
-        """The entries of a group in shared memory."""
+        """Number of entries of a group in shared memory."""
         of_element = self.stride + self.n_factors + self.n_fan * self.row_stride
         return self.elements * of_element
 
 
 def spread(n: int) -> int:
-    """Return the next odd multiple of half the banks.
+    """Round up to an odd multiple of half the banks, to avoid bank conflicts.
 
     >>> [spread(n) for n in (4, 5, 12, 35, 40)]
     [4, 12, 12, 36, 44]

@@ -1,19 +1,19 @@
 """Operators with one matrix for all elements: a product of matrices in registers.
 
-Operands that are cheaper to multiply first fill a tile of elements, the others multiply
-the sums.
+Operands that are best multiplied first fill a tile of elements. The matrix multiplies
+the tile, and the other operands multiply these sums.
 
-Lanes go along the elements, workers along the rows of the matrix; a work-item has
-``columns`` elements, ``lanes`` apart, and ``rows`` neighbouring rows::
+Lanes are along the elements, workers along the rows of the matrix. A work-item has
+``columns`` elements, ``lanes`` apart, and ``rows`` adjacent rows::
 
                  elements    l0  l1  l2 ... | l0  l1  l2 ...       columns = 2
     rows of D   worker 0     ##  .   .      | ##  .   .            rows = 2
                              ##  .   .      | ##  .   .
                 worker 1     .   .   .      | .   .   .
 
-At each step of the sum it reads ``rows`` entries of the matrix, the same for all lanes,
-and ``columns`` of the tile, neighbours for neighbouring lanes, for their product. A
-batch goes through the same tiles row after row.
+In each step of the sum, it reads ``rows`` entries of the matrix, which are the same for
+all lanes, and ``columns`` entries of the tile, which are contiguous across lanes. The
+rows of a batch are computed one after another in each tile.
 
 Source: paper, section 7 (loop permutation, hoisting, tiles of the elements and of the
 reference matrices in shared memory), with the blocks in registers of Nath, Tomov and
@@ -22,7 +22,7 @@ Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -42,7 +42,7 @@ from feinsum.transforms.gpu.cost import (
     request_cycles,
 )
 from feinsum.transforms.gpu.layouts import clamped
-from feinsum.transforms.gpu.operator_steps import Steps
+from feinsum.transforms.gpu.operator_steps import OperatorSteps
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
@@ -65,7 +65,7 @@ from feinsum.transforms.roles import (
 def gpu_operator(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Multiply a tile of elements with the matrix, by blocks of sums in registers.
+    """Multiply a tile of elements by the matrix, with blocks of sums in registers.
 
     Rewrite, for the gradient ``xre,rij,ej->xei``::
 
@@ -90,11 +90,10 @@ def gpu_operator(
         columns: elements of a work-item.
         rows: rows of the matrix of a work-item.
         stage_matrix: copy the matrix to shared memory.
-        stage_output: write results by way of shared memory, in the order in which
-            they lie.
+        stage_output: write results through shared memory, in their order in memory.
     """
     schedule = begin(t_unit, nest)
-    steps = Steps.of(nest.einsum, text(parameters, "element"))
+    steps = OperatorSteps.of(nest.einsum, text(parameters, "element"))
     if steps is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix"
@@ -108,9 +107,9 @@ class _Block(NamedTuple):
     Attributes:
         deferred: loops over deferred indices.
         inside: loops over elements and rows.
-        sums: the place of a sum in its array.
-        points: of these; the element counts within its group.
-        row: of the matrix.
+        sums: subscripts of a sum in its array.
+        points: values of deferred indices and of the element, counted in its group.
+        row: the row of the matrix.
     """
 
     deferred: list[str]
@@ -128,7 +127,7 @@ class _Operator(GroupWriter):
     """Writes the loops; see :func:`gpu_operator`."""
 
     def __init__(
-        self, schedule: Schedule, steps: Steps, parameters: Parameters
+        self, schedule: Schedule, steps: OperatorSteps, parameters: Parameters
     ) -> None:
         self.n_lanes, self.n_columns, self.n_rows = (
             number(parameters, name) for name in ("lanes", "columns", "rows")
@@ -159,12 +158,12 @@ class _Operator(GroupWriter):
                 matrices[name] = self._stage_matrix(name)
         dtype = schedule.dtype_of_row(0)
         shape = [self.length(i) for i in steps.tile]
-        # an odd stride: neighbours along other indices are in other banks
+        # an odd stride, so that neighbours along other indices are in different banks
         shape.append(self.n_elements + 1)
         self.tile = var(self.array("tile", shape, dtype, is_shared=True))
         self.result = None
         if self.is_output_staged:
-            # odd, so that lanes write one row of several elements to several banks
+            # odd, so that lanes write a row of several elements to different banks
             shape = [self.n_elements, self.n_matrix_rows | 1]
             self.result = var(self.array("result", shape, dtype, is_shared=True))
         before: list[str] = []
@@ -173,13 +172,13 @@ class _Operator(GroupWriter):
             before = [self._multiply(k, row, matrices, [filled, *before])]
         return self.finished()
 
-    def _tile_at(self, at: Point) -> Expression:
-        return self.tile[(*(at[i] for i in self.steps.tile), at[self.element])]
+    def _tile_at(self, points: Point) -> Expression:
+        return self.tile[(*(points[i] for i in self.steps.tile), points[self.element])]
 
-    # what lies in shared memory
+    # shared memory
 
     def _stage_matrix(self, name: str) -> tuple[str, str]:
-        """Copy a matrix, rows side by side; return the array, and what fills it."""
+        """Copy a matrix to shared memory; return the array and the statement's id."""
         schedule, steps, span = self.schedule, self.steps, self.schedule.spans[name]
         inner = (*steps.contracted, *steps.deferred)
         shape = (*map(self.length, inner), self.n_workers * self.n_rows)
@@ -197,8 +196,8 @@ class _Operator(GroupWriter):
     ) -> tuple[list[str], dict[str, Expression]]:
         """Loop over points that work-items share, neighbours along the last index.
 
-        As many values of ``slow`` are taken at a time as there are work-items for:
-        then no index is divided in a loop.
+        Work-items cover as many values of ``slow`` at a time as they can: the indices
+        of a work-item are then computed once, and not in the loop.
         """
         volume, flat = self.volume(fast), self.flat(fast)
         item = f"({self.lane} + {self.n_lanes}*{self.worker})"
@@ -208,7 +207,7 @@ class _Operator(GroupWriter):
             turn = self.loop("turn", f"{item} + {self.n_items}*{{}} < {volume}")
             points = flat.unravel(p.Sum((self.item, self.n_items * var(turn))))
             return [*steps, turn], {**points, slow: var(steps[0])}
-        # work-items beyond a whole number of values idle
+        # work-items beyond a whole number of values are idle
         idle = f"{item} + 0*{{0}} < {at_once * volume}"
         loops = self._steps(slow, f"{item} + {at_once * volume}*{{0}}", volume, idle)
         value = p.Sum((p.FloorDiv(self.item, volume), at_once * var(loops[0])))
@@ -217,8 +216,8 @@ class _Operator(GroupWriter):
     def _steps(self, index: str, value: str, times: int = 1, *limits: str) -> list[str]:
         """Loop while an index is within the group, and below its extent.
 
-        The extent of elements has a loop of its own, which is entered once or not at
-        all: else Loopy takes it for the bound of the loop, and most steps do nothing.
+        A separate loop, entered at most once, checks the extent of elements: otherwise
+        Loopy makes this extent the bound of the loop, and most steps do nothing.
 
         Args:
             index: the index.
@@ -236,54 +235,53 @@ class _Operator(GroupWriter):
         return [step, self.loop("once", below, size=1)]
 
     def _fill(self, row: Names, dtype: Any, before: Sequence[str]) -> str:
-        """Multiply what comes early, in the order in which most of it lies."""
+        """Fill the tile with the product of early operands; the largest is in order."""
         schedule, steps = self.schedule, self.steps
         early = tuple(row[k] for k in steps.early)
         loops, points = self._share_tile(early)
-        others = [i for i in steps.tile if i not in points]
-        inames, of_others = self.loops_over(others, "unr")
-        at = {**points, **of_others}
+        unrolled = [i for i in steps.tile if i not in points]
+        inames, of_others = self.loops_over(unrolled, "unr")
+        all_points = {**points, **of_others}
         if not steps.gathered:
-            value = calls_product(schedule, early, self._of_all(at))
-            entry = self._tile_at(at)
+            value = calls_product(schedule, early, self._of_all(all_points))
+            entry = self._tile_at(all_points)
             return self.assign("fill", entry, value, [*loops, *inames], before)
-        shape = tuple(map(self.length, others))
+        shape = tuple(map(self.length, unrolled))
         total = var(self.array("total", shape, dtype))
 
         def total_at(of_others: Point) -> Expression:
-            return total[tuple(of_others.values())] if others else total
+            return total[tuple(of_others.values())] if unrolled else total
 
         zero = self.assign(
             "zero", total_at(of_others), dtype.type(0), [*loops, *inames], before
         )
         gathered, of_gathered = self.loops_over(steps.gathered)
-        inames, of_others = self.loops_over(others, "unr")
-        at = self._of_all({**points, **of_others, **of_gathered})
+        inames, of_others = self.loops_over(unrolled, "unr")
+        all_points = self._of_all({**points, **of_others, **of_gathered})
         entry = total_at(of_others)
-        value = p.Sum((entry, calls_product(schedule, early, at)))
+        value = p.Sum((entry, calls_product(schedule, early, all_points)))
         last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
-        inames, of_others = self.loops_over(others, "unr")
+        inames, of_others = self.loops_over(unrolled, "unr")
         target = self._tile_at({**points, **of_others})
         return self.assign(
             "fill", target, total_at(of_others), [*loops, *inames], [last]
         )
 
     def _share_tile(self, early: Names) -> tuple[list[str], dict[str, Expression]]:
-        """Loop over a tile; return the points.
+        """Loop over a work-item's entries of a tile; return the loops and the point.
 
-        Of the indices of the largest operand those from the element on are dealt out as
-        one. If the element is the last, it goes to the lanes, and the one before to the
-        workers.
+        Work-items share the indices of the largest operand from the element on. If the
+        element is the last, lanes share it, and workers share the index before it.
         """
         steps = self.steps
         span = max((self.schedule.spans[name] for name in early), key=self.volume)
         span = tuple(i for i in span if i in steps.tile or i == self.element)
-        at = span.index(self.element)
-        if len(span) > at + 1:
-            outside = span[:at]
-            loops, points = self._share_points(self.element, span[at + 1 :])
+        axis = span.index(self.element)
+        if len(span) > axis + 1:
+            outside = span[:axis]
+            loops, points = self._share_points(self.element, span[axis + 1 :])
         else:
-            outside, nearest = span[: max(at - 1, 0)], span[max(at - 1, 0) : at]
+            outside, nearest = span[: max(axis - 1, 0)], span[max(axis - 1, 0) : axis]
             loops = self._steps(self.element, self._lane_of("{0}"))
             points = {self.element: var(self.lane) + self.n_lanes * var(loops[0])}
             for index in nearest:
@@ -306,7 +304,7 @@ class _Operator(GroupWriter):
         matrices: Mapping[str, tuple[str, str]],
         before: Sequence[str],
     ) -> str:
-        """Add up the blocks of a row, and store them; return the tile's last use."""
+        """Sum and store the blocks of a row; return the last statement on the tile."""
         schedule, steps = self.schedule, self.steps
         name, dtype = row[steps.matrix], schedule.dtype_of_row(k)
         outer, of_outer = self.loops_over(steps.outer)
@@ -319,22 +317,22 @@ class _Operator(GroupWriter):
         )
         sums, of_sums = self.loops_over(steps.contracted)
         block = self._block()
-        at = {**block.points, **of_outer, **of_sums}
+        points = {**block.points, **of_outer, **of_sums}
         after = [zero, *before]
         if name in matrices:
             array, load = matrices[name]
             inner = (*steps.contracted, *steps.deferred)
-            factor = var(array)[(*(at[i] for i in inner), block.row)]
+            factor = var(array)[(*(points[i] for i in inner), block.row)]
             after.append(load)
         else:
-            # work-items without a row have the last one
+            # work-items beyond the last row read that row
             is_full = self.n_workers * self.n_rows == self.n_matrix_rows
             existing = block.row if is_full else clamped(block.row, self.n_matrix_rows)
-            of_matrix = at | self.flat_rows.unravel(existing)
+            of_matrix = points | self.flat_rows.unravel(existing)
             span = schedule.spans[name]
             factor = var(schedule.rules[name])(*(of_matrix[i] for i in span))
         # in the order of the operands
-        pair = (factor, self._tile_at(at))
+        pair = (factor, self._tile_at(points))
         pair = pair if steps.matrix < steps.early[0] else pair[::-1]
         add = self.assign(
             "add", acc[block.sums], p.Sum((acc[block.sums], p.Product(pair))),
@@ -344,7 +342,7 @@ class _Operator(GroupWriter):
         return add
 
     def _block(self, *, is_bounded: bool = False) -> _Block:
-        """Loop over the sums of a work-item; bounded, over those that exist."""
+        """Loop over the sums of a work-item; if bounded, only over those that exist."""
         sums, points = self.loops_over(self.steps.deferred, "unr")
         start = f"{self.n_elements}*{self.group}"
         limits = [f"{start} + {self._lane_of('{}')} < {self.extent}"]
@@ -367,7 +365,7 @@ class _Operator(GroupWriter):
         outer: tuple[list[str], Point],
         after: Sequence[str],
     ) -> None:
-        """Multiply with what comes late, and write results where they belong."""
+        """Multiply sums by the late operands, and store the results."""
         steps = self.steps
         fan, of_fan = self.loops_over(steps.fan)
         around = [*self.around, *outer[0], *fan]
@@ -392,8 +390,8 @@ class _Operator(GroupWriter):
         share = self.assign("share", entry, value, inside, last)
         loops, of_store = self._share_points(self.element, steps.rows)
         stored = self.result[of_store[self.element], self.flat_rows.ravel(of_store)]
-        at = self._of_all({**named, **of_store})
-        self.store(k, stored, at, [*around, *loops], [share])
+        store_points = self._of_all({**named, **of_store})
+        self.store(k, stored, store_points, [*around, *loops], [share])
 
     def _of_all(self, points: Point) -> dict[str, Expression]:
         return self.points_of_all(points, self.group)
@@ -403,11 +401,11 @@ NAMES = ("lanes", "columns", "rows", "stage_matrix", "stage_output")
 
 
 def space(workload: Workload) -> Space | None:
-    """Offer blocks for operators with a long element index and one matrix."""
+    """Fit operators with a long element index and one matrix."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
-    fits = {i: s for i in element_indices(einsum) if (s := Steps.of(einsum, i))}
+    fits = {i: s for i in element_indices(einsum) if (s := OperatorSteps.of(einsum, i))}
     if not fits:
         return None
     in_order = all(steps.lies_in_order(einsum) for steps in fits.values())
@@ -426,19 +424,18 @@ def space(workload: Workload) -> Space | None:
             return "no product of elements with one matrix"
         return _excess(einsum, steps, parameters)
 
-    def starts() -> list[Parameters]:
+    def starts() -> Iterator[Parameters]:
         firsts = {name: values[0] for name, values in table.items()}
-        tried = [
-            firsts | dict(zip(NAMES, values, strict=False))
-            for values in h.OPERATOR_STARTS
-        ]
-        return [start for start in tried if constraint(start) is None]
+        for values in h.OPERATOR_STARTS:
+            yield firsts | dict(zip(NAMES, values, strict=False))
 
     return starting_with(Space(table, constraint), starts)
 
 
-def _excess(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> str | None:
-    """Explain what exceeds the groups and sums that every GPU since Volta supports."""
+def _excess(
+    einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
+) -> str | None:
+    """Explain which limit of GPUs since Volta is exceeded; None if none is."""
     lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
     n_items = lanes * -(-volume(einsum, steps.rows) // rows)
     if not h.MIN_OPERATOR_ITEMS <= n_items <= h.MAX_ITEMS:
@@ -446,7 +443,7 @@ def _excess(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> str 
             f"{n_items} work-items in a group, expected {h.MIN_OPERATOR_ITEMS} to "
             f"{h.MAX_ITEMS}"
         )
-    # more sums would spill, whatever else the work-item holds
+    # more sums would spill to memory
     n_sums = volume(einsum, steps.deferred) * rows * columns
     if n_sums > h.MAX_SUMS:
         return f"{n_sums} sums of a work-item, of {h.MAX_SUMS}"
@@ -456,7 +453,9 @@ def _excess(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> str 
     return None
 
 
-def _shared_bytes(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> int:
+def _shared_bytes(
+    einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
+) -> int:
     """Return the shared memory of a work-group, in bytes."""
     lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
     n_rows, n_elements = volume(einsum, steps.rows), lanes * columns
@@ -475,10 +474,10 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
     assert machine.gpu is not None
     element = text(parameters, "element")
-    steps = Steps.of(einsum, element)
+    steps = OperatorSteps.of(einsum, element)
     assert steps is not None
     lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
-    # the last worker may have fewer rows, and takes as long
+    # the last worker may have fewer rows, but takes as long
     n_workers = -(-points(einsum, steps.rows) // rows)
     n_elements, n_items = lanes * columns, lanes * n_workers
     n_groups = -(-points(einsum, (element,)) // n_elements)
@@ -488,15 +487,15 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     n_deferred = points(einsum, steps.deferred)
     n_sums = n_deferred * rows * columns
     n_steps = points(einsum, (*steps.outer, *steps.contracted))
-    # entries of the matrix are broadcast to the lanes, those of the tile are not
+    # lanes read the same entries of the matrix, but different ones of the tile
     of_step = n_deferred * rows + columns * itemsize / 4
     filled = n_elements * points(einsum, (*steps.tile, *steps.gathered))
-    # neighbouring lanes have neighbouring elements: so are their reads and stores
+    # reads and stores of neighbouring lanes are at neighbouring elements
     near = [{element: k} for k in range(min(h.WARP, lanes))]
     n_results = points(einsum, (*steps.outer, *steps.fan)) * rows * columns
     late = sum(request_cycles(einsum, einsum.inputs[k], itemsize, near)
                for k in steps.late)  # fmt: skip
-    # by way of shared memory, stores are in runs
+    # through shared memory, stores are contiguous
     stored = 1.0
     if not parameters["stage_output"]:
         stored = request_cycles(einsum, einsum.output, itemsize, near)

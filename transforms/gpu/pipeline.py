@@ -1,8 +1,8 @@
-"""The loop over tiles of operands in shared memory: who loads what, and when.
+"""The loop over tiles of operands in shared memory, which are loaded ahead.
 
-A tile of an operand is ``depth`` values of the summed indices by ``side.tile`` of the
-others; ``stages`` of them are in shared memory at once. With three stages, copies are
-two tiles ahead of the products::
+A tile of an operand has ``depth`` values of the summed indices and ``side.tile`` of the
+others. Shared memory holds ``stages`` tiles of it at once. With three stages, copies
+are two tiles ahead of the products::
 
     tile     0        1        2        3
     copy     0  1 |   2    |   3    |   4          (| is a barrier)
@@ -10,14 +10,14 @@ two tiles ahead of the products::
     multiply      0   |    1   |    2   |    3
     slot of the copy  2        0        1          later = (tile + 2) % 3
 
-One barrier for each tile is enough: behind it, all work-items have their copies of this
-tile, and none still reads the tile before, whose slot is the one that is filled next.
+One barrier for each tile is enough. After it, the copies of this tile by all work-items
+are complete, and no work-item still reads the previous tile, whose slot is filled next.
 
-An operand is an array, or a function that the kernel computes where it is read, such as
+An operand is an array or a function of arrays, such as
 ``A(i,k) = scale*0.5*(a[i,k] + b[i,k])``. An array is copied without registers, by
-instructions that run while products are computed. A function is computed into registers
-before the products and stored after them; or ``a`` and ``b`` are copied, and the rest
-is evaluated on entries of their tiles.
+instructions that run during the products. A function is computed into registers before
+the products, and stored after them. Alternatively, ``a`` and ``b`` are copied, and the
+function is evaluated on entries of their tiles.
 
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", "Pipelining".
 """
@@ -62,23 +62,25 @@ from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.primitives.vector_store import flat_subscript
 
 COPY_WAYS = ("asynchronous", "registers")
-"""How arrays come to tiles; functions of arrays come through registers."""
+"""How arrays reach their tiles; functions always pass through registers."""
 
 ARGUMENTS = "arguments"
-"""A third way: what functions read is copied, and they are evaluated on tiles."""
+"""A third way: arrays that functions read are copied, too, and functions are evaluated
+on their tiles."""
 
 Key: TypeAlias = tuple[str, bool]
-"""An operand, and whether it is the one that is across."""
+"""An operand, and whether it is the operand across."""
 
 
 @dataclass(frozen=True)
 class OperandSource:
-    """The array that an operand is, and where its entries lie.
+    """The array behind an operand, and the offsets of its entries.
 
     Attributes:
-        arguments: those of its rule.
-        offset: of an entry, in terms of the arguments.
-        neighbour: the argument along which entries lie side by side; may be empty.
+        array: name of the array.
+        arguments: arguments of the operand's rule.
+        offset: offset of an entry, in terms of the arguments.
+        neighbour: the argument along which entries are contiguous; empty for none.
     """
 
     array: str
@@ -94,7 +96,7 @@ class OperandSource:
 
 
 def source_of(schedule: Schedule, operand: str) -> OperandSource | None:
-    """Find the array that an operand is; None if it takes arithmetic."""
+    """Find the array behind an operand; None if the operand is a function."""
     rule = schedule.kernel.substitutions[schedule.rules[operand]]
     if not isinstance(rule.expression, p.Subscript):
         return None
@@ -113,10 +115,11 @@ def _source_of(
     # cp.async moves 4, 8 or 16 bytes
     if dtype.itemsize not in (4, 8) or None in strides:
         return None
-    # entries are neighbours along the last argument only if no other axis has it
-    last, *others = entry.index_tuple[::-1]
+    # entries are contiguous along the last subscript only if no other axis depends on
+    # it
+    last, *outer = entry.index_tuple[::-1]
     is_alone = isinstance(last, p.Variable) and not any(
-        last.name in get_dependencies(other) for other in others
+        last.name in get_dependencies(subscript) for subscript in outer
     )
     neighbour = last.name if is_alone and strides[-1] == 1 else ""
     offset = flat_subscript(kernel, entry)
@@ -124,10 +127,11 @@ def _source_of(
 
 
 class Reads(NamedTuple):
-    """A function of entries of arrays, which are copied before it is evaluated.
+    """A function of array entries, which are copied before it is evaluated.
 
     Attributes:
-        value: of the function, given those of the entries.
+        sources: the arrays.
+        value: computes the function from the values of the entries.
     """
 
     sources: tuple[OperandSource, ...]
@@ -135,7 +139,7 @@ class Reads(NamedTuple):
 
 
 def reads_of(schedule: Schedule, operand: str) -> Reads | None:
-    """Find the entries of which an operand is a function; None if indices matter."""
+    """Find the array entries that an operand reads; None if indices matter as well."""
     kernel, dtype = schedule.kernel, schedule.dtypes[operand]
     rule = kernel.substitutions[schedule.rules[operand]]
     body = SubstitutionRuleExpander(kernel.substitutions)(rule.expression)
@@ -146,7 +150,7 @@ def reads_of(schedule: Schedule, operand: str) -> Reads | None:
             entries.append(expr)
 
     Collector()(body)
-    # by their text, so that the same kernel gets the same tiles in every process
+    # sort by text, so that a kernel gets the same tiles in every process
     entries = sorted({*entries}, key=str)
 
     def value(values: Sequence[Expression]) -> Expression:
@@ -156,22 +160,26 @@ def reads_of(schedule: Schedule, operand: str) -> Reads | None:
 
     sources = [_source_of(kernel, entry, rule.arguments, dtype) for entry in entries]
     copied = tuple(source for source in sources if source is not None)
-    # what is left without the entries may not depend on the point: tiles lack it
-    rest = get_dependencies(value([0] * len(entries)))
+    # apart from the entries, the function may not depend on the point, which is not
+    # known where tiles are read
+    dependencies = get_dependencies(value([0] * len(entries)))
     is_function = bool(copied) and len(copied) == len(entries)
     return (
-        Reads(copied, value) if is_function and not {*rule.arguments} & rest else None
+        Reads(copied, value)
+        if is_function and not {*rule.arguments} & dependencies
+        else None
     )
 
 
 @dataclass(frozen=True)
 class Side:
-    """One operand's part of the output, cut into tiles.
+    """The output indices of one operand, cut into tiles.
 
     Attributes:
+        flat: these indices, flattened.
         group: the iname of the tiles.
-        tile: its length.
-        swizzle: the order of its entries.
+        tile: length of a tile.
+        swizzle: the order of entries in a tile.
     """
 
     flat: Flat
@@ -186,11 +194,12 @@ class Side:
 
 @dataclass(frozen=True)
 class SharedTile:
-    """Tiles of an operand in shared memory, of which several are there at once.
+    """The tiles of an operand in shared memory, several at once.
 
     Attributes:
-        is_deep: whether entries along the summed indices lie side by side.
-        swizzle: where entries along the others lie.
+        array: name of the shared array, with an axis for the slots.
+        is_deep: whether the summed indices are the last axis.
+        swizzle: the order of entries along the other axis.
     """
 
     array: str
@@ -198,30 +207,31 @@ class SharedTile:
     swizzle: Swizzle
 
     def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
-        """Return the entry by its places along the sums, and along the others."""
+        """Return the entry by its numbers along the sum and in the order of results."""
         return self._entry(slot, deep, self.swizzle.position(wide))
 
     def loaded(
         self, slot: Expression, deep: Expression, wide: Expression
     ) -> p.Subscript:
-        """Return the entry by its place in the order in which operands are read."""
+        """Return the entry by its numbers along the sum and in the order of loads."""
         return self._entry(slot, deep, self.swizzle.position_of_load(wide))
 
     def _entry(
         self, slot: Expression, deep: Expression, wide: Expression
     ) -> p.Subscript:
-        at = (wide, deep) if self.is_deep else (deep, wide)
-        return var(self.array)[(slot, *at)]
+        subscripts = (wide, deep) if self.is_deep else (deep, wide)
+        return var(self.array)[(slot, *subscripts)]
 
 
 @dataclass(frozen=True)
 class Tiled:
-    """An operand at the present step of the loop over tiles.
+    """An operand in one iteration of the loop over tiles.
 
     Attributes:
-        tiles: of what it reads.
-        slot: the scalar that says which ones they are.
-        value: of the operand, given the entries and the place along the sums.
+        tiles: the tiles of the arrays that it reads.
+        slot: the scalar with the slot of the tiles.
+        dtype: dtype of the operand.
+        value: computes the operand from the entries and the number along the sum.
     """
 
     tiles: tuple[SharedTile, ...]
@@ -236,15 +246,17 @@ class Tiled:
 
 @dataclass(frozen=True)
 class Load:
-    """An operand, and the way that it takes to its tiles.
+    """How a work-item loads its part of the tiles of an operand.
 
     Attributes:
-        deep, wide: what a work-item has of a tile.
-        partitioned: the ids of what computes where these begin.
-        points: of the indices that are not summed.
-        source: if it is copied; else it is computed in registers first.
-        lanes: entries of one copy.
-        registers: the array of these; empty for copies.
+        operand: name of the operand.
+        tile: its tiles.
+        deep, wide: the work-item's shares along the sum and along the side.
+        partitioned: ids of the statements that compute the first values of the shares.
+        points: values of the output indices.
+        source: the array to copy; None if the operand passes through registers.
+        lanes: contiguous entries of one copy.
+        registers: the array in registers; empty for copies.
     """
 
     operand: str
@@ -259,7 +271,7 @@ class Load:
 
 
 class TileLoop:
-    """Writes the loop over tiles, in which later ones are loaded ahead.
+    """Writes the loop over tiles, which loads later tiles ahead.
 
     Rewrite::
 
@@ -271,17 +283,21 @@ class TileLoop:
             A_tile[(tile + 1) % 2], B_tile[(tile + 1) % 2] = A(tile + 1), B(tile + 1)
             acc += A_tile[tile % 2]*B_tile[tile % 2]
 
-    Entries beyond the extents are zero, so that whoever reads a tile reads all of it.
+    Entries beyond the extents are zero, so products may read whole tiles.
 
     Args:
+        writer: writes the statements.
+        items: the work-items of a group.
+        summed: the summed indices, flattened.
+        depth: length of a tile along them.
         batch: the values of indices that are the same for a whole tile.
         grid: the inames of the work-groups.
-        stages: how many tiles of an operand are there at once, 2 or more.
+        stages: number of tiles of an operand in shared memory at once, 2 or more.
         copies: one of ``COPY_WAYS``, or ``ARGUMENTS``.
-        keeps_order: whether entries that are neighbours in an operand are so in its
-            tile; else those are that are not along the summed indices.
-        shares: the iname of the share of the tiles that a group has, and their number:
-            share s of S has the tiles s, s + S, ...; by default, a group has all.
+        keeps_order: whether a tile has its axes in the order of the operand. If not,
+            the axis of the output indices is always last.
+        shares: the iname of the shares of tiles, and their number: the group with share
+            s of S has the tiles s, s + S, ... By default, each group has all tiles.
     """
 
     def __init__(
@@ -316,21 +332,21 @@ class TileLoop:
         """Write the loop.
 
         Args:
-            wanted: operands with the side that each has.
-            multiply: given the tiles, the loops and what has to be done before, it
-                writes the products; the ids of those that read tiles, and of the last
-                ones.
+            wanted: operands, each with its side.
+            multiply: writes the products, given the tiles, the loops, and the ids of
+                the statements before. It returns the ids of the statements that read
+                tiles, and of the last ones.
         """
         writer, n_ahead = self.writer, self.stages - 1
         by_key = {key: self._loads(*pair) for key, pair in wanted.items()}
-        loads = [load for several in by_key.values() for load in several]
-        # all tiles but one come before the loop
+        loads = [load for operand_loads in by_key.values() for load in operand_loads]
+        # the first stages - 1 tiles are loaded before the loop
         early = writer.loop("early", size=n_ahead, tag="unr")
-        first = [
+        early_loads = [
             self._load_tile(load, var(early), [*self.around, early], [], var(early))
             for load in loads
         ]
-        closed = self._close_copies([*self.around, early], first)
+        closed = self._close_copies([*self.around, early], early_loads)
         share, n_shares = self.shares
         number = f"{share} + {n_shares}*{{}}" if share else "{}"
         tile = writer.loop("tile", f"{self.depth}*({number}) < {self.summed.size}")
@@ -340,41 +356,43 @@ class TileLoop:
         slot, set_slot = writer.scalar("slot", p.Remainder(later, self.stages), loops)
         before = [*closed, set_now, set_slot]
         if any(load.source is not None for load in loads):
-            # stages - 1 tiles are on their way; the oldest has to be there
+            # stages - 1 tiles are in flight; the oldest has to be complete
             wait = partial(await_groups, self.stages - 2)
             before = [writer.add("wait", wait, loops, before)]
-        # one barrier for each tile: after it, nobody reads the one before, whose
-        # place is filled next
+        # after this barrier, no work-item reads the previous tile, whose slot is filled
+        # next
         barrier = (writer.barrier(loops, before), set_now, set_slot)
-        begun = [
+        ahead = [
             self._load_tile(
                 load, later, loops, barrier, var(slot) if load.source else None
             )
             for load in loads
         ]
-        closed = self._close_copies(loops, begun)
+        closed = self._close_copies(loops, ahead)
         size, sized = self._summed_size(wanted)
         tiled = {
-            key: self._tiled(wanted[key][0], several, now, self._tile(var(tile)), size)
-            for key, several in by_key.items()
+            key: self._tiled(
+                wanted[key][0], operand_loads, now, self._tile(var(tile)), size
+            )
+            for key, operand_loads in by_key.items()
         }
         reads, last = multiply(tiled, loops, (*barrier, *closed, *sized))
-        after = [*last, *begun, set_slot]
+        after = [*last, *ahead, set_slot]
         settled = [
             self._settle(load, var(slot), loops, after)
             for load in loads
             if load.source is None
         ]
-        # the barrier and the waits above order these, which Loopy cannot see
-        writer.note_ordered(*first, *begun, *reads, *settled)
+        # the barrier and the wait above order these, which Loopy cannot see
+        writer.note_ordered(*early_loads, *ahead, *reads, *settled)
 
     def _tile(self, number: Expression) -> Expression:
-        """Return a tile of all by its number in the share."""
+        """Return the number of a tile among all, given its number in the share."""
         share, n = self.shares
         return p.Sum((var(share), n * number)) if share else number
 
     def _loads(self, operand: str, side: Side) -> list[Load]:
-        """Make one of an operand, or one of each array that it is a function of."""
+        """Make a load for an array, or for each array that a function reads."""
         reads = self._reads(operand)
         if reads is not None:
             return [self._load(operand, side, source) for source in reads.sources]
@@ -382,7 +400,7 @@ class TileLoop:
         return [self._load(operand, side, source)]
 
     def _reads(self, operand: str) -> Reads | None:
-        """Find what it reads, if it is a function that is evaluated in the end."""
+        """Find the entries of a function that is evaluated on tiles; else None."""
         schedule = self.writer.schedule
         if not self.is_late or source_of(schedule, operand) is not None:
             return None
@@ -391,13 +409,13 @@ class TileLoop:
     def _summed_size(
         self, wanted: Mapping[Key, tuple[str, Side]]
     ) -> tuple[Expression, Names]:
-        """Return the number of terms, and the ids of what computes it."""
+        """Return the number of terms, and the ids of statements that compute it."""
         is_late = any(
             self._reads(operand) is not None for operand, _ in wanted.values()
         )
         if self.summed.is_known or not is_late:
             return self.summed.size_in_c, ()
-        # in a scalar, as Loopy understands no casts where it checks bounds
+        # use a scalar: Loopy's check of bounds does not support casts
         size, computed = self.writer.scalar("size", self.summed.size_in_c, self.around)
         return var(size), (computed,)
 
@@ -409,7 +427,7 @@ class TileLoop:
         tile: Expression,
         size: Expression,
     ) -> Tiled:
-        """Return the tiles that an operand reads; it is zero beyond the sums."""
+        """Return an operand in terms of its tiles; it is zero beyond the sum."""
         reads, tiles = self._reads(operand), tuple(load.tile for load in loads)
         dtype = self.writer.schedule.dtypes[operand]
         if reads is None:
@@ -420,17 +438,17 @@ class TileLoop:
             in_full = reads.value(entries)
             if self.summed.is_divided_by(self.depth):
                 return in_full
-            # the entries beyond are zero, of which the function may be anything
+            # entries beyond the sum are zero, but the function of zeros need not be
             inside = p.Comparison(p.Sum((start, deep)), "<", size)
             return p.If(inside, in_full, dtype.type(0))
 
         return Tiled(tiles, now, dtype, value)
 
     def _load(self, operand: str, side: Side, source: OperandSource | None) -> Load:
-        """Declare the tiles of an operand, and find the part that a work-item loads."""
+        """Declare the tiles of an operand, and the part that a work-item loads."""
         writer, schedule = self.writer, self.writer.schedule
         span, dtype = schedule.spans[operand], schedule.dtypes[operand]
-        # neighbours in memory are loaded by neighbours: along the last index
+        # neighbouring work-items load along the last index, which is contiguous
         is_deep = bool(span) and span[-1] in self.summed.indices
         shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
         is_kept = self.keeps_order or not is_deep
@@ -445,8 +463,8 @@ class TileLoop:
             fast = self.summed if is_deep else side.flat
             lanes = self._lanes(source, operand, fast, shape)
         axes = partition(*shape, self.items.n, var(self.item), lanes)
-        parts, ids = writer.hold_starts(axes, self.around, (self.numbered,))
-        deep, wide = parts[::-1] if is_deep else parts
+        shares, ids = writer.hold_starts(axes, self.around, (self.numbered,))
+        deep, wide = shares[::-1] if is_deep else shares
         points = writer.points_of(
             side.flat, wide.n, lambda step: p.Sum((side.start, wide.at(step))),
             self.around, ids, tile=side.tile,
@@ -460,7 +478,7 @@ class TileLoop:
     def _lanes(
         self, source: OperandSource, operand: str, fast: Flat, shape: tuple[int, int]
     ) -> int:
-        """Return the most entries that one copy can move within a row."""
+        """Return the number of entries that one copy can move within a row."""
         schedule, (last, _, extent) = self.writer.schedule, fast.parts[-1]
         span = schedule.spans[operand]
         is_row = bool(span) and span[-1] == last
@@ -475,7 +493,7 @@ class TileLoop:
         return lanes if fits else 1
 
     def _close_copies(self, loops: Sequence[str], begun: list[str]) -> list[str]:
-        """Make a group of the copies of a tile, so that it can be waited for."""
+        """Close a group of the copies of a tile, so that the loop can wait for it."""
         if not self.is_copied:
             return begun
         return [self.writer.add("close", close_group, loops, begun), *begun]
@@ -488,11 +506,11 @@ class TileLoop:
         after: Collection[str],
         slot: Expression | None,
     ) -> str:
-        """Load a work-item's part of a tile, to registers if there is no slot yet.
+        """Load a work-item's part of a tile; without a slot, to registers.
 
         Args:
             load: what to load.
-            tile: number of the tile in the share; it may be beyond the last one.
+            tile: number of the tile in the share, which may be beyond the last one.
             loops: inames of the loops around the statement.
             after: ids of the statements before it.
             slot: slot of the buffer that receives the tile; None to load to registers.
@@ -505,7 +523,7 @@ class TileLoop:
         )  # fmt: skip
         steps, (k, s) = self._steps(load)
         points = {**self.batch, **load.points.at(s), **deep.at(k)}
-        at = tuple(points[index] for index in schedule.spans[load.operand])
+        values = tuple(points[index] for index in schedule.spans[load.operand])
         inside = (*deep.inside(k), *load.points.inside(s))
         before = (
             *load.partitioned, *load.points.statements, *deep.statements, *after
@@ -517,9 +535,9 @@ class TileLoop:
             target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
         if load.source is not None:
             return self._begin_copy(
-                load, load.source, target, at, inside, loops, before
+                load, load.source, target, values, inside, loops, before
             )
-        value = var(schedule.rules[load.operand])(*at)
+        value = var(schedule.rules[load.operand])(*values)
         if inside:
             zero = schedule.dtypes[load.operand].type(0)
             value = p.If(p.LogicalAnd(inside), value, zero)
@@ -532,16 +550,16 @@ class TileLoop:
         load: Load,
         source: OperandSource,
         entry: p.Subscript,
-        at: tuple[Expression, ...],
+        values: tuple[Expression, ...],
         inside: tuple[Expression, ...],
         loops: Names,
         before: Names,
     ) -> str:
-        """Begin to copy entries to a tile, or zeros where ``inside`` does not hold."""
+        """Begin a copy to a tile, of zeros where ``inside`` does not hold."""
         writer = self.writer
         target, target_id = writer.offset_scalar(entry, loops, before)
-        origin, origin_id = writer.scalar("origin", source.at(at), loops, before)
-        # outside, the copy writes zeros: no branch, and no tile with old entries
+        origin, origin_id = writer.scalar("origin", source.at(values), loops, before)
+        # outside, the copy writes zeros: this needs no branch, and clears old entries
         condition = p.If(p.LogicalAnd(inside), 1, 0) if inside else 1
         is_inside, inside_id = writer.scalar("inside", condition, loops, before)
         copy = AsyncCopy(
@@ -556,9 +574,9 @@ class TileLoop:
     def _settle(
         self, load: Load, slot: Expression, loops: Sequence[str], after: Collection[str]
     ) -> str:
-        """Move what is in registers to the tile, after the products of this step.
+        """Move a load from registers to its tile, after the products of this step.
 
-        By then the loads have had as long as the products took.
+        The products hide the latency of the loads.
         """
         steps, (k, s) = self._steps(load)
         target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
@@ -572,7 +590,7 @@ class TileLoop:
     def _steps(self, load: Load) -> tuple[Names, tuple[Expression, Expression]]:
         """Loop over a work-item's entries, along the sums and along the others."""
         k, s = (
-            self.writer.loop("step", size=part.n, tag="unr")
-            for part in (load.deep, load.wide)
+            self.writer.loop("step", size=share.n, tag="unr")
+            for share in (load.deep, load.wide)
         )
         return (k, s), (var(k), var(s))

@@ -1,6 +1,10 @@
-"""Pointwise products and all else: one work-item for an entry of the output.
+"""Pointwise products and anything else: one work-item for each entry of the output.
 
-The last index of the output is the fastest. Sums are loops of one work-item.
+Work-items are numbered with the last index of the output fastest, so a warp writes
+neighbouring entries. A work-item adds all terms of its sum in a loop. For ``ij->i``::
+
+    item       0   1   2  ...          each item reads a row of A, one entry after the
+    writes   out0 out1 out2            other: ``gpu_rows`` suits long rows better
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from feinsum.transforms.roles import number
 def gpu_points(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Give every entry of the output to a work-item.
+    """Assign every entry of the output to a work-item.
 
     Rewrite, for ``ij->ji`` with 5 values of i::
 
@@ -50,9 +54,9 @@ def gpu_points(
     around = [*grid.groups, grid.item]
     for k, row in enumerate(schedule.rows):
         sums = {i: writer.loop(i, size=schedule.extents[i]) for i in schedule.summed}
-        at = {**grid.points, **{i: var(name) for i, name in sums.items()}}
-        product = calls_product(schedule, row, at)
-        # a product needs no register, and no store of its own
+        points = {**grid.points, **{i: var(name) for i, name in sums.items()}}
+        product = calls_product(schedule, row, points)
+        # without a sum, the product is stored directly
         if not sums:
             writer.store(k, product, grid.points, around)
             continue
@@ -63,7 +67,7 @@ def gpu_points(
 
 
 def space(workload: Workload) -> Table | None:
-    """Offer work-groups for every einsum of real numbers that a grid has axes for."""
+    """Fit every einsum of real numbers whose run-time extents fit a grid's axes."""
     einsum = workload.einsum
     if not has_plain_dtype(einsum) or grid_axes(einsum.output, einsum.extents) is None:
         return None
@@ -71,11 +75,11 @@ def space(workload: Workload) -> Table | None:
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """Predict the seconds: neighbours share the terms that they read in the cache."""
+    """Predict the seconds; neighbouring work-items share terms in the cache."""
     assert machine.gpu is not None
     block = number(parameters, "block")
     first, n_groups = n_output_groups(einsum, block)
-    # neighbours of the output may be far apart in an operand
+    # neighbours in the output may be far apart in an operand
     lanes = [first.unravel_number(k) for k in range(min(WARP, first.n_values))]
     summed = einsum.summation_indices
     n_terms, n_warps = points(einsum, summed), n_groups * block / WARP

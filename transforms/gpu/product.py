@@ -1,12 +1,12 @@
-"""Products with much to reuse: tiles in shared memory, blocks in registers.
+"""Products with much reuse: tiles in shared memory, blocks of sums in registers.
 
-A work-item has a block of sums, whose rows and columns are not all neighbours: with
-``x`` of 8 work-items along a side of 32, and vectors of 2, item 0 has the columns::
+A work-item has a block of sums, whose rows and columns are not all adjacent. With 8
+work-items along a side of 32, and vectors of 2, item 0 has the columns::
 
     0 1 . . . . . . . . . . . . . . 16 17 . . . . . . . . . . . . . .
 
-So it reads two at a time, and the items of a warp together read neighbours. Several
-indices of one kind are collapsed into one. Entries beyond the extents are zero.
+So it reads two columns at a time, and the items of a warp together read neighbours.
+Indices of one role are flattened to one index. Entries beyond the extents are zero.
 
 Source: Nath, Tomov and Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 """
@@ -59,18 +59,19 @@ def gpu_product(
             acc[:,:] = 0
             (the first tiles are loaded)
             for tile:
-                (barrier; a later tile is loaded into the place of the last one)
+                (barrier; a later tile replaces the one that was multiplied last)
                 for k:
                     left[:], right[:] = A_tile[k, (of y)], B_tile[k, (of x)]
                     for r, c:  acc[r,c] += left[r]*right[c]
             for r, c:  out[...] = acc[r,c]
 
     Parameters:
-        across: length of a tile over the output indices of the first operand.
-        along: over those of the second one.
-        depth: over the summed indices.
-        columns: of the block of sums of a work-item, from the first operand.
-        rows: from the second one.
+        across: length of a tile over the output indices of the operand with the last
+            output index.
+        along: length over the output indices of the other operand.
+        depth: length over the summed indices.
+        columns: columns of the block of sums of a work-item, across.
+        rows: rows of that block, along.
         stages: tiles per operand in shared memory at once.
         copies: how arrays reach shared memory, one of ``COPY_WAYS``.
     """
@@ -81,8 +82,11 @@ class _Block(NamedTuple):
     """The ``n`` values of one side that a work-item holds.
 
     Attributes:
-        item: the iname of the ``n_items`` work-items.
-        lanes: so many values are contiguous, and the next so many further on.
+        side: the side.
+        item: the iname of the work-items along it.
+        n_items: their number.
+        n: number of values of each work-item.
+        lanes: length of the runs of contiguous values.
     """
 
     side: Side
@@ -92,7 +96,7 @@ class _Block(NamedTuple):
     lanes: int = 1
 
     def at(self, step: Expression) -> Expression:
-        """Return the place of a value in its tile: vectors of all items in turns."""
+        """Return the position of a value in its tile: vectors alternate among items."""
         vectors = p.Sum((var(self.item), self.n_items * p.FloorDiv(step, self.lanes)))
         return p.Sum((self.lanes * vectors, p.Remainder(step, self.lanes)))
 
@@ -122,7 +126,7 @@ class _Product(TiledProduct):
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
         writer, dtype = self.writer, self.schedule.dtype_of_row(row)
-        # as many values are contiguous as one instruction reads
+        # runs as long as the reads of one instruction
         lanes = max(VECTOR_BYTES // dtype.itemsize, 1)
         x, y = (b._replace(lanes=min(b.n, lanes)) for b in (self.x, self.y))
         acc = var(writer.array("acc", (y.n, x.n), dtype))
@@ -130,7 +134,7 @@ class _Product(TiledProduct):
         zero = writer.assign(
             "zero", acc[var(r), var(c)], dtype.type(0), [*self.around, r, c]
         )
-        # not unrolled by tag: the compiler knows its length, and decides
+        # no unrolling tag: the trip count is constant, and the compiler decides
         k = writer.loop("k", size=self.depth)
         inside = (*loops, k)
         left, left_id = self._load_block(along, y, k, inside, after)
@@ -152,7 +156,7 @@ class _Product(TiledProduct):
     def _load_block(
         self, tile: Tiled, block: _Block, k: str, loops: Names, after: Names
     ) -> tuple[str, str]:
-        """Load the entries of a tile that a work-item multiplies, to registers."""
+        """Load a work-item's entries of a tile to registers."""
         writer = self.writer
         array = writer.array("held", (block.n,), tile.dtype)
         step = writer.unroll(block.n)
@@ -169,7 +173,7 @@ class _Product(TiledProduct):
 
 
 def space(workload: Workload) -> Space | None:
-    """Offer tiles for products of two operands that use entries several times."""
+    """Fit products of two operands that use each entry several times."""
     einsum = workload.einsum
     is_product = sides_of(einsum, einsum.extents) is not None
     if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < h.MIN_REUSE:
@@ -185,20 +189,18 @@ def space(workload: Workload) -> Space | None:
         "copies": COPY_WAYS,
     }
 
-    def starts() -> tuple[Parameters, ...]:
-        return suited(workload, NAMES, h.PRODUCT_STARTS, _constraint)
-
     def others() -> Iterable[Parameters]:
-        # millions of choices: the cost of the others hardly differs from these
+        # of millions of configurations, these represent all that differ much in cost
         fewer = {**table, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
         return choices(fewer)
 
     points = Space(table, partial(_constraint, workload))
+    starts = partial(suited, workload, NAMES, h.PRODUCT_STARTS)
     return starting_with(points, starts, others)
 
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
-    """Ask for a warp or more in a group, and tiles that GPUs have room for."""
+    """Require groups of at least a warp, and tiles that fit every GPU since Volta."""
     across, along, depth, columns, rows = (
         number(parameters, name) for name in NAMES[:-2]
     )
@@ -208,7 +210,7 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     uneven = uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
-    # groups that exceed it are refused by the driver, after compiling
+    # the driver would refuse larger groups, but only after the compilation
     n_bytes = _shared_bytes(workload.einsum, parameters)
     if n_bytes > h.SHARED_BYTES_SM70:
         return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM70}"
@@ -227,13 +229,13 @@ def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """Predict the seconds; each step reads a column and a row from shared memory."""
+    """Predict the seconds; each step reads columns and rows from shared memory."""
     across, along, depth, columns, rows, stages = (
         number(parameters, name) for name in NAMES[:-1]
     )
     itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
     lanes = max(VECTOR_BYTES // itemsize, 1)
-    # a warp reads one value of its row and neighbouring ones of its columns
+    # a warp reads one value of each row, and neighbouring values of the columns
     n_x = min(h.WARP, across // columns)
     x_cycles = max(1.0, n_x * min(columns, lanes) * itemsize / h.LINE_BYTES)
     of_k = -(-columns // lanes) * x_cycles + -(-rows // lanes) + h.OVERHEAD_CYCLES / 4

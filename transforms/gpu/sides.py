@@ -1,21 +1,21 @@
-"""The sides of a product of two operands, each as one index.
+"""The sides of a product of two operands, each flattened to one index.
 
-For ``aebf,dfce->abcd`` the second operand has d, the last index of the output, so it
-is the one across::
+For ``aebf,dfce->abcd``, the second operand has d, the last index of the output, so its
+indices are *across*, and those of the first operand *along*::
 
     C[along, across] = sum(summed, A[along, summed]*B[summed, across])
 
     across = (c, d)     along = (a, b)     summed = (e, f)
 
-Where an operand lies along an index that is not the fastest of its side, neighbours of
-the side are not neighbours in memory. Such an index is cut in pieces, which go
-fastest: of the sum above, B ends in e, and A in f; with ``e`` cut in fours, each piece
-of four is one sector of B.
+If the last index of an operand is not the fastest one of its side, neighbours of the
+side are not neighbours in memory. Such an index is cut in pieces, whose values become
+the fastest. In the sum above, A ends in f, and B in e. With ``e`` cut in pieces of
+four, each piece is one sector of B.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
@@ -27,14 +27,14 @@ from feinsum.transforms.roles import number, volume
 
 @dataclass(frozen=True)
 class Sides:
-    """The indices by where they occur, each kind as one.
+    """The indices of each role, flattened to one index.
 
     Attributes:
-        batch: in both operands and the output.
-        across: of the operand that has the last index of the output; neighbouring
+        batch: output indices of both operands.
+        across: output indices of the operand that has the last one. Neighbouring
             work-items have neighbouring values.
-        along: of the other operand.
-        summed: in the output nowhere.
+        along: output indices of the other operand.
+        summed: indices that the output lacks.
         first: the position of the operand that has ``across``.
     """
 
@@ -48,14 +48,13 @@ class Sides:
 def sides_of(
     einsum: BatchedEinsum, extents: Mapping[str, Extent], piece: int | None = None
 ) -> Sides | None:
-    """Return the sides of a product of two operands; None if it is none.
+    """Return the sides of a product of two operands; None if it is not such a product.
 
     Args:
         einsum: the einsum.
         extents: extent of each index.
-        piece: length of the pieces in which the operand with ``across`` may be read
-            where its last index is not that of the output; by default 4 if sums are
-            long.
+        piece: length of the pieces of the last index of the operand with ``across``, if
+            the output ends in another index; by default 4 if sums are long.
 
     >>> from feinsum import array, einsum
     >>> product = einsum("bik,bkj->bij", array("A", (9, 8, 7)), array("B", (9, 7, 6)))
@@ -66,20 +65,20 @@ def sides_of(
     if einsum.n_operands != 2 or not einsum.output:
         return None
     terms = [set(term) for term in einsum.inputs]
-    both = terms[0] & terms[1]
-    last = next((i for i in reversed(einsum.output) if i not in both), None)
+    shared = terms[0] & terms[1]
+    last = next((i for i in reversed(einsum.output) if i not in shared), None)
     if last is None:
         return None
     # neighbouring work-items have neighbouring values of the output's last index
     first = 0 if last in terms[0] else 1
     ends = [term[-1:] for term in einsum.inputs]
-    others = [i for i in einsum.output if i in terms[1 - first] - both]
-    # all kinds in the order of the output, so that a tile of it is in few runs
+    along_indices = [i for i in einsum.output if i in terms[1 - first] - shared]
+    # keep the order of the output in all roles, so that its tiles are few runs
     kinds = (
-        [i for i in einsum.output if i in both],
-        [i for i in einsum.output if i in terms[first] - both],
-        # the last index of the operand is the fastest: neighbours read neighbours
-        sorted(others, key=lambda i: (i,) == ends[1 - first]),
+        [i for i in einsum.output if i in shared],
+        [i for i in einsum.output if i in terms[first] - shared],
+        # the operand's last index is the fastest: neighbours then read neighbours
+        sorted(along_indices, key=lambda i: (i,) == ends[1 - first]),
         sorted(einsum.summation_indices, key=operand_order(einsum)),
     )
     flats = [flat_of(kind, extents) for kind in kinds]
@@ -100,13 +99,13 @@ def _cut(flat: Flat, end: IndexList, piece: int = PIECE) -> Flat:
     if flat.cut or not end or end[0] not in flat.indices[:-1]:
         return flat
     extent = dict(zip(flat.indices, flat.extents, strict=True))[end[0]]
-    # pieces that are not full would take a guard of their own
+    # pieces that are not full would need a guard
     is_even = isinstance(extent, int) and extent % piece == 0
     return replace(flat, cut=end[0], piece=piece) if is_even else flat
 
 
 def pieces_of(einsum: BatchedEinsum) -> tuple[int, ...]:
-    """Return the lengths of pieces to read an operand in; see :func:`sides_of`."""
+    """Return the lengths of pieces that suit an einsum; see :func:`sides_of`."""
     cuts = {
         piece: sides.across.cut
         for piece in PIECES
@@ -116,7 +115,7 @@ def pieces_of(einsum: BatchedEinsum) -> tuple[int, ...]:
 
 
 def operand_order(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
-    """Return a key that is larger for late indices, which have neighbours in memory."""
+    """Return a sort key that puts the most contiguous indices last."""
 
     def order_of(index: str) -> tuple[bool, int, str]:
         terms = einsum.inputs
@@ -127,7 +126,7 @@ def operand_order(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str
 
 
 def suit(workload: Workload, across: int, along: int) -> bool:
-    """Tell whether tiles suit the sides: none too long, short for short sides alone.
+    """Tell whether tiles suit the sides: not too long, and short only for short sides.
 
     >>> from feinsum import array, einsum
     >>> thin = einsum("ik,kj->ij", array("A", (24, 70)), array("B", (70, 900)))
@@ -139,7 +138,7 @@ def suit(workload: Workload, across: int, along: int) -> bool:
     assert sides is not None
     lengths = [volume(einsum, flat.indices) for flat in (sides.across, sides.along)]
     tiles = (across, along)
-    # long and narrow tiles reuse little: they are for sides that are short themselves
+    # long narrow tiles reuse little: they suit only sides that are short themselves
     is_thin = min(tiles) <= SHORT < max(tiles)
     # a tile of twice the side would leave half of the group idle
     return all(
@@ -149,7 +148,7 @@ def suit(workload: Workload, across: int, along: int) -> bool:
 
 
 def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
-    """Return the operands that have tiles, and whether these are across."""
+    """Return the operands that have tiles, each with whether it is the one across."""
     sides = sides_of(einsum, einsum.extents)
     assert sides is not None
     return {(op, k == sides.first) for row in einsum.rows for k, op in enumerate(row)}
@@ -158,21 +157,16 @@ def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
 def suited(
     workload: Workload,
     names: Sequence[str],
-    tried: Sequence[Sequence[int | str]],
-    constraint: Callable[[Workload, Parameters], str | None],
-) -> tuple[Parameters, ...]:
-    """Return the configurations that suit a workload, of those given by their values.
+    tried: Iterable[Sequence[int | str]],
+) -> Iterator[Parameters]:
+    """Yield the configurations whose tiles suit a workload.
 
     Args:
         workload: the workload.
         names: names of the parameters; the first two are the tiles across and along.
         tried: values of the parameters of each configuration.
-        constraint: explains why a configuration does not fit; None if it does.
     """
-    starts: list[Parameters] = [dict(zip(names, v, strict=True)) for v in tried]
-    return tuple(
-        start
-        for start in starts
-        if constraint(workload, start) is None
-        and suit(workload, *(number(start, name) for name in names[:2]))
-    )
+    for values in tried:
+        start: Parameters = dict(zip(names, values, strict=True))
+        if suit(workload, *(number(start, name) for name in names[:2])):
+            yield start

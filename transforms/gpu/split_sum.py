@@ -1,6 +1,10 @@
 """Few results of long sums: work-groups share each sum, and a second launch adds.
 
-Only between launches do all groups wait for each other.
+A second launch is needed because work-groups cannot wait for each other in one. For a
+single sum of 2**20 terms, with 128 parts and 256 items::
+
+    launch 1   128 groups x 256 items, 32 terms each     partial[0..127]
+    launch 2   1 group x 128 items                       out
 
 Source: Harris, Optimizing Parallel Reduction in CUDA (2007).
 """
@@ -39,7 +43,7 @@ from feinsum.transforms.roles import number, volume
 def gpu_split_sum(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Deal the terms of a sum out to work-groups, and add what they have.
+    """Distribute the terms of a sum to work-groups, and add their partial sums.
 
     Rewrite, for ``ij->i`` with the summed index j::
 
@@ -70,7 +74,7 @@ def gpu_split_sum(
         )
     result, summed = flats
     writer, rows = GroupWriter(schedule), range(len(schedule.rows))
-    items, parts = number(parameters, "items"), number(parameters, "parts")
+    n_items, n_parts = number(parameters, "items"), number(parameters, "parts")
     dtypes = [schedule.dtype_of_row(k) for k in rows]
 
     def add_in_tree(
@@ -79,51 +83,52 @@ def gpu_split_sum(
         """Add up a value of every work-item; return the sum and the last id."""
         terms = var(writer.array("own", (n,), dtypes[row], is_shared=True))
         last = writer.assign("share", terms[var(item)], value, [*grid, item], after)
-        return terms[0], writer.add_in_tree(lambda at: terms[at], n, grid, last)
+        return terms[0], writer.add_in_tree(lambda point: terms[point], n, grid, last)
 
     def add_part(row: int, partials: Expression) -> str:
         """Add up the terms of one group."""
-        item = writer.loop("item", size=items, tag="l.0")
-        # all items of all groups take neighbouring terms at each step
-        n_items, first = items * parts, f"{item} + {items}*{part}"
-        step = writer.loop("step", f"{first} + {n_items}*{{}} < {summed.size}")
-        value = p.Sum((var(item), items * var(part), n_items * var(step)))
-        at = {**result.unravel(var(group)), **summed.unravel(value)}
-        product = calls_product(schedule, schedule.rows[row], at)
-        grid = (group, part)
+        item = writer.loop("item", size=n_items, tag="l.0")
+        # at each step, the items of all groups together read contiguous terms
+        n_terms, first = n_items * n_parts, f"{item} + {n_items}*{part_iname}"
+        step = writer.loop("step", f"{first} + {n_terms}*{{}} < {summed.size}")
+        value = p.Sum((var(item), n_items * var(part_iname), n_terms * var(step)))
+        point = {**result.unravel(var(group)), **summed.unravel(value)}
+        product = calls_product(schedule, schedule.rows[row], point)
+        grid = (group, part_iname)
         total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
-        total, last = add_in_tree(row, items, item, grid, total, [last])
+        total, last = add_in_tree(row, n_items, item, grid, total, [last])
         only = writer.loop("lane", size=1, tag="l.0")
-        entry = partials[var(part), var(group)]
+        entry = partials[var(part_iname), var(group)]
         return writer.assign("part", entry, total, [*grid, only], [last])
 
     def add_parts(row: int, group: str, partials: Expression, after: list[str]) -> None:
         """Add up the parts, in the second launch, and store the sum."""
-        item = writer.loop("item", size=parts, tag="l.0")
+        item = writer.loop("item", size=n_parts, tag="l.0")
         value = partials[var(item), var(group)]
-        total, last = add_in_tree(row, parts, item, (group,), value, after)
+        total, last = add_in_tree(row, n_parts, item, (group,), value, after)
         only = writer.loop("lane", size=1, tag="l.0")
         writer.store(row, total, result.unravel(var(group)), [group, only], [last])
 
     below = f"{{}} < {result.size}"
     group = writer.loop("group", below, tag="g.0")
-    part = writer.loop("part", size=parts, tag="g.1")
-    # all arrays first: the loops of the first launch are in one order for all rows
-    shape = parts, parse(result.size)
-    handed = [
+    part_iname = writer.loop("part", size=n_parts, tag="g.1")
+    # declare all arrays first: the loops of the first launch then have one order for
+    # all rows
+    shape = n_parts, parse(result.size)
+    partials = [
         var(writer.array("partial", shape, dtype, is_global=True)) for dtype in dtypes
     ]
-    stored = [add_part(k, handed[k]) for k in rows]
-    end, second = writer.launch_end(stored), writer.loop("group", below, tag="g.0")
+    stored_ids = [add_part(k, partials[k]) for k in rows]
+    end, second = writer.launch_end(stored_ids), writer.loop("group", below, tag="g.0")
     for k in rows:
-        add_parts(k, second, handed[k], [stored[k], end])
+        add_parts(k, second, partials[k], [stored_ids[k], end])
     return writer.finished().t_unit
 
 
 def output_and_sum(
     einsum: BatchedEinsum, extents: Mapping[str, Extent]
 ) -> tuple[Flat, Flat] | None:
-    """Return the output and the sum, each as one index; None if either is not.
+    """Return the output and the sum, each as one index; None if that is impossible.
 
     >>> from feinsum.ir import array, einsum
     >>> norm = einsum("ij,ij->", array("A", (9, 8)), array("B", (9, 8)))
@@ -138,7 +143,7 @@ def output_and_sum(
 
 
 def space(workload: Workload) -> Space | None:
-    """Offer shares of sums that are worth a second launch."""
+    """Fit einsums with sums that are long enough for a second launch."""
     einsum = workload.einsum
     is_long = volume(einsum, tuple(einsum.summation_indices)) >= MIN_SPLIT_TERMS
     fits = is_long and has_plain_dtype(einsum)
@@ -149,41 +154,44 @@ def space(workload: Workload) -> Space | None:
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """Predict the seconds of both launches; the second reads what the first wrote."""
+    """Predict the seconds of both launches."""
     assert machine.gpu is not None
-    items, parts = number(parameters, "items"), number(parameters, "parts")
+    n_items, n_parts = number(parameters, "items"), number(parameters, "parts")
     flats = output_and_sum(einsum, einsum.extents)
     assert flats is not None
     result, summed = flats
     itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
-    # of a work-item, rounded up: the last step may not be full
-    n_groups, n_terms = result.n_values * parts, -(-summed.n_values // (items * parts))
+    # ``n_terms`` of each work-item, rounded up: the last step may not be full
+    n_groups, n_terms = (
+        result.n_values * n_parts,
+        -(-summed.n_values // (n_items * n_parts)),
+    )
     lanes = [summed.unravel_number(k) for k in range(min(WARP, summed.n_values))]
-    read = n_terms * group_bytes(einsum, summed.box_of(items))
-    halvings = log2(items)
+    read = n_terms * group_bytes(einsum, summed.box_of(n_items))
+    halvings = log2(n_items)
     cycles = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
     first = LaunchWork(
         n_groups=n_groups,
-        n_items=items,
+        n_items=n_items,
         itemsize=itemsize,
-        multiply_adds=n_groups * items * n_terms * factors_of(einsum),
-        requests=n_groups * items / WARP * cycles,
+        multiply_adds=n_groups * n_items * n_terms * factors_of(einsum),
+        requests=n_groups * n_items / WARP * cycles,
         cached_bytes=n_groups * read,
         distinct_bytes=sum(distinct_bytes(einsum)),
         steps=n_terms + halvings,
-        shared_bytes=items * itemsize * n_rows,
+        shared_bytes=n_items * itemsize * n_rows,
     )
     n_bytes = n_groups * itemsize * n_rows
     second = LaunchWork(
         n_groups=result.n_values,
-        n_items=parts,
+        n_items=n_parts,
         itemsize=itemsize,
         multiply_adds=n_groups * n_rows,
-        requests=n_groups / WARP * BARRIER_CYCLES * log2(parts),
+        requests=n_groups / WARP * BARRIER_CYCLES * log2(n_parts),
         cached_bytes=n_bytes,
         distinct_bytes=n_bytes,
-        steps=1 + log2(parts),
-        shared_bytes=parts * itemsize * n_rows,
+        steps=1 + log2(n_parts),
+        shared_bytes=n_parts * itemsize * n_rows,
     )
     return launch_s(machine.gpu, first) + launch_s(machine.gpu, second)
 

@@ -1,9 +1,9 @@
-"""Long sums: shared by the work-items of a group.
+"""Long sums, which the work-items of a group share.
 
-Work-items that share a sum add up a part of its terms each, and then all parts in a
-tree, in shared memory. Of the einsum ``ij->i``, ``gpu_rows`` gives a row of
-work-items to each i, since neighbours along j are neighbours in memory; ``ij->j`` is
-for ``gpu_columns``, where a warp reads neighbouring results::
+Each work-item adds up some terms of a sum; then a tree in shared memory adds up these
+partial sums. For the einsum ``ij->i``, ``gpu_rows`` assigns a row of work-items to each
+i, since neighbours along j are neighbours in memory. ``gpu_columns`` suits ``ij->j``,
+where a warp reads the terms of neighbouring results::
 
     gpu_rows      item   0  1  2  3          gpu_columns   item   0  1  2  3
     A[i, :]              j  j  j  j  | j     A[0, :]              j  j  j  j
@@ -42,7 +42,7 @@ from feinsum.transforms.roles import number, text
 def gpu_rows(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Deal the terms of a sum out to work-items, and add their sums in a tree.
+    """Distribute the terms of a sum to work-items, and add their sums in a tree.
 
     Rewrite, for ``ij->i`` with the summed index j::
 
@@ -57,9 +57,9 @@ def gpu_rows(
             if x == 0:  out[i] = part[y,0]
 
     Parameters:
-        summed: the index that is dealt out.
+        summed: the index that is distributed.
         items: work-items of a row, a power of two.
-        rows: of a work-group.
+        rows: rows of a work-group.
     """
     items, rows = number(parameters, "items"), number(parameters, "rows")
     return _share_sums(t_unit, nest, text(parameters, "summed"), items, rows, (0, 1))
@@ -68,7 +68,7 @@ def gpu_rows(
 def gpu_columns(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Deal the terms of neighbouring sums out to columns of work-items.
+    """Distribute the terms of neighbouring sums to columns of work-items.
 
     Rewrite, for ``ij->j`` with the summed index i::
 
@@ -81,9 +81,9 @@ def gpu_columns(
             if y == 0:  out[j] = part[0,x]
 
     Parameters:
-        summed: the index that is dealt out.
+        summed: the index that is distributed.
         items: work-items of a column, a power of two.
-        columns: of a work-group.
+        columns: columns of a work-group.
     """
     items, columns = number(parameters, "items"), number(parameters, "columns")
     return _share_sums(t_unit, nest, text(parameters, "summed"), items, columns, (1, 0))
@@ -105,7 +105,7 @@ def _share_sums(
         summed: the summed index that is shared.
         items: work-items that share a sum.
         rows: sums of a work-group.
-        axes: axes of the group for the items and for the rows; 0 is the fastest.
+        axes: the axes of the group along which items and rows are; 0 is the fastest.
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
@@ -113,16 +113,18 @@ def _share_sums(
     grid = writer.output_grid("row", rows, tag_of_row)
     around = [*grid.groups, grid.item]
     limit = f"{{}} < {schedule.extents[summed]}"
-    # neighbours on the fastest axis are neighbours in memory: no bank conflicts
+    # neighbours along the fastest axis are neighbours in memory: no bank conflicts
     shape = (rows, items) if axes == (0, 1) else (items, rows)
     for k, row in enumerate(schedule.rows):
         item = writer.loop("item", size=items, tag=tag_of_item)
         dtype = schedule.dtype_of_row(k)
-        part = var(writer.array("part", shape, dtype, is_shared=True))
+        partial_sums = var(writer.array("part", shape, dtype, is_shared=True))
 
-        def entry(at: Expression, part: Expression = part) -> Expression:
-            pair = var(grid.item), at
-            return part[pair if axes == (0, 1) else pair[::-1]]
+        def entry(
+            number: Expression, partial_sums: Expression = partial_sums
+        ) -> Expression:
+            pair = var(grid.item), number
+            return partial_sums[pair if axes == (0, 1) else pair[::-1]]
 
         step, value = writer.strided(summed, item, items, limit)
         inner = {
@@ -146,7 +148,7 @@ def _share_sums(
 
 
 def space_of_rows(workload: Workload) -> Space | None:
-    """Offer rows of work-items for sums, first those along which operands lie."""
+    """Fit einsums with a sum; indices in which operands end come first."""
     last = [term[-1] for term in workload.einsum.inputs if term]
     summed = sorted(
         workload.einsum.summation_indices, key=lambda i: (-last.count(i), i)
@@ -155,7 +157,7 @@ def space_of_rows(workload: Workload) -> Space | None:
 
 
 def space_of_columns(workload: Workload) -> Space | None:
-    """Offer columns of work-items for sums with neighbouring results."""
+    """Fit einsums with a sum and several results."""
     summed = sorted(workload.einsum.summation_indices) if workload.einsum.output else []
     return _space(workload, summed, (8, 16, 32, 4), "columns", (32, 64, 128))
 
@@ -185,7 +187,7 @@ def _space(
 def cost_of_rows(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Predict the seconds; a warp reads neighbours of the sum."""
+    """Predict the seconds; a warp reads neighbouring terms of a sum."""
     summed, rows = text(parameters, "summed"), number(parameters, "rows")
     lanes = [{summed: k} for k in range(min(WARP, points(einsum, (summed,))))]
     return _shared_sums_s(einsum, machine, parameters, rows, lanes)
@@ -194,7 +196,7 @@ def cost_of_rows(
 def cost_of_columns(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Predict the seconds; a warp reads neighbouring columns."""
+    """Predict the seconds; a warp reads one term of neighbouring sums."""
     columns = number(parameters, "columns")
     first, _ = n_output_groups(einsum, columns)
     lanes = [first.unravel_number(k) for k in range(min(WARP, first.n_values))]
@@ -214,8 +216,8 @@ def _shared_sums_s(
         einsum: the einsum, with known extents.
         machine: the machine, with a GPU.
         parameters: parameters of the transform.
-        sums: sums of a work-group, which computes all their terms.
-        lanes: the indices of a warp's first reads.
+        sums: sums of a work-group.
+        lanes: for each lane of a warp, the values of indices in its first read.
     """
     assert machine.gpu is not None
     summed, items = text(parameters, "summed"), number(parameters, "items")

@@ -1,17 +1,15 @@
-"""Products of two operands by tiles: what is the same however a tile is multiplied.
-
-That is their cost, too, and parts of sums: groups hand them to a second launch.
+"""Products of two operands by tiles: the loops and costs that all such families share.
 
 An einsum of two operands is ``C[along, across] = sum(summed, ...)``: ``across`` are the
-indices of the operand that has the last index of the output, so that neighbouring
-work-items write neighbours, ``along`` are those of the other one::
+output indices of the operand that has the last one, so that neighbouring work-items
+write neighbours; ``along`` are those of the other operand::
 
                   across                     each group has a tile of C, and goes
                +----+----+----+              through the tiles of both operands
                |    | B0 |    |  depth
                |    | B1 |    |              share s of S has the tiles s, s + S, ...
-               +----+----+----+              and leaves its part of C to the
-     +-------+ +----+----+----+              second launch
+               +----+----+----+              and writes partial sums, which a second
+     +-------+ +----+----+----+              launch adds
      |       | |    |    |    |
      | A0 A1 | |    | C  |    |  along
      |       | |    |    |    |
@@ -56,27 +54,27 @@ from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number, text
 
 
-def _has_few_tiles(flat: Flat, tile: int, other: Flat) -> bool:
-    """Tell whether a side has two or more tiles, but few.
+def _has_few_tiles(flat: Flat, tile: int, longer: Flat) -> bool:
+    """Tell whether a side has several tiles, but few.
 
-    Work-groups with the same tile of the longer side then follow each other, and find
-    it in the cache.
+    If it is the fastest axis of the grid, consecutive work-groups share a tile of the
+    longer side, and find it in the cache.
     """
-    if not (flat.is_known and other.is_known):
+    if not (flat.is_known and longer.is_known):
         return False
     n = flat.n_values
-    return tile < n <= h.FEW_TILES * tile and n < other.n_values <= h.MAX_GRID_ROWS
+    return tile < n <= h.FEW_TILES * tile and n < longer.n_values <= h.MAX_GRID_ROWS
 
 
 class TiledProduct(ABC):
-    """Writes the loops over tiles; those of one tile are left to others.
+    """Writes the loops over tiles; a subclass writes those that multiply a tile.
 
-    All have the parameters ``across``, ``along``, ``depth``, ``stages`` and ``copies``;
-    some have ``cut`` and ``shares``.
+    All such families have the parameters ``across``, ``along``, ``depth``, ``stages``
+    and ``copies``; some have ``cut`` and ``shares``.
     """
 
     keeps_order: bool
-    """Whether a tile lies in shared memory as its operand does in global memory."""
+    """Whether a tile in shared memory keeps the order of axes of its operand."""
 
     def __init__(
         self, t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
@@ -98,7 +96,7 @@ class TiledProduct(ABC):
         self.batch = sides.batch.unravel(var(batch[0])) if batch else {}
         self.across, self.along = self._sides(parameters, piece, len(batch))
         self.n_shares = number(parameters, "shares") if "shares" in parameters else 1
-        # the third axis: only products without batch indices have it free
+        # only products without batch indices have the third axis of the grid free
         shares = (
             [writer.loop("share", size=self.n_shares, tag="g.2")]
             if self.n_shares > 1
@@ -113,15 +111,15 @@ class TiledProduct(ABC):
             keeps_order=self.keeps_order, shares=(self.share, self.n_shares),
         )  # fmt: skip
         self.around = self.tiles.around
-        self.parts: dict[int, tuple[Expression, str]] = {}
+        self.partials: dict[int, tuple[Expression, str]] = {}
 
     def _sides(
         self, parameters: Parameters, piece: int | None, axis: int
     ) -> tuple[Side, Side]:
-        """Loop over the tiles of both sides, from an axis of the grid on."""
+        """Loop over the tiles of both sides, which take two axes from ``axis`` on."""
         x, y = self.sides.across, self.sides.along
         n_x, n_y = number(parameters, "across"), number(parameters, "along")
-        # groups are started along the first axis of the grid first
+        # consecutive groups are along the first axis of the grid
         is_exchanged = piece is not None and _has_few_tiles(y, n_y, x)
         across = self._side(x, n_x, axis + is_exchanged)
         along = self._side(y, n_y, axis + (not is_exchanged))
@@ -138,12 +136,12 @@ class TiledProduct(ABC):
         first = self.sides.first
         wanted: dict[Key, tuple[str, Side]] = {}
         for row in self.schedule.rows:
-            # rows that share an operand share its tiles; one that is on both sides has
-            # two
+            # rows that share an operand share its tiles; an operand on both sides needs
+            # two kinds of tiles
             wanted[row[first], True] = row[first], self.across
             wanted[row[1 - first], False] = row[1 - first], self.along
         self.tiles.write_products(wanted, self._sums)
-        if self.parts:
+        if self.partials:
             self._add_parts()
         return self.writer.finished().with_preamble(COPIES)
 
@@ -169,10 +167,10 @@ class TiledProduct(ABC):
     def sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        """Write the sums of a row: zero, a step for the tiles, and the stores.
+        """Write the sums of a row: zero, the products of a tile, and the stores.
 
         Returns:
-            The ids of what reads tiles, and of the last statement in the loops.
+            The ids of the statements that read tiles, and of the last one in the loops.
         """
 
     def store(
@@ -185,13 +183,13 @@ class TiledProduct(ABC):
         *,
         is_pair: bool = False,
     ) -> None:
-        """Store a sum, two neighbouring ones, or the part of a sum of a share.
+        """Store a sum, two neighbouring sums, or the partial sum of a share.
 
         Args:
             row: number of the row.
             value: the first of the sums, in registers.
-            y: points along one side, and the step at which they are evaluated.
-            x: points along the other side, likewise.
+            y: points along, and the step at which they are evaluated.
+            x: points across, likewise.
             inames: loops over the sums of a work-item.
             is_pair: whether two neighbouring sums are stored together.
         """
@@ -208,7 +206,7 @@ class TiledProduct(ABC):
             writer.store(row, value, points, loops, before, predicates=inside)
         writer.note_apart(self.schedule.instructions[row])
 
-    # parts of sums: out[y,x] = sum(share, part[share,y,x]), in a second launch
+    # partial sums: out[y,x] = sum(share, part[share,y,x]), in a second launch
 
     def _store_part(
         self,
@@ -220,23 +218,23 @@ class TiledProduct(ABC):
         before: Names,
         inside: tuple[Expression, ...],
     ) -> None:
-        """Store a part of a row's sums."""
+        """Store partial sums of a row."""
         writer = self.writer
         shape = self.n_shares, *(parse(s.flat.size) for s in (self.along, self.across))
         dtype = writer.schedule.dtype_of_row(row)
-        part = var(writer.array("part", shape, dtype, is_global=True))
-        # sides stay flat: the indices are taken apart by the second launch, once
-        at = (var(points.value)[step] for points, step in (y, x))
+        partial_sums = var(writer.array("part", shape, dtype, is_global=True))
+        # sides stay flat: only the second launch has to compute their indices
+        subscripts = (var(points.value)[step] for points, step in (y, x))
         stored = writer.assign(
-            "part", part[(var(self.share), *at)], value, loops, before,
+            "part", partial_sums[(var(self.share), *subscripts)], value, loops, before,
             predicates=inside,
         )  # fmt: skip
         writer.note_apart(stored)
-        self.parts[row] = part, stored
+        self.partials[row] = partial_sums, stored
 
     def _add_parts(self) -> None:
-        """Write the second launch."""
-        writer, stored = self.writer, [insn_id for _, insn_id in self.parts.values()]
+        """Write the second launch, which adds partial sums."""
+        writer, stored = self.writer, [insn_id for _, insn_id in self.partials.values()]
         after = (*stored, writer.launch_end(stored))
         across, along, n = self.across.flat, self.along.flat, h.ADDING_ITEMS
         group = writer.loop("group", f"{n}*{{}} < {across.size}", tag="g.0")
@@ -247,9 +245,9 @@ class TiledProduct(ABC):
         x = writer.points_of(across, 1, lambda _: at_x, around, after, tile=n)
         y = writer.points_of(along, 1, lambda _: var(line), around, after, tile=1)
         before = (*after, *y.statements, *x.statements)
-        for row, (part, _) in self.parts.items():
+        for row, (partial_sums, _) in self.partials.items():
             share = writer.loop("share", size=self.n_shares)
-            term = part[var(share), var(y.value)[0], var(x.value)[0]]
+            term = partial_sums[var(share), var(y.value)[0], var(x.value)[0]]
             total, step = writer.add_up(
                 self.schedule.dtype_of_row(row), term, around, [share], before,
                 conditions=x.inside(0),
@@ -265,8 +263,8 @@ class TileSizes(NamedTuple):
     """Lengths of the tiles; ``stages`` of them are in shared memory at once.
 
     Attributes:
-        piece: see :func:`feinsum.transforms.gpu.sides.sides_of`.
-        shares: of the tiles along the summed indices.
+        piece: length of pieces; see :func:`feinsum.transforms.gpu.sides.sides_of`.
+        shares: number of groups that share the tiles along the summed indices.
     """
 
     across: int
@@ -289,7 +287,7 @@ def tiled_s(
     chains: int,
     is_on_tensor_cores: bool = False,
 ) -> float:
-    """Predict the seconds of a product; groups read each tile from the caches once.
+    """Predict the seconds of a product; a group reads each tile from the caches once.
 
     Args:
         einsum: the einsum, with known extents.
@@ -317,7 +315,7 @@ def tiled_s(
         **sides.along.box_of(tiles.along),
         **sides.summed.box_of(tiles.depth),
     }
-    # what a group reads for a step along the sum, and what it writes in all
+    # bytes that a group reads for each tile along the sum, and writes at the end
     tile_bytes = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
     out_bytes = read_bytes(einsum, einsum.output, itemsize, box) * n_rows
     # tiles are read from the caches and written to shared memory
@@ -327,12 +325,12 @@ def tiled_s(
         n_groups=n_groups,
         n_items=n_items,
         itemsize=itemsize,
-        # also of ragged tiles, which are multiplied as if they were full
+        # ragged tiles take as many multiply-adds as full ones
         multiply_adds=n_groups * n_tiles * entries * n_rows,
         requests=n_groups * (n_tiles * requests + out_bytes / h.LINE_BYTES),
         cached_bytes=n_groups * (n_tiles * tile_bytes + out_bytes),
         distinct_bytes=sum(distinct_bytes(einsum)),
-        # tiles that are ahead wait together
+        # the latencies of tiles that are loaded ahead overlap
         steps=h.STEPS_OF_TILE * n_tiles / max(tiles.stages - 1, 1),
         shared_bytes=shared_bytes,
         registers=registers,
@@ -343,13 +341,13 @@ def tiled_s(
 
 
 def _adding_s(einsum: BatchedEinsum, machine: MachineModel, shares: int) -> float:
-    """Predict the seconds to write parts of sums and to add them."""
+    """Predict the seconds to write partial sums and to add them."""
     gpu = machine.gpu
     assert gpu is not None
     if shares == 1:
         return 0.0
     n_bytes = points(einsum, einsum.output) * itemsize_of(einsum) * einsum.batch_size
-    # parts are written once and read once
+    # partial sums are written once and read once
     rate = gpu.bandwidth_bytes_per_s
     latency_s = h.LATENCY_S * shares / h.UNROLLED
     return gpu.launch_s + latency_s + 2 * shares * n_bytes / rate

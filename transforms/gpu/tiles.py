@@ -1,16 +1,16 @@
 """Tiles of work-groups: loops over a grid, shares of work-items, and their sums.
 
-Loopy maps loops with the tags ``g.0``, ``g.1``, ... to work-groups and those with
-``l.0``, ``l.1``, ... to the work-items of a group, of which the neighbours along
-``l.0`` make up a warp. For an output ``ij`` with extents N and 5, blocks of 256::
+Loopy maps loops with the tags ``g.0``, ``g.1``, ... to work-groups, and those with
+``l.0``, ``l.1``, ... to the work-items of a group. Neighbours along ``l.0`` are in one
+warp. For an output ``ij`` with the extents N and 5, and blocks of 256::
 
     group  0 <= group, 256*group < 5*N          g.0
     item   0 <= item < 256                      l.0
     i = (256*group + item) / 5,  j = (256*group + item) % 5
 
-Divisions are the expensive part of this: :meth:`GroupWriter.points_of` makes each of
-them once, before the loops that use it. A sum ends in a register of a work-item, or in
-a tree of those that share it::
+The divisions are slow, so :meth:`GroupWriter.points_of` computes each of them once,
+before the loops that use it. A sum is in a register of one work-item; if several share
+it, a tree in shared memory adds up their parts::
 
     part    p0  p1  p2  p3     half = 2, then 1:
             p0+p2  p1+p3       a barrier after each
@@ -46,7 +46,7 @@ Point: TypeAlias = Mapping[str, Expression]
 
 
 def has_plain_dtype(einsum: BatchedEinsum) -> bool:
-    """Tell whether GPU kernels support all dtypes: no complex numbers."""
+    """Tell whether GPU kernels support all dtypes, of which none may be complex."""
     return all(operand.dtype.kind in "biuf" for operand in einsum.operands)
 
 
@@ -56,7 +56,7 @@ def is_double(einsum: BatchedEinsum) -> bool:
 
 
 def extent_of(extent: Extent) -> Expression:
-    """Return an extent in terms of the kernel: a number, or a parameter's variable."""
+    """Return an extent as an expression: a number, or the variable of a parameter."""
     return extent if isinstance(extent, int) else var(extent.name)
 
 
@@ -64,8 +64,8 @@ class Items(NamedTuple):
     """The work-items of a group.
 
     Attributes:
-        inames: of the axes, that of neighbours first.
-        sizes: how many work-items each axis has.
+        inames: inames of the axes, the fastest first.
+        sizes: number of work-items along each axis.
     """
 
     inames: tuple[str, ...]
@@ -77,17 +77,17 @@ class Items(NamedTuple):
 
     @property
     def number(self) -> Expression:
-        """The number of a work-item in its group, neighbours first."""
+        """The number of a work-item in its group."""
         strides = tuple(prod(self.sizes[:k]) for k in range(len(self.sizes)))
         return Layout(self.sizes, strides)(*map(var, self.inames))
 
 
 class OutputGrid(NamedTuple):
-    """A work-item for each entry of an output, or a row of them.
+    """A work-item, or a row of them, for each entry of an output.
 
     Attributes:
         groups: the inames of the work-groups.
-        item: that of the entries of a group.
+        item: the iname of the entries of a group.
         points: the value of each index of the output.
     """
 
@@ -101,10 +101,10 @@ class Points:
     """The values of indices at each step of a share, computed once.
 
     Attributes:
-        arrays: of a work-item, one for each index.
-        value: the array of the values of all indices as one.
-        limit: the scalar below which these are inside; empty if they always are.
-        statements: the ids of those that compute them.
+        arrays: a private array for each index, with a value for each step.
+        value: the private array of the values of the flat index.
+        limit: the scalar that flat values inside are below; empty if all are inside.
+        statements: ids of the statements that compute these.
     """
 
     arrays: Mapping[str, str]
@@ -116,7 +116,7 @@ class Points:
         return {index: var(array)[step] for index, array in self.arrays.items()}
 
     def inside(self, step: Expression) -> tuple[Expression, ...]:
-        """Return the guard of a ragged edge; empty if all are known to be inside."""
+        """Return the guard of a ragged edge; empty if all steps are inside."""
         if not self.limit:
             return ()
         return (p.Comparison(var(self.value)[step], "<", var(self.limit)),)
@@ -126,8 +126,9 @@ class GroupWriter(NestWriter):
     """Writes nests of work-groups.
 
     Args:
-        element: a long index of which a group has ``n_elements`` values at a time;
-            points of the group count them from its first one. None by default.
+        element: a long index of which a group has ``n_elements`` values at a time. In
+            points of the group, it is counted from the group's first one. By default
+            there is none.
     """
 
     def __init__(
@@ -139,11 +140,11 @@ class GroupWriter(NestWriter):
     # extents within a group
 
     def length(self, index: str) -> int:
-        """Return how many values an index has within a group."""
+        """Return the number of values of an index within a group."""
         if index == self.element:
             return self.n_elements
         extent = self.schedule.extents[index]
-        # families offer no einsum with a second extent that is known at run time only
+        # no such family fits an einsum with a second run-time extent
         assert isinstance(extent, int)
         return extent
 
@@ -154,8 +155,8 @@ class GroupWriter(NestWriter):
         return Flat(indices, tuple(self.length(i) for i in indices))
 
     def points_of_all(self, points: Point, group: str) -> dict[str, Expression]:
-        """Return points with the elements counted from the first of all."""
-        # what has no element is the same for all groups
+        """Return points with elements counted from the first of all groups."""
+        # points without an element are the same for all groups
         if self.element not in points:
             return dict(points)
         start = self.n_elements * var(group)
@@ -169,12 +170,12 @@ class GroupWriter(NestWriter):
     def loops_over(
         self, indices: Iterable[str], tag: str = ""
     ) -> tuple[list[str], dict[str, Expression]]:
-        """Loop over all values of indices within a group; return their points, too."""
+        """Loop over all values of indices within a group; return inames and points."""
         inames = {i: self.loop(i, size=self.length(i), tag=tag) for i in indices}
         return [*inames.values()], {i: var(iname) for i, iname in inames.items()}
 
     def output_grid(self, stem: str, n_items: int, tag: str = "l.0") -> OutputGrid:
-        """Loop over the output, ``n_items`` entries a group.
+        """Loop over the output, with ``n_items`` entries in a group.
 
         Raises:
             TransformError: if the output has more run-time extents than a grid axes.
@@ -184,15 +185,15 @@ class GroupWriter(NestWriter):
             raise TransformError(
                 "the output has more run-time extents than a grid axes"
             )
-        first, *others = axes
+        first, *outer_axes = axes
         group = self.loop("group", f"{n_items}*{{}} < {first.size}", tag="g.0")
-        # the last group may be ragged: its bound is that of the items
+        # the last group may be ragged, so the items have a bound, too
         item = self.loop(
             stem, f"{n_items}*{group} + {{}} < {first.size}", size=n_items, tag=tag
         )
         points = first.unravel(p.Sum((n_items * var(group), var(item))))
         groups = [group]
-        for axis, flat in enumerate(others, start=1):
+        for axis, flat in enumerate(outer_axes, start=1):
             groups.append(self.loop("group", size=flat.extents[0], tag=f"g.{axis}"))
             points[flat.indices[0]] = var(groups[-1])
         return OutputGrid(tuple(groups), item, points)
@@ -200,7 +201,7 @@ class GroupWriter(NestWriter):
     def strided(
         self, stem: str, item: str, n_items: int, *limits: str
     ) -> tuple[str, Expression]:
-        """Loop over values distributed round-robin to work-items; return the value.
+        """Loop over values distributed round-robin; return the iname and the value.
 
         Args:
             stem: beginning of the loop's name.
@@ -216,10 +217,10 @@ class GroupWriter(NestWriter):
     def hold_starts(
         self, shares: Sequence[Share], around: Sequence[str], after: Names
     ) -> tuple[list[Share], Names]:
-        """Compute where shares begin; return those from scalars on, and the ids.
+        """Assign the first values of shares to scalars; return the shares and the ids.
 
-        Else each step would divide the number of the work-item anew, which takes tens
-        of instructions.
+        Without a scalar, each step would divide the number of the work-item again,
+        which takes tens of instructions.
         """
         scalars = [self.scalar("first", share.first, around, after) for share in shares]
         return (
@@ -282,14 +283,13 @@ class GroupWriter(NestWriter):
                 (barrier)
 
         Args:
-            entry: one of the numbers.
-            n: number of numbers, a power of two.
+            entry: maps a position to one of the numbers.
+            n: how many numbers there are, a power of two.
             around: inames of the loops around the statements.
             last: id of the statement before.
             tag: the axis of the group whose work-items add.
         """
-        # Loopy puts a barrier between two steps, of which one reads what the other
-        # writes
+        # Loopy puts a barrier between two steps, as each reads what the other writes
         while n := n // 2:
             lane = self.loop("lane", size=n, tag=tag)
             near, far = entry(var(lane)), entry(p.Sum((var(lane), n)))
@@ -297,19 +297,19 @@ class GroupWriter(NestWriter):
             last = self.assign("halve", near, p.Sum((near, far)), loops, [last])
         return last
 
-    # indices that are taken apart
+    # values of a flat index
 
     def points_of(
         self,
         flat: Flat,
         n: int,
-        at: Callable[[Expression], Expression],
+        value_at: Callable[[Expression], Expression],
         loops: Sequence[str],
         after: Collection[str] = (),
         *,
         tile: int | None,
     ) -> Points:
-        """Compute the indices that make up one, a division for each.
+        """Compute the indices of flat values, with one division for each index.
 
         Rewrite, for indices i and j, of which j is the faster, of extent J::
 
@@ -318,13 +318,13 @@ class GroupWriter(NestWriter):
             for step:  i[step] = value[step] / J
 
         Args:
-            flat: the indices that make up one, with their extents.
+            flat: the flat index.
             n: number of steps.
-            at: returns the value of the merged index at a step.
+            value_at: returns its value at a step.
             loops: inames of the loops around the statements.
             after: ids of the statements before.
-            tile: length of the tiles that contain the values; None if these may go
-                beyond the end.
+            tile: length of the tiles that contain the values; None if values may be
+                beyond the last tile.
         """
         statements: list[str] = []
 
@@ -340,34 +340,40 @@ class GroupWriter(NestWriter):
             return array
 
         is_long = not flat.is_known or flat.n_values >= MAX_COUNTED
-        # unsigned, as C rounds quotients of signed numbers towards zero, not down
+        # unsigned, since C rounds signed quotients towards zero and not down
         count = np.uint64 if is_long else np.uint32
         limit = ""
         if tile is None or not flat.is_divided_by(tile):
             limit = self.array("limit", (), np.dtype(count))
             size = flat.size_in_c
             statements.append(self.assign("limit", var(limit), size, loops, after))
-        # the quotient of one division is the dividend of the next one
-        value = rest = steps_of("value", count, at)
-        parts: dict[str, list[tuple[int, str]]] = {}
+        # the quotient of each division is the dividend of the next one
+        value = quotient = steps_of("value", count, value_at)
+        parts_of_index: dict[str, list[tuple[int, str]]] = {}
         for index, factor, extent in flat.parts[:0:-1]:
-            part = steps_of(index, np.int64, _applied(p.Remainder, rest, extent))
-            rest = steps_of("rest", count, _applied(p.FloorDiv, rest, extent))
-            parts.setdefault(index, []).append((factor, part))
+            part_array = steps_of(
+                index, np.int64, _applied(p.Remainder, quotient, extent)
+            )
+            quotient = steps_of("rest", count, _applied(p.FloorDiv, quotient, extent))
+            parts_of_index.setdefault(index, []).append((factor, part_array))
         index, factor, _ = flat.parts[0]
-        part = steps_of(index, np.int64, lambda step: var(rest)[step])
-        parts.setdefault(index, []).append((factor, part))
-        # an index that is cut in pieces has two parts: the piece, and the value in it
+        part_array = steps_of(index, np.int64, lambda step: var(quotient)[step])
+        parts_of_index.setdefault(index, []).append((factor, part_array))
+        # an index that is cut in pieces has two parts: the piece, and the offset in it
         arrays = {
-            index: of[0][1] if len(of) == 1 else steps_of(index, np.int64, _joined(of))
-            for index, of in parts.items()
+            index: index_parts[0][1]
+            if len(index_parts) == 1
+            else steps_of(index, np.int64, _joined(index_parts))
+            for index, index_parts in parts_of_index.items()
         }
         return Points(arrays, value, limit, tuple(statements))
 
 
-def _joined(parts: Sequence[tuple[int, str]]) -> Callable[[Expression], Expression]:
+def _joined(
+    index_parts: Sequence[tuple[int, str]],
+) -> Callable[[Expression], Expression]:
     return lambda step: p.Sum(
-        tuple(factor * var(array)[step] for factor, array in parts)
+        tuple(factor * var(array)[step] for factor, array in index_parts)
     )
 
 

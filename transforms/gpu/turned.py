@@ -1,15 +1,15 @@
-"""Products with a transposed operand: squares of it pass through shared memory.
+"""Products with a transposed operand: its squares pass through shared memory.
 
-A warp reads 32 neighbours of A and writes 32 neighbours of the result, which are a
-column of A. So a group reads a square row by row, and writes it column by column::
+A warp should read 32 neighbours of A, and write 32 neighbours of the result, which are
+a column of A. So a group reads a square by rows, and writes it by columns::
 
     A[i0.., j0..]          square, 33 entries a row       out[j0.., i0..]
     row y: x -> j   ---->  [y][0] [y][1] ... [y][31] .    row y: x -> i
     reads neighbours       [x][y] for all x: 32 banks     writes neighbours
 
-With 32 entries a row, a column would be in one bank of shared memory.
+With 32 entries in a row, a column would be in a single bank of shared memory.
 
-Operands that end in the last index of the output are read when it is written.
+Operands that end in the last index of the output are read when a result is written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import number, text
 
 SIDE = WARP
-"""Entries of a side of a square: a warp reads and writes as many neighbours."""
+"""Side of a square: the number of neighbours that a warp reads or writes."""
 
 
 def gpu_turned(
@@ -62,23 +62,23 @@ def gpu_turned(
 
     Parameters:
         turned: the index along which operands are read.
-        rows: of work-items, of 32 each.
+        rows: rows of 32 work-items in a group.
     """
     schedule = begin(t_unit, nest)
     writer, extents = GroupWriter(schedule), schedule.extents
     read, written = text(parameters, "turned"), schedule.output[-1]
     rows, pair = number(parameters, "rows"), (read, written)
-    others = [index for index in schedule.output if index not in pair]
-    rest = flat_of(others, extents)
-    if rest is None:
+    other_indices = [index for index in schedule.output if index not in pair]
+    flat = flat_of(other_indices, extents)
+    if flat is None:
         raise TransformError("the output has more run-time extents than a grid axes")
-    below = f"{{}} < {rest.size}"
-    groups = [writer.loop("group", below, tag="g.0")] if others else []
+    below = f"{{}} < {flat.size}"
+    groups = [writer.loop("group", below, tag="g.0")] if other_indices else []
     tiles = {
         index: writer.loop("tile", f"{SIDE}*{{}} < {extents[index]}", tag=f"g.{axis}")
         for axis, index in enumerate(pair, start=len(groups))
     }
-    fixed = rest.unravel(var(groups[0])) if groups else {}
+    fixed = flat.unravel(var(groups[0])) if groups else {}
 
     def square_loops(fast: str, slow: str) -> tuple[list[str], Point]:
         """Loop over a square; return the value within it of each of its indices."""
@@ -92,8 +92,8 @@ def gpu_turned(
         }  # fmt: skip
 
     def of_all(within: Point) -> Point:
-        at = {i: p.Sum((SIDE * var(tiles[i]), x)) for i, x in within.items()}
-        return {**fixed, **at}
+        points = {i: p.Sum((SIDE * var(tiles[i]), x)) for i, x in within.items()}
+        return {**fixed, **points}
 
     for k, row in enumerate(schedule.rows):
         transposed = [
@@ -109,11 +109,11 @@ def gpu_turned(
             entry = square[within[written], within[read]]
             before.append(writer.assign("load", entry, value, loops))
             squares.append(square)
-        # the same square, now with neighbouring work-items along the other index
+        # the same square, but neighbouring work-items are along the other index
         loops, within = square_loops(written, read)
         factors = [square[within[written], within[read]] for square in squares]
-        if left := tuple(name for name in row if name not in transposed):
-            factors.append(calls_product(schedule, left, of_all(within)))
+        if untransposed := tuple(name for name in row if name not in transposed):
+            factors.append(calls_product(schedule, untransposed, of_all(within)))
         writer.store(k, p.Product(tuple(factors)), of_all(within), loops, before)
     return writer.finished().t_unit
 
@@ -123,26 +123,26 @@ def _is_transposed(term: IndexList, read: str, written: str) -> bool:
 
 
 def space(workload: Workload) -> Table | None:
-    """Offer squares where the largest operand ends in another index than the output."""
+    """Fit einsums whose largest operand ends in another index than the output."""
     einsum = workload.einsum
     turned = turned_index(einsum) if has_plain_dtype(einsum) else None
     if turned is None:
         return None
-    others = [i for i in einsum.output if i not in (turned, einsum.output[-1])]
-    if flat_of(others, einsum.extents) is None:
+    other_indices = [i for i in einsum.output if i not in (turned, einsum.output[-1])]
+    if flat_of(other_indices, einsum.extents) is None:
         return None
     return {"turned": (turned,), "rows": (8, 4, 16)}
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
-    """Predict the seconds: both ways, neighbours are neighbours in memory."""
+    """Predict the seconds; reads and writes are both contiguous."""
     assert machine.gpu is not None
     rows, read = number(parameters, "rows"), text(parameters, "turned")
     written = einsum.output[-1]
     lanes_along = {i: [{i: k} for k in range(WARP)] for i in (read, written)}
     sides = [points(einsum, (index,)) for index in (read, written)]
-    others = points(einsum, einsum.output) // prod(sides)
-    n_groups = others * prod(-(-side // SIDE) for side in sides)
+    n_others = points(einsum, einsum.output) // prod(sides)
+    n_groups = n_others * prod(-(-side // SIDE) for side in sides)
     itemsize, terms = itemsize_of(einsum), [*loads(einsum)]
     cycles = request_cycles(einsum, einsum.output, itemsize, lanes_along[written])
     for term, size in terms:
@@ -150,7 +150,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         cycles += request_cycles(einsum, term, size, lanes_along[along])
     steps = SIDE // rows
     n_squares = sum(_is_transposed(term, read, written) for term, _ in terms)
-    # in and out of each square, beside the operands and the result
+    # each square is written and read, in addition to the operands and the result
     work = steps * (cycles + 2 * OVERHEAD_CYCLES + 2 * n_squares) + BARRIER_CYCLES
     return launch_s(
         machine.gpu,

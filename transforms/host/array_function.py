@@ -1,7 +1,7 @@
-"""Functions of indices, evaluated by numpy over boxes into given memory.
+"""Functions of indices, which numpy evaluates over boxes into given memory.
 
 An operand such as ``alpha*A[k,i] + 1`` of the indices i and k becomes an expression of
-:mod:`feinsum.ir` over sources::
+:mod:`feinsum.ir` over its sources::
 
     body  x0*x1 + 1.0       x0  the scalar alpha        x1  A read at (k, i)
 
@@ -29,28 +29,28 @@ from feinsum.ir import UFUNCS, Extent, IndexList, SizeParam, body_into, body_val
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Expression: TypeAlias = Any
 Box = Mapping[str, slice]
-"""A range of each index; all of it where an index is left out."""
+"""A range of each index; a missing index has its whole extent."""
 Positions: TypeAlias = tuple[str | int, ...]
-"""Of each axis of an array: the index along it, or a number."""
+"""For each axis of an array, the index along it or a fixed position."""
 
 
 @dataclass(frozen=True)
 class ArrayRead:
-    """An array that is read along indices."""
+    """An array that is read along indices, or at fixed positions."""
 
     name: str
     positions: Positions
 
     def view(self, values: Mapping[str, Any], order: IndexList, box: Box) -> Array:
         """Return the part of the array in a box, with an axis for each index."""
-        whole = slice(None)
+        everything = slice(None)
         ranges = (
-            box.get(x, whole) if isinstance(x, str) else x for x in self.positions
+            box.get(x, everything) if isinstance(x, str) else x for x in self.positions
         )
         axes, expanded = _axes_in_order(self.positions, order)
-        # an ellipsis makes a view of what has no axes, too
-        part: Array = values[self.name][(*ranges, ...)]
-        view: Array = part.transpose(axes)[expanded]
+        # with an ellipsis, the result is a view even if it has no axes
+        boxed: Array = values[self.name][(*ranges, ...)]
+        view: Array = boxed.transpose(axes)[expanded]
         return view
 
 
@@ -58,14 +58,17 @@ class ArrayRead:
 def _axes_in_order(
     positions: Positions, order: IndexList
 ) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """Return the axes that are left, in index order; None adds one of length 1.
+    """Return the permutation of an array's axes, and a subscript that adds axes.
+
+    Axes at fixed positions are gone already. Indices that the array lacks get an axis
+    of length 1.
 
     >>> _axes_in_order(("k", 0, "i"), ("i", "j", "k"))
     ((1, 0), (slice(None, None, None), None, slice(None, None, None), Ellipsis))
     """
-    left = [x for x in positions if isinstance(x, str)]
-    axes = tuple(left.index(i) for i in order if i in left)
-    return axes, (*(slice(None) if i in left else None for i in order), ...)
+    indices = [x for x in positions if isinstance(x, str)]
+    axes = tuple(indices.index(i) for i in order if i in indices)
+    return axes, (*(slice(None) if i in indices else None for i in order), ...)
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class ArrayFunction:
     """An expression over the arguments of a kernel, as a function of indices.
 
     Attributes:
-        body: in the names x0, x1 and so on.
-        sources: what these are: arrays, or names of scalars.
+        body: an expression in the names x0, x1 and so on.
+        sources: the arrays, or names of scalars, that these names stand for.
     """
 
     body: str
@@ -82,24 +85,24 @@ class ArrayFunction:
 
     @property
     def read(self) -> ArrayRead | None:
-        """The array, if the function is one itself."""
+        """The array, if the function is just an array; else None."""
         first = self.sources[0] if self.body == "x0" else None
         return first if isinstance(first, ArrayRead) else None
 
     @property
     def is_variable(self) -> bool:
-        """Whether the function is a single given value."""
+        """Whether the function is just a scalar."""
         return self.body == "x0" and self.read is None
 
     def into(
         self, out: Array, values: Mapping[str, Any], order: IndexList, box: Box
     ) -> None:
-        """Evaluate over a box.
+        """Evaluate over a box into an array.
 
         Args:
-            out: memory for the values, an axis for each index of ``order``.
-            values: the arguments of the kernel by name, and arrays with the axes of
-                ``out`` by the names of scalars.
+            out: memory for the values, with an axis for each index of ``order``.
+            values: the arguments of the kernel by name. In place of a scalar, there may
+                be an array with the axes of ``out``.
             order: index of each axis of ``out``.
             box: the range of each index.
         """
@@ -115,12 +118,12 @@ class ArrayFunction:
             body_into(self.body, names, out)
         elif len(shared) == 1 and _is_same(arrays[shared[0]], out):
             body_into(self.body, names, out, spent=shared[0])
-        else:  # what is read must not be overwritten before
+        else:  # evaluate first: the output may overwrite entries still to be read
             out[...] = body_value(self.body, names)
 
 
 def _is_same(first: Array, second: Array) -> bool:
-    """Tell whether two arrays show the same memory in the same order."""
+    """Tell whether two arrays are views of the same memory in the same order."""
     interfaces = (x.__array_interface__ for x in (first, second))
     layouts = [(x["data"], x["shape"], x["typestr"]) for x in interfaces]
     return layouts[0] == layouts[1] and first.strides == second.strides
@@ -138,12 +141,12 @@ def read_function(
     Args:
         kernel: the kernel of the expression.
         expression: a Loopy expression without substitution rules.
-        indices: the index of the einsum that each of its variables stands for.
+        indices: maps variables of the expression to indices of the einsum.
         extents: the extent of each index in terms of the kernel.
-        extra: variables that are neither; their values are given later.
+        extra: names of further variables, whose values are known at evaluation.
 
     Raises:
-        TransformError: naming what is not in the grammar.
+        TransformError: naming the subexpression that is not in the grammar.
     """
     reader = _Reader(kernel, indices, extents, extra)
     body = str(reader(expression))
@@ -151,7 +154,7 @@ def read_function(
 
 
 class _Reader(Mapper[Any, []]):  # type: ignore[misc]
-    """Numbers the sources of an expression; raises where it leaves the grammar."""
+    """Numbers the sources of an expression; refuses what the grammar lacks."""
 
     def __init__(
         self,
@@ -196,18 +199,22 @@ class _Reader(Mapper[Any, []]):  # type: ignore[misc]
             raise _refused(expr, "reads a diagonal")
         return self._source(ArrayRead(arg.name, positions))
 
-    def _position(self, expr: p.Subscript, at: Expression, extent: Any) -> str | int:
-        """Return the index that runs along a whole axis, or a number."""
-        if isinstance(at, (int, np.integer)):
-            return int(at)
-        index = self.indices.get(getattr(at, "name", ""))
+    def _position(
+        self, expr: p.Subscript, subscript: Expression, extent: Any
+    ) -> str | int:
+        """Return the index along an axis, which it must cover, or a fixed position."""
+        if isinstance(subscript, (int, np.integer)):
+            return int(subscript)
+        index = self.indices.get(getattr(subscript, "name", ""))
         if index is None:
-            raise _refused(expr, f"is read at {at}")
+            raise _refused(expr, f"is read at {subscript}")
         length = self.extents[index]
         expected = length.name if isinstance(length, SizeParam) else length
         is_longer = isinstance(extent, int) and isinstance(expected, int)
         if str(extent) != str(expected) and not (is_longer and extent > expected):
-            raise _refused(expr, f"has {extent} entries along {at}, not {expected}")
+            raise _refused(
+                expr, f"has {extent} entries along {subscript}, not {expected}"
+            )
         return index
 
     def map_sum(self, expr: p.Sum) -> Expression:
@@ -246,8 +253,8 @@ class _Reader(Mapper[Any, []]):  # type: ignore[misc]
         if any(dtype.numpy_dtype.kind == "c" for dtype in dtypes):
             raise _refused(expr, "is not arithmetic, which complex arguments require")
 
-    def _all(self, parts: Sequence[Expression]) -> tuple[Expression, ...]:
-        return tuple(self.rec(part) for part in parts)
+    def _all(self, children: Sequence[Expression]) -> tuple[Expression, ...]:
+        return tuple(self.rec(child) for child in children)
 
     def handle_unsupported_expression(self, expr: Any) -> None:
         raise _refused(expr, f"is a {type(expr).__name__}")

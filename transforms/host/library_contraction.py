@@ -1,9 +1,9 @@
 """Contractions of two operands by numpy's BLAS, on the host.
 
-The roles of its indices make an einsum of two operands into matrix products; see
-:mod:`feinsum.transforms.matrix_roles`. ``acd,dbc->ab`` has the rows a, the columns b
-and the sum over c and d. A is a matrix as it lies in memory; B is copied, since no
-stride leads from one (c, d) to the next::
+By the roles of its indices, an einsum of two operands is a stack of matrix products;
+see :mod:`feinsum.transforms.matrix_roles`. ``acd,dbc->ab`` has the rows a, the columns
+b and the sum over c and d. A is a matrix in place; B is copied, since there is no
+single stride from one (c, d) to the next::
 
     A[a,c,d]  is  left[a,(c,d)]       a view: the axes c and d are contiguous
     B[d,b,c]  -->  right[(c,d),b]     a copy in another order
@@ -40,8 +40,8 @@ from feinsum.transforms.host.array_function import (
 from feinsum.transforms.host.matrix_product import (
     SUM,
     LibraryProgram,
+    MatrixOperand,
     ProductRow,
-    Side,
     merged,
     suits_blas,
 )
@@ -56,7 +56,7 @@ from feinsum.transforms.roles import (
 )
 
 WHOLE = ""
-"""The index of blocks where there is only one."""
+"""The index of blocks if there is only one block."""
 
 
 def library_contraction(
@@ -74,13 +74,13 @@ def library_contraction(
             sums[a,b] = left[a,(c,d)] @ right[(c,d),b]
             out[a,b] = shift + scale*sums[a,b]
 
-    An operand that is an array with mergeable axes is not copied, and sums that are the
-    result are written to it directly. A vector is a matrix of one row or column.
+    An array whose axes can be merged is not copied. BLAS writes to the result directly
+    if it equals the sum. A vector is a matrix of one row or column.
 
     Parameters:
-        stacked: output indices, separated by spaces, with one product per value, so
-            that the sums need not be moved.
-        index: the index along which blocks are made; empty for one block.
+        stacked: output indices, separated by spaces, that have one product per value,
+            so that the sums need no copy.
+        index: the index that is cut into blocks; empty for one block.
         block: its values per block.
     """
     kernel = t_unit[nest.kernel_name]
@@ -96,22 +96,22 @@ def library_contraction(
 
 
 def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
-    """Offer no stack, and the smallest for which all products lie in the result."""
-    rest = list(einsum.output)
+    """Return the smallest stack with which BLAS can write to the result, and none."""
+    outer = list(einsum.output)
     inner: list[str] = []
     for group in filter(None, (roles.columns, roles.rows)):
         n_before = len(inner)
-        while rest and rest[-1] in group:
-            inner.append(rest.pop())
+        while outer and outer[-1] in group:
+            inner.append(outer.pop())
         if len(inner) == n_before:
             return ("",)
-    # one product for each value of these, so that rows and columns lie together
-    stack = " ".join(index for index in rest if index not in roles.batch)
+    # with one product for each value of these, rows and columns are innermost
+    stack = " ".join(index for index in outer if index not in roles.batch)
     return tuple(dict.fromkeys((stack, "")))
 
 
 def _space(workload: Workload) -> Space | None:
-    """Fit products of matrices and vectors, after axes have changed places."""
+    """Fit all products of matrices and vectors, which may need transposing copies."""
     einsum = workload.einsum
     roles = find_roles(einsum)
     if roles is None:
@@ -150,10 +150,11 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Estimate the seconds of copies into matrices and of products, in sequence.
+    """Predict the seconds of copies into matrices and of products, in sequence.
 
     Args:
-        einsum: its operands count as arrays; functions are evaluated like copies.
+        einsum: the einsum, with known extents. Its operands count as arrays; to
+            evaluate a function takes as long as a copy.
         parameters: parameters of ``library_contraction``.
         machine: the machine.
     """
@@ -161,8 +162,8 @@ def _cost(
     assert roles is not None
     stack = (*roles.batch, *text(parameters, "stacked").split())
     sides = [
-        tuple(i for i in part if i not in stack)
-        for part in (roles.rows, roles.summed, roles.columns)
+        tuple(i for i in indices if i not in stack)
+        for indices in (roles.rows, roles.summed, roles.columns)
     ]
     rows, summed, columns = sides
     terms = einsum.inputs[1 - roles.right], einsum.inputs[roles.right]
@@ -175,11 +176,11 @@ def _cost(
     if not _is_matrix(einsum, einsum.output, (stack, rows, columns)):
         n_moved += points(einsum, einsum.output)
     itemsize = einsum.operands[0].dtype.itemsize
-    # an entry is read, the line of its copy is fetched, and the copy is written
+    # a copy reads an entry, fetches the line of the target, and writes it
     copy_s = 3 * n_moved * itemsize / machine.bandwidth_bytes_per_s
     index, block = text(parameters, "index"), number(parameters, "block")
     n_blocks = 1 if index == WHOLE else -(-points(einsum, (index,)) // block)
-    m, k, n = (points(einsum, part) for part in sides)
+    m, k, n = (points(einsum, indices) for indices in sides)
     n_products = points(einsum, stack)
     if not summed:
         product_s = (
@@ -198,28 +199,30 @@ def _cost(
 def _is_matrix(
     einsum: BatchedEinsum, term: IndexList, groups: Sequence[IndexList]
 ) -> bool:
-    """Return whether an array is a stack of matrices that BLAS can read in place."""
+    """Tell whether BLAS can read an array in place, as a stack of matrices."""
     itemsize = einsum.operands[0].dtype.itemsize
     if points(einsum, term) * itemsize > cpu.MOST_BYTES:
         return False
-    lie = {
-        index: points(einsum, term[at + 1 :]) * itemsize
-        for at, index in enumerate(term)
+    stride_of = {
+        index: points(einsum, term[axis + 1 :]) * itemsize
+        for axis, index in enumerate(term)
     }
     order = [index for group in groups for index in group]
-    shape = [points(einsum, (i,)) if i in lie else 1 for i in order]
-    # only for numpy's answer about shape and strides; its entries are never read
+    shape = [points(einsum, (i,)) if i in stride_of else 1 for i in order]
+    # only its shape and strides are used: its entries do not exist
     array = np.lib.stride_tricks.as_strided(
-        np.empty(1, einsum.operands[0].dtype), shape, [lie.get(i, 0) for i in order]
+        np.empty(1, einsum.operands[0].dtype),
+        shape,
+        [stride_of.get(i, 0) for i in order],
     )
     lengths = (*[1] * len(groups[0]), *(len(group) for group in groups[1:]))
-    whole = merged(array, lengths)
-    return whole is not None and suits_blas(whole)
+    matrices = merged(array, lengths)
+    return matrices is not None and suits_blas(matrices)
 
 
 def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
-    """Estimate one matrix product: small ones are slow, and run on one thread."""
-    # short sides cost a share of the rate: half of it at m = 16
+    """Predict the seconds of a matrix product: small ones are slow, on one thread."""
+    # short sides lower the rate: to half at m = 16
     share = cpu.BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
     operations = 2.0 * m * n * k
     n_threads = n_cores if operations > cpu.SERIAL_OPERATIONS else 1
@@ -229,7 +232,7 @@ def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
 def _vectors_s(
     einsum: BatchedEinsum, n_products: int, n_entries: int, machine: MachineModel
 ) -> float:
-    """Estimate products with vectors, which take as long as reading the arrays.
+    """Predict the seconds of products with vectors: those to read the arrays.
 
     Args:
         einsum: the einsum, with known extents.
@@ -240,7 +243,7 @@ def _vectors_s(
     read, written = distinct_bytes(einsum)
     n_bytes = (read + written) / einsum.batch_size
     moved_s = n_bytes / (cpu.VECTOR_SHARE * machine.stream_bytes_per_s(n_bytes))
-    # one thread alone draws a part of the bandwidth
+    # one thread alone reaches only a part of the bandwidth
     n_idle = machine.n_cores if n_entries < cpu.SERIAL_ENTRIES else 1
     return n_products * cpu.PRODUCT_S + n_idle * moved_s
 
@@ -259,10 +262,10 @@ LIBRARY_CONTRACTION = register(
 
 
 def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
-    """Refuse a nest with an extent that the caller does not provide.
+    """Refuse a nest with an extent that is not an argument of the kernel.
 
     Raises:
-        TransformError: naming it.
+        TransformError: naming the extent.
     """
     for index in nest.einsum.indices:
         extent = nest.extent(index)
@@ -298,11 +301,13 @@ def products_of(
         expanded = expand(expression)
         return read_function(kernel, expanded, indices, extents, extra=(SUM,))
 
-    def side_of(k: int, position: int, rows: IndexList, columns: IndexList) -> Side:
+    def side_of(
+        k: int, position: int, rows: IndexList, columns: IndexList
+    ) -> MatrixOperand:
         rule = kernel.substitutions[nest.rules[einsum.rows[k][position].name]]
         term = einsum.inputs[position]
         indices = dict(zip(rule.arguments, term, strict=True))
-        return Side(read(rule.expression, indices), term, rows, columns)
+        return MatrixOperand(read(rule.expression, indices), term, rows, columns)
 
     def product_of(k: int) -> ProductRow:
         return ProductRow(
@@ -320,7 +325,7 @@ def products_of(
 
 
 def _result(read: Callable[[Any], ArrayFunction], assignee: Any) -> ArrayRead:
-    # an array of rank 0 is assigned without a subscript
+    # the assignee of an array of rank 0 has no subscript
     is_whole = isinstance(assignee, p.Variable)
     result = read(p.Subscript(assignee, ()) if is_whole else assignee).read
     if result is None:

@@ -1,8 +1,9 @@
 """Contractions of many operands, two at a time, by numpy's BLAS on the host.
 
 For ``ij,jk,kl->il`` and the path ``1,2 0,1``, the host computes ``A @ (B @ C)``. Each
-step is a ``library_contraction``, which may need axes in another order than that in
-which the step before left them; see :mod:`feinsum.transforms.library.pairwise`.
+step is a ``library_contraction``, which copies the product of an earlier step if it
+needs its axes in another order. Paths are in
+:mod:`feinsum.transforms.library.pairwise`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from feinsum.transforms.library.steps import (
     split_nest,
 )
 from feinsum.transforms.matrix_roles import find_roles
-from feinsum.transforms.registry import Parameters, Space, Steps, Transform, register
+from feinsum.transforms.registry import (
+    NestSteps,
+    Parameters,
+    Space,
+    Transform,
+    register,
+)
 
 FAMILIES = (LIBRARY_CONTRACTION,)
 
@@ -56,7 +63,7 @@ def library_path(
         product[j,l] = B[j,k] @ C[k,l]                 # on the host
         out[i,l] = A[i,j] @ product[j,l]
 
-    Products are kept in the memory of the program, and each step is a
+    Products are in memory that the program keeps between calls, and each step is a
     ``library_contraction``.
 
     Parameters:
@@ -70,11 +77,11 @@ def library_path(
     steps = _steps(einsum, parameters["path"])
     t_unit_of_steps, nests = split_nest(t_unit, nest, steps[:-1])
     intermediates = _intermediates(t_unit_of_steps[nest.kernel_name], nests)
-    whole = _with_arguments(t_unit_of_steps[nest.kernel_name], intermediates)
+    kernel_of_steps = _with_arguments(t_unit_of_steps[nest.kernel_name], intermediates)
     products = tuple(
         product
         for step, spec in zip(nests, _recipes(einsum, parameters), strict=True)
-        for product in products_of(whole, step, spec.parameters)
+        for product in products_of(kernel_of_steps, step, spec.parameters)
     )
     extents = {index: nest.extent(index) for index in einsum.indices}
     return LibraryUnit.of(t_unit, LibraryProgram(products, extents, intermediates))
@@ -83,7 +90,7 @@ def library_path(
 def _intermediates(
     kernel: lp.LoopKernel, nests: Sequence[LoopNest]
 ) -> tuple[Intermediate, ...]:
-    """Return the arrays that all nests but the last one write."""
+    """Return the arrays written by all nests except the last one."""
     return tuple(
         Intermediate(
             name, nest.einsum.output, kernel.temporary_variables[name].dtype.numpy_dtype
@@ -97,10 +104,10 @@ def _with_arguments(
     kernel: lp.LoopKernel, intermediates: Sequence[Intermediate]
 ) -> lp.LoopKernel:
     """Turn intermediates into arguments, which numpy can read and write."""
-    left = dict(kernel.temporary_variables)
-    arrays = [left.pop(x.name) for x in intermediates]
+    temporaries = dict(kernel.temporary_variables)
+    arrays = [temporaries.pop(x.name) for x in intermediates]
     args = [lp.GlobalArg(x.name, x.dtype, shape=x.shape) for x in arrays]
-    return kernel.copy(args=[*kernel.args, *args], temporary_variables=left)
+    return kernel.copy(args=[*kernel.args, *args], temporary_variables=temporaries)
 
 
 def _steps(einsum: BatchedEinsum, path: ParameterValue) -> tuple[PathStep, ...]:
@@ -121,7 +128,7 @@ def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpe
 
 
 def _space(workload: Workload) -> Space | None:
-    """Fit einsums for which such products take fewer operations than one nest."""
+    """Fit einsums for which products of pairs take fewer operations than one nest."""
     einsum = workload.einsum
     if einsum.n_operands < 3:
         return None
@@ -146,15 +153,15 @@ def _space(workload: Workload) -> Space | None:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Estimate the seconds of all steps in sequence."""
+    """Predict the seconds of all steps in sequence."""
     steps = _step_einsums(einsum, parameters["path"])
     return cost_of(_recipes(einsum, parameters), steps, machine)
 
 
-def _steps_of(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
-    """Return the steps; all products but the results are in memory of the program."""
+def _steps_of(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
+    """Return the steps; all products but the result are in the program's memory."""
     steps = _step_einsums(einsum, parameters["path"])
-    return Steps(steps, steps[:-1], lambda: _recipes(einsum, parameters))
+    return NestSteps(steps, steps[:-1], lambda: _recipes(einsum, parameters))
 
 
 LIBRARY_PATH = register(

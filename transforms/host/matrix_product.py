@@ -1,9 +1,14 @@
-"""A row of an einsum as matrix products, which numpy hands to its BLAS.
+"""A row of an einsum as matrix products, which numpy computes by BLAS.
 
 Operands that are functions, or arrays in another order, are evaluated into memory that
-is kept between calls, in boxes of few entries by several threads. Then numpy multiplies
-whole matrices, or one block after the other, so that what was evaluated is still in the
-caches when BLAS reads it.
+is kept between calls, by several threads, in boxes of few entries. Then numpy
+multiplies whole matrices, or one block after the other, so that the evaluated entries
+are still in the caches when BLAS reads them. With blocks of the rows of A::
+
+    for block:  left = A(block)          threads evaluate boxes of the block
+                sums = left @ right      BLAS
+                out = shift + scale*sums
+
 """
 
 from __future__ import annotations
@@ -30,16 +35,17 @@ from feinsum.transforms.host.array_function import (
 )
 
 SUM = "feinsum sum"
-"""What expressions call the sum of a row; no argument can have that name."""
+"""The name of a row's sum in expressions; no argument can have that name."""
 
 
 @dataclass(frozen=True)
-class Side:
+class MatrixOperand:
     """An operand as a stack of matrices.
 
     Attributes:
+        function: its value.
         term: its indices.
-        rows, columns: those of a matrix.
+        rows, columns: the indices of a matrix.
     """
 
     function: ArrayFunction
@@ -50,21 +56,21 @@ class Side:
 
 @dataclass(frozen=True)
 class ProductRow:
-    """A row: the result is a stack of products of matrices.
+    """A row of an einsum as a stack of matrix products.
 
     Attributes:
         left, right: the operands; the columns of the left one and the rows of the right
             one are the summed indices.
-        result: the array that is written, along the output indices.
-        finish: from the sum, named :data:`SUM`, to the result.
+        result: the array to write, along the output indices.
+        finish: the result as a function of the sum, which is named :data:`SUM`.
         stack: output indices with one product per value.
-        index: the index along which blocks are made; None for one block.
+        index: the index that is cut into blocks; None for one block.
         block: its values per block.
-        dtype: of the operands.
+        dtype: dtype of the operands.
     """
 
-    left: Side
-    right: Side
+    left: MatrixOperand
+    right: MatrixOperand
     result: ArrayRead
     finish: ArrayFunction
     stack: IndexList
@@ -111,7 +117,7 @@ class LibraryProgram:
             _Run(product, {**values, **intermediates}, sizes, scratch).all_blocks(
                 available
             )
-            # threads of BLAS go on spinning for a while, and would share the cores
+            # BLAS's threads keep spinning for a while, and would compete for the cores
             available = 1
 
 
@@ -123,17 +129,17 @@ class _Run:
     scratch: dict[Any, Any]
 
     def all_blocks(self, n_cores: int) -> None:
-        """Compute all blocks; operands without their index are evaluated once.
+        """Compute all blocks; operands without the index of blocks are evaluated once.
 
         Args:
-            n_cores: for what comes before the first product; threads of the library
-                go on spinning after it.
+            n_cores: cores for evaluations before the first product. After it, BLAS's
+                threads keep spinning, and one core has to do.
         """
-        p = self.product
+        product = self.product
         evaluated: dict[str, Array] = {}
         for box in self._blocks():
-            for name, side in (("left", p.left), ("right", p.right)):
-                if name not in evaluated or p.index in side.term:
+            for name, side in (("left", product.left), ("right", product.right)):
+                if name not in evaluated or product.index in side.term:
                     evaluated[name] = self._matrices(name, side, box, n_cores)
             self._multiply(evaluated["left"], evaluated["right"], box)
             n_cores = 1
@@ -146,40 +152,46 @@ class _Run:
         for start in range(0, self.sizes[index], block):
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
-    def _matrices(self, name: str, side: Side, box: Box, n_cores: int) -> Array:
+    def _matrices(
+        self, name: str, side: MatrixOperand, box: Box, n_cores: int
+    ) -> Array:
         """Return an operand as matrices, as a view of the array if possible."""
-        p, function = self.product, side.function
-        order = (*p.stack, *side.rows, *side.columns)
-        lengths = (*[1] * len(p.stack), len(side.rows), len(side.columns))
+        product, function = self.product, side.function
+        order = (*product.stack, *side.rows, *side.columns)
+        lengths = (*[1] * len(product.stack), len(side.rows), len(side.columns))
         if function.read is not None:
             array = function.read.view(self.values, order, box)
-            whole = merged(array, lengths)
-            if array.dtype == p.dtype and whole is not None and suits_blas(whole):
-                return whole
+            view = merged(array, lengths)
+            if array.dtype == product.dtype and view is not None and suits_blas(view):
+                return view
         axes = tuple(index for index in order if index in side.term)
         memory = self._memory(name, self._shape(axes, box))
 
         def evaluate(piece: Box) -> None:
-            part = _part(memory, axes, box, piece)
-            function.into(part, self.values, axes, piece)
+            target = _part(memory, axes, box, piece)
+            function.into(target, self.values, axes, piece)
 
         near = axes[-1:] + side.term[-1:]
         each_box(evaluate, self._ranges(axes, box), near, n_cores)
-        full = memory[tuple(slice(None) if i in axes else None for i in order)]
-        matrices = merged(full, lengths)
+        expanded = memory[tuple(slice(None) if i in axes else None for i in order)]
+        matrices = merged(expanded, lengths)
         assert matrices is not None
         return matrices
 
     def _multiply(self, left: Array, right: Array, box: Box) -> None:
-        """Multiply the matrices of a block, into the result if it has their form."""
-        p = self.product
-        # without a sum, BLAS would be called for columns of one entry
-        multiply = np.matmul if p.left.columns else np.multiply
-        order = (*p.stack, *p.left.rows, *p.right.columns)
-        result = p.result.view(self.values, order, box)
-        lengths = (*[1] * len(p.stack), len(p.left.rows), len(p.right.columns))
-        # the sum is the result: BLAS writes it where it belongs
-        if p.finish.is_variable and result.dtype == p.dtype:
+        """Multiply the matrices of a block, into the result if BLAS can write there."""
+        product = self.product
+        # without a sum, matmul would call BLAS for columns of one entry
+        multiply = np.matmul if product.left.columns else np.multiply
+        order = (*product.stack, *product.left.rows, *product.right.columns)
+        result = product.result.view(self.values, order, box)
+        lengths = (
+            *[1] * len(product.stack),
+            len(product.left.rows),
+            len(product.right.columns),
+        )
+        # if the sum is the result, BLAS writes it in place
+        if product.finish.is_variable and result.dtype == product.dtype:
             matrices = merged(result, lengths)
             if matrices is not None and matrices.strides[-1] == result.itemsize:
                 multiply(left, right, out=matrices)
@@ -190,11 +202,11 @@ class _Run:
         multiply(left, right, out=matrices)
 
         def finish(piece: Box) -> None:
-            part = _part(result, order, box, piece)
+            target = _part(result, order, box, piece)
             values = {**self.values, SUM: _part(sums, order, box, piece)}
-            p.finish.into(part, values, order, piece)
+            product.finish.into(target, values, order, piece)
 
-        near = *order[-1:], *map(str, p.result.positions[-1:])
+        near = *order[-1:], *map(str, product.result.positions[-1:])
         each_box(finish, self._ranges(order, box), near, n_cores=1)
 
     def _ranges(self, indices: Iterable[str], box: Box) -> dict[str, slice]:
@@ -210,12 +222,12 @@ class _Run:
 def kept_memory(
     scratch: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
-    """Return memory that is reused between calls, whose pages are mapped already."""
+    """Return memory that is reused between calls, so that its pages are mapped."""
     flat = scratch.get((name, dtype))
     if flat is None or flat.size < prod(shape):
         flat = scratch[name, dtype] = np.empty(prod(shape), dtype)
-    part: Array = flat[: prod(shape)].reshape(shape)
-    return part
+    memory: Array = flat[: prod(shape)].reshape(shape)
+    return memory
 
 
 def merged(array: Array, lengths: Iterable[int]) -> Array | None:
@@ -240,16 +252,16 @@ def _merged_shape(
 ) -> tuple[int, ...] | None:
     """Return the shape of a view with merged axes; None if they are not contiguous."""
     merged_shape: list[int] = []
-    at = 0
-    for n in lengths:
+    axis = 0
+    for n_axes in lengths:
         axes = [
             (length, stride)
             for length, stride in zip(
-                shape[at : at + n], strides[at : at + n], strict=True
+                shape[axis : axis + n_axes], strides[axis : axis + n_axes], strict=True
             )
             if length != 1
         ]
-        at += n
+        axis += n_axes
         for (_, outer), (length, stride) in pairwise(axes):
             if outer != length * stride and 0 not in shape:
                 return None
@@ -263,7 +275,7 @@ def each_box(
     near: IndexList,
     n_cores: int,
 ) -> None:
-    """Evaluate over ranges, box by box; numpy releases the GIL meanwhile.
+    """Evaluate over ranges, box by box; numpy releases the GIL, so threads help.
 
     Args:
         evaluate: writes the entries of one box, and no others.
@@ -275,7 +287,7 @@ def each_box(
     share = max(-(-n_entries // n_cores), cpu.FEW_ENTRIES)
     pieces = list(boxes(ranges, near, min(share, cpu.PIECE_ENTRIES)))
     is_shared = n_cores > 1 and len(pieces) > 1
-    # by process, as a forked one inherits the pool without its threads
+    # one pool for each process: a fork inherits the pool, but not its threads
     spread = _threads(n_cores, os.getpid()).map if is_shared else map
     for _ in spread(evaluate, pieces):
         pass  # an error of a thread is raised here
@@ -283,11 +295,11 @@ def each_box(
 
 @cache
 def _threads(n: int, process: int) -> ThreadPoolExecutor:
-    """Return a pool of threads, kept between calls; new threads share a core at first.
+    """Return a pool of threads, which is kept: new threads share a core at first.
 
     Args:
         n: number of threads.
-        process: id of the calling process, since a fork does not inherit threads.
+        process: id of the calling process, which distinguishes pools of forks.
     """
     return ThreadPoolExecutor(n, f"feinsum-{process}")
 
@@ -295,7 +307,7 @@ def _threads(n: int, process: int) -> ThreadPoolExecutor:
 def boxes(
     ranges: Mapping[str, slice], near: IndexList, limit: int = cpu.PIECE_ENTRIES
 ) -> Iterator[Box]:
-    """Cut ranges in boxes of few entries, which are longer along ``near`` indices.
+    """Cut ranges into boxes of few entries, which are longer along ``near`` indices.
 
     >>> [len(list(boxes({"i": slice(0, 8), "j": slice(0, 4)}, ("j",), n)))
     ...  for n in (32, 16, 4)]
@@ -304,19 +316,19 @@ def boxes(
     steps = {index: max(r.stop - r.start, 1) for index, r in ranges.items()}
     while prod(steps.values()) > limit:
         longest = max(steps, key=lambda i: steps[i] / (32 if i in near else 1))
-        # near indices are halved last, so that boxes stay long lines of memory
+        # near indices are halved last, so that boxes remain long runs of memory
         steps[longest] = -(-steps[longest] // 2)
 
-    def cut(left: list[str]) -> Iterator[dict[str, slice]]:
-        if not left:
+    def cut(indices: list[str]) -> Iterator[dict[str, slice]]:
+        if not indices:
             yield {}
             return
-        first, *others = left
-        whole, step = ranges[first], steps[first]
-        for start in range(whole.start, whole.stop, step):
-            part = slice(start, min(start + step, whole.stop))
-            for rest in cut(others):
-                yield {first: part, **rest}
+        first, *inner = indices
+        full_range, step = ranges[first], steps[first]
+        for start in range(full_range.start, full_range.stop, step):
+            piece = slice(start, min(start + step, full_range.stop))
+            for inner_box in cut(inner):
+                yield {first: piece, **inner_box}
 
     return cut(list(ranges))
 

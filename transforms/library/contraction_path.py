@@ -1,12 +1,12 @@
 """Three operands and more, multiplied two at a time along a contraction path.
 
 For ``ij,jk,kl->il`` with 1,000 values of each index, one nest takes 2 * 10**12
-multiplications, two products one after the other 2 * 10**9. Which two arrays are
-multiplied when is in :mod:`feinsum.transforms.library.pairwise`.
+multiplications, two consecutive products 2 * 10**9. The order of products is in
+:mod:`feinsum.transforms.library.pairwise`.
 
-There are two ways to hand a product to the step that reads it. A staged one is in
-global memory, written by a device kernel of its own; fused steps run for one value of
-an outer index after the other, with products in private memory::
+A product reaches the step that reads it in one of two ways. A staged product is in
+global memory, written by a separate device kernel. Fused steps run one after the other
+for each value of an outer index, with products in private memory::
 
     staged                              fused, for the outer index b
     for b, j, l:  product[b,j,l] = ...  for b:
@@ -55,9 +55,9 @@ from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import (
+    NestSteps,
     Parameters,
     Space,
-    Steps,
     Table,
     Transform,
     register,
@@ -65,9 +65,9 @@ from feinsum.transforms.registry import (
 from feinsum.transforms.roles import has_real_dtype, number, text, typical, volume
 
 NO_INDEX = ""
-"""The outer index where all products are in global memory."""
+"""The value of the parameter ``fused`` if all products are in global memory."""
 FAMILIES = (PACKED_CONTRACTION, GENERIC_ON_CPUS, UNROLL_AND_JAM)
-"""Of steps: those that write their loops anew."""
+"""Families for steps: those that write new loops."""
 
 
 def contraction_path(
@@ -84,9 +84,10 @@ def contraction_path(
         for i, l in parallel:  out[i,l] = sum(j, A[i,j]*product[j,l])
 
     Products are in global memory, and each step is a device kernel. Steps whose product
-    has the outer index run inside its loop, after all others, with products in private
-    memory, or in global memory if an extent is known only at run time; see
-    :class:`FusedNest`. Operand functions are evaluated in the step that reads them.
+    has the outer index run inside a loop over it, after all other steps, with products
+    in private memory; see :class:`FusedNest`. If an extent of a product is known only
+    at run time, these products, too, are in global memory. Operand functions are
+    evaluated in the step that reads them.
 
     Raises:
         InvalidParameterError: if the path is not one of the einsum.
@@ -96,13 +97,13 @@ def contraction_path(
         path: the pair of positions of each step; the product is appended.
         fused: the outer index of fused steps; empty for none.
         steps: the recipe of each step, fused ones included, as in facts; or ``best``
-            for the recipes of ``packed_contraction``, ``generic`` or ``unroll_and_jam``
-            that cost the least on a machine with vectors of ``lanes`` entries.
+            for the cheapest recipes of ``packed_contraction``, ``generic`` or
+            ``unroll_and_jam`` on a machine with vectors of ``lanes`` entries.
         lanes: entries of a vector.
     """
     path = _Path.of(nest.einsum, parameters)
     extents = {index: nest.extent(index) for index in nest.einsum.indices}
-    # Private arrays need sizes that are known when the kernel is built.
+    # private arrays need extents that are known when the kernel is built
     fused = path.fused if _has_known_products(path.fused, path.outer, extents) else ()
     staged = [step for step in path.steps[:-1] if step not in fused]
     t_unit, nests = split_nest(t_unit, nest, staged)
@@ -153,7 +154,7 @@ class _Path:
 
 
 def _fused_steps(steps: Sequence[PathStep], outer: object) -> tuple[PathStep, ...]:
-    """Return the steps whose products have the outer index, if two or more."""
+    """Return the steps whose products have the outer index, if at least two have."""
     fused = tuple(step for step in steps if outer in step.output)
     return fused if len(fused) > 1 else ()
 
@@ -174,7 +175,7 @@ def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -
 
 
 def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
-    """Return how many values of the outer index are enough work for a group."""
+    """Return the number of values of the outer index that are enough for a group."""
     n_points = sum(
         volume(einsum, tuple(i for i in step.joint if i != outer)) for step in fused
     )
@@ -185,8 +186,8 @@ def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
 def _space(workload: Workload) -> Space | None:
     """Fit einsums for which a path takes far fewer operations than one nest.
 
-    With diagonals it may take as many: they are best taken out before they are
-    multiplied.
+    For operands with diagonals, it need not take fewer: it is best to extract diagonals
+    before products.
     """
     einsum = workload.einsum
     paths = good_paths(einsum) if has_real_dtype(einsum) else ()
@@ -205,8 +206,8 @@ def _space(workload: Workload) -> Space | None:
     }
 
     def candidates() -> Iterator[Parameters]:
-        # The path of the smallest products may take far more operations: memory may
-        # have room for no other one.
+        # the path of the smallest products may take far more operations, but memory may
+        # have no room for any other one
         paths = dict.fromkeys((*table["path"], str(smallest_path(einsum))))
         for path, fused, lanes in product(paths, table["fused"], table["lanes"]):
             yield {"path": path, "fused": fused, "steps": BEST, "lanes": lanes}
@@ -215,14 +216,14 @@ def _space(workload: Workload) -> Space | None:
         path = _Path.of(einsum, parameters)
         if path.outer != NO_INDEX and not _can_fuse(einsum, path.steps, path.outer):
             return f"the path has no small products for a value of {path.outer!r}"
-        # A parameter that changes nothing has its first value only: otherwise a search
-        # would try one recipe several times.
+        # a parameter without effect must have its first value: otherwise a search would
+        # try one kernel several times
         has_lanes = len(path.fused) < len(path.steps) or parameters["steps"] != BEST
         if not has_lanes and parameters["lanes"] != table["lanes"][0]:
             return "all steps are fused"
         return find_misfit(parameters["steps"], path.einsums, FAMILIES)
 
-    # which paths are offered depends on extents and on opt_einsum
+    # ``path`` is open: which paths are offered depends on extents and on opt_einsum
     return Space(
         table,
         find_problem,
@@ -235,21 +236,22 @@ def _space(workload: Workload) -> Space | None:
 def _outer_indices(
     einsum: BatchedEinsum, paths: Sequence[PairwisePath]
 ) -> tuple[str, ...]:
-    """Return the outer indices of small products; first those that save memory."""
+    """Return the outer indices for which products are small, the best value first."""
     indices = [
         index
         for index in einsum.output
         if any(_can_fuse(einsum, path.steps(einsum), index) for path in paths)
     ]
     itemsize = einsum.operands[0].dtype.itemsize
-    # products that leave the caches are written and read from memory
+    # fuse first if products would leave the caches and move through memory
     is_large = paths[0].n_written(einsum) * itemsize > cpu.STAGED_BYTES
     return (*indices, NO_INDEX) if is_large else (NO_INDEX, *indices)
 
 
 def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> bool:
     fused = _fused_steps(steps, outer)
-    # a diagonal or sum of one operand is cheap to read again from global memory
+    # steps of one operand do not count: a diagonal or sum is cheap to read again from
+    # global memory
     return (
         sum(len(step.factors) for step in fused) > len(fused) + 1
         and typical(einsum.extents[outer]) >= cpu.MIN_OUTER
@@ -260,7 +262,7 @@ def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> b
 
 @lru_cache(maxsize=256)
 def _is_searched(einsum: BatchedEinsum) -> bool:
-    """Tell whether packed tiles take far more operations, too."""
+    """Tell whether packed tiles, too, take far more operations than a path."""
     space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
     pairs = product(space["vector"], space["register"])
     roles = [find_packed_roles(einsum, str(v), str(r)) for v, r in pairs]
@@ -272,7 +274,7 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Estimate the seconds of all steps; fused products stay in the second cache."""
+    """Predict the seconds of all steps; fused products stay in the second cache."""
     path = _Path.of(einsum, parameters)
     fused_s = 0.0
     if path.fused:
@@ -287,12 +289,12 @@ def _cost(
     return fused_s + cost_of(recipes, [path.einsums[k] for k in alone], machine)
 
 
-def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
+def _steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
     """Return the steps; all products but those of fused steps are in global memory."""
     path = _Path.of(einsum, parameters)
     staged = [step for step in path.steps[:-1] if step not in path.fused]
     stored = [step_einsum(einsum, step) for step in staged]
-    return Steps(path.einsums, stored, lambda: path.recipes)
+    return NestSteps(path.einsums, stored, lambda: path.recipes)
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,8 @@ class _Product:
     """A private array with the product of two arrays.
 
     Attributes:
-        done: the last statement that writes it.
+        axes: the index of each axis.
+        written_by: id of the last statement that writes it.
     """
 
     array: str
@@ -311,15 +314,15 @@ class _Product:
         return _entry_at(self.array, self.axes, points)
 
 
-Factor: TypeAlias = str | _Product
-"""The name of an operand, or a product. An operand that is itself a product, in global
-memory, may have the name of a private array."""
+FusedFactor: TypeAlias = str | _Product
+"""The name of an operand, or a product. They differ in type, since a private array may
+have the name of an operand that is a staged product."""
 
-Factors: TypeAlias = tuple[Factor, ...]
+FusedFactors: TypeAlias = tuple[FusedFactor, ...]
 
 
 class FusedNest:
-    """Writes the steps of a path for one value of an output index after the other.
+    """Writes the fused steps of a path inside a loop over an output index.
 
     Rewrite, for ``bij,bjk,bkl->bil``, the outer index b and the path ``1,2 0,1``::
 
@@ -333,15 +336,15 @@ class FusedNest:
                 for i, j, l:  result[i,l] += A[b,i,j]*product[j,l]
                 for i, l:  out[b,i,l] = result[i,l]
 
-    The innermost loop of a sum is along the last axis of a factor where there is one
-    that stays. Rows that share both factors share the product.
+    The innermost loop runs along the last axis of a factor if the product has that
+    index. Rows that share both factors share the product.
 
     Args:
         outer: the index of the loop around all steps. The extents of all other indices
-            of products are known.
+            of products must be known.
         block: its values per work-group.
-        steps: those whose products have ``outer``; the operands that they read are in
-            the order of their numbers.
+        steps: the steps whose products have ``outer``. The schedule has the operands
+            that they read in the order of their numbers.
     """
 
     def __init__(
@@ -355,14 +358,14 @@ class FusedNest:
         self.around, self.point = (tile.loop, inner.loop), inner.point
         read = {factor for step in steps for factor in step.factors}
         numbers = sorted(read - {step.product for step in steps})
-        self.rows: list[dict[int, Factor]] = [
+        self.rows: list[dict[int, FusedFactor]] = [
             dict(zip(numbers, row, strict=True)) for row in schedule.rows
         ]
 
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
         for step in self.steps:
-            products: dict[Factors, _Product] = {}
+            products: dict[FusedFactors, _Product] = {}
             for row in self.rows:
                 factors = tuple(row.pop(number) for number in step.factors)
                 if factors not in products:
@@ -374,8 +377,8 @@ class FusedNest:
             self._store(k, product)
         return self.writer.finished()
 
-    def _multiply(self, step: PathStep, factors: Factors) -> _Product:
-        """Write the statements of a step; return the array of the product."""
+    def _multiply(self, step: PathStep, factors: FusedFactors) -> _Product:
+        """Write the statements of a step, and return its product."""
         axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
         shape = [self._size(index) for index in axes] or [1]
         name = self.writer.array("product", shape, dtype)
@@ -404,38 +407,40 @@ class FusedNest:
     def _terms(
         self, step: PathStep, axes: IndexList
     ) -> tuple[Names, list[dict[str, Expression]]]:
-        """Make the loops of a step; return the points of the terms of an iteration."""
+        """Make the loops of a step; return them and the points of the terms inside."""
         order = (*axes[:-1], *step.summed, *axes[-1:])
         if not step.summed:
             loops, points = self._loops(order)
             return loops, [points]
         last = step.summed[-1]
         extent = self.schedule.extents[last]
-        # several terms for each load and store of an entry of the product
+        # add several terms for each load and store of an entry of the product
         n_terms = _divisor(extent) if isinstance(extent, int) else 1
         loops, points = self._loops(order, {last: n_terms})
         first = n_terms * points[last]
         return loops, [{**points, last: first + k} for k in range(n_terms)]
 
-    def _axes(self, step: PathStep, factors: Factors) -> IndexList:
-        """Return the indices of a product inside the outer loop, that of lines last."""
+    def _axes(self, step: PathStep, factors: FusedFactors) -> IndexList:
+        """Order the inner indices of a product: those with contiguous factors last."""
         inner = [index for index in step.output if index != self.outer]
-        # along an axis in which a factor has lines, the innermost loop reads vectors
+        # along the last axis of a factor, the innermost loop reads vectors
         ends = {term[-1] for term in map(self._term, factors) if term}
         return tuple(sorted(inner, key=lambda index: index in ends))
 
-    def _term(self, factor: Factor) -> IndexList:
+    def _term(self, factor: FusedFactor) -> IndexList:
         if isinstance(factor, _Product):
             return factor.axes
         return self.schedule.spans[factor]
 
     def _product(
-        self, factors: Factors, points: Mapping[str, Expression]
+        self, factors: FusedFactors, points: Mapping[str, Expression]
     ) -> Expression:
         values = tuple(self._read(factor, points) for factor in factors)
         return values[0] if len(values) == 1 else p.Product(values)
 
-    def _read(self, factor: Factor, points: Mapping[str, Expression]) -> Expression:
+    def _read(
+        self, factor: FusedFactor, points: Mapping[str, Expression]
+    ) -> Expression:
         if isinstance(factor, _Product):
             return factor.at(points)
         rule, term = self.schedule.rules[factor], self.schedule.spans[factor]
@@ -448,20 +453,21 @@ class FusedNest:
         self.writer.store(row, product.at(points), points, loops, [product.written_by])
 
     def _loops(
-        self, indices: Sequence[str], parts: Mapping[str, int] | None = None
+        self, indices: Sequence[str], divisor_of: Mapping[str, int] | None = None
     ) -> tuple[Names, dict[str, Expression]]:
         """Make loops over indices, inside the outer one.
 
         Args:
             indices: the indices.
-            parts: divisors of the extents of some indices, whose loops are shorter.
+            divisor_of: a divisor of the extent of an index, whose loop is that much
+                shorter.
         """
         points: dict[str, Expression] = {self.outer: self.point}
         inames = []
         for index in indices:
             size = self.schedule.extents[index]
             if isinstance(size, int):
-                size //= (parts or {}).get(index, 1)
+                size //= (divisor_of or {}).get(index, 1)
             inames.append(self.writer.loop(index, size=size))
             points[index] = var(inames[-1])
         return (*self.around, *inames), points

@@ -1,8 +1,8 @@
 """Batches over one long index: operators of discontinuous Galerkin codes.
 
-For ``ij,ej->ei`` with 8 lanes, the lanes of a vector are elements: a work-group brings
-u of its elements into private memory, turned, so that entry j of eight elements is one
-vector; D is read entry by entry and multiplies a whole vector::
+For ``ij,ej->ei`` with 8 lanes, each lane of a vector is an element. A work-group copies
+u of its elements into private memory, transposed: entry j of eight elements is then one
+vector. D is read entry by entry, and each entry multiplies a whole vector::
 
     u[e,j]  in memory              u_tile[j,:]  in private memory
     e: 0   j0 j1 j2 ...            j: 0   e0 e1 e2 e3 e4 e5 e6 e7
@@ -91,7 +91,8 @@ def element_blocked(
     schedule = peel_remainder(schedule, element, group, lanes, (group.outer,))
     schedule, vector = split(schedule, group.inner, lanes, inner_tag="vec")
     loops = _Loops(element, group, vector)
-    # a product that reads another one is staged first, so that its loops are there
+    # a product is staged before the products that it reads: staging it makes the loops
+    # in which these are read
     schedule, tiles = _stage(schedule, products[::-1], loops, "vec")
     wanted = [
         name
@@ -118,7 +119,8 @@ def _contract_cheaply(
 ) -> tuple[Schedule, list[str]]:
     """Contract pairs in the order of fewest operations, but for the last."""
     extents = {i: typical(extent) for i, extent in schedule.extents.items()}
-    # as long as a vector, or else steps over elements alone would always come last
+    # count the elements of one vector: with all of them, steps that multiply operands
+    # with elements would always come last
     extents[element] = lanes
     path = pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
     products: list[str] = []
@@ -177,7 +179,7 @@ def _accumulate(
 def _register_block(
     schedule: Schedule, free: Mapping[str, str], rows: int
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """Block the longest of the ``free`` inames; unroll the block."""
+    """Split the longest of the ``free`` inames, and unroll the inner loop."""
     fixed = {i: n for i in free if isinstance(n := schedule.extents[i], int)}
     if not fixed:
         return schedule, ()

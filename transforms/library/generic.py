@@ -1,15 +1,15 @@
 """Every einsum: plain loops in a good order, over blocks of the output.
 
-The innermost loop runs along the index that is contiguous in most of the data. The
-OpenCL or C compiler makes vectors of it, so the family takes any dtype and any extent.
+The innermost loop runs along the index that is contiguous in most of the data, and the
+OpenCL or C compiler vectorizes it. So the family fits any dtype and any extent.
 For ``ij->j``, one work-group reads a panel of A from top to bottom and keeps its sums
 in a private tile::
 
       j_tile = 0        1
           +--------+--------+--
-    i = 0 |------->|        |          step rows are added to the tile at a time,
-        1 |------->|        |          so that each entry of the tile is loaded and
-          |------->|        |          stored once for ``step`` terms
+    i = 0 |------->|        |          the kernel adds ``step`` rows to the tile at a
+        1 |------->|        |          time: it then loads and stores each entry of
+          |------->|        |          the tile once for ``step`` terms
     N - 1 |------->|        |
           +--------+--------+--
     tile  [ width  ]                   in the first level of a cache
@@ -38,7 +38,7 @@ from feinsum.transforms.library.streaming_cost import (
     vector_cycles,
 )
 from feinsum.transforms.primitives import (
-    LoopPart,
+    LoopRange,
     NestWriter,
     Schedule,
     begin,
@@ -50,7 +50,7 @@ from feinsum.transforms.registry import Parameters, Space, Table, Transform, reg
 from feinsum.transforms.roles import number, text, typical, volume
 
 NO_INDEX = ""
-"""Value of a parameter where no index fits."""
+"""The value of a parameter for which there is no index."""
 
 
 def generic(
@@ -102,7 +102,7 @@ def generic(
 
 
 def streaming_order(einsum: BatchedEinsum, vector: str) -> Names:
-    """Order the summation indices: the vector index last, the nearest before it."""
+    """Order the summed indices: the vector index last, the next contiguous before."""
     return tuple(
         sorted(
             einsum.summation_indices,
@@ -123,14 +123,14 @@ def _terms(einsum: BatchedEinsum) -> list[IndexList]:
 
 @dataclass(frozen=True)
 class Streams:
-    """What each index is in a :class:`StreamedNest`.
+    """The role of each index in a :class:`StreamedNest`.
 
     Attributes:
         vector: the index of the innermost loop; none if there are no indices.
         summed: the summation indices, outermost first; the vector index, if it is
             one of them, is the last.
         step: entries of the last summed index that one iteration adds.
-        cuts: output indices that are cut for the grid, and the entries of a part.
+        cuts: output indices that are cut for the grid, with the length of a block.
     """
 
     vector: str | None
@@ -139,14 +139,14 @@ class Streams:
     cuts: Mapping[str, int]
 
 
-Parts: TypeAlias = Mapping[str, LoopPart]
-"""The part of each index in the loops of a statement, outermost first."""
+Ranges: TypeAlias = Mapping[str, LoopRange]
+"""The range of each index in the loops of a statement, outermost first."""
 
 
 class StreamedNest:
     """Writes the loops of each row: zero, sum and store, one after the other.
 
-    What full steps leave of a sum is added in loops of its own. Partial sums along a
+    The terms after the last full step are added in separate loops. Partial sums along a
     summed vector index are added up in pairs at the end::
 
         out[i] = total + ((tile[0] + tile[1]) + (tile[2] + tile[3]))
@@ -169,19 +169,18 @@ class StreamedNest:
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
         for row in range(len(self.schedule.rows)):
-            # Each row of a batch has statements of its own, after those of the row
-            # before.
+            # the statements of a row of a batch follow all those of the previous row
             if self.streams.vector in self.streams.summed:
                 self._sum_along(row)
             elif self.streams.summed:
                 self._sum_beside(row)
             else:
-                parts = self._inside(self.around, self.private)
-                self._store(row, self._product(row, _points(parts)), parts)
+                ranges = self._inside(self.around, self.private)
+                self._store(row, self._product(row, _points(ranges)), ranges)
         return self.writer.finished()
 
     def _sum_beside(self, row: int) -> None:
-        """Write a tile with a sum for each entry along the vector index."""
+        """Write a tile of sums, one for each value of the vector index."""
         dtype = self.schedule.dtype_of_row(row)
         shape = [self.sizes[index] for index in self.private] or [1]
         tile = self.writer.array(f"row_{row}_tile", shape, dtype)
@@ -189,17 +188,17 @@ class StreamedNest:
         entry = self._entry(tile, zero)
         after = [self._assign(f"{tile}_zero", entry, dtype.type(0), zero)]
         for step in self._steps():
-            parts = self._inside(step, self.private)
-            entry = self._entry(tile, parts)
-            value = p.Sum((entry, self._terms(row, parts)))
-            after.append(self._assign(f"{tile}_add", entry, value, parts, after))
+            ranges = self._inside(step, self.private)
+            entry = self._entry(tile, ranges)
+            value = p.Sum((entry, self._terms(row, ranges)))
+            after.append(self._assign(f"{tile}_add", entry, value, ranges, after))
         last = self._inside(self.around, self.private)
         self._store(row, self._entry(tile, last), last, after)
 
     def _sum_along(self, row: int) -> None:
-        """Write partial sums along the vector index, added up at the end."""
+        """Write partial sums along the vector index, and add them up at the end."""
         dtype, vector = self.schedule.dtype_of_row(row), self.streams.summed[-1]
-        # a loop shorter than the partial sums has as many of them as it has iterations
+        # no more partial sums than the loop has iterations
         width = self._fitting(vector, self.streams.step)
         tile = var(self.writer.array(f"row_{row}_tile", (width,), dtype))
         total = var(self.writer.array(f"row_{row}_total", (1,), dtype))[(0,)]
@@ -212,42 +211,46 @@ class StreamedNest:
             self._assign(f"{stem}_zero", total, zero, self.around),
         ]
         updates = []
-        for parts in self._steps():
-            step, entry = parts[vector], total
+        for ranges in self._steps():
+            step, entry = ranges[vector], total
             if step.size > 1:
                 lane = self._lane(step.size)
-                step = LoopPart((*step.loops, *lane.loops), step.point + lane.point)
+                step = LoopRange((*step.loops, *lane.loops), step.point + lane.point)
                 entry = tile[lane.point]
-            parts = {**parts, vector: step}
-            value = p.Sum((entry, self._product(row, _points(parts))))
-            updates.append(self._assign(f"{stem}_add", entry, value, parts, start))
+            ranges = {**ranges, vector: step}
+            value = p.Sum((entry, self._product(row, _points(ranges))))
+            updates.append(self._assign(f"{stem}_add", entry, value, ranges, start))
         value = p.Sum((total, _in_pairs([tile[(k,)] for k in range(width)])))
         after = [*start, *updates]
         after.append(self._assign(f"{stem}_end", total, value, self.around, after))
         self._store(row, total, self.around, after)
 
-    def _lane(self, size: int) -> LoopPart:
+    def _lane(self, size: int) -> LoopRange:
         iname = self.writer.loop("lane", size=size, tag="unr")
-        return LoopPart((iname,), var(iname))
+        return LoopRange((iname,), var(iname))
 
-    def _steps(self) -> Iterator[Parts]:
+    def _steps(self) -> Iterator[Ranges]:
         """Yield the loops over all summed indices: full steps, then the remainder."""
-        *others, last = self.streams.summed
-        outer = self._inside(self.around, others)
+        *outer_summed, last = self.streams.summed
+        outer = self._inside(self.around, outer_summed)
         size = self._fitting(last, self.streams.step)
-        parts: tuple[LoopPart | None, ...] = (self.writer.entries(last),)
+        step_ranges: tuple[LoopRange | None, ...] = (self.writer.entries(last),)
         if size > 1:
-            parts = self.writer.cut(last, size)
-        yield from ({**outer, last: part} for part in parts if part is not None)
+            step_ranges = self.writer.cut(last, size)
+        yield from (
+            {**outer, last: step_range}
+            for step_range in step_ranges
+            if step_range is not None
+        )
 
-    def _terms(self, row: int, parts: Parts) -> Expression:
+    def _terms(self, row: int, ranges: Ranges) -> Expression:
         """Return the products that an iteration adds."""
-        last, points = self.streams.summed[-1], _points(parts)
+        last, points = self.streams.summed[-1], _points(ranges)
         first = points[last]
         return _in_pairs(
             [
                 self._product(row, {**points, last: first + k})
-                for k in range(parts[last].size)
+                for k in range(ranges[last].size)
             ]
         )
 
@@ -256,45 +259,48 @@ class StreamedNest:
         extent = self.schedule.extents[index]
         return max(1, min(size, extent)) if isinstance(extent, int) else size
 
-    def _inside(self, outer: Parts, indices: Sequence[str]) -> Parts:
-        """Add loops inside others, over the entries of a tile or a whole index."""
+    def _inside(self, outer: Ranges, indices: Sequence[str]) -> Ranges:
+        """Add inner loops over all values of indices, or over those of their tiles."""
         entries = {i: self.writer.entries(i, self.tiles.get(i)) for i in indices}
         return {**outer, **entries}
 
-    def _entry(self, tile: str, parts: Parts) -> Expression:
+    def _entry(self, tile: str, ranges: Ranges) -> Expression:
         """Subscript a tile by the loops over its entries."""
-        inner = tuple(var(parts[index].loop) for index in self.private)
+        inner = tuple(var(ranges[index].loop) for index in self.private)
         return var(tile)[inner or (0,)]
 
     def _product(self, row: int, points: Mapping[str, Expression]) -> Expression:
         return calls_product(self.schedule, self.schedule.rows[row], points)
 
-    def _loops(self, parts: Parts) -> Names:
+    def _loops(self, ranges: Ranges) -> Names:
         grid = tuple(tile.loop for tile in self.tiles.values())
-        return (*grid, *(iname for part in parts.values() for iname in part.loops))
+        return (
+            *grid,
+            *(iname for loop_range in ranges.values() for iname in loop_range.loops),
+        )
 
     def _assign(
         self,
         stem: str,
         assignee: Expression,
         value: Expression,
-        parts: Parts,
+        ranges: Ranges,
         after: Sequence[str] = (),
     ) -> str:
-        return self.writer.assign(stem, assignee, value, self._loops(parts), after)
+        return self.writer.assign(stem, assignee, value, self._loops(ranges), after)
 
     def _store(
-        self, row: int, value: Expression, parts: Parts, after: Sequence[str] = ()
+        self, row: int, value: Expression, ranges: Ranges, after: Sequence[str] = ()
     ) -> None:
-        self.writer.store(row, value, _points(parts), self._loops(parts), after)
+        self.writer.store(row, value, _points(ranges), self._loops(ranges), after)
 
 
-def _points(parts: Parts) -> dict[str, Expression]:
-    return {index: part.point for index, part in parts.items()}
+def _points(ranges: Ranges) -> dict[str, Expression]:
+    return {index: loop_range.point for index, loop_range in ranges.items()}
 
 
 def _in_pairs(terms: Sequence[Expression]) -> Expression:
-    """Sum terms as a balanced tree, whose additions do not wait for each other."""
+    """Sum terms in a balanced tree, in which most additions do not wait for others."""
     if len(terms) == 1:
         return terms[0]
     half = len(terms) // 2
@@ -302,7 +308,7 @@ def _in_pairs(terms: Sequence[Expression]) -> Expression:
 
 
 def _space(workload: Workload) -> Space:
-    """Fit every einsum; indices of unit stride come first."""
+    """Fit every einsum; indices that are contiguous in most of the data come first."""
     einsum = workload.einsum
     vectors = sorted(einsum.indices, key=lambda index: _vector_cost(einsum, index))
     first = vectors[0] if vectors else NO_INDEX
@@ -328,7 +334,7 @@ def _space_with_hint(workload: Workload) -> Space:
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
-    """Count the entries of all arrays, strided ones and short loops as more."""
+    """Count array entries, weighted if they are strided or the loop is short."""
     n_entries = sum(volume(einsum, term) for term in _terms(einsum))
     n_counted = n_entries + (cpu.STRIDED_WEIGHT - 1) * _strided_volume(einsum, index)
     # a short innermost loop is mostly overhead
@@ -337,7 +343,7 @@ def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
 
 
 def _widths(einsum: BatchedEinsum) -> tuple[int, ...]:
-    """Return the widths of tiles; without a sum there is none, and blocks are long."""
+    """Return the widths of blocks: long ones without a sum, which needs no tile."""
     if not einsum.summation_indices:
         return (4096, 512, 32768)
     sizes = [dtype.itemsize for dtype in einsum.output_dtypes]
@@ -346,10 +352,10 @@ def _widths(einsum: BatchedEinsum) -> tuple[int, ...]:
 
 
 def _blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
-    """Return numbers of rows: enough work for a group, then some more and less."""
-    others = volume(einsum, einsum.indices)
+    """Return numbers of rows: enough work for a group, then 4 times more and less."""
+    n_points = volume(einsum, einsum.indices)
     longest = max((typical(einsum.extents[i]) for i in einsum.output), default=1)
-    block = max(1, cpu.GROUP_POINTS * longest // max(others, 1))
+    block = max(1, cpu.GROUP_POINTS * longest // max(n_points, 1))
     block = min(1 << (block.bit_length() - 1), 4096)
     return tuple(dict.fromkeys((block, 4 * block, max(1, block // 4))))
 
@@ -368,7 +374,7 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Estimate the seconds by the innermost loop and the number of blocks."""
+    """Predict the seconds from the innermost loop and the number of blocks."""
     vector, parallel = text(parameters, "vector"), text(parameters, "parallel")
     most_bytes = 64 if parameters.get("vectors") == VECTORS[1] else 32
     step = number(parameters, "step")
@@ -379,7 +385,7 @@ def _cost(
             n_groups *= max(1.0, points(einsum, (index,)) / number(parameters, size))
     loops = _loops(einsum, vector, number(parameters, "width"))
     seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups, loops=loops)
-    # Only a sum over an outer index reads panels in short runs.
+    # only tiles over a free vector index read memory in short runs
     if not einsum.summation_indices or vector not in einsum.output:
         return seconds
     return seconds + restart_s(

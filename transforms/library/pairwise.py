@@ -1,7 +1,8 @@
-"""Orders of pairwise contractions: as text, what they cost, and which are good.
+"""Orders of pairwise contractions: their text, their cost, and the best ones.
 
-For ``ij,jk,kl->il`` the path ``1,2 0,1`` multiplies B and C first, of the positions 0,
-1 and 2, then A by the product, which has gone to the end::
+For ``ij,jk,kl->il`` the path ``1,2 0,1`` first multiplies the operands B and C at the
+positions 1 and 2, and appends the product to the list. Then A and the product are at
+the positions 0 and 1::
 
     A[i,j]   B[j,k]   C[k,l]
        |        +--------+
@@ -42,14 +43,14 @@ _TEXT = re.compile(rf"{_NUMBER},{_NUMBER}(?: {_NUMBER},{_NUMBER})*")
 
 @dataclass(frozen=True)
 class PathStep:
-    """A product of two arrays, or a sum of one, over what no later step needs.
+    """A product of two arrays, or one array, summed over indices of no later step.
 
-    Arrays have numbers: operands those of their positions, products the next ones.
+    Arrays are numbered: operands by position, then products in order.
 
     Attributes:
-        factors: the numbers of the two, or of the one.
+        factors: the numbers of the arrays.
         product: the number of the product.
-        n_products: how many different ones there are; rows may share them.
+        n_products: number of different products; rows with equal factors share one.
         inputs: the indices of the factors.
         output: the indices of the product.
     """
@@ -77,9 +78,9 @@ class PathStep:
 
 @dataclass(frozen=True)
 class PairwisePath:
-    """Which two arrays are multiplied at each step, as positions among those left.
+    """The two arrays that each step multiplies, as positions among those left.
 
-    The product takes the place at the end, as in opt_einsum's paths.
+    As in opt_einsum's paths, the product is appended.
 
     >>> path = PairwisePath.parse("1,2 0,1", 3)
     >>> path.pairs
@@ -92,16 +93,16 @@ class PairwisePath:
 
     @classmethod
     def parse(cls, text: object, n_operands: int) -> PairwisePath:
-        """Read the text form back.
+        """Parse the text of a path.
 
         Args:
-            text: the pairs of all steps, the smaller position of each first; that
-                which a record has, whatever it is.
-            n_operands: how many arrays the path makes one.
+            text: the pairs of all steps, the smaller position of each first. A record
+                may have any value here.
+            n_operands: number of arrays that the path contracts.
 
         Raises:
-            InvalidParameterError: if the text is not of that form, or does not leave
-                one array.
+            InvalidParameterError: if the value is not such a text, or the path does not
+                leave one array.
         """
         if not isinstance(text, str) or not _TEXT.fullmatch(text):
             raise _refuse(text, "expected pairs of positions such as '1,2 0,1'")
@@ -126,17 +127,19 @@ class PairwisePath:
         return " ".join(f"{first},{second}" for first, second in self.pairs)
 
     def steps(self, einsum: BatchedEinsum) -> tuple[PathStep, ...]:
-        """Return the products, each with its indices; the last one is the result.
+        """Return the steps; the product of the last one is the result.
 
-        Ahead of them each operand is summed over the indices that it alone has, and
-        diagonals are taken out.
+        The first steps sum each operand over the indices that it alone has, and extract
+        diagonals.
         """
         collected = _Steps(einsum)
-        left = [collected.with_own_sums(number) for number in range(einsum.n_operands)]
+        numbers = [
+            collected.with_own_sums(number) for number in range(einsum.n_operands)
+        ]
         for first, second in self.pairs:
-            pair = left[first], left[second]
-            left = [number for number in left if number not in pair]
-            left.append(collected.add(pair))
+            pair = numbers[first], numbers[second]
+            numbers = [number for number in numbers if number not in pair]
+            numbers.append(collected.add(pair))
         return tuple(collected.steps)
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
@@ -158,7 +161,7 @@ class PairwisePath:
 
 
 class _Steps:
-    """Collects steps, and knows the arrays that are left."""
+    """Collects steps, and tracks the arrays that are left."""
 
     def __init__(self, einsum: BatchedEinsum) -> None:
         self.steps: list[PathStep] = []
@@ -169,11 +172,11 @@ class _Steps:
         ]
 
     def with_own_sums(self, number: int) -> int:
-        """Return the operand, or add its sum over the indices that nothing else has."""
-        others = [term for k, term in self._left.items() if k != number]
-        needed = set(self._einsum.output).union(*others)
+        """Return an operand's number, or that of its sum over indices it alone has."""
+        other_terms = [term for k, term in self._left.items() if k != number]
+        needed = set(self._einsum.output).union(*other_terms)
         term = self._left[number]
-        # a sum over an index of one operand shrinks it before it is multiplied
+        # summing first makes the operand smaller, and the product cheaper
         is_whole = needed.issuperset(term) and len(set(term)) == len(term)
         return number if is_whole else self.add((number,))
 
@@ -199,7 +202,7 @@ def _refuse(text: object, problem: str) -> InvalidParameterError:
 
 
 def nest_operations(einsum: BatchedEinsum) -> int:
-    """Count multiplications and additions in one nest of all indices."""
+    """Count the multiplications and additions of a single nest over all indices."""
     n_additions = 1 if einsum.summation_indices else 0
     n_points = einsum.batch_size * volume(einsum, einsum.indices)
     return n_points * (einsum.n_operands - 1 + n_additions)
@@ -207,7 +210,7 @@ def nest_operations(einsum: BatchedEinsum) -> int:
 
 @lru_cache(maxsize=256)
 def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
-    """Return a few different paths of few operations, best first.
+    """Return some different paths of few operations, best first.
 
     There are none for one operand and for more than :data:`cpu.MAX_PATH_OPERANDS`.
 
@@ -222,7 +225,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
         or 0 in einsum.extents.values()
     ):
         return ()
-    # Paths of one tree differ in the order of independent steps, which costs nothing.
+    # paths of one tree differ in the order of independent steps, and cost the same
     trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
     for path in _proposed(einsum):
         trees.setdefault(_products(path, einsum.n_operands), path)
@@ -251,22 +254,24 @@ def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
 
 
 def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
-    """Search paths: of all operands, and of those first that all rows share."""
+    """Search paths over all operands, and paths that begin with shared operands."""
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
     shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
-    others = {k: terms[k] for k in terms if k not in shared}
-    # beyond it, an exact search takes longer than what a better path saves
+    unshared = {k: terms[k] for k in terms if k not in shared}
+    # for more operands, an exact search takes longer than a better path saves
     exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
     for method in (*exact, GREEDY):
         find = partial(_search, einsum, method)
         yield _path(find(terms, frozenset(einsum.output)), einsum.n_operands)
-        # What all rows have in common is best multiplied first, once for all of them.
-        if others and len(shared) > 1:
-            needed = frozenset(einsum.output).union(*others.values())
+        # a product of operands that all rows share is computed once for all of them
+        if unshared and len(shared) > 1:
+            needed = frozenset(einsum.output).union(*unshared.values())
             product = needed & frozenset().union(*shared.values())
-            ahead = find(shared, product)
-            rest = find({ahead[-1][0]: product, **others}, frozenset(einsum.output))
-            yield _path([*ahead, *rest], einsum.n_operands)
+            pairs_first = find(shared, product)
+            pairs_after = find(
+                {pairs_first[-1][0]: product, **unshared}, frozenset(einsum.output)
+            )
+            yield _path([*pairs_first, *pairs_after], einsum.n_operands)
 
 
 def _search(
@@ -275,43 +280,45 @@ def _search(
     terms: Mapping[int, frozenset[str]],
     output: frozenset[str],
 ) -> list[tuple[int, int]]:
-    """Search a path; a product has the number of its first factor.
+    """Search a path; a product gets the number of its first factor.
 
-    Indices that a term alone sums are left out.
+    Indices of one term alone are left out: they are summed before any product.
     """
     extents = {index: typical(einsum.extents[index]) for index in einsum.indices}
     n_uses = Counter(i for term in (*terms.values(), output) for i in term)
     inputs = [[i for i in term if n_uses[i] > 1] for term in terms.values()]
-    left, pairs = list(terms), []
+    numbers, pairs = list(terms), []
     for step in find_path(inputs, output, extents, method=method):
-        factors = [left[at] for at in sorted(step)]
-        left = [k for k in left if k not in factors] + factors[:1]
+        factors = [numbers[position] for position in sorted(step)]
+        numbers = [number for number in numbers if number not in factors] + factors[:1]
         if len(factors) == 2:
             pairs.append((factors[0], factors[1]))
     return pairs
 
 
 def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
-    """Turn numbers of operands and products into positions."""
-    left, positions = list(range(n_operands)), []
+    """Convert numbers of operands and products to positions among the arrays left."""
+    numbers, positions = list(range(n_operands)), []
     for pair in pairs:
-        first, second = sorted(map(left.index, pair))
+        first, second = sorted(map(numbers.index, pair))
         positions.append((first, second))
-        left = [k for k in left if k not in pair] + [pair[0]]
+        numbers = [number for number in numbers if number not in pair] + [pair[0]]
     return PairwisePath(tuple(positions))
 
 
 def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
-    """Return the sets of operands that are multiplied first.
+    """Return the set of operands in each product.
 
-    Equal for paths that differ only in the order of their steps.
+    It is equal for paths that differ only in the order of their steps.
     """
     order = order_of(path.pairs, n_operands)
-    return frozenset(left | right for left, right in order)
+    return frozenset(
+        first_operands | second_operands for first_operands, second_operands in order
+    )
 
 
 def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
-    """Return a step as an einsum; its operands have made-up names."""
+    """Return a step as an einsum, with generated names of operands."""
     dtype = einsum.operands[0].dtype
     rows = tuple(
         tuple(

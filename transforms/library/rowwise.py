@@ -1,7 +1,7 @@
 """Pointwise products, row reductions and anything else: blocks of one output index.
 
-For ``ij->i`` with blocks of 64 rows, a work-group computes out[64*g:64*g + 64], by
-plain loops of which the compiler makes vectors::
+For ``ij->i`` with blocks of 64 rows, work-group g computes out[64*g:64*g + 64] with
+plain loops, which the compiler vectorizes::
 
     g = 0   rows   0 ..  63 of A  -->  out[0:64]
         1   rows  64 .. 127       -->  out[64:128]
@@ -97,11 +97,11 @@ def rowwise_on_cpus(
 
 
 def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
-    """Return the operands to evaluate ahead, which several entries of the output need.
+    """Return the operands to evaluate ahead because several output entries need them.
 
-    There are none if all are arrays, which are cheap to read again where they are.
-    Beside tiles of functions, arrays become tiles too: compilers optimize loops over
-    tiles alone best.
+    There are none if all operands are arrays, which are cheap to read again in place.
+    If some are functions, arrays get tiles, too: compilers optimize loops best that
+    read tiles only.
     """
     shared = tuple(n for n in schedule.operands if _is_shared(schedule, n, index))
     rules = [schedule.kernel.substitutions[schedule.rules[name]] for name in shared]
@@ -110,9 +110,9 @@ def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
 
 
 def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
-    """Return whether several entries of the output read the same few entries.
+    """Tell whether several entries of the output read the same few entries.
 
-    Diagonals are left out: a tile has an axis for each index.
+    Diagonals are excluded, since a tile has one axis for each index.
     """
     span = schedule.spans[name]
     if len({*span}) < len(span):
@@ -140,7 +140,7 @@ def _space_with_hints(workload: Workload) -> Space | None:
     hinted = replace(space, table={**space, **hints})
 
     def candidates() -> Iterator[Parameters]:
-        # blocks of the last index are short pieces of lines
+        # blocks of the last index would cut lines of memory into short pieces
         return (p for p in hinted.points() if not outer or p["index"] != last)
 
     return replace(hinted, candidates=candidates)
@@ -149,7 +149,7 @@ def _space_with_hints(workload: Workload) -> Space | None:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Predict the seconds; a compiler puts the best of the summed loops innermost."""
+    """Predict the seconds; the compiler interchanges summed loops as is best."""
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     summed = einsum.summation_indices
     # Without a sum, the last axis of the output is the innermost loop.
@@ -162,7 +162,7 @@ def _cost(
             reduction_cycles(einsum, inner, machine, most_bytes=most_bytes)
             for inner in summed
         )
-    # in order, every addition waits for the one before, whatever the vectors are
+    # in order, every addition waits for the previous one, however wide the vectors are
     if summed and parameters["sums"] != SUMS[1]:
         cycles = max(cycles, cpu.CHAIN_CYCLES * points(einsum, einsum.indices))
     index, block = text(parameters, "index"), number(parameters, "block")

@@ -1,7 +1,7 @@
 """Long sums with few results: parts in parallel, and then the sum of the parts.
 
-For ``ij->j`` with 40,000 rows of 7 entries there is too little output to share among
-threads. With 16 parts, each thread sums 2,500 rows at a time::
+For ``ij->j`` with 40,000 rows of 7 entries, threads cannot share the work by output
+entries: there are too few. With 16 parts, each thread sums 2,500 rows at a time::
 
     A  rows     0 ..  2499  -->  partial[0,:]   --+
              2500 ..  4999  -->  partial[1,:]   --+-->  out[:]
@@ -35,11 +35,17 @@ from feinsum.transforms.library.steps import (
 )
 from feinsum.transforms.library.streaming_cost import out_of_order_s
 from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
-from feinsum.transforms.registry import Parameters, Space, Steps, Transform, register
+from feinsum.transforms.registry import (
+    NestSteps,
+    Parameters,
+    Space,
+    Transform,
+    register,
+)
 from feinsum.transforms.roles import number, text, volume
 
 FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
-"""Of both nests: families that write their loops anew."""
+"""Families for both nests: those that write new loops."""
 
 
 def split_sum(
@@ -66,8 +72,8 @@ def split_sum(
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     t_unit, cut = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
-    # The parts are one step of a path: a product of all operands that keeps the new
-    # index.
+    # the partial sums are one step of a path: a product of all operands that keeps the
+    # index of the parts
     step = PathStep(
         tuple(range(einsum.n_operands)),
         einsum.n_operands,
@@ -83,28 +89,31 @@ def split_sum(
 def _cut(
     t_unit: lp.TranslationUnit, nest: LoopNest, index: str, n_parts: int
 ) -> tuple[lp.TranslationUnit, LoopNest]:
-    """Return the nest with two indices for one.
+    """Return the nest with an index cut in two.
 
-    Each use of an array reads through a rule of its own, in which ``i`` is
-    ``n*part + i'``.
+    Each use of an array gets a rule of its own, in which ``i`` is ``n*part + i'``.
     """
-    kernel, old = t_unit[nest.kernel_name], nest.einsum
-    einsum = _cut_einsum(old, index, n_parts)
+    kernel, einsum_before = t_unit[nest.kernel_name], nest.einsum
+    einsum = _cut_einsum(einsum_before, index, n_parts)
     size = einsum.extents[_inside(index)]
     unused = kernel.get_var_name_generator()
     rules, rule_of = dict(kernel.substitutions), {}
-    for row, new_row in zip(old.rows, einsum.rows, strict=True):
-        for read, new, term in zip(row, new_row, old.inputs, strict=True):
+    for row, new_row in zip(einsum_before.rows, einsum.rows, strict=True):
+        for read, cut_operand, term in zip(
+            row, new_row, einsum_before.inputs, strict=True
+        ):
             rule = str(unused(f"{read.name}_cut"))
             arguments = [str(unused(f"_{i}")) for i in _cut_term(term, index)]
-            left = map(var, arguments)
+            variables = map(var, arguments)
             points = [
-                size * next(left) + next(left) if i == index else next(left)
+                size * next(variables) + next(variables)
+                if i == index
+                else next(variables)
                 for i in term
             ]
             body = var(nest.rules[read.name])(*points)
             rules[rule] = lp.SubstitutionRule(rule, tuple(arguments), body)
-            rule_of[new.name] = rule
+            rule_of[cut_operand.name] = rule
     points_of_all = {i: point for i, point in nest.points.items() if i != index}
     points_of_all |= points_of(
         {i: str(unused(i)) for i in (_part(index), _inside(index))}
@@ -120,7 +129,7 @@ def _cut(
 
 
 def _cut_einsum(einsum: BatchedEinsum, index: str, n_parts: int) -> BatchedEinsum:
-    """Return the einsum with an index cut in two; each use of an array has a name."""
+    """Return the einsum with an index cut in two; each use of an array gets a name."""
     extent = einsum.extents[index]
     assert isinstance(extent, int)
     extents: dict[str, Extent] = {**einsum.extents}
@@ -149,7 +158,7 @@ def _inside(index: str) -> str:
 
 
 def _cut_term(term: IndexList, index: str) -> IndexList:
-    """Put both indices in place of the one.
+    """Replace an index by its two parts.
 
     >>> _cut_term(("i", "j"), "i")
     ('i_part', 'i_inside', 'j')
@@ -168,10 +177,10 @@ def _space(workload: Workload) -> Space | None:
     if n_results * length < cpu.MIN_TERMS:
         return None
     choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
-    indices = [i for i, parts in choices.items() if parts]
-    # parts of an outer index are contiguous pieces of the arrays
+    indices = [i for i, part_counts in choices.items() if part_counts]
+    # outer indices first: their parts are contiguous pieces of the arrays
     indices.sort(key=lambda index: _depth(einsum, index))
-    parts = dict.fromkeys(n for index in indices for n in choices[index])
+    part_counts = dict.fromkeys(n for index in indices for n in choices[index])
     if not indices:
         return None
 
@@ -188,7 +197,7 @@ def _space(workload: Workload) -> Space | None:
         return find_misfit(parameters["steps"], nests, FAMILIES)
 
     return Space(
-        {"index": tuple(indices), "parts": tuple(parts), "steps": (BEST,)},
+        {"index": tuple(indices), "parts": tuple(part_counts), "steps": (BEST,)},
         find_problem,
         candidates,
         open=frozenset({"steps"}),
@@ -196,7 +205,7 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
-    """Yield numbers of equal parts, those near to sixteen first."""
+    """Yield numbers of equal parts, those nearest to sixteen first."""
     extent = einsum.extents[index]
     if not isinstance(extent, int):
         return
@@ -205,14 +214,14 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
         for n in range(cpu.MIN_PARTS, min(extent, cpu.MAX_PARTS) + 1)
         if extent % n == 0
     ]
-    # sixteen parts are enough for most processors, and few to add up
+    # sixteen parts keep the cores of most processors busy, and are quick to add up
     yield from sorted(divisors, key=lambda n: max(n / 16, 16 / n))[
         : cpu.N_PARTS_OFFERED
     ]
 
 
 def _depth(einsum: BatchedEinsum, index: str) -> int:
-    """Sum an index's positions: parts of an outer index are read in long lines."""
+    """Sum the positions of an index in all terms; it is small for outer indices."""
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
@@ -225,16 +234,16 @@ def _cost(
     return jumps_s + cost_of(recipes, nests, machine)
 
 
-def _steps(einsum: BatchedEinsum, parameters: Parameters) -> Steps:
-    """Return the steps; the sums of all parts are in global memory."""
+def _steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
+    """Return both nests; the partial sums are in global memory."""
     nests = _nests(einsum, parameters)
-    return Steps(nests, nests[:1], lambda: _recipes(einsum, parameters))
+    return NestSteps(nests, nests[:1], lambda: _recipes(einsum, parameters))
 
 
 def _nests(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[BatchedEinsum, BatchedEinsum]:
-    """Return the sums of all parts, and the sum of these."""
+    """Return the einsum of the partial sums, and the one that adds them."""
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     cut = _cut_einsum(einsum, index, n_parts)
     first = replace(cut, output=(_part(index), *einsum.output))
@@ -247,7 +256,11 @@ def _nests(
 
 
 def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
-    """Return the recipes of both nests; the cheapest are the same everywhere."""
+    """Return the recipes of both nests.
+
+    The cheapest ones are chosen for a typical machine, so that a recipe means the same
+    kernel on every machine.
+    """
     nests = _nests(einsum, parameters)
     return recipes_of(parameters["steps"], nests, FAMILIES, TYPICAL)
 

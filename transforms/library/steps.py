@@ -1,17 +1,17 @@
 """A nest of many operands as several nests, and the recipe of each of them.
 
-For ``ij,jk,kl->il`` and a step that multiplies B and C, :func:`split_nest` gives the
-step a device kernel of its own, and its product is in global memory::
+For ``ij,jk,kl->il`` and a step that multiplies B and C, :func:`split_nest` makes a
+separate device kernel for the step, with the product in global memory::
 
     for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
 
-    for j, l:  product[j,l] = sum(k, B[j,k]*C[k,l])       a recipe of its own
+    for j, l:  product[j,l] = sum(k, B[j,k]*C[k,l])       by one recipe
     (wait for all work-groups)
-    for i, l:  out[i,l] = sum(j, A[i,j]*product[j,l])     and so has this one
+    for i, l:  out[i,l] = sum(j, A[i,j]*product[j,l])     by another recipe
 
-A step has the cheapest recipe, or a named one. Which is cheapest depends on the costs,
-which later versions of this package may correct. So a fact names the measured recipes,
-which stay the same.
+The recipe of a step is the cheapest one, or a named one. Which one is the cheapest
+depends on the cost models, which later versions of this package may correct. So a fact
+names the recipes that were measured.
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ from feinsum.transforms.registry import REGISTRY, Transform, check_spec, find_tr
 Families: TypeAlias = tuple[Transform, ...]
 
 BEST = "best"
-"""The recipes that cost the least."""
-
-
-def are_named(steps: ParameterValue) -> bool:
-    """Tell whether the value names recipes rather than leaving them to costs."""
-    return isinstance(steps, tuple)
+"""The value of the parameter ``steps`` for the cheapest recipes."""
 
 
 def recipes_of(
@@ -60,12 +55,12 @@ def recipes_of(
     Args:
         steps: names of the recipes, or :data:`BEST` for the cheapest ones.
         einsums: the einsum of each step.
-        families: families that rewrite their loops.
-        machine: the machine of the costs; always the same for the same parameters, so
-            that a recipe has one meaning.
+        families: the families to choose from.
+        machine: the machine of the costs. It must depend on parameters of the recipe
+            alone, so that the recipe means one kernel everywhere.
 
     Raises:
-        InvalidRecordError: if a name is none of a recipe.
+        InvalidRecordError: if a name is not that of a recipe.
     """
     if isinstance(steps, tuple):
         return [TransformSpec.parse(str(step)) for step in steps]
@@ -97,7 +92,7 @@ def cost_of(
     einsums: Sequence[BatchedEinsum],
     machine: MachineModel,
 ) -> float:
-    """Add up the seconds; a version without a cost uses that of the newest."""
+    """Add up the predicted seconds; a version without a cost uses the newest one's."""
     total = 0.0
     for spec, einsum in zip(recipes, einsums, strict=True):
         cost = find_transform(spec.name, spec.version).cost
@@ -118,7 +113,7 @@ def find_misfit(
         einsums: the einsum of each step.
         families: allowed families of their recipes, in any version.
     """
-    if not are_named(steps):
+    if not isinstance(steps, tuple):
         return (
             None if steps == BEST else f"steps={steps!r} is neither {BEST!r} nor names"
         )
@@ -139,23 +134,23 @@ def find_misfit(
 def split_nest(
     t_unit: lp.TranslationUnit, nest: LoopNest, steps: Sequence[PathStep]
 ) -> tuple[lp.TranslationUnit, tuple[LoopNest, ...]]:
-    """Split the steps of a path into separate nests; the rest is in the last nest.
+    """Split steps of a path off a nest; the last nest computes the remainder.
 
-    Products are arrays in global memory, and all of one nest is done before the next
-    one begins. Rows that share both factors share the product.
+    Products are arrays in global memory. A nest begins when all of the previous one is
+    complete. Rows that share both factors share the product.
 
     Args:
         t_unit: a unit whose kernel has exactly the instructions of the nest.
         nest: the loop nest to split.
-        steps: steps, each after those whose products it reads; not the last one.
+        steps: all steps but the last one, each after those whose products it reads.
 
     Returns:
-        The unit and the nests in their order. Their einsums are in the indices of that
-        of ``nest``. The operands of the last one are in the order of their numbers.
+        The unit, and the nests in their order. Their einsums use the indices of
+        ``nest``. The operands of the last nest are in the order of their numbers.
 
     Raises:
-        TransformError: if the kernel does more than this nest, or has an extent that
-            is no argument.
+        TransformError: if the kernel does more than this nest, or if an extent is not
+            an argument.
     """
     kernel = t_unit[nest.kernel_name]
     if set(kernel.id_to_insn) != set(nest.instructions):
@@ -182,7 +177,7 @@ class _Array:
 
 
 class _Splitter:
-    """Collects the parts of nests, one step after the other."""
+    """Collects the nests, arrays and statements, one step after the other."""
 
     def __init__(self, kernel: lp.LoopKernel, nest: LoopNest) -> None:
         self.kernel, self.nest = kernel, nest
@@ -242,7 +237,7 @@ class _Splitter:
 
     @property
     def nests(self) -> tuple[LoopNest, ...]:
-        """Those of the products, and what is left, with the rows and inames of old."""
+        """The nests of the products, then the remainder of the original nest."""
         rows = [tuple(row[k] for k in sorted(row)) for row in self._rows]
         einsum = BatchedEinsum(
             self.nest.einsum.output,
@@ -256,7 +251,7 @@ class _Splitter:
         return *self._nests, last
 
     def finished(self) -> lp.LoopKernel:
-        """Return the kernel with the new nests ahead of the last one."""
+        """Return the kernel with the new nests before the last one."""
         kernel = self.kernel
         # the rows are the last nest, and wait for all products
         rows = [
@@ -288,7 +283,7 @@ class _Splitter:
         return _Array(Operand(name, tuple(extents[i] for i in output), dtype), rule)
 
     def _statement(self, array: _Array, loops: Names) -> lp.Assignment:
-        """Make the statement that assigns a product; a recipe writes its value."""
+        """Make the statement that assigns a product; its recipe will set the value."""
         operand = array.operand
         return lp.Assignment(
             _entry(operand.name, loops),
@@ -299,7 +294,7 @@ class _Splitter:
         )
 
     def _wait_for(self, statements: Sequence[lp.Assignment]) -> None:
-        """Add a barrier: all work-groups finish these statements before later ones."""
+        """Add a barrier, so that all work-groups finish these statements first."""
         ids = frozenset(statement.id for statement in statements)
         barrier = lp.BarrierInstruction(
             id=str(self._unused_ids("wait")),

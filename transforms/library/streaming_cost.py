@@ -1,4 +1,13 @@
-"""The cost of loops that stream through arrays, with one innermost loop."""
+"""The cost of loops that stream through arrays, with one innermost loop.
+
+A nest takes the longer of two times: that of its cycles on all cores, and that of the
+bytes that it moves. For ``ij->i`` along j, with vectors of four doubles::
+
+    for i:                  LOOP_CYCLES to start, and to add up the lanes at the end
+        for j by 4:         the slowest of: two operations a cycle, the loads, and the
+                            latency of the addition to the same vector of sums
+        for j left:         RAGGED_CYCLES each
+"""
 
 from __future__ import annotations
 
@@ -31,9 +40,9 @@ def vector_cycles(
     n_points = points(einsum, einsum.indices)
     length = points(einsum, (vector,)) if vector else 1
     dtype = einsum.operands[0].dtype
-    # vectors of two cycles gain nothing over two vectors
+    # a vector that takes two cycles is not faster than two vectors of half the length
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
-    # vector units multiply integers at half of the rate
+    # vector units multiply integers at half the rate
     if dtype.kind in "biu":
         lanes = max(1, lanes // 2)
     reads = sum(_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
@@ -41,17 +50,19 @@ def vector_cycles(
     per_point = 0.5 * len(einsum.inputs) / lanes + reads
     if _is_narrow_complex(einsum, machine) and step > cpu.MOST_NARROW_TERMS:
         per_point *= cpu.NARROW_SPILLS
-    # The vector index is summed: ``step`` partial sums hide the latency of additions,
+    # If the vector index is summed, ``step`` partial sums hide the latency of additions
     # and are added up at the end of every loop.
     if vector in einsum.summation_indices:
         n_loops = n_points / max(length, 1)
         step = min(step, length)
-        alone = length % step * (cpu.CHAIN_CYCLES + reads)
-        each = max(cpu.PARTIAL_CYCLES, cpu.CHAIN_CYCLES / step, reads)
-        along = (length - length % step) * each
-        return n_loops * (cpu.LOOP_CYCLES + along + alone + step * cpu.ADD_UP_CYCLES)
-    # The vector index is free: every pass over the tile loads and stores its sums, for
-    # ``step`` terms each.
+        leftover_cycles = length % step * (cpu.CHAIN_CYCLES + reads)
+        term_cycles = max(cpu.PARTIAL_CYCLES, cpu.CHAIN_CYCLES / step, reads)
+        loop_cycles = (length - length % step) * term_cycles
+        return n_loops * (
+            cpu.LOOP_CYCLES + loop_cycles + leftover_cycles + step * cpu.ADD_UP_CYCLES
+        )
+    # If the vector index is free, every pass over the tile loads and stores its sums to
+    # add ``step`` terms.
     store = _access_cycles(einsum, einsum.output, vector, lanes)
     n_summed = points(einsum, einsum.summation_indices[-1:])
     step = min(step, n_summed)
@@ -72,10 +83,10 @@ def reduction_cycles(
     n_loops = points(einsum, einsum.indices) / max(length, 1)
     lanes = _lanes_of_sums(einsum, machine, most_bytes)
     reads = sum(_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
-    # the compiler keeps one vector of sums, so each addition waits for the one before
-    along = length * max(1.5 / lanes + reads, cpu.CHAIN_CYCLES / lanes)
+    # the compiler keeps one vector of sums, so each addition waits for the previous one
+    loop_cycles = length * max(1.5 / lanes + reads, cpu.CHAIN_CYCLES / lanes)
     remainder = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
-    return n_loops * (cpu.LOOP_CYCLES + along + remainder)
+    return n_loops * (cpu.LOOP_CYCLES + loop_cycles + remainder)
 
 
 def jammed_cycles(
@@ -106,16 +117,16 @@ def jammed_cycles(
     n_full, n_left = divmod(extent, rows)
 
     def tile(n_rows: int) -> float:
-        # enough rows hide the latency of additions; what all rows share is read once
+        # with enough rows, additions do not wait; entries that rows share are read once
         adding = max(0.5 * n_rows / lanes, cpu.CHAIN_CYCLES / lanes)
-        along = length * max(adding, n_rows * per_row + shared)
-        left = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
-        left = (
-            left * cpu.TOGETHER
+        loop_cycles = length * max(adding, n_rows * per_row + shared)
+        leftover_cycles = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
+        leftover_cycles = (
+            leftover_cycles * cpu.TOGETHER
             if length <= cpu.UNROLLED
-            else left + cpu.SPILL_CYCLES * n_rows
+            else leftover_cycles + cpu.SPILL_CYCLES * n_rows
         )
-        return cpu.LOOP_CYCLES + along + n_rows * left
+        return cpu.LOOP_CYCLES + loop_cycles + n_rows * leftover_cycles
 
     crowded = 1 if rows <= cpu.MOST_STREAMS else cpu.CROWDED
     return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
@@ -144,17 +155,17 @@ def out_of_order_s(
     inner: str | None = None,
     parallel: str | None = None,
 ) -> float:
-    """Predict the seconds for arrays that are not read in memory order.
+    """Predict the seconds added by arrays that are not read in memory order.
 
-    These are arrays with a sum over an index to the left of that of the rows, or with
-    any to the left of the one that is distributed.
+    These are arrays in which a summed index is to the left of the index of the rows, or
+    any index to the left of the distributed one.
 
     Args:
         einsum: the einsum, with known extents.
         index: index of the rows.
         machine: the machine.
-        inner: index of the innermost loop, if several rows are read at a time: then
-            rows that are not adjacent cost more, too.
+        inner: index of the innermost loop, if several rows are read at a time: rows
+            that are not adjacent then cost more, too.
         parallel: index that is distributed to threads, or None.
     """
     seconds = 0.0
@@ -162,11 +173,10 @@ def out_of_order_s(
         if index not in term or inner not in (None, *term):
             continue
         n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
-        # A loop over an index to the left jumps through the whole array in each
-        # iteration.
-        sums = (i for i in term[: term.index(index)] if i not in einsum.output)
-        left = term[: term.index(parallel)] if parallel in term else ()
-        jumps = any(points(einsum, (i,)) > 1 for i in (*sums, *left))
+        # each iteration of a loop over an index to the left jumps through the array
+        outer_sums = (i for i in term[: term.index(index)] if i not in einsum.output)
+        outer_indices = term[: term.index(parallel)] if parallel in term else ()
+        jumps = any(points(einsum, (i,)) > 1 for i in (*outer_sums, *outer_indices))
         share = cpu.JUMPS * jumps
         share += cpu.FAR * (inner is not None and term[-2:] != (index, inner))
         seconds += share * n_bytes / machine.stream_bytes_per_s(n_bytes)
@@ -183,10 +193,9 @@ def restart_s(
     width: int | None = None,
     in_registers: bool = True,
 ) -> float:
-    """Predict the seconds for reading memory in short runs instead of end to end.
+    """Predict the seconds added by reading memory in short runs, not end to end.
 
-    Short rows that are added together are read twice as fast one after the other as
-    eight at a time.
+    Short rows are read twice as fast one after the other as eight at a time.
 
     Args:
         einsum: the einsum, with known extents.
@@ -196,8 +205,8 @@ def restart_s(
         machine: the machine.
         n_rows: number of values of ``outer`` that are read together.
         width: entries of a run, if it ends before the extent does.
-        in_registers: whether sums stay there; to add to sums in the first cache
-            interrupts a run, too.
+        in_registers: whether sums stay in registers; additions to sums in the first
+            cache interrupt a run, too.
     """
     footprint = sum(distinct_bytes(einsum))
     is_far = footprint > machine.cache_bytes.get("L3", 0)
@@ -213,8 +222,8 @@ def restart_s(
             continue
         n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
         in_order_s = n_bytes / machine.stream_bytes_per_s(footprint)
-        # From memory each run costs a restart, but never more than to read it all
-        # again; the caches prefetch well enough.
+        # From memory, each run costs a restart, but all together at most as much as the
+        # reads themselves; the prefetchers of the caches hide restarts there.
         if is_far:
             n_runs = n_bytes / (run * operand.dtype.itemsize)
             seconds += min(n_runs * cpu.RESTART_S / machine.n_cores, in_order_s)
@@ -270,10 +279,10 @@ def streaming_s(
 def read_bytes(
     einsum: BatchedEinsum, loops: Sequence[tuple[str, int]], machine: MachineModel
 ) -> float:
-    """Count the bytes of all rows read from beyond the second level of the caches.
+    """Count the bytes of all rows that are read from beyond the second-level cache.
 
-    An operand is read again in every iteration of a loop that it does not depend on,
-    if what the loops inside read of it exceeds that level.
+    A loop over an index that an operand lacks reads it again in every iteration, if the
+    loops inside read more of it than that cache holds.
 
     >>> from feinsum.ir import array, einsum as symbolic
     >>> A, B = array("A", (10**6, 8)), array("B", (10**6, 8))
@@ -299,11 +308,11 @@ def read_bytes(
 def _passing(
     term: IndexList, loops: list[tuple[str, int]], itemsize: int, cache_bytes: float
 ) -> float:
-    """Count the bytes of one operand: whole lines, unless the next entries follow."""
+    """Count the bytes of one operand; a single entry moves its whole cache line."""
     inside = moved = float(cpu.LINE_BYTES)
     neighbours = {term[-1]} if term.count(term[-1]) == 1 else set()
-    # From the innermost loop outwards: ``inside`` is what the loops so far touch of the
-    # array, ``moved`` what passes from beyond the cache for it.
+    # From the innermost loop outwards, ``inside`` counts the bytes of the array that
+    # the loops so far access, and ``moved`` the bytes from beyond the cache for it.
     for index, n in reversed(loops):
         if index in neighbours:
             n_lines = n * itemsize / cpu.LINE_BYTES
@@ -312,7 +321,7 @@ def _passing(
             neighbours.clear()
         elif index in term:
             inside, moved = inside * n, moved * n
-        # the same entries again, which the cache has lost meanwhile
+        # the same entries again, which the cache no longer holds
         elif inside > cache_bytes:
             moved *= n
     return moved

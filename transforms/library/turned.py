@@ -1,4 +1,4 @@
-"""Transposes: squares of vectors that are transposed in registers.
+"""Transposes by squares of vectors, which are transposed in registers.
 
 For ``ij->ji`` and four lanes, a square of A is loaded by four vectors along j, and
 stored by four vectors along i::
@@ -9,9 +9,9 @@ stored by four vectors along i::
        2   c0 c1 c2 c3            2   a2 b2 c2 d2
        3   d0 d1 d2 d3            3   a3 b3 c3 d3
 
-A tile is ``height`` entries of i, at least a line of the output, times ``width`` of j;
-its squares are visited along i first, so that a line of the output is filled before it
-leaves the caches. Strips that fill no square are copied entry by entry.
+A tile is ``height`` entries of i, at least a cache line of the output, times ``width``
+of j. Its squares are visited along i first, so that each line of the output is complete
+before it leaves the caches. Strips narrower than a square are copied entry by entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import distinct_bytes, region_s
-from feinsum.transforms.primitives import LoopPart, NestWriter, Schedule, begin
+from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.primitives.vector_store import stands_together
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
@@ -43,7 +43,7 @@ from feinsum.transforms.roles import (
 )
 
 N_GRID_AXES = 3
-"""Of work-groups, as OpenCL has them."""
+"""Axes of a grid of work-groups in OpenCL."""
 
 
 def turned(
@@ -61,17 +61,17 @@ def turned(
                 for lane < lanes unrolled:
                     vector[:] = square[:,lane]
                     out[j + lane, i:i + lanes] = vector[:]
-            for i, j beside the squares:  out[j,i] = A[i,j]
+            for i, j outside the squares:  out[j,i] = A[i,j]
 
-    A tile is as high as it takes to fill lines of the output, and wide, so that its
-    reads follow few streams for long.
+    A tile is high enough to fill lines of the output, and wide, so that it reads few
+    streams, each for long.
 
     Parameters:
         vector: the output index that is the last of an operand.
         lanes: entries of a vector.
         width: entries of a tile along that index.
         height: entries of a tile along the last output index.
-        stores: ``cached``, or ``streamed`` past the caches where it is aligned.
+        stores: ``cached``, or ``streamed`` past the caches where vectors are aligned.
     """
     schedule = begin(t_unit, nest)
     tiles = TurnedTiles(
@@ -105,46 +105,51 @@ class TurnedNest:
         self.writer = NestWriter(schedule)
         sizes = {tiles.across: tiles.height, tiles.vector: tiles.width}
         self.grid = {i: self.writer.blocks(i, size) for i, size in sizes.items()}
-        others = [index for index in schedule.output if index not in sizes]
-        self.others = {i: self.writer.entries(i) for i in others}
+        other_indices = [index for index in schedule.output if index not in sizes]
+        self.other_ranges = {i: self.writer.entries(i) for i in other_indices}
         # a grid has three axes: those of the tiles, and the longest other loop
-        longest = sorted(others, key=lambda index: -typical(schedule.extents[index]))
-        parts = [*self.grid.values(), *(self.others[index] for index in longest)]
-        for axis, part in enumerate(parts[:N_GRID_AXES]):
-            self.writer.tag(part.loop, f"g.{axis}")
-        around = (*self.others.values(), *self.grid.values())
-        self.around = tuple(part.loop for part in around)
+        longest = sorted(
+            other_indices, key=lambda index: -typical(schedule.extents[index])
+        )
+        loop_ranges = [
+            *self.grid.values(),
+            *(self.other_ranges[index] for index in longest),
+        ]
+        for axis, loop_range in enumerate(loop_ranges[:N_GRID_AXES]):
+            self.writer.tag(loop_range.loop, f"g.{axis}")
+        around = (*self.other_ranges.values(), *self.grid.values())
+        self.around = tuple(loop_range.loop for loop_range in around)
 
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
         across, vector = self.tiles.across, self.tiles.vector
         for row in range(len(self.schedule.rows)):
-            # The strips beside the squares come before them, since the last statement
-            # of a row keeps its id.
+            # The strips come before the squares: the last store keeps the row's id, and
+            # a tile may have no strips, but always has squares.
             rows, strip = self._cut(across)
             if strip is not None:
-                whole = self.writer.entries(vector, self.grid[vector])
-                self._copy(row, strip, whole)
+                whole_tile = self.writer.entries(vector, self.grid[vector])
+                self._copy(row, strip, whole_tile)
             columns, strip = self._cut(vector)
             if strip is not None:
-                # not the loops of the squares below, which have others around them
+                # new loops: those of the squares below are nested in other loops
                 squares, _ = self._cut(across)
                 entry = self.writer.loop(across, size=self.tiles.lanes)
                 point = squares.point + var(entry)
-                self._copy(row, LoopPart((*squares.loops, entry), point), strip)
+                self._copy(row, LoopRange((*squares.loops, entry), point), strip)
             self._turn(row, rows, columns)
         return self.writer.finished()
 
-    def _cut(self, index: str) -> tuple[LoopPart, LoopPart | None]:
-        """Cut a tile along an index into whole squares and the entries after them."""
+    def _cut(self, index: str) -> tuple[LoopRange, LoopRange | None]:
+        """Cut a tile along an index into full squares and the entries after them."""
         block, lanes = self.grid[index], self.tiles.lanes
         squares, strip = self.writer.cut(index, lanes, block, stem="square")
         if squares is None:
             raise TransformError(f"index {index!r} is too short for vectors")
         return squares, strip
 
-    def _turn(self, row: int, across: LoopPart, along: LoopPart) -> None:
-        """Return the squares: read, turned, and stored."""
+    def _turn(self, row: int, across: LoopRange, along: LoopRange) -> None:
+        """Read squares, transpose them, and store them."""
         writer, lanes = self.writer, self.tiles.lanes
         dtype, stem = self.schedule.dtype_of_row(row), f"row_{row}"
         square = writer.array(f"{stem}_square", (lanes, lanes), dtype, has_lanes=True)
@@ -157,36 +162,38 @@ class TurnedNest:
             calls_product(self.schedule, self.schedule.rows[row], points),
             [*order, k, lane],
         )
-        # The square is read by rows and stored by columns: the compiler makes shuffles
-        # of the unrolled assignments.
-        moved, entry = (writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k"))
-        points = self._points(across.point + var(entry), along.point + var(moved))
-        value = var(square)[(var(entry), var(moved))]
-        # Strided results cannot be stored as vectors.
+        # The square is filled by rows and read by columns: the compiler turns the
+        # unrolled assignments into shuffles.
+        column, row_entry = (
+            writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k")
+        )
+        points = self._points(across.point + var(row_entry), along.point + var(column))
+        value = var(square)[(var(row_entry), var(column))]
+        # strided results cannot be stored as vectors
         if not stands_together(self.schedule, row, self.tiles.across):
-            writer.store(row, value, points, [*order, moved, entry], [read])
+            writer.store(row, value, points, [*order, column, row_entry], [read])
             return
         vector = writer.array(f"{stem}_vector", (lanes,), dtype, has_lanes=True)
         turn = writer.assign(
             vector,
-            var(vector)[(var(entry),)],
+            var(vector)[(var(row_entry),)],
             writer.scaled(row, value),
-            [*order, moved, entry],
+            [*order, column, row_entry],
             [read],
         )
         # a column of the square is a vector along the output
         writer.store_vector(
             row,
             var(vector),
-            self._points(across.point, along.point + var(moved)),
-            [*order, moved],
+            self._points(across.point, along.point + var(column)),
+            [*order, column],
             [turn],
             lanes=lanes,
             is_streamed=self.tiles.is_streamed,
         )
 
-    def _copy(self, row: int, across: LoopPart, along: LoopPart) -> None:
-        """Copy the entries beside the squares, one by one."""
+    def _copy(self, row: int, across: LoopRange, along: LoopRange) -> None:
+        """Copy the entries outside the squares, one by one."""
         points = self._points(across.point, along.point)
         value = calls_product(self.schedule, self.schedule.rows[row], points)
         order = [*self.around, *along.loops, *across.loops]
@@ -195,12 +202,16 @@ class TurnedNest:
     def _points(
         self, across: Expression, along: Expression
     ) -> Mapping[str, Expression]:
-        others = {index: part.point for index, part in self.others.items()}
-        return {**others, self.tiles.across: across, self.tiles.vector: along}
+        points = {
+            index: loop_range.point for index, loop_range in self.other_ranges.items()
+        }
+        return {**points, self.tiles.across: across, self.tiles.vector: along}
 
 
 def turned_index(einsum: BatchedEinsum) -> str | None:
-    """Return the last index of the largest operand that ends unlike the output.
+    """Return the last index of the largest operand that has to be transposed.
+
+    Such an operand has the last index of the output, but not as its last one.
 
     >>> from feinsum import array, einsum
     >>> turned_index(einsum("ijk->kij", array("A", (8, 8, 8))))
@@ -217,12 +228,12 @@ def turned_index(einsum: BatchedEinsum) -> str | None:
 
 
 def _space(workload: Workload) -> Space | None:
-    """Offer transposes of real numbers, with a square of each dtype's vectors."""
+    """Fit transposes of real numbers whose both last indices are at least a vector."""
     einsum = workload.einsum
     vector = turned_index(einsum)
     if vector is None or not has_real_dtype(einsum):
         return None
-    # Vectors of AVX2; the other choice is twice as long, for AVX-512.
+    # vectors of AVX2; the other choice is twice as long, for AVX-512
     lanes = 32 // einsum.operands[0].dtype.itemsize
     last = einsum.output[-1]
     if min(typical(einsum.extents[i]) for i in (vector, last)) < lanes:
@@ -246,14 +257,14 @@ def _space(workload: Workload) -> Space | None:
 def _sizes(
     einsum: BatchedEinsum, index: str, sizes: Sequence[int], unit: int
 ) -> tuple[int, ...]:
-    """Return sizes of tiles in whole units, none much longer than the index."""
+    """Limit sizes of tiles to the extent of the index, rounded up to whole units."""
     extent = typical(einsum.extents[index])
-    whole = -(-extent // unit) * unit
-    return tuple(dict.fromkeys(min(size, whole) for size in sizes))
+    rounded_up = -(-extent // unit) * unit
+    return tuple(dict.fromkeys(min(size, rounded_up) for size in sizes))
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    """Return a tile is made of squares, and there is one in each index."""
+    """Explain why tiles are not made of full squares; None if they are."""
     lanes = number(parameters, "lanes")
     for index in (text(parameters, "vector"), einsum.output[-1]):
         if typical(einsum.extents[index]) < lanes:
@@ -267,20 +278,23 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 def _cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Predict the seconds of squares turned in registers, and of single entries beside.
+    """Predict the seconds of squares transposed in registers, and of single entries.
 
-    What is stored past the caches goes to memory, and no line of it is read before.
+    Results that are streamed past the caches go to memory; their lines are not read.
     """
     lanes, vector = number(parameters, "lanes"), text(parameters, "vector")
     n_points = volume(einsum, einsum.output)
-    whole = 1.0
+    share_in_squares = 1.0
     for index in (vector, einsum.output[-1]):
         extent = volume(einsum, (index,))
-        whole *= (extent - extent % lanes) / extent
+        share_in_squares *= (extent - extent % lanes) / extent
     # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
-    per_point = whole * (2 + log2(lanes)) / lanes + (1 - whole) * cpu.ALONE_CYCLES
-    # A store to the caches reads the line before it is written, and writes it back
-    # later; a streamed one goes past them, while other work waits.
+    per_point = (
+        share_in_squares * (2 + log2(lanes)) / lanes
+        + (1 - share_in_squares) * cpu.ALONE_CYCLES
+    )
+    # A store to the caches first reads the line, and writes it back later. A streamed
+    # store bypasses them, but other work waits for it.
     read, written = distinct_bytes(einsum)
     is_streamed = parameters["stores"] == "streamed"
     near_s = region_s(

@@ -1,7 +1,7 @@
 """Sums along rows, several rows at a time.
 
-For ``ij,j->i`` with three rows, a matrix-vector product keeps a vector of sums for each
-row in a register, and loads x once for all of them::
+For the matrix-vector product ``ij,j->i`` with three rows, the kernel keeps a vector of
+sums for each row in a register, and loads x once for all three::
 
                  j ---->
     i, row 0   [A A A A|A A A A| ...  * x  ->  tile[0]
@@ -9,7 +9,7 @@ row in a register, and loads x once for all of them::
        row 2   [A A A A|A A A A| ...  * x  ->  tile[2]
                  ^ the same x[j:j+4] for all rows
 
-A single sum would wait for the latency of each addition; three wait at the same time.
+Each addition to a sum waits for the previous one; additions to three sums overlap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from feinsum.transforms.library.streaming_cost import (
     streaming_s,
 )
 from feinsum.transforms.primitives import (
-    LoopPart,
+    LoopRange,
     NestWriter,
     Schedule,
     begin,
@@ -95,7 +95,7 @@ def unroll_and_jam(
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which index plays which part; see :func:`unroll_and_jam`."""
+    """The parameters of :func:`unroll_and_jam`, with all summed indices in order."""
 
     index: str
     rows: int
@@ -105,7 +105,7 @@ class _Plan:
 
 
 class _JammedNest:
-    """Writes the nests of each row of the einsum: full tiles, then what is left."""
+    """Writes the nests of each row of the einsum: full tiles, then the remainder."""
 
     def __init__(self, schedule: Schedule, plan: _Plan) -> None:
         self.schedule, self.plan = schedule, plan
@@ -116,58 +116,63 @@ class _JammedNest:
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
         plan, writer = self.plan, self.writer
-        others = {
+        other_ranges = {
             index: writer.entries(index, self.block if index == plan.parallel else None)
             for index in self.schedule.output
             if index != plan.index
         }
-        # tiles do not cross the blocks of the grid, if these are of the same index
+        # if the grid splits the same index, tiles divide its blocks
         block = self.block if plan.parallel == plan.index else None
-        parts = writer.cut(plan.index, plan.rows, block, stem="rows")
-        tiles = [part for part in parts if part is not None]
-        # rows of a batch share the tiles, but have loops of their own inside
+        cut_ranges = writer.cut(plan.index, plan.rows, block, stem="rows")
+        tiles = [cut_range for cut_range in cut_ranges if cut_range is not None]
+        # rows of a batch share the loops over tiles, and have their own loops inside
         for row in range(len(self.schedule.rows)):
             for tile in tiles:
-                self._sum(row, {**others, plan.index: tile}, is_last=tile is tiles[-1])
+                self._sum(
+                    row, {**other_ranges, plan.index: tile}, is_last=tile is tiles[-1]
+                )
         return writer.finished()
 
-    def _sum(self, row: int, parts: dict[str, LoopPart], *, is_last: bool) -> None:
+    def _sum(self, row: int, ranges: dict[str, LoopRange], *, is_last: bool) -> None:
         """Zero, add and store the sums of a tile."""
         dtype, writer = self.schedule.dtype_of_row(row), self.writer
-        size = parts[self.plan.index].size
+        size = ranges[self.plan.index].size
         name = writer.array(f"row_{row}_tile", (size,), dtype)
-        entry, loops, _ = self._sum_of_row(name, parts)
+        entry, loops, _ = self._sum_of_row(name, ranges)
         start = writer.assign(f"{name}_zero", entry, dtype.type(0), loops)
         sums = {index: writer.entries(index) for index in self.plan.summed}
-        entry, loops, at = self._sum_of_row(name, parts, sums)
-        product = calls_product(self.schedule, self.schedule.rows[row], at)
+        entry, loops, points = self._sum_of_row(name, ranges, sums)
+        product = calls_product(self.schedule, self.schedule.rows[row], points)
         added = p.Sum((entry, product))
         add = writer.assign(f"{name}_add", entry, added, loops, [start])
-        entry, loops, at = self._sum_of_row(name, parts)
-        writer.store(row, entry, at, loops, [start, add], is_last=is_last)
+        entry, loops, points = self._sum_of_row(name, ranges)
+        writer.store(row, entry, points, loops, [start, add], is_last=is_last)
 
     def _sum_of_row(
         self,
         name: str,
-        parts: dict[str, LoopPart],
-        sums: Mapping[str, LoopPart] | None = None,
+        ranges: dict[str, LoopRange],
+        sums: Mapping[str, LoopRange] | None = None,
     ) -> tuple[Expression, Names, dict[str, Expression]]:
         """Return one row's sum, the loops around it, and the values of all indices."""
-        tile = parts[self.plan.index]
-        inside = {**parts, **(sums or {})}
-        loops = [self.block.loop, *(i for part in inside.values() for i in part.loops)]
-        at = {index: part.point for index, part in inside.items()}
+        tile = ranges[self.plan.index]
+        inside = {**ranges, **(sums or {})}
+        loops = [
+            self.block.loop,
+            *(i for loop_range in inside.values() for i in loop_range.loops),
+        ]
+        points = {index: loop_range.point for index, loop_range in inside.items()}
         if tile.size == 1:
-            return var(name)[(0,)], tuple(loops), at
+            return var(name)[(0,)], tuple(loops), points
         row = self.writer.loop("row", size=tile.size, tag="unr")
-        at[self.plan.index] = tile.point + var(row)
-        return var(name)[(var(row),)], (*loops, row), at
+        points[self.plan.index] = tile.point + var(row)
+        return var(name)[(var(row),)], (*loops, row), points
 
 
 def _space(workload: Workload) -> Space | None:
-    """Offer sums along an index in which some operand has unit stride."""
+    """Fit sums over the last index of some operand."""
     einsum = workload.einsum
-    # only along unit strides can the compiler load vectors of the summed index
+    # the compiler can load vectors of the summed index only where its stride is 1
     inner = _inner(einsum)
     if not einsum.output or not inner:
         return None
@@ -190,12 +195,12 @@ def _inner(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
-    """Order indices by what they save, since operands without them are loaded once."""
+    """Return the two output indices whose jamming saves the most loads."""
 
     def shared(index: str) -> int:
-        # what does not have the index is loaded once for all rows of a tile
-        others = (t for t in einsum.inputs if inner in t and index not in t)
-        return sum(volume(einsum, term) for term in others)
+        # operands without the index are loaded once for all rows of a tile
+        shared_terms = (t for t in einsum.inputs if inner in t and index not in t)
+        return sum(volume(einsum, term) for term in shared_terms)
 
     indices = sorted(
         einsum.output, key=lambda i: (-shared(i), -typical(einsum.extents[i]))
@@ -204,10 +209,12 @@ def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
 
 
 def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
-    """Return block sizes: multiples of all numbers of rows with enough work, and 2."""
+    """Return block sizes: with enough work, in multiples of all tile heights; and 2."""
     # iterations for one value of the longest index
-    each = max(1, volume(einsum, einsum.indices) // typical(einsum.extents[longest]))
-    block = max(16, cpu.GROUP_POINTS // each // 16 * 16)
+    points_per_value = max(
+        1, volume(einsum, einsum.indices) // typical(einsum.extents[longest])
+    )
+    block = max(16, cpu.GROUP_POINTS // points_per_value // 16 * 16)
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 
@@ -246,9 +253,9 @@ def _loops(
 ) -> list[tuple[str, int]]:
     """Return the loops with their extents, outermost first."""
     extent = points(einsum, (index,))
-    others = (i for i in einsum.output if i != index)
+    other_indices = (i for i in einsum.output if i != index)
     return [
-        *((i, points(einsum, (i,))) for i in others),
+        *((i, points(einsum, (i,))) for i in other_indices),
         (index, -(-extent // rows)),
         *((i, points(einsum, (i,))) for i in streaming_order(einsum, inner)),
         (index, min(rows, extent)),

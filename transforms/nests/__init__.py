@@ -1,4 +1,4 @@
-"""Loop nests over a sparse operand, which are generated rather than rewritten."""
+"""Loop nests over a sparse operand, which are generated anew, not rewritten."""
 
 from feinsum.transforms.nests.sparse_nest import (
     SPARSE_NEST,

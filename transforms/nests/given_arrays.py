@@ -1,7 +1,7 @@
-"""A nest over the arrays of a kernel, reading tree and operands in place.
+"""A nest over the arrays of a kernel, which reads tree and operands in place.
 
-Bounds and indices of nodes are read from the kernel's arrays, operands through its
-rules, and the result is written where its instruction assigns it.
+It reads bounds and indices of nodes from the kernel's own arrays, and operands through
+the kernel's rules, and writes the result where the kernel's instruction assigns it.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ SCALE, START = "feinsum_scale", "feinsum_start"
 def over_given_arrays(
     t_unit: lp.TranslationUnit, nest: LoopNest, new_nest: Nest, form: NestForm
 ) -> lp.TranslationUnit:
-    """Return the kernel in which a nest replaces the instructions that it implements.
+    """Replace the instructions of a kernel by the loops of a nest.
 
     Args:
         t_unit: a unit whose kernel has exactly the instructions of the nest.
-        nest: a nest whose sparse operand is stored as described by
-            :attr:`LoopNest.tree`.
+        nest: the loops of the kernel, whose sparse operand :attr:`LoopNest.tree`
+            describes.
         new_nest: the nest that replaces them.
-        form: vectorization and parallel loops of the new nest.
+        form: vectors and parallel loops of the new nest.
 
     Raises:
-        TransformError: if its copies and buffers are known to be large.
+        TransformError: if copies and buffers of the nest are known to be too large.
     """
     kernel = _with_extent(t_unit[nest.kernel_name], nest, form)
     used_names = {
@@ -99,14 +99,14 @@ def _with_extent(
 ) -> lp.LoopKernel:
     """Assume that the extent of the lanes is not negative.
 
-    Without that, Loopy cannot prove that vectors of a run-time extent are in bounds.
+    Otherwise Loopy cannot prove that vectors of a run-time extent are in bounds.
     """
     extent = nest.extent(form.lane) if form.lane else 0
     return kernel if isinstance(extent, int) else lp.assume(kernel, f"{extent} >= 0")
 
 
 def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
-    """Add tiles where the extent of the lanes is known only in a call."""
+    """Add tiles if the extent of the lanes is known only in a call."""
     if not form.lane or form.tile or isinstance(nest.extent(form.lane), int):
         return form
     return replace(form, tile=cpu.TILE_VECTORS * form.lanes)
@@ -134,14 +134,14 @@ def _check(
 
 
 def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
-    """Declare a buffer that is private, or in memory that each chunk has."""
+    """Declare a buffer: a private one, or one in the memory of each chunk."""
     array = writer.buffers[buffer.producer]
     n_rows = writer.nest.network.n_rows
     if is_private(buffer.indices, writer.dense, n_rows):
         return writer.private_array(array)
-    extents = {i: writer.of.extent(i) for i in buffer.indices}
+    extents = {i: writer.access.extent(i) for i in buffer.indices}
     extents |= {i: str(n) for i, n in writer.dense.items()}
-    extents |= {CHUNK: writer.of.n_chunks(), TILED: str(writer.form.tile)}
+    extents |= {CHUNK: writer.access.n_chunks(), TILED: str(writer.form.tile)}
     extents |= {ROW: str(n_rows)}
     shape, tags = axes_of(array.indices, extents, writer.form)
     return lp.TemporaryVariable(
@@ -154,7 +154,7 @@ def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
 
 
 class _GivenArrays(NestArrays):
-    """The arrays of a kernel, by the names that it has for them."""
+    """The arrays of a given kernel, by its own names."""
 
     is_flat = True
     is_cleared = False
@@ -165,7 +165,8 @@ class _GivenArrays(NestArrays):
         super().__init__(nest, form)
         assert loop_nest.tree is not None
         self.loop_nest, self.tree = loop_nest, loop_nest.tree
-        # `out = out + sum` finds in the result what others have to put there first
+        # `out = out + sum` has its initial value in the result; other assignments need
+        # a start
         adds = [
             s == a for s, a in zip(loop_nest.shifts, loop_nest.assignees, strict=True)
         ]
@@ -178,9 +179,9 @@ class _GivenArrays(NestArrays):
         )
 
     def numbers(self) -> dict[str, int]:
-        """Return the extents of indices that the tree does not have, as far as known.
+        """Return the known extents of indices that the tree does not have.
 
-        Of lanes whose extent is not, it is that of a tile, which is all that is held.
+        Lanes of unknown extent count with the extent of a tile: buffers hold no more.
         """
         einsum, form = self.loop_nest.einsum, self.form
         extents: dict[str, Any] = {i: self.loop_nest.extent(i) for i in einsum.indices}
@@ -200,15 +201,18 @@ class _GivenArrays(NestArrays):
 
     def chunk(self, chunk: str) -> tuple[str, str]:
         # The first n % n_chunks chunks have one node more than the others.
-        begin, end = self._bounds(0, "0")
-        is_from_zero = begin == "0"
-        n = f"({end})" if is_from_zero else f"({end} - ({begin}))"
-        share, rest = f"({n} // {self.n_chunks()})", f"({n} % {self.n_chunks()})"
+        root_begin, root_end = self._bounds(0, "0")
+        is_from_zero = root_begin == "0"
+        n_nodes = f"({root_end})" if is_from_zero else f"({root_end} - ({root_begin}))"
+        share, remainder = (
+            f"({n_nodes} // {self.n_chunks()})",
+            f"({n_nodes} % {self.n_chunks()})",
+        )
 
         def first(k: str) -> str:
-            more = f"({k} if {k} < {rest} else {rest})"
-            whole = f"({k})*{share} + {more}"
-            return whole if is_from_zero else f"{begin} + {whole}"
+            n_larger = f"({k} if {k} < {remainder} else {remainder})"
+            n_before = f"({k})*{share} + {n_larger}"
+            return n_before if is_from_zero else f"{root_begin} + {n_before}"
 
         return first(chunk), first(f"({chunk} + 1)")
 
@@ -230,19 +234,19 @@ class _GivenArrays(NestArrays):
     def _rule(self, row: int, position: int) -> str:
         return self.loop_nest.rules[self.loop_nest.einsum.rows[row][position].name]
 
-    def operand(self, position: int, at: Mapping[str, str]) -> str:
+    def operand(self, position: int, values: Mapping[str, str]) -> str:
         if position >= self.loop_nest.einsum.n_operands:
             return "1"
         term = self.nest.network.inputs[position]
-        arguments = ", ".join(self._flat(at)[index] for index in term)
-        rule = self._rule(row_of(at), position)
+        arguments = ", ".join(self._flat(values)[index] for index in term)
+        rule = self._rule(row_of(values), position)
         return f"{rule}({arguments})" if arguments else rule
 
-    def result(self, at: Mapping[str, str]) -> str:
-        if self.has_copies and CHUNK in at:
-            return subscripted(self.copies, self.result_axes(), self._flat(at))
-        assignee = self.loop_nest.assignees[row_of(at)]
-        return _text(self.in_indices(assignee), self._flat(at))
+    def result(self, values: Mapping[str, str]) -> str:
+        if self.has_copies and CHUNK in values:
+            return subscripted(self.copies, self.result_axes(), self._flat(values))
+        assignee = self.loop_nest.assignees[row_of(values)]
+        return _text(self.in_indices(assignee), self._flat(values))
 
     def shared(self, dtype: np.dtype[Any]) -> list[lp.TemporaryVariable]:
         """Return the array of all copies."""
@@ -253,14 +257,14 @@ class _GivenArrays(NestArrays):
         space = lp.AddressSpace.GLOBAL
         return [lp.TemporaryVariable(self.copies, dtype, shape, address_space=space)]
 
-    def scaled(self, value: str, at: Mapping[str, str]) -> str:
-        row = row_of(at)
+    def scaled(self, value: str, values: Mapping[str, str]) -> str:
+        row = row_of(values)
         is_plain = self.loop_nest.scales[row] == 1
         return value if is_plain else f"{_of_row(SCALE, row)}()*({value})"
 
-    def start(self, at: Mapping[str, str]) -> str:
-        arguments = ", ".join(self._flat(at)[i] for i in self._start_arguments())
-        return f"{_of_row(START, row_of(at))}({arguments})"
+    def start(self, values: Mapping[str, str]) -> str:
+        arguments = ", ".join(self._flat(values)[i] for i in self._start_arguments())
+        return f"{_of_row(START, row_of(values))}({arguments})"
 
     def extent(self, index: str) -> str:
         return str(self.loop_nest.extent(index))
@@ -270,7 +274,7 @@ class _GivenArrays(NestArrays):
         return (*self.nest.network.output, *entry)
 
     def rules(self) -> list[lp.SubstitutionRule]:
-        """Return the scale of each row, and with what its result begins."""
+        """Return rules for the scale and the initial value of each row."""
         names = {i: f"_{k}" for k, i in enumerate(self._start_arguments())}
         rules = []
         terms = zip(self.loop_nest.scales, self.loop_nest.shifts, strict=True)
@@ -282,13 +286,17 @@ class _GivenArrays(NestArrays):
             ]
         return rules
 
-    def _flat(self, at: Mapping[str, str]) -> Mapping[str, str]:
-        """Replace the index of the lanes by one number."""
+    def _flat(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """Replace the vector and lane of the lanes' index by its value."""
         lane = self.form.lane
-        return {**at, lane: at[FLAT]} if lane in at and FLAT in at else at
+        return (
+            {**values, lane: values[FLAT]}
+            if lane in values and FLAT in values
+            else values
+        )
 
     def in_indices(self, expression: Any) -> Any:
-        """Express something in the einsum's indices, and in the position of a leaf."""
+        """Express points in the einsum's indices, and in the position of a leaf."""
         names = {point: var(i) for i, point in self.loop_nest.points.items()}
         if self.nest.network.has_sparse_output:
             names[var(self.tree.inames[-1])] = var(ENTRY)
@@ -299,13 +307,13 @@ def _of_row(name: str, row: int) -> str:
     return f"{name}_{row}"
 
 
-def _with_names(expression: Any, names: Mapping[str, str]) -> Any:
-    variables = {old: var(new) for old, new in names.items()}
+def _with_names(expression: Any, new_names: Mapping[str, str]) -> Any:
+    variables = {name: var(new_name) for name, new_name in new_names.items()}
     return SubstitutionMapper(make_subst_func(variables))(expression)
 
 
 def _text(expression: Any, values: Mapping[str, str]) -> str:
-    """Return an expression of whole numbers, with values for variables."""
+    """Format an expression of integers, with values for variables."""
     parsed = {name: parse(value) for name, value in values.items()}
     return str(SubstitutionMapper(make_subst_func(parsed))(expression))
 
@@ -313,7 +321,7 @@ def _text(expression: Any, values: Mapping[str, str]) -> str:
 def _merged(
     kernel: lp.LoopKernel, generated: lp.LoopKernel, nest: LoopNest
 ) -> lp.LoopKernel:
-    """Replace a kernel's loops and instructions by those of another one."""
+    """Replace a kernel's loops and instructions by those of a generated one."""
     replaced = {
         name for insn in kernel.instructions for name in insn.assignee_var_names()
     }
@@ -326,12 +334,12 @@ def _merged(
         if name not in replaced
         or name in generated.get_read_variables() | generated.get_written_variables()
     }
-    # Loops that only these instructions had go with them.
-    left = [
+    # loops that only these instructions had are removed, too
+    remaining = [
         d for domain in kernel.domains if (d := _without(domain, inames)) is not None
     ]
     return kernel.copy(
-        domains=[*left, *generated.domains],
+        domains=[*remaining, *generated.domains],
         instructions=generated.instructions,
         inames={
             **{name: i for name, i in kernel.inames.items() if name not in inames},
@@ -339,7 +347,7 @@ def _merged(
         },
         temporary_variables={**temporaries, **generated.temporary_variables},
         loop_priority=generated.loop_priority,
-        # chunks write what is theirs, which Loopy cannot see
+        # chunks write disjoint entries, which Loopy cannot see
         options=kernel.options.copy(disable_global_barriers=True),
         silenced_warnings=frozenset({*kernel.silenced_warnings, *SILENCED}),
         linearization=None,
@@ -348,7 +356,7 @@ def _merged(
 
 
 def _without(domain: isl.BasicSet, inames: frozenset[str]) -> isl.BasicSet | None:
-    """Return a domain without loops; None if nothing is left of it."""
+    """Remove loops from a domain; None if no loop is left."""
     names = domain.get_var_names(isl.dim_type.set)
     if {*names} <= inames:
         return None if names else domain

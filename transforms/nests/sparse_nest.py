@@ -1,9 +1,9 @@
-"""Nests over one sparse operand: which nests, in which form.
+"""Nests over one sparse operand: the choice of nests, and of their form.
 
-A nest says in which order pairs of operands are multiplied and how the loops of the
-steps are fused; a form says how these loops run. For MTTKRP, ``ijk,ja,ka->ia`` with T
-in a compressed tree (CSF), the factorized nest adds the fibers of T before it
-multiplies by B, once for each j instead of once for each entry::
+A nest determines the order in which pairs of operands are multiplied, and how the loops
+of these steps are fused; a form determines how the loops run. For MTTKRP,
+``ijk,ja,ka->ia`` with T in a compressed tree (CSF), the factorized nest sums the fibers
+of T before it multiplies by B: once for each j instead of once for each entry::
 
     i --+-- j --+-- k          for i, j:    sums[a] = sum(k, T[i,j,k]*C[k,a])
         |       +-- k                       out[i,a] += sums[a]*B[j,a]
@@ -62,10 +62,10 @@ class NestRecipe(NamedTuple):
 
 
 def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
-    """Return the nest and form given by the parameters of a recipe.
+    """Return the nest and form that the parameters of a recipe describe.
 
     Args:
-        einsum: the canonical einsum to whose names they refer.
+        einsum: the canonical einsum to whose names the parameters refer.
         parameters: all parameters.
 
     Raises:
@@ -90,7 +90,7 @@ def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
 def _apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Return the loops of a nest over a tree are made anew.
+    """Replace the loops over a tree by those of a nest, in a form.
 
     Rewrite (MTTKRP, lanes=4, threads='chunks')::
 
@@ -108,11 +108,11 @@ def _apply(
     Parameters:
         nest: pairs of operands and the order of loops of each product, as
             :func:`feinsum.nests.nest_to_text` writes them.
-        lane: the dense index whose values are in vectors; empty for none.
+        lane: the dense index that is vectorized; empty for none.
         lanes: entries of a vector.
-        threads: ``none``; ``chunks`` of the root's nodes; or these with ``copies`` of
-            the result, eight in a kernel, which are added up at the end.
-        tile: entries of the lanes' index at a time; 0 for all.
+        threads: ``none``; ``chunks`` of the root's nodes; or ``copies``: chunks that
+            each have a copy of the result, eight in a kernel, added up at the end.
+        tile: entries of the lanes' index in a tile; 0 for all.
     """
     if nest.tree is None:
         raise TransformError(
@@ -129,10 +129,10 @@ def _int(value: ParameterValue) -> int:
 
 
 def nests_at(network: Network, sizes: Sizes, item_bytes: int = 8) -> tuple[Nest, ...]:
-    """Return nests that are worth a trial, starting with the estimated fastest one.
+    """Return the nests that are worth a trial, starting with the estimated fastest one.
 
-    Those of other paths follow, then the best by the paper's cost, and the unfactorized
-    one.
+    Then come the best nests of other paths, the best by the paper's cost, and the
+    unfactorized one.
     """
     frozen = Sizes(constantdict(sizes.extents), sizes.nodes)
     return _nests_at(network, frozen.nodes, tuple(frozen.extents.items()), item_bytes)
@@ -159,16 +159,16 @@ def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nes
     for cost in costs:
         if best := best_nest(network, cost):
             yield best.nest
-    each = [
+    best_of_paths = [
         best
         for path in next(by_depth(network))[: 8 * cpu.N_SPARSE_PATHS]
         if (best := best_orders(network, path, costs[0]))
     ]
-    each.sort(key=attrgetter("cost"))
+    best_of_paths.sort(key=attrgetter("cost"))
     yield from (
         x.nest
-        for x in each[: cpu.N_SPARSE_PATHS]
-        if x.cost <= cpu.POOR_NEST * each[0].cost
+        for x in best_of_paths[: cpu.N_SPARSE_PATHS]
+        if x.cost <= cpu.POOR_NEST * best_of_paths[0].cost
     )
     papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
     if best := best_nest(network, papers):
@@ -189,7 +189,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
             extent = einsum.extents[index]
             n = int(values[extent.name]) if isinstance(extent, SizeParam) else extent
             max_nodes *= n
-            # a level has at most all places, and a typical fiber for each node above
+            # a level has a typical fiber for each node above, but at most all positions
             above = level_nodes[-1] if level_nodes else n
             level_nodes.append(
                 max(1, min(max_nodes, above * (cpu.USUAL_FIBER if level_nodes else 1)))
@@ -208,7 +208,7 @@ def _is_for(einsum: BatchedEinsum) -> bool:
 
 
 def _space(workload: Workload) -> Space | None:
-    """Offer one sparse operand among dense ones, without an index twice in one term."""
+    """Fit one sparse operand among dense ones, with no index twice in a term."""
     einsum = workload.einsum
     if not _is_for(einsum):
         return None
@@ -232,8 +232,8 @@ def _space(workload: Workload) -> Space | None:
         "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
         "tile": cpu.SPARSE_TILES if is_real else (0,),
     }
-    # A nest found at other sizes may be another one, as may the index of its lanes; the
-    # constraint refuses what does not go together.
+    # A recipe recorded at other sizes may have another nest, and another index of
+    # lanes; the constraint refuses combinations that do not fit.
     return Space(
         table, partial(_find_problem, einsum), open=frozenset({"nest", "lane"})
     )

@@ -21,10 +21,10 @@ from feinsum.transforms.primitives.stage_operand import (
     stage_operand,
     vectorize_last_axis,
 )
-from feinsum.transforms.primitives.write_nest import LoopPart, NestWriter
+from feinsum.transforms.primitives.write_nest import LoopRange, NestWriter
 
 __all__ = [
-    "LoopPart",
+    "LoopRange",
     "NestWriter",
     "Schedule",
     "SplitLoops",

@@ -1,14 +1,14 @@
-"""Hints to a C compiler about plain loops, which determine how fast its code is.
+"""Hints to a C compiler, on which the speed of plain loops depends.
 
-They are in a preamble, so that they reach whoever compiles the code. Loops with
-explicit vectors need none: for no such recipe in the packaged facts did an option of
-gcc's vectorizers change the time by more than a tenth.
+They are preambles of the code, and so do not depend on options of the compiler. Loops
+with explicit vectors need none of the first kind: options of gcc's vectorizers changed
+no time of such a recipe in the packaged facts by more than a tenth.
 
-Other hints say which vectors to hold in registers. To gcc 12, a vector in memory is as
-cheap as one in a register. In a register tile it may load every column again for each
-row, so that the loads take longer than the multiply-adds. It also holds in registers
-what is needed only after the loop, such as the coefficients of functions, and then
-spills sums. The GCC manual describes the regions of its allocator under
+The second kind says which vectors to hold in registers. To gcc 12, a vector in memory
+is as cheap as one in a register: in a register tile, it may load every column again for
+each row, and the loads then take longer than the multiply-adds. It also holds in
+registers what only code after the loop reads, such as coefficients of functions, and
+spills sums instead. The GCC manual describes the regions of its allocator under
 ``-fira-region``.
 """
 
@@ -19,13 +19,13 @@ from collections.abc import Sequence
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms.primitives.schedule import Schedule
+from feinsum.transforms.primitives.schedule import Schedule, make_c_statement
 
 SUMS = ("in_order", "any_order")
 """Order of summation; the first is the order of the loops."""
 
 VECTORS = ("usual", "widest")
-"""Width of the vectors of a compiler; the first leaves it the choice."""
+"""Width of the compiler's vectors; with the first, the compiler chooses."""
 
 _ANY_ORDER = (
     "00_any_order",
@@ -37,8 +37,8 @@ _ANY_ORDER = (
 #endif""",
 )
 
-# gcc may take the sums of several rows for the lanes of one vector, and gather their
-# entries from as many places.
+# gcc may make one vector of the sums of several rows, and gather its entries from as
+# many places.
 _ROWS_APART = (
     "00_rows_apart",
     """\
@@ -47,8 +47,8 @@ _ROWS_APART = (
 #endif""",
 )
 
-# gcc takes half a vector register on processors that were once slower with whole ones.
-# clang has no such pragma.
+# By default gcc uses half of each register on processors whose predecessors were slower
+# with all of it. clang has no such pragma.
 _WIDEST = (
     "00_widest",
     """\
@@ -59,7 +59,7 @@ _WIDEST = (
 
 
 def sums_of(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """Return the orders of sums to choose from; integers need only one."""
+    """Return the orders of summation to choose from; integers need only one."""
     is_inexact = any(dtype.kind in "fc" for dtype in einsum.output_dtypes)
     return SUMS if einsum.summation_indices and is_inexact else SUMS[:1]
 
@@ -74,9 +74,9 @@ def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
         #pragma GCC optimize ("associative-math", ...)
         double f(...) { ... }
     """
-    wanted = {_ANY_ORDER: sums == SUMS[1], _WIDEST: vectors == VECTORS[1]}
-    for preamble, is_wanted in wanted.items():
-        schedule = schedule.with_preamble(preamble) if is_wanted else schedule
+    preambles = {_ANY_ORDER: sums == SUMS[1], _WIDEST: vectors == VECTORS[1]}
+    for preamble, is_chosen in preambles.items():
+        schedule = schedule.with_preamble(preamble) if is_chosen else schedule
     return schedule
 
 
@@ -87,8 +87,8 @@ def with_rows_apart(schedule: Schedule) -> Schedule:
 
 def sums_in_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
     """Remove the hint about sums, which applies to the whole kernel."""
-    others = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
-    return kernel if others == kernel.preambles else kernel.copy(preambles=others)
+    preambles = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
+    return kernel if preambles == kernel.preambles else kernel.copy(preambles=preambles)
 
 
 _X86 = ", ".join(f'"xmm{n}"' for n in range(16))
@@ -161,33 +161,26 @@ def hold_in_register(
         vectors: an array of vectors.
         iname: selects one of them.
         n_bytes: bytes of a vector.
-        n_held: vectors in registers at that time; if the processor has fewer, the
-            compiler decides.
+        n_held: vectors in registers at that point. If the processor has fewer of them,
+            the compiler decides.
     """
     code = f"feinsum_hold_{n_bytes}({n_held}, {vectors}[{iname}]);"
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         code if n_bytes in SIZES else "",
+        insn_id,
+        loops,
+        after,
         read_variables=frozenset({vectors, iname}),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=after,
     )
 
 
 def forget_registers(
     insn_id: str, loops: Sequence[str], after: frozenset[str]
 ) -> lp.CInstruction:
-    """Make a statement across which no vector stays in a register."""
-    return lp.CInstruction(
-        [],
-        "feinsum_forget_registers;",
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=after,
-    )
+    """Make a statement that clobbers all vector registers."""
+    return make_c_statement("feinsum_forget_registers;", insn_id, loops, after)
 
 
 def with_register_macros(schedule: Schedule) -> Schedule:
-    """Return the kernel with the macros of these statements."""
+    """Return the kernel with the macros of the two statements above."""
     return schedule.with_preamble(PREAMBLE)

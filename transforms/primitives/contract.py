@@ -1,4 +1,4 @@
-"""Contracting a pair of operands ahead of the others."""
+"""Contraction of a pair of operands before the others."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from feinsum.transforms.primitives.schedule import (
 def contract(
     schedule: Schedule, first: int, second: int
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """Turn the product of two operand positions into one operand.
+    """Replace the operands at two positions by their product, as one operand.
 
-    Indices that occur nowhere else are summed in it. Rows that share both
-    operands share the product.
+    The product sums over indices that no other term has. Rows that share both operands
+    share the product.
 
     Rewrite, with the pair (D, u)::
 
@@ -38,7 +38,7 @@ def contract(
         out[x,e,i] = sum(r, J(x,r,e)*t(r,e,i))
 
     Returns:
-        The schedule, and the names of the new operands, which are at the last position.
+        The schedule, and the names of the new operands, at the last position.
     """
     positions = [k for k in range(len(schedule.terms)) if k not in (first, second)]
     outside = set(schedule.output).union(*(schedule.terms[k] for k in positions))
@@ -93,8 +93,8 @@ def _with_iname(
     Loopy's ``precompute`` requires the inames of a footprint in one domain.
     """
     params = ", ".join(sorted(names_of(extent)))
-    new = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
+    bounds = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(neighbour)
-    domains[home] = intersection(domains[home], new)
+    domains[home] = intersection(domains[home], bounds)
     return schedule.with_kernel(domains=domains)

@@ -1,9 +1,14 @@
 """Copies from global to shared memory that run while something else is computed.
 
-Copies that were begun since the last group was closed are a group. Who awaits groups
-knows that its own copies are done; for those of others it takes a barrier as well.
-Where there are no such instructions, copies are done at once. Arrays of others need not
-be aligned as vectors are; those in shared memory are.
+A work-item closes a group of the copies that it has begun since the last group. When it
+awaits a group, its own copies are complete; to see the copies of other work-items, it
+needs a barrier as well. On devices without such instructions, a copy completes at once.
+Arrays of the caller need not be aligned as vectors are; those in shared memory are::
+
+    copy copy close          group 1
+    copy copy close          group 2
+    await groups, 1 left     group 1 is in shared memory, group 2 may be on its way
+    barrier                  and so is group 1 of all other work-items
 
 Source: NVIDIA, PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_group".
 """
@@ -17,11 +22,13 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
-VECTOR_BYTES = 16
-"""The most that one copy moves."""
+from feinsum.transforms.primitives.schedule import make_c_statement
 
-# .cg, which bypasses the first-level cache, exists for 16 bytes only; a source of 0
-# bytes writes zeros and reads nothing, so guards need no branch
+VECTOR_BYTES = 16
+"""Bytes that one copy moves, at most."""
+
+# .cg, which bypasses the first-level cache, exists for 16 bytes only. A copy of 0 bytes
+# reads nothing and fills the target with zeros, so a guard needs no branch.
 COPIES = (
     "10_feinsum_async_copies",
     """\
@@ -67,13 +74,14 @@ inline __device__ void feinsum_copy_lanes(T *to, T const *from, bool is_inside)
 
 @dataclass(frozen=True)
 class AsyncCopy(Tag):  # type: ignore[misc]
-    """The copy that a C statement starts, for readers of the kernel that skip C.
+    """What a C statement begins to copy: code that analyses kernels cannot parse C.
 
     Attributes:
         lanes: contiguous entries.
-        target, source: arrays in shared and in global memory, each with the private
-            scalar that holds the offset of the first entry, in C order.
-        inside: the private scalar that is 0 where the entries shall be zero.
+        target: an array in shared memory, and the private scalar that holds the offset
+            of the first entry, in C order.
+        source: an array in global memory, likewise.
+        inside: the private scalar that is 0 where zeros are to be written instead.
     """
 
     lanes: int
@@ -84,12 +92,12 @@ class AsyncCopy(Tag):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class CloseGroup(Tag):  # type: ignore[misc]
-    """All copies that were begun and are in no group yet become one."""
+    """Make a group of all copies that were begun and are in no group yet."""
 
 
 @dataclass(frozen=True)
 class AwaitGroups(Tag):  # type: ignore[misc]
-    """Wait until all groups of a work-item are done but the last ``n_left``."""
+    """Wait until all groups of a work-item but the last ``n_left`` are complete."""
 
     n_left: int
 
@@ -97,7 +105,7 @@ class AwaitGroups(Tag):  # type: ignore[misc]
 def copy_async(
     copy: AsyncCopy, insn_id: str, loops: Sequence[str], after: Collection[str]
 ) -> lp.CInstruction:
-    """Begin to copy.
+    """Make a statement that begins to copy.
 
     Rewrite::
 
@@ -105,46 +113,30 @@ def copy_async(
 
         feinsum_copy(1, tile + target_at, array + source_at, inside);
 
-    The kernel needs the macros ``COPIES``, as for the next two.
+    The kernel needs the macros ``COPIES``, as for the next two functions.
     """
-    pointers = [f"{array} + {at}" for array, at in (copy.target, copy.source)]
-    return _statement(
+    pointers = [f"{array} + {offset}" for array, offset in (copy.target, copy.source)]
+    return make_c_statement(
         f"feinsum_copy({copy.lanes}, {', '.join(pointers)}, {copy.inside});",
-        copy, insn_id, loops, after,
+        insn_id, loops, after,
         read_variables=frozenset({*copy.target, *copy.source, copy.inside}),
         assignees=(p.Variable(copy.target[0]),),
+        tags=frozenset({copy}),
     )  # fmt: skip
 
 
 def close_group(
     insn_id: str, loops: Sequence[str], after: Collection[str]
 ) -> lp.CInstruction:
-    """Make a group of what was begun."""
-    return _statement("feinsum_close_group()", CloseGroup(), insn_id, loops, after)
+    """Make a statement that closes a group of copies."""
+    tags = frozenset({CloseGroup()})
+    return make_c_statement("feinsum_close_group()", insn_id, loops, after, tags=tags)
 
 
 def await_groups(
     n_left: int, insn_id: str, loops: Sequence[str], after: Collection[str]
 ) -> lp.CInstruction:
-    """Wait for all groups but the last ``n_left``."""
+    """Make a statement that waits for all groups but the last ``n_left``."""
     code = f"feinsum_await_groups({n_left})"
-    return _statement(code, AwaitGroups(n_left), insn_id, loops, after)
-
-
-def _statement(
-    code: str,
-    tag: Tag,
-    insn_id: str,
-    loops: Sequence[str],
-    after: Collection[str],
-    **accesses: object,
-) -> lp.CInstruction:
-    return lp.CInstruction(
-        [],
-        code,
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=frozenset(after),
-        tags=frozenset({tag}),
-        **accesses,
-    )
+    tags = frozenset({AwaitGroups(n_left)})
+    return make_c_statement(code, insn_id, loops, after, tags=tags)

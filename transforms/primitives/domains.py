@@ -1,4 +1,4 @@
-"""Loop domains: rewriting them so that later steps work, and are fast."""
+"""Rewrites of loop domains that later steps need, or that make these faster."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def join_domains(schedule: Schedule) -> Schedule:
         return schedule
     inames = kernel.all_inames()
     chosen = [_without_unused_params(kernel.domains[k], inames) for k in sorted(homes)]
-    others = [d for k, d in enumerate(kernel.domains) if k not in homes]
-    return schedule.with_kernel(domains=[reduce(intersection, chosen), *others])
+    other_domains = [d for k, d in enumerate(kernel.domains) if k not in homes]
+    return schedule.with_kernel(domains=[reduce(intersection, chosen), *other_domains])
 
 
 def hoist_inames(schedule: Schedule, inames: Sequence[str]) -> Schedule:
-    """Give outer inames a domain of their own.
+    """Move each outer iname to a domain of its own.
 
-    The inames left behind take them as parameters, so that a constraint on one
-    inner nest no longer limits the outer inames of all.
+    The remaining inames take it as a parameter, so a constraint on one inner nest no
+    longer limits the outer inames of all nests.
 
     Rewrite::
 
@@ -57,14 +57,14 @@ def hoist_inames(schedule: Schedule, inames: Sequence[str]) -> Schedule:
             continue
         _, axis = domain.get_var_dict()[iname]
         outer = domain.project_out_except([iname], [SET])
-        rest = domain.move_dims(PARAM, domain.dim(PARAM), SET, axis, 1)
-        domains[home : home + 1] = [outer, rest]
+        inner = domain.move_dims(PARAM, domain.dim(PARAM), SET, axis, 1)
+        domains[home : home + 1] = [outer, inner]
         schedule = schedule.with_kernel(domains=domains)
     return schedule
 
 
 def separate_inames(schedule: Schedule, inames: Collection[str]) -> Schedule:
-    """Move inames that bound no others to a domain of their own.
+    """Move inames on which no others depend to a domain of their own.
 
     Rewrite, for the iname t::
 
@@ -75,9 +75,10 @@ def separate_inames(schedule: Schedule, inames: Collection[str]) -> Schedule:
     home = schedule.kernel.get_home_domain_index(min(inames))
     domains = list(schedule.kernel.domains)
     domain = domains[home]
-    rest = frozenset(domain.get_var_names(SET)) - frozenset(inames)
+    remaining = frozenset(domain.get_var_names(SET)) - frozenset(inames)
     domains[home : home + 1] = [
-        domain.project_out_except(names, [SET]) for names in (rest, frozenset(inames))
+        domain.project_out_except(names, [SET])
+        for names in (remaining, frozenset(inames))
     ]
     return schedule.with_kernel(domains=domains)
 
@@ -85,8 +86,8 @@ def separate_inames(schedule: Schedule, inames: Collection[str]) -> Schedule:
 def factor_domains(schedule: Schedule, outer: str, guards: Collection[str]) -> Schedule:
     """Split every domain into factors over inames that share no constraint.
 
-    The loops stay what they are; code generation, which works on whole domains,
-    takes a fraction of the time.
+    The loops do not change. Loopy's code generator works on whole domains, and takes a
+    fraction of the time for small ones.
 
     Rewrite::
 
@@ -97,8 +98,8 @@ def factor_domains(schedule: Schedule, outer: str, guards: Collection[str]) -> S
     Args:
         schedule: the schedule.
         outer: the iname of the grid that the whole domain may bound.
-        guards: inames whose factors keep that bound; a domain whose factors
-            would lose it is left whole.
+        guards: inames whose factors keep that bound; a domain that would lose it is
+            not split.
     """
     kernel = schedule.kernel
     domains: list[isl.BasicSet] = []
@@ -137,7 +138,7 @@ def _factor(
 
 
 def _on_params(domain: isl.BasicSet) -> isl.Set:
-    """Return what ``domain`` implies for its parameters, as a set of no dimension."""
+    """Return the constraints on parameters that a domain implies, as a set."""
     params = domain.params()
     if isinstance(params, isl.BasicSet):
         params = isl.Set.from_basic_set(params)
@@ -145,7 +146,7 @@ def _on_params(domain: isl.BasicSet) -> isl.Set:
 
 
 def _outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.Set:
-    """Return what the domains of the outer inames imply for the domain ``inner``."""
+    """Return the constraints of outer domains on the parameters of ``inner``."""
     params = set(inner.get_var_names(PARAM))
     bounds = isl.Set.universe(_on_params(inner).space)
     for domain in domains:
@@ -157,7 +158,7 @@ def _outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.S
 
 
 def _coupled(domain: isl.BasicSet) -> list[set[str]]:
-    """Group the inames that appear in a constraint together."""
+    """Group inames that share a constraint."""
     names = set(domain.get_var_names(SET))
     groups = [{name} for name in sorted(names)]
     for constraint in domain.get_constraints():
@@ -174,8 +175,8 @@ def _inames_of_div(domain: isl.BasicSet, k: int) -> set[str]:
     div = domain.get_div(k)
     return {
         name
-        for at, name in enumerate(domain.get_var_names(SET))
-        if not div.get_coefficient_val(isl.dim_type.in_, at).is_zero()
+        for axis, name in enumerate(domain.get_var_names(SET))
+        if not div.get_coefficient_val(isl.dim_type.in_, axis).is_zero()
     }
 
 

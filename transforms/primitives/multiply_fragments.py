@@ -1,16 +1,18 @@
 """Products of matrices: small ones by tensor cores, others by the vendor's library.
 
 Tensor cores compute in double precision. The 32 lanes of a warp hold the matrices in
-registers. Of lane ``4*g + t``,
+registers. Lane ``4*g + t`` holds
 
-- entry ``2*q + h`` of the left one, of 16 rows, is ``left[8*h + g, 4*q + t]``,
-- entry ``q`` of the right one, of 8 columns, is ``right[4*q + t, g]``,
-- entry ``2*h + c`` of the sums is ``sums[8*h + g, 2*t + c]``.
+- ``left[8*h + g, 4*q + t]`` as entry ``2*q + h`` of the left matrix, of 16 rows,
+- ``right[4*q + t, g]`` as entry ``q`` of the right matrix, of 8 columns,
+- ``sums[8*h + g, 2*t + c]`` as entry ``2*h + c`` of the sums.
+
+:mod:`feinsum.transforms.gpu.fragments` draws them.
 
 Source: NVIDIA, PTX ISA, "Matrix Fragments for mma.m8n8k4 / m16n8k4 / m16n8k8 /
 m16n8k16 with .f64 floating point type".
 
-The library's products come between two launches.
+The vendor's library multiplies whole arrays, between two launches of the kernel.
 
 Source: NVIDIA, cuBLAS, "cublas<t>gemmStridedBatched()".
 """
@@ -26,11 +28,12 @@ from pymbolic import primitives as p
 from pytools.tag import Tag
 
 from feinsum.targets.cuda.products import MatrixProduct
+from feinsum.transforms.primitives.schedule import make_c_statement
 
 WARP, ROWS, COLUMNS = 32, 16, 8
 
 DEPTHS = (4, 8, 16)
-"""How many terms an instruction adds to each sum."""
+"""Numbers of terms that one instruction can add to each sum."""
 
 
 def _mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
@@ -40,14 +43,16 @@ def _mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
                                                    strict=True)
                  for k in range(n)]  # fmt: skip
     ends = (0, counts[0], counts[0] + counts[1], len(registers))
-    parts = [
+    operand_lists = [
         "{" + ", ".join(f"%{k}" for k in range(start, end)) + "}"
         for start, end in pairwise(ends)
     ]
     name = f"mma.sync.aligned.m{rows}n8k{depth}.row.col.f64.f64.f64.f64"
     outputs = ", ".join(f'"+d"({x})' for x in registers[: counts[0]])
     inputs = ", ".join(f'"d"({x})' for x in registers[counts[0] :])
-    return f'asm("{name} {", ".join((*parts, parts[0]))};" : {outputs} : {inputs});'
+    # the first list stands twice: the sums are read and written
+    text = ", ".join((*operand_lists, operand_lists[0]))
+    return f'asm("{name} {text};" : {outputs} : {inputs});'
 
 
 _WHOLE = "\n".join(
@@ -84,15 +89,15 @@ inline __device__ void feinsum_mma(double *c, double const *a, double const *b)
 #endif
 """,
 )
-"""Whoever compiles this for a processor has ``feinsum_mma_without_gpu``."""
+"""For a compilation without GPU, ``feinsum_mma_without_gpu`` has to be defined."""
 
 
 @dataclass(frozen=True)
 class FragmentProduct(Tag):  # type: ignore[misc]
-    """The product that a C statement computes, for readers of the kernel that skip C.
+    """What a C statement multiplies: code that analyses kernels cannot parse C.
 
     Attributes:
-        depth: of the product.
+        depth: number of terms of the product.
         sums, left, right: private arrays, each with the private scalar that holds the
             offset of its first entry, in C order.
     """
@@ -109,7 +114,7 @@ def multiply_fragments(
     loops: Sequence[str],
     after: Collection[str],
 ) -> lp.CInstruction:
-    """Add a product of fragments to sums.
+    """Make a statement that adds a product of fragments to sums.
 
     Rewrite::
 
@@ -119,16 +124,15 @@ def multiply_fragments(
 
     The kernel needs the function in ``PRODUCTS``.
     """
-    parts = (product.sums, product.left, product.right)
-    pointers = ", ".join(f"{array} + {offset}" for array, offset in parts)
-    return lp.CInstruction(
-        [],
+    operands = (product.sums, product.left, product.right)
+    pointers = ", ".join(f"{array} + {offset}" for array, offset in operands)
+    return make_c_statement(
         f"feinsum_mma<{product.depth}>({pointers});",
-        read_variables=frozenset(name for part in parts for name in part),
+        insn_id,
+        loops,
+        after,
+        read_variables=frozenset(name for operand in operands for name in operand),
         assignees=(p.Variable(product.sums[0]),),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=frozenset(after),
         tags=frozenset({product}),
     )
 
@@ -150,7 +154,7 @@ def multiply_matrices(
     _loops: Sequence[str],
     after: Collection[str],
 ) -> lp.CInstruction:
-    """Let the library multiply whole arrays.
+    """Make a statement by which the vendor's library multiplies whole arrays.
 
     Rewrite::
 
@@ -158,7 +162,8 @@ def multiply_matrices(
 
         (a launch of its own, which the library makes)
 
-    No other statement may be in this launch. The kernel needs ``MATRICES``.
+    No other statement may be in this launch. The kernel needs the preamble
+    ``MATRICES``.
 
     Args:
         product: the product of matrices.
@@ -166,12 +171,12 @@ def multiply_matrices(
         insn_id: id of the statement.
         after: ids of the statements before it.
     """
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         "/* cuBLAS multiplies */;",
-        id=insn_id,
+        insn_id,
+        (),
+        after,
         read_variables=frozenset({product.left, product.right}),
         assignees=(p.Variable(product.result)[(0,) * n_axes],),
-        depends_on=frozenset(after),
         tags=frozenset({product}),
     )

@@ -1,4 +1,4 @@
-"""Splitting loops; and peeling, by which the remainder gets a loop nest of its own.
+"""Loop splitting, and peeling, which gives the remainder a loop nest of its own.
 
 Source: Loopy's ``split_iname``.
 """
@@ -24,10 +24,10 @@ from feinsum.transforms.primitives.schedule import Names, Schedule
 def peel_remainder(
     schedule: Schedule, index: str, block: SplitLoops, tile: int, shared: Sequence[str]
 ) -> Schedule:
-    """Move the iterations that ``tile`` does not divide to a separate nest.
+    """Move the iterations after the last full tile to a separate nest.
 
-    Later steps see only the first nest, whose tiles are all full, so that no
-    lane is ever masked.
+    Later steps rewrite only the first nest. All its tiles are full, so it needs no
+    masks.
 
     Rewrite, with F for ``N//tile*tile``::
 
@@ -44,8 +44,8 @@ def peel_remainder(
         index: the index that was split into ``block``.
         block: the loops of the split.
         tile: length of a tile.
-        shared: inames, such as the grid's, that stay common to both nests, so
-            that the size of the grid has a closed form.
+        shared: inames, such as the grid's, of which both nests share the loop, so that
+            the size of the grid has a closed form.
     """
     extent = schedule.extents[index]
     full = _full_tiles(extent, tile)
@@ -58,12 +58,16 @@ def peel_remainder(
     schedule = hoist_inames(schedule, shared)
     schedule, copies = _with_copied_rows(schedule)
     schedule, renamed = _with_own_inames(schedule, copies, shared)
-    rest = renamed[block.inner]
+    remainder_iname = renamed[block.inner]
     schedule = _constrain(
         schedule, block.inner, block.outer, f"{block.position()} < {full}", extent
     )
     return _constrain(
-        schedule, rest, block.outer, f"{block.position(rest)} >= {full}", extent
+        schedule,
+        remainder_iname,
+        block.outer,
+        f"{block.position(remainder_iname)} >= {full}",
+        extent,
     )
 
 
@@ -75,7 +79,7 @@ def _full_tiles(extent: Extent, tile: int) -> str:
 
 
 def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
-    """Add a copy of every row, its rules expanded, so that later steps spare it."""
+    """Add a copy of every row; with its rules expanded, no later step rewrites it."""
     kernel = schedule.kernel
     unused = kernel.get_instruction_id_generator()
     ids = {i: unused(f"{i}_remainder") for i in schedule.instructions}
@@ -91,15 +95,15 @@ def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
     )
 
 
-def _unordered(insn: lp.InstructionBase, other: str) -> lp.InstructionBase:
-    """Note on a row that its copy writes other entries, which Loopy checks on both."""
-    return insn.copy(no_sync_with=frozenset({*insn.no_sync_with, (other, "any")}))
+def _unordered(insn: lp.InstructionBase, other_id: str) -> lp.InstructionBase:
+    """Declare that a row and its copy write distinct entries; Loopy checks both."""
+    return insn.copy(no_sync_with=frozenset({*insn.no_sync_with, (other_id, "any")}))
 
 
 def _with_own_inames(
     schedule: Schedule, copies: Names, shared: Sequence[str]
 ) -> tuple[Schedule, dict[str, str]]:
-    """Give the copies inames of their own, but for the shared ones."""
+    """Give the copies inames of their own, except for the shared ones."""
     kernel = schedule.kernel
     used = {
         iname

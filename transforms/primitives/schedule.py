@@ -1,4 +1,10 @@
-"""A kernel under transformation: Loopy's side and the einsum's side of it."""
+"""A kernel under transformation, with the einsum that it computes.
+
+For ``ij,j->i``, operands ``A_0`` and ``x_1`` are read through the rules of the kernel::
+
+    output  i         rows   (A_0, x_1)        inames  i -> i, j -> j
+    spans   A_0 -> (i, j), x_1 -> (j,)         rules   A_0 -> A_rule, x_1 -> x_rule
+"""
 
 from __future__ import annotations
 
@@ -39,8 +45,8 @@ class Schedule:
         spans: the indices that each operand is a function of, one per argument.
         dtypes: the dtype of each operand.
         instructions: the instruction of each row.
-        scales: what the sum of each row is multiplied by.
-        shifts: what is added to the scaled sum of each row, in inames.
+        scales: the factor of the sum of each row.
+        shifts: the summand of the scaled sum of each row, in inames.
     """
 
     t_unit: lp.TranslationUnit
@@ -131,7 +137,7 @@ class Schedule:
 
 
 def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
-    """Begin a schedule of an untransformed nest, with a rule per use of an array."""
+    """Begin the schedule of an untransformed nest; each use of an array gets a rule."""
     einsum = nest.einsum
     names: dict[tuple[str, IndexList], str] = {}
     rules: dict[str, str] = {}
@@ -154,8 +160,8 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
             if (operand.name, term) in names:
                 continue
             rule = nest.rules[operand.name]
-            # ``precompute`` rewrites all calls of a rule, so each use needs one of its
-            # own
+            # ``precompute`` rewrites all calls of a rule: a family that stages one use
+            # of an array would stage the others, too, if they shared the rule
             while rule in rules.values():
                 schedule, rule = _with_copy(schedule, rule)
             name = f"{operand.name}_{len(names)}"
@@ -180,7 +186,7 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
 
 
 def with_row_values(schedule: Schedule) -> Schedule:
-    """Rewrite the value of every row: shift and scaled sum of products of calls."""
+    """Set the value of every row to ``shift + scale*sum(product of rule calls)``."""
     values = {
         insn_id: _row_value(schedule, k)
         for k, insn_id in enumerate(schedule.instructions)
@@ -222,6 +228,33 @@ def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expressio
     return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
 
 
+def make_c_statement(
+    code: str,
+    insn_id: str,
+    loops: Iterable[str],
+    after: Iterable[str],
+    **accesses: object,
+) -> lp.CInstruction:
+    """Make a statement of C code, whose accesses Loopy cannot infer.
+
+    Args:
+        code: the text of the statement.
+        insn_id: id of the statement.
+        loops: inames of the loops around it.
+        after: ids of the statements before it.
+        accesses: further arguments of :class:`loopy.CInstruction`: names that the code
+            reads, arrays that it writes, tags.
+    """
+    return lp.CInstruction(
+        [],
+        code,
+        id=insn_id,
+        within_inames=frozenset(loops),
+        depends_on=frozenset(after),
+        **accesses,
+    )
+
+
 def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     """Silence Loopy's warning that vector loops need its older scheduler."""
     kernel = t_unit[name]
@@ -232,7 +265,7 @@ def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
 
 
 def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
-    """Add a second rule of the same value, with another text so both are kept."""
+    """Add a second rule of equal value; with equal text, Loopy would merge the two."""
     rule = schedule.kernel.substitutions[rule_name]
     name = schedule.fresh(f"{rule_name}_copy")
     body = p.Product((rule.expression, 1))
@@ -242,9 +275,9 @@ def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
 class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
     """A cache that distinguishes ``{ [i, j] : ... }`` from ``{ [j, i] : ... }``.
 
-    For isl, sets that differ only in the names of their dimensions are equal.
-    Loopy's own cache, which all kernels share that were made from one, then
-    gives the bounds of one loop to another one.
+    To isl, sets that differ only in the names of their dimensions are equal. All
+    kernels derived from one share Loopy's own cache, which then returns the bounds of
+    one loop for another one.
     """
 
     def __init__(self) -> None:
@@ -258,5 +291,5 @@ class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
 
 
 def tell_sets_apart(kernel: Any) -> None:
-    """Give a new kernel such a cache; copies of the kernel share it."""
+    """Give a new kernel a cache that compares names; copies of the kernel share it."""
     object.__setattr__(kernel, "_cache_manager", NamedSetCache())

@@ -1,6 +1,6 @@
-"""Tiles in private memory: of operands (packing), and accumulators.
+"""Tiles in private memory: copies of operands (packing), and accumulators.
 
-An accumulator is set to zero, updated and stored in loops of its own.
+An accumulator is zeroed, updated and stored in three separate loop nests.
 
 Source: Loopy's ``precompute``.
 """
@@ -27,9 +27,9 @@ class StagedTile:
     """A private array that holds a tile of an operand.
 
     Attributes:
-        instruction: the one that fills it.
-        inames: for each entry of the operand's span the iname that fills it; none
-            for an entry of a single value, over which Loopy makes no loop.
+        instruction: id of the instruction that fills it.
+        inames: for each index of the operand's span, the iname of the filling loop; an
+            index of a single value has none, as Loopy makes no loop over it.
     """
 
     temporary: str
@@ -45,7 +45,7 @@ def stage_operand(
     lane: str | None = None,
     lane_tag: str = "unr",
 ) -> tuple[Schedule, StagedTile]:
-    """Evaluate an operand over a tile ahead of its uses.
+    """Evaluate an operand over a tile before its uses.
 
     Rewrite::
 
@@ -58,14 +58,14 @@ def stage_operand(
     Args:
         schedule: the schedule.
         operand: name of the operand.
-        outer: the inames outside of the tile.
-        lane: the entry of the operand's span that becomes the last axis of the
-            tile, and the lanes of an OpenCL vector.
-        lane_tag: how its loop runs: ``unr`` for reads of global memory, ``vec``
-            for arithmetic on vectors.
+        outer: the inames of the loops around the tile.
+        lane: the index of the operand's span that becomes the last axis of the tile,
+            and the lanes of an OpenCL vector.
+        lane_tag: tag of its loop: ``unr`` for reads of global memory, ``vec`` for
+            arithmetic on vectors.
 
     Raises:
-        TransformError: if the tile's lanes do not follow from its own inames.
+        TransformError: if the lanes do not depend on inames of the tile alone.
     """
     span, rule = schedule.spans[operand], schedule.rules[operand]
     arguments = schedule.kernel.substitutions[rule].arguments
@@ -86,7 +86,7 @@ def stage_operand(
         precompute_outer_inames=outside,
         temporary_name=temporary,
         temporary_address_space=lp.AddressSpace.PRIVATE,
-        # or Loopy would hand the loops of the fill to work-items
+        # by default, Loopy maps the loops of the fill to work-items
         default_tag=None,
         compute_insn_id=fill,
     )
@@ -94,7 +94,7 @@ def stage_operand(
         t_unit = lp.tag_inames(t_unit, {inames[lane]: lane_tag})
     schedule = schedule.with_unit(t_unit)
     if lane is not None:
-        # Loopy may fix a loop around the tile that has one value in full vectors.
+        # Loopy replaces a loop around the tile by its value if full vectors allow one
         _check_lanes(schedule, temporary, outside)
         schedule = vectorize_last_axis(schedule, temporary)
     loops = {e: i for e, i in inames.items() if i in schedule.kernel.all_inames()}
@@ -102,9 +102,9 @@ def stage_operand(
 
 
 def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> None:
-    """Refuse lanes ``lane + 8*outer``, as Loopy writes them where ``outer`` is 0.
+    """Refuse lanes ``lane + 8*outer``, as Loopy writes them where ``outer`` must be 0.
 
-    A loop that has no other value at all is a constant in Loopy's code.
+    A loop of a single iteration is harmless: Loopy's code has a constant for it.
     """
     finder = _LaneFinder(temporary)
     for insn in schedule.kernel.instructions:
@@ -180,7 +180,7 @@ class _CallFinder(WalkMapper):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Sum:
-    """An assigned value, taken apart: ``shift + scale * sum(inames, term)``."""
+    """The parts of an assigned value ``shift + scale * sum(inames, term)``."""
 
     shift: tuple[Expression, ...]
     scale: tuple[Expression, ...]
@@ -198,7 +198,7 @@ def stage_accumulator(
     store_tag: str = "unr",
     order: Sequence[str] = (),
 ) -> Schedule:
-    """Sum into a private array that spans the ``private`` inames.
+    """Sum in a private array over the ``private`` inames, and store it afterwards.
 
     Rewrite::
 
@@ -209,18 +209,18 @@ def stage_accumulator(
             for k, private:   acc[private] = acc[private] + f
             for private'':    out[...] = shift + scale*acc[private'']
 
-    Without a sum there is no zeroing, and the update assigns.
+    Without a sum, there is no first nest, and the update assigns.
 
     Args:
         schedule: the schedule.
         instruction: id of the instruction to rewrite.
-        private: inames over which the accumulator spans.
+        private: inames that are the axes of the accumulator.
         dtype: dtype of the accumulator.
-        lane: one of the inames, which becomes the lanes of an OpenCL vector.
-        store_tag: how the lanes are stored: ``unr`` to global memory, ``vec`` to
+        lane: the one of these inames that becomes the lanes of an OpenCL vector.
+        store_tag: tag of the lanes in the store: ``unr`` to global memory, ``vec`` to
             private vectors.
-        order: nesting of the update, outermost first; by default the private
-            inames are inside.
+        order: loops of the update, outermost first; by default the private inames are
+            innermost.
     """
     insn = schedule.kernel.id_to_insn[instruction]
     spanned = [name for name in private if name != lane]
@@ -240,7 +240,8 @@ def stage_accumulator(
     if lane is not None:
         schedule = vectorize_last_axis(schedule, name)
     if value.inames:
-        # the block innermost: additions to its entries do not wait for one another
+        # with the block innermost, consecutive additions go to different entries and
+        # do not wait for one another
         nesting = tuple(order) or (*value.inames, *spanned)
         schedule = schedule.with_unit(lp.prioritize_loops(schedule.t_unit, nesting))
     for step, tag in (("zero", "vec"), ("store", store_tag)):
@@ -252,9 +253,9 @@ def stage_accumulator(
 def _with_steps(
     schedule: Schedule, insn: lp.Assignment, steps: Mapping[str, lp.Assignment]
 ) -> Schedule:
-    """Replace the instruction by the steps."""
-    others = [i for i in schedule.kernel.instructions if i.id != insn.id]
-    return schedule.with_kernel(instructions=[*others, *steps.values()])
+    """Replace an instruction by its steps."""
+    other_statements = [i for i in schedule.kernel.instructions if i.id != insn.id]
+    return schedule.with_kernel(instructions=[*other_statements, *steps.values()])
 
 
 def _with_private_array(
@@ -263,12 +264,12 @@ def _with_private_array(
     array = lp.TemporaryVariable(
         name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
     )
-    others = schedule.kernel.temporary_variables
-    return schedule.with_kernel(temporary_variables={**others, name: array})
+    temporaries = schedule.kernel.temporary_variables
+    return schedule.with_kernel(temporary_variables={**temporaries, name: array})
 
 
 def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
-    """Take an assigned value apart; without a sum, all but the shift is the term."""
+    """Split an assigned value; without a sum, the term is everything but the shift."""
     shift: tuple[Expression, ...] = ()
     if is_shifted:
         if not isinstance(value, p.Sum) or len(value.children) != 2:
@@ -277,7 +278,7 @@ def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
     factors = value.children if isinstance(value, p.Product) else (value,)
     for factor in factors:
         if isinstance(factor, Reduction):
-            scale = tuple(other for other in factors if other is not factor)
+            scale = tuple(f for f in factors if f is not factor)
             return _Sum(tuple(shift), scale, tuple(factor.inames), factor.expr)
     return _Sum(tuple(shift), (), (), value)
 
@@ -289,7 +290,7 @@ def _steps(
     value: _Sum,
     dtype: np.dtype[Any],
 ) -> dict[str, lp.Assignment]:
-    """Return zero, update and store, which keeps the id of the instruction."""
+    """Make the steps zero, update and store; the store keeps the instruction's id."""
     zero, update = ids
     stored = p.Product((*value.scale, accumulator)) if value.scale else accumulator
     stored = p.Sum((*value.shift, stored)) if value.shift else stored
@@ -322,7 +323,7 @@ def _with_own_inames(
     lane: str | None,
     lane_tag: str,
 ) -> Schedule:
-    """Give one instruction its own copies of ``inames``."""
+    """Give an instruction its own copies of ``inames``; tag the copy of the lane."""
     copies = {iname: schedule.fresh(f"{iname}_own") for iname in inames}
     t_unit = schedule.t_unit
     if copies:

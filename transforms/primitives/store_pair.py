@@ -1,6 +1,6 @@
 """Stores of two neighbouring entries, by one instruction where they are aligned.
 
-A module of its own, since Loopy's cache on disk refers to it by its name.
+Do not rename this module: Loopy's cache on disk refers to its tag by the module's name.
 
 Source: NVIDIA, PTX ISA, "st" with the vector ``.v2``.
 """
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
+
+from feinsum.transforms.primitives.schedule import make_c_statement
 
 STORES = (
     "10_feinsum_pair_stores",
@@ -35,12 +37,13 @@ inline __device__ void feinsum_store_pair(double *to, double const *from)
 
 @dataclass(frozen=True)
 class PairStore(Tag):  # type: ignore[misc]
-    """The store that a C statement makes, for readers of the kernel that skip C.
+    """What a C statement stores: code that analyses the kernel cannot parse C.
 
     Attributes:
-        target, source: arrays in global memory and of a work-item, each with the
-            private scalar that holds the offset of the first entry, in C order.
-        inside: the private scalar that is 0 where nothing shall be stored.
+        target: an array in global memory, and the private scalar that holds the offset
+            of the first entry, in C order.
+        source: a private array, likewise.
+        inside: the private scalar that is 0 where nothing is to be stored.
     """
 
     target: tuple[str, str]
@@ -55,7 +58,7 @@ def store_pair(
     loops: Sequence[str],
     after: Collection[str],
 ) -> lp.CInstruction:
-    """Store two entries of double precision that a work-item has.
+    """Store two entries of double precision from a work-item's private array.
 
     Rewrite::
 
@@ -72,14 +75,13 @@ def store_pair(
         loops: inames of the loops around it.
         after: ids of the statements before it.
     """
-    pointers = [f"{array} + {at}" for array, at in (store.target, store.source)]
-    return lp.CInstruction(
-        [],
+    pointers = [f"{array} + {offset}" for array, offset in (store.target, store.source)]
+    return make_c_statement(
         f"if ({store.inside}) feinsum_store_pair({', '.join(pointers)});",
+        insn_id,
+        loops,
+        after,
         read_variables=frozenset({store.target[1], *store.source, store.inside}),
         assignees=(p.Variable(store.target[0])[(0,) * n_axes],),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=frozenset(after),
         tags=frozenset({store}),
     )

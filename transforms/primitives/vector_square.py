@@ -1,10 +1,17 @@
 """Squares of vectors: loaded along one axis of an array, transposed in registers.
 
-Compilers find vectors in assignments of single entries only if these are plain copies;
-where a function is evaluated on the way, gcc 12 computes number by number.
+Compilers vectorize assignments of single entries only if these are plain copies. If the
+entries are functions of others, gcc 12 computes them one by one.
 
-Source: the stages exchange bits of the place of an entry, as Eklundh 1972 transposes a
-matrix.
+A transpose of n rows takes log2(n) stages. In each of them, rows whose numbers differ
+in one bit exchange half of their lanes; for n = 4::
+
+    a0 a1 a2 a3        a0 b0 a2 b2        a0 b0 c0 d0
+    b0 b1 b2 b3  bit 1 a1 b1 a3 b3  bit 2 a1 b1 c1 d1
+    c0 c1 c2 c3   -->  c0 d0 c2 d2   -->  a2 b2 c2 d2
+    d0 d1 d2 d3        c1 d1 c3 d3        a3 b3 c3 d3
+
+Source: Eklundh 1972.
 """
 
 from __future__ import annotations
@@ -24,7 +31,11 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.transforms.primitives.schedule import Expression, Schedule
+from feinsum.transforms.primitives.schedule import (
+    Expression,
+    Schedule,
+    make_c_statement,
+)
 from feinsum.transforms.primitives.vector_store import (
     ELEMENTS,
     flat_subscript,
@@ -34,11 +45,11 @@ from feinsum.transforms.primitives.vector_store import (
 
 @dataclass(frozen=True)
 class Lines:
-    """A value that can be computed for a whole vector of entries.
+    """A value that can be computed for a vector of entries along a loop.
 
     Attributes:
-        value: without substitution rules.
-        reads: the entries of arrays that follow each other in memory, once each.
+        value: the value, with substitution rules expanded.
+        reads: the array entries that are contiguous along the loop, each once.
     """
 
     value: Expression
@@ -48,10 +59,10 @@ class Lines:
 def find_lines(
     kernel: lp.LoopKernel, value: Expression, along: str, dtype: np.dtype[Any]
 ) -> Lines | None:
-    """Find what to load for the values along a loop; None if they are no vectors.
+    """Find the vectors to load for the values along a loop; None if there are none.
 
-    They are if sums, products and quotients of numbers of one dtype lead to them, and
-    if all that depends on the loop is next to each other in memory.
+    The value has to consist of sums, products and quotients of numbers of one dtype,
+    and all entries that depend on the loop have to be contiguous along it.
     """
     if dtype.kind != "f" or dtype.itemsize not in ELEMENTS:
         return None
@@ -64,16 +75,16 @@ def find_lines(
 
 
 class _NotALineError(Exception):
-    """A value is no vector along a loop."""
+    """A value cannot be computed by vectors along a loop."""
 
 
 def _reads(
     kernel: lp.LoopKernel, value: Expression, along: str, dtype: np.dtype[Any]
 ) -> Iterator[p.Subscript]:
-    """Return the entries of arrays along a loop.
+    """Yield the array entries that depend on a loop, and are contiguous along it.
 
     Raises:
-        _NotALineError: if something else depends on it, or has another dtype.
+        _NotALineError: if anything else depends on the loop, or has another dtype.
     """
     if isinstance(value, (p.Sum, p.Product)):
         for child in value.children:
@@ -92,7 +103,7 @@ def _reads(
 
 
 def _is_number(kernel: lp.LoopKernel, value: Expression, dtype: np.dtype[Any]) -> bool:
-    """Tell whether it is a scalar, or an entry of an array, of this dtype."""
+    """Tell whether a value is a scalar or an array entry of this dtype."""
     named = value.aggregate if isinstance(value, p.Subscript) else value
     if not isinstance(named, p.Variable) or named.name in kernel.all_inames():
         return False
@@ -130,7 +141,7 @@ def load_vector(
     dtype: np.dtype[Any],
     lanes: int,
 ) -> lp.CInstruction:
-    """Make a statement that loads a private vector from anywhere in an array.
+    """Make a statement that loads a private vector from any offset of an array.
 
     Args:
         insn_id: id of the statement.
@@ -143,14 +154,13 @@ def load_vector(
         lanes: entries of the vector.
     """
     element = ELEMENTS[dtype.itemsize]
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         f"feinsum_load({element}, {lanes}, {vector}, {array}, {offset});",
+        insn_id,
+        loops,
+        after,
         read_variables=frozenset({array, offset}),
         assignees=(var(vector)[(0,)],),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=after,
     )
 
 
@@ -164,21 +174,20 @@ def transpose_square(
     lanes: int,
 ) -> lp.CInstruction:
     """Make a statement that transposes a private square of vectors."""
-    return lp.CInstruction(
-        [],
+    return make_c_statement(
         f"feinsum_transpose_{ELEMENTS[dtype.itemsize]}{lanes}({square});",
+        insn_id,
+        loops,
+        after,
         read_variables=frozenset({square}),
         assignees=(var(square)[(0, 0)],),
-        id=insn_id,
-        within_inames=frozenset(loops),
-        depends_on=after,
     )
 
 
 def with_square_macros(
     schedule: Schedule, dtype: np.dtype[Any], lanes: int
 ) -> Schedule:
-    """Return the kernel with the macros of these statements."""
+    """Return the kernel with the macros of the two statements above."""
     element = ELEMENTS[dtype.itemsize]
     name = f"11_feinsum_square_{element}{lanes}"
     schedule = schedule.with_preamble(("10_feinsum_load", LOAD))
@@ -207,11 +216,11 @@ LOAD = """\
 """
 
 MASKS = {"double": "long long", "float": "int"}
-"""Integers as long as an element, by which old gcc names the entries of a shuffle."""
+"""Integers as long as an element, of which old gcc has the mask of a shuffle."""
 
 
 def _transposition(element: str, lanes: int) -> str:
-    """Write the macro that transposes a square: one pair of shuffles a line."""
+    """Write the macro that transposes a square; each line has a pair of shuffles."""
     name = f"{element}{lanes}"
     lines = "".join(
         f"  feinsum_exchange_{name}({square[0]}, {square[1]}, \\\n"
@@ -261,9 +270,9 @@ Exchange = tuple[tuple[int, int], list[int], list[int]]
 
 
 def _exchanges(lanes: int) -> Iterator[Exchange]:
-    """Yield pairs of rows, and which of their entries the new rows have.
+    """Yield pairs of rows, and the entries of both that each of the new rows has.
 
-    Stage by stage, a bit of the row of an entry is exchanged with that of its lane.
+    Each stage exchanges a bit of the row of an entry with that bit of its lane.
 
     >>> [*_exchanges(2)]
     [((0, 1), [0, 2], [1, 3])]
@@ -271,7 +280,7 @@ def _exchanges(lanes: int) -> Iterator[Exchange]:
     bits = [1 << k for k in range(lanes.bit_length() - 1)]
     for bit in bits:
         row_lanes = range(lanes)
-        # rows that differ in one bit exchange halves of their lanes
+        # of ``lanes + k``, the second row has entry k
         low = [lanes + k - bit if k & bit else k for k in row_lanes]
         high = [lanes + k if k & bit else k + bit for k in row_lanes]
         for row in row_lanes:

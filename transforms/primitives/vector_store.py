@@ -84,19 +84,19 @@ static inline __attribute__((always_inline)) void feinsum_stream_bytes(
 #endif
 """,
 )
-"""For OpenCL C, and for C with the extensions of GNU, in which gcc streams nothing.
+"""For OpenCL C, and for C with GNU extensions, in which gcc has no streaming store.
 
-The instructions are written out: gcc reads the header of intrinsics for a tenth of a
-second.
+The instructions are written as assembly: to parse the header of the intrinsics takes
+gcc a tenth of a second.
 """
 
 
 def stands_together(schedule: Schedule, row: int, index: str) -> bool:
-    """Tell whether the entries of a row along ``index`` are neighbours in its output.
+    """Tell whether vectors along ``index`` can store a row's results.
 
-    Only these can be stored by vectors. Values that add to something are stored one by
-    one, and count as apart; so do those that are scaled by a number of more digits,
-    for which C has no product with a vector.
+    They can if neighbours along the index are neighbours in the output. A row that adds
+    its sum to something is stored entry by entry. So is one that is scaled by a number
+    of higher precision, for which C has no product with a vector.
     """
     is_shifted = schedule.is_shifted(schedule.instructions[row])
     scale = get_dependencies(schedule.scales[row])
@@ -151,7 +151,7 @@ def vector_store(
 
 
 def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
-    """Return the offset of an entry of an argument, in entries."""
+    """Return the offset of an entry in the memory of an argument, in entries."""
     array = global_array(kernel, target.aggregate.name)
     strides = [tag.stride for tag in array.dim_tags]
     return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))
@@ -163,7 +163,7 @@ def with_store_macros(schedule: Schedule) -> Schedule:
 
 
 def global_array(kernel: lp.LoopKernel, name: str) -> Any:
-    """Return an array in global memory without an offset; else None."""
+    """Return an array if it is in global memory without an offset; else None."""
     array: Any = {**kernel.arg_dict, **kernel.temporary_variables}.get(name)
     space = getattr(array, "address_space", None)
     return array if space == lp.AddressSpace.GLOBAL and not array.offset else None

@@ -1,7 +1,14 @@
-"""Writing new nests: loops, arrays and statements that replace the rows.
+"""A writer of new nests: loops, arrays and statements that replace the rows.
 
-If a recipe changes the shape of a whole nest, writing a new one is shorter than
-rewriting the old one step by step, and Loopy has less to prove.
+If a family changes the shape of a whole nest, it is shorter to write a new nest than to
+rewrite the old one step by step, and Loopy has less to prove. A copy in tiles of four::
+
+    writer = NestWriter(schedule)
+    tile = writer.blocks("i", 4)                     # for i_tile while 4*i_tile < N
+    entry = writer.entries("i", tile)                #   for i while 4*i_tile + i < N
+    value = calls_product(schedule, schedule.rows[0], {"i": entry.point})
+    writer.store(0, value, {"i": entry.point}, [*tile.loops, *entry.loops])
+    return writer.finished().t_unit
 """
 
 from __future__ import annotations
@@ -39,17 +46,17 @@ from feinsum.transforms.primitives.vector_store import (
 )
 
 GRID = ("g.", "l.")
-"""How tags of loops begin that are no loops of the code."""
+"""Prefixes of the tags of loops that run in parallel, and are no loops of the code."""
 
 
 @dataclass(frozen=True)
-class LoopPart:
-    """Loops over a part of an index, and the first value that it has inside them.
+class LoopRange:
+    """Loops over a range of an index, and the value of the index inside them.
 
     Attributes:
-        loops: outermost first.
-        point: the value of the index.
-        size: the values from that one on which belong to an iteration.
+        loops: inames, outermost first.
+        point: the first value of the index in an iteration.
+        size: number of consecutive values that an iteration covers.
     """
 
     loops: Names
@@ -63,13 +70,13 @@ class LoopPart:
 
 
 class NestWriter:
-    """Collects the parts of a nest; :meth:`finished` puts it in place of the rows.
+    """Collects loops, arrays and statements with which :meth:`finished` replaces rows.
 
     Rewrite::
 
         for i, j:  out[i,j] = shift + scale*sum(k, A(i,k)*B(k,j))
 
-        (what was written, whose stores assign shift + scale*value to out)
+        (the new nest, whose stores assign shift + scale*value to out)
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -105,44 +112,45 @@ class NestWriter:
         bounds = [f"0 <= {iname}", *(text.format(iname) for text in conditions)]
         bounds += [f"{iname} < {size}"] if size is not None else []
         text = " and ".join(bounds)
-        # every other name in the conditions is a loop around it, or an argument
+        # all other names in the conditions are outer loops or arguments: parameters of
+        # the domain
         outer = sorted(set(re.findall(r"[A-Za-z_]\w*", text)) - {iname, "and"})
         params = f"[{', '.join(outer)}] -> " if outer else ""
         self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
         if tag:
             self._tags[iname] = tag
-        # a single work-item cannot race with itself, of which Loopy warns all the same
+        # Loopy warns of a race even if a single work-item runs the loop
         if tag.startswith("l.") and size == 1:
             self._single.add(iname)
         return iname
 
-    def blocks(self, index: str, size: int, *, stem: str = "tile") -> LoopPart:
-        """Loop over blocks of an index, the last of which the extent may cut."""
+    def blocks(self, index: str, size: int, *, stem: str = "tile") -> LoopRange:
+        """Loop over blocks of an index, of which the last one may be shorter."""
         extent = self.schedule.extents[index]
         iname = self.loop(f"{index}_{stem}", f"{size}*{{}} < {extent}")
-        return LoopPart((iname,), size * var(iname), size)
+        return LoopRange((iname,), size * var(iname), size)
 
-    def entries(self, index: str, block: LoopPart | None = None) -> LoopPart:
-        """Loop over the entries of an index, or over those of a block in the array."""
+    def entries(self, index: str, block: LoopRange | None = None) -> LoopRange:
+        """Loop over all values of an index, or over those of a block."""
         extent = self.schedule.extents[index]
         if block is None:
             iname = self.loop(index, size=extent)
-            return LoopPart((iname,), var(iname))
-        # without a bound the compiler knows the trip count
+            return LoopRange((iname,), var(iname))
+        # without the bound, the trip count is a constant to the compiler
         is_exact = isinstance(extent, int) and extent % block.size == 0
         bounds = [] if is_exact else [f"{block.point} + {{}} < {extent}"]
         iname = self.loop(index, *bounds, size=block.size)
-        return LoopPart((iname,), block.point + var(iname))
+        return LoopRange((iname,), block.point + var(iname))
 
     def cut(
         self,
         index: str,
         size: int,
-        block: LoopPart | None = None,
+        block: LoopRange | None = None,
         *,
         stem: str = "step",
-    ) -> tuple[LoopPart | None, LoopPart | None]:
-        """Loop over the whole tiles of an index, or of a block, and over the rest.
+    ) -> tuple[LoopRange | None, LoopRange | None]:
+        """Loop over the full tiles of an index or block, and over the remainder.
 
         Rewrite, for an index i of the extent N::
 
@@ -152,32 +160,32 @@ class NestWriter:
             for i_left while size*i_left < N < size*i_left + size:
                 for i' while size*i_left + i' < N:  f(size*i_left + i')
 
-        The rest has loops of its own: a condition in the whole tiles would keep
-        compilers from making vectors of them.
+        The remainder has loops of its own: a condition in the full tiles would keep
+        compilers from vectorizing them.
 
         Returns:
-            Both parts; None for one that is known to be empty, whose literal domain
-            Loopy refuses.
+            The loops over full tiles, and those over the remainder. None in place of
+            loops that are known to be empty: Loopy refuses a constant empty domain.
         """
         extent = self.schedule.extents[index]
         start, base = (f"{block.point} + ", block.point) if block else ("", 0)
         count = block.size // size if block else None
         position = f"{start}{size}*{{0}}"
-        whole = rest = None
+        whole_tiles = remainder = None
         if not isinstance(extent, int) or extent >= size:
             full = f"{position} + {size} <= {extent}"
             tile = self.loop(f"{index}_{stem}", full, size=count)
-            whole = LoopPart((tile,), base + size * var(tile), size)
+            whole_tiles = LoopRange((tile,), base + size * var(tile), size)
         if not isinstance(extent, int) or extent % size:
             is_left = f"{extent} < {position} + {size}", f"{position} < {extent}"
             tile = self.loop(f"{index}_left", *is_left, size=count)
             inside = f"{position.format(tile)} + {{}} < {extent}"
             entry = self.loop(index, inside, size=size)
-            rest = LoopPart((tile, entry), base + size * var(tile) + var(entry))
-        return whole, rest
+            remainder = LoopRange((tile, entry), base + size * var(tile) + var(entry))
+        return whole_tiles, remainder
 
     def tag(self, iname: str, tag: str) -> None:
-        """Change how a loop runs, by Loopy's tags."""
+        """Set Loopy's tag of a loop, such as ``unr``, ``vec`` or ``g.0``."""
         self._tags[iname] = tag
 
     def array(
@@ -192,9 +200,9 @@ class NestWriter:
     ) -> str:
         """Declare a private array; with lanes, its last axis becomes OpenCL vectors.
 
-        One that is shared belongs to all work-items of a group. Loopy puts barriers
-        between statements of which one depends on the other. One that is global is
-        handed from one launch to the next; see :meth:`launch_end`.
+        A shared array belongs to all work-items of a group; Loopy puts barriers between
+        dependent statements that access it. A global array keeps its contents from one
+        launch to the next; see :meth:`launch_end`.
         """
         name = str(self._unused(stem))
         spaces = lp.AddressSpace
@@ -223,7 +231,7 @@ class NestWriter:
         *,
         predicates: Collection[Expression] = (),
     ) -> str:
-        """Add a statement in ``loops``, outermost first, where all conditions hold."""
+        """Add an assignment in ``loops``, outermost first, under all ``predicates``."""
         insn_id = str(self._unused_ids(stem))
         self._add(
             lp.Assignment(
@@ -241,14 +249,14 @@ class NestWriter:
     def scalar(
         self, stem: str, value: Expression, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
-        """Assign a private scalar for statements of C; return its name and the id."""
+        """Assign a private scalar that C statements read; return its name and id."""
         name = self.array(stem, (), np.dtype(np.int64))
         return name, self.assign(stem, var(name), value, loops, after)
 
     def offset_scalar(
         self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
-        """Assign a scalar with the offset of an entry of an own array, in C's order."""
+        """Assign a scalar the offset of an entry of this nest's arrays, in C order."""
         shape = self._arrays[entry.aggregate.name].shape
         return self.scalar("place", _flat(entry.index_tuple, shape), loops, after)
 
@@ -259,7 +267,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str] = (),
     ) -> str:
-        """Add a statement of another kind, built from id, loops and dependencies."""
+        """Add a statement that ``build`` makes from its id, loops and dependencies."""
         insn_id = str(self._unused_ids(stem))
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
         return insn_id
@@ -271,7 +279,7 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
     ) -> None:
-        """Replace a row by a statement of another kind."""
+        """Replace a row by a statement that ``build`` makes."""
         insn_id = self.schedule.instructions[row]
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
 
@@ -289,11 +297,11 @@ class NestWriter:
         return self.add("barrier", build, loops, after)
 
     def note_ordered(self, *ids: str) -> None:
-        """Keep Loopy from adding barriers between these statements."""
+        """Declare these statements ordered, so that Loopy adds no barriers between."""
         self._ordered |= {*ids}
 
     def note_apart(self, *ids: str) -> None:
-        """Note that work-items assign distinct entries, which Loopy cannot see."""
+        """Declare that work-items assign distinct entries, which Loopy cannot prove."""
         self._apart |= {*ids}
 
     def launch_end(self, after: Collection[str]) -> str:
@@ -317,35 +325,36 @@ class NestWriter:
         is_last: bool = True,
         predicates: Collection[Expression] = (),
     ) -> str:
-        """Assign a row's value at ``points`` of the output; it keeps the row's id.
+        """Assign a row's value at ``points`` of the output.
 
-        It keeps loops that are of no index as well: those of a single iteration.
+        The statement keeps the row's id, and those of its loops that belong to no index
+        of the einsum, which have a single iteration.
 
         Args:
             row: number of the row.
-            value: the sum, still without scale and shift.
+            value: the sum, before scale and shift are applied.
             points: value of each output index.
             loops: inames of the loops around the statement.
             after: ids of the statements before it.
-            is_last: False for entries that others follow, each of which is stored
-                once. Such a statement has an id of its own.
+            is_last: whether this store completes the row. Each entry is stored once; a
+                store of some of them that is not the last has an id of its own.
             predicates: conditions that all have to hold.
 
         Returns:
             The id of the statement.
         """
         schedule = self.schedule
-        statement, at = self._target(row, points, loops, after)
+        statement, substitute = self._target(row, points, loops, after)
         if not is_last:
-            part = str(self._unused_ids(f"row_{row}_part"))
-            self._parts[row] = (*self._parts.get(row, ()), part)
-            statement = statement.copy(id=part)
+            part_id = str(self._unused_ids(f"row_{row}_part"))
+            self._parts[row] = (*self._parts.get(row, ()), part_id)
+            statement = statement.copy(id=part_id)
         if predicates:
             conditions = statement.predicates | frozenset(predicates)
             statement = statement.copy(predicates=conditions)
         value = self.scaled(row, value)
         if schedule.is_shifted(schedule.instructions[row]):
-            value = p.Sum((at(schedule.shifts[row]), value))
+            value = p.Sum((substitute(schedule.shifts[row]), value))
         self._add(statement.copy(expression=value), loops)
         return str(statement.id)
 
@@ -360,11 +369,11 @@ class NestWriter:
         lanes: int,
         is_streamed: bool,
     ) -> None:
-        """Assign a private vector that has a row's value; see :func:`vector_store`.
+        """Store a private vector of a row's values; see :func:`vector_store`.
 
         Args:
             row: number of the row.
-            vector: the variable, with the scale already.
+            vector: the variable; its values are scaled already.
             points: value of each output index at the first lane.
             loops: inames of the loops around the statement.
             after: ids of the statements before it.
@@ -372,12 +381,14 @@ class NestWriter:
             is_streamed: whether the store bypasses the caches.
         """
         kernel = self.schedule.kernel
-        moved, _ = self._target(row, points, loops, after)
+        target, _ = self._target(row, points, loops, after)
         offset = self.array("place", (), np.dtype(np.int64))
-        flat = flat_subscript(kernel, moved.assignee)
-        others = sorted(moved.within_inames - {*loops})
-        step = self.assign(offset, var(offset), flat, [*loops, *others], after)
-        statement = moved.copy(expression=vector, depends_on=moved.depends_on | {step})
+        flat = flat_subscript(kernel, target.assignee)
+        other_loops = sorted(target.within_inames - {*loops})
+        step = self.assign(offset, var(offset), flat, [*loops, *other_loops], after)
+        statement = target.copy(
+            expression=vector, depends_on=target.depends_on | {step}
+        )
         self._has_vector_stores = True
         self._add(
             vector_store(kernel, statement, lanes, offset, is_streamed=is_streamed),
@@ -394,7 +405,7 @@ class NestWriter:
         *,
         predicates: Collection[Expression] = (),
     ) -> None:
-        """Assign two contiguous sums of a work-item to contiguous entries of a row.
+        """Store two contiguous sums of a work-item in contiguous entries of the output.
 
         Args:
             row: number of the row.
@@ -409,11 +420,11 @@ class NestWriter:
         inside = p.If(p.LogicalAnd(tuple(predicates)), 1, 0) if predicates else 1
         before = tuple(after)
         source, source_id = self.offset_scalar(first, loops, before)
-        offset = flat_subscript(kernel, target)
-        at, target_id = self.scalar("place", offset, loops, before)
+        flat = flat_subscript(kernel, target)
+        target_offset, target_id = self.scalar("place", flat, loops, before)
         is_inside, inside_id = self.scalar("inside", inside, loops, before)
         names = first.aggregate.name, target.aggregate.name
-        store = PairStore((names[1], at), (names[0], source), is_inside)
+        store = PairStore((names[1], target_offset), (names[0], source), is_inside)
         build = partial(store_pair, store, len(target.index_tuple))
         self.replace(row, build, loops, (*before, source_id, target_id, inside_id))
 
@@ -428,30 +439,33 @@ class NestWriter:
         loops: Sequence[str],
         after: Collection[str],
     ) -> tuple[lp.Assignment, SubstitutionMapper]:
-        """Move a row's statement to ``points`` and ``loops``; return the mapper too."""
+        """Move a row's statement to ``points`` and ``loops``; return it and the mapper.
+
+        The mapper replaces the inames of output indices by their ``points``.
+        """
         schedule = self.schedule
         insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
-        at = SubstitutionMapper(
+        substitute = SubstitutionMapper(
             make_subst_func({schedule.inames[i]: points[i] for i in schedule.output})
         )
-        # loops of the kernel that are no index of the einsum stay around the statement
-        others = insn.within_inames - frozenset(schedule.inames.values())
-        parts = self._parts.get(row, ())
+        # keep the kernel's loops that belong to no index of the einsum
+        other_loops = insn.within_inames - frozenset(schedule.inames.values())
+        part_ids = self._parts.get(row, ())
         moved = insn.copy(
-            assignee=at(insn.assignee),
-            within_inames=frozenset(loops) | others,
-            depends_on=frozenset((*after, *parts)) | self._before,
-            no_sync_with=insn.no_sync_with | {(part, "any") for part in parts},
+            assignee=substitute(insn.assignee),
+            within_inames=frozenset(loops) | other_loops,
+            depends_on=frozenset((*after, *part_ids)) | self._before,
+            no_sync_with=insn.no_sync_with | {(part_id, "any") for part_id in part_ids},
         )
-        return moved, at
+        return moved, substitute
 
     def finished(self) -> Schedule:
-        """Return the kernel with the rows replaced by the new nest."""
+        """Return the schedule with the rows replaced by the new nest."""
         schedule, kernel = self.schedule, self.schedule.kernel
         rows = set(schedule.instructions)
-        others = [insn for insn in kernel.instructions if insn.id not in rows]
+        other_statements = [insn for insn in kernel.instructions if insn.id not in rows]
         schedule = schedule.with_kernel(
-            instructions=[*others, *map(self._with_order, self._statements)],
+            instructions=[*other_statements, *map(self._with_order, self._statements)],
             temporary_variables={**kernel.temporary_variables, **self._arrays},
             domains=[*kernel.domains, *self._domains],
             # offsets in large arrays exceed 32 bits
@@ -469,12 +483,9 @@ class NestWriter:
         return with_store_macros(schedule) if self._has_vector_stores else schedule
 
     def _nesting(self) -> Names:
-        """Order all sequential loops, consistently with every statement.
-
-        Loopy compares each pair of loops in each order that it is given.
-        """
-        # One order for all statements: with an order for each, Loopy compares every
-        # pair of loops in every order.
+        """Order all sequential loops, consistently with every statement."""
+        # one order for all statements: Loopy compares each pair of loops in each order
+        # that it is given, which takes long if every statement has one
         sorter: TopologicalSorter[str] = TopologicalSorter()
         for order in self._orders:
             loops = [i for i in order if not self._tags.get(i, "").startswith(GRID)]
@@ -483,14 +494,14 @@ class NestWriter:
         return tuple(sorter.static_order())
 
     def _with_order(self, statement: lp.InstructionBase) -> lp.InstructionBase:
-        """Note the order on both of two statements, since Loopy checks either."""
+        """Declare the order on each ordered statement, since Loopy checks them all."""
         if statement.id not in self._ordered:
             return statement
-        others = frozenset((other, "local") for other in self._ordered)
-        return statement.copy(no_sync_with=statement.no_sync_with | others)
+        unsynchronized = frozenset((other_id, "local") for other_id in self._ordered)
+        return statement.copy(no_sync_with=statement.no_sync_with | unsynchronized)
 
     def _without_races(self) -> frozenset[str]:
-        """Return the warnings of races in statements that have none."""
+        """Return the race warnings to silence: those of statements without a race."""
         return frozenset(
             f"write_race({statement.id})"
             for statement in self._statements
@@ -499,7 +510,7 @@ class NestWriter:
 
     @property
     def _before(self) -> frozenset[str]:
-        """Ids on which the rows depend, apart from each other."""
+        """Ids of other statements on which the rows depend."""
         rows = frozenset(self.schedule.instructions)
         insns = self.schedule.kernel.id_to_insn
         return frozenset().union(*(insns[row].depends_on for row in rows)) - rows
@@ -511,7 +522,7 @@ class NestWriter:
 
 
 def _flat(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
-    """Return an offset in C's order."""
+    """Return the offset of an entry in C order."""
     offset: Expression = 0
     for index, extent in zip(indices, shape, strict=True):
         offset = p.Sum((p.Product((extent, offset)), index))

@@ -2,10 +2,10 @@
 
 For a product of matrices whose tiles make 3 areas of columns and 4 of rows::
 
-    multiply   every register tile, those at the edges in full
-    pack       the right side 4 times, the left side 3 times if rows are inside
+    multiply   every register tile, including padding at the edges
+    pack       the right side 4 times; the left side 3 times if rows are inside, or once
     store      each result once
-    idle       12 areas for 8 cores: the busiest has 2 of them, 1.5 on average
+    idle       12 areas for 8 cores: the busiest core has 2 of them, the mean is 1.5
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from feinsum.transforms.registry import Parameters
 def packed_cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    """Estimate :func:`packed_contraction` in seconds, with tiles padded to size."""
+    """Predict the seconds of :func:`packed_contraction`, with padded register tiles."""
     work = _Work.of(einsum, parameters, machine)
     n_rows = einsum.batch_size
     n_areas = work.n_wide * work.n_high * work.batch
@@ -43,8 +43,7 @@ def packed_cost(
     read, written = distinct_bytes(einsum)
     is_streamed = parameters.get("stores") == "streamed"
     moved = _moved(is_streamed, written, machine)
-    # Cores take whole areas, so their number decides how many cores have work; see
-    # ``_Work.idle``.
+    # cores take whole areas, so a few areas leave cores idle; see ``_Work.idle``
     return region_s(
         machine,
         cycles + cpu.CALL_CYCLES * n_areas * work.n_deep,
@@ -65,10 +64,11 @@ def _moved(is_streamed: bool, written: int, machine: MachineModel) -> float:
 
 @dataclass(frozen=True)
 class _Work:
-    """What one row of an einsum takes in packed tiles.
+    """The work of one row of an einsum in packed tiles.
 
     Attributes:
-        columns, rows, summed: entries of each kind of index; ``batch`` those around.
+        is_row_inside: whether the loop over tiles of rows is inside that over columns.
+        columns, rows, summed, batch: number of values of all indices of each role.
     """
 
     einsum: BatchedEinsum
@@ -87,8 +87,7 @@ class _Work:
     ) -> _Work:
         """Count the work on a machine, which may have fewer lanes."""
         wanted = PackedTiles.of(parameters)
-        # a vector that is too long for the processor is split into several by the
-        # compiler
+        # the compiler splits vectors that are too long for the processor
         lanes = min(wanted.lanes, machine.lanes(einsum.operands[0].dtype))
         tiles = replace(
             wanted, lanes=lanes, vectors=wanted.vectors * wanted.lanes // lanes
@@ -114,17 +113,17 @@ class _Work:
 
     @cached_property
     def n_wide(self) -> int:
-        """Tiles over the columns, which are about equally wide."""
+        """Number of tiles over the columns."""
         return self._n_tiles(self.plan.columns)
 
     @cached_property
     def n_high(self) -> int:
-        """Tiles over the rows."""
+        """Number of tiles over the rows."""
         return self._n_tiles(self.plan.rows)
 
     @cached_property
     def n_deep(self) -> int:
-        """Tiles over the sum."""
+        """Number of tiles over the sum."""
         return self._n_tiles(self.plan.summed)
 
     def _n_tiles(self, cuts: Iterable[Cut]) -> int:
@@ -132,51 +131,53 @@ class _Work:
 
     @property
     def idle(self) -> float:
-        """The work of the busiest core over that of all on average.
+        """The work of the busiest core over the mean of all cores.
 
-        Cores take areas, some of which are at the end of an index and smaller, one
-        after the other.
+        Each core takes one area after the other. Areas at the end of an index are
+        smaller.
         """
         n_cores = self.machine.n_cores
         sides = (*self.plan.columns, *self.plan.rows)
         n_areas = self.batch * self._n_tiles(sides)
-        # on average half an area is missing for the last core
+        # with many areas, the last round lacks half of its areas on average
         if n_areas > cpu.MANY_AREAS * n_cores:
             return 1 + n_cores / n_areas / 2
         lengths = [_lengths(self._points((cut.index,)), cut.size) for cut in sides]
         busy = [0.0] * n_cores
-        # a core that is done takes the next area, as in OpenMP's dynamic schedule
+        # the first idle core takes the next area, as in OpenMP's dynamic schedule
         for area in [*map(prod, product(*lengths))] * self.batch:
             heapreplace(busy, busy[0] + area)
         return max(busy) * n_cores / sum(busy)
 
     @property
     def multiply_cycles(self) -> float:
-        """Multiply-adds in registers, with the loads and stores of their sums."""
+        """Cycles of multiply-adds in registers, and of loads and stores of the sums."""
         tiles = self.tiles
         n_vectors, n_rows, unit = tiles.vectors, tiles.rows, tiles.vectors * tiles.lanes
-        # tiles at the edge compute what is beyond it, too
+        # tiles at the edge also compute their padding
         wide = self.columns * padding(self._points((tiles.vector,)), unit)
         high = self.rows * padding(self._points((tiles.register,)), n_rows)
-        each = self.machine.fma_cycles(tiles.lanes * self.itemsize)
-        # Whatever is slowest: the multiply-adds, the loads of a column and of the rows
-        # (two a cycle), or each sum waiting for its previous addition.
+        fma_cycles = self.machine.fma_cycles(tiles.lanes * self.itemsize)
+        # A step takes as long as the slowest of: the multiply-adds; the loads of a
+        # column and of the rows, two a cycle; the latency of an addition to one sum.
         step = max(
-            n_rows * n_vectors * each, n_vectors * each + n_rows / 2, cpu.LATENCY_CYCLES
+            n_rows * n_vectors * fma_cycles,
+            n_vectors * fma_cycles + n_rows / 2,
+            cpu.LATENCY_CYCLES,
         )
         if n_vectors > cpu.MANY_VECTORS:
             step *= cpu.MANY_VECTORS_FACTOR
-        # A register for each sum, one for each vector of the column, one for a row's
-        # entry; each of the rest is stored and loaded in every step.
+        # Registers hold the sums, the vectors of the column, and an entry of a row.
+        # What exceeds them is stored and loaded in every step.
         n_registers = 32 if self.machine.vector_bytes >= 64 else 16
         spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
-        # Rows come from the second level, which multiply-adds hide only in part.
+        # rows come from the second-level cache; multiply-adds hide that only in part
         step += n_rows * self.itemsize / cpu.ROW_BYTES
         if self._packed_bytes > self.machine.cache_bytes["L2"] * cpu.L2_SHARE:
             step *= cpu.OVERFLOW_FACTOR
         per_tile = self.summed * (step + 2 * spilled)
         per_tile += self.n_deep * (cpu.TILE_CYCLES + 3 * n_rows * n_vectors)
-        # a product of packs for each value of a postponed index
+        # the packs are multiplied for each value of the postponed indices
         postponed = self._points(self.plan.roles.postponed)
         return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
 
@@ -194,14 +195,17 @@ class _Work:
     def pack_cycles(self) -> float:
         """Cycles to pack each side once for each tile of the other."""
         roles, tiles = self.plan.roles, self.tiles
-        right = self._pack_cycles(roles.right, tiles.vector)
-        left = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
-        entries = right * self._right * self.n_high + left * self._left * self._n_left
+        right_cycles = self._pack_cycles(roles.right, tiles.vector)
+        left_cycles = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
+        entries = (
+            right_cycles * self._right * self.n_high
+            + left_cycles * self._left * self._n_left
+        )
         return self.batch * entries
 
     @property
     def again_bytes(self) -> float:
-        """Bytes that are read after the first time."""
+        """Bytes of operands that are read again, after the first time."""
         again = self._right * (self.n_high - 1) + self._left * (self._n_left - 1)
         return self.batch * again * self.itemsize
 
@@ -232,9 +236,8 @@ class _Work:
         cycles = cpu.PACK_CYCLES * 2 / width if is_along else cpu.TURN_CYCLES
         if is_along and index == tiles.register:
             height = min(self.plan.cuts[index].size, self._points((index,)))
-            # Entries of one line go to as many panels in turns. With many panels the
-            # lines of all panels do not stay in the first level until their next entry
-            # comes.
+            # The entries of one line go to different panels. If there are many, a line
+            # of a panel leaves the first-level cache before its next entry comes.
             n_panels = height / tiles.rows
             is_split = tiles.rows * self.itemsize % cpu.LINE_BYTES > 0
             if n_panels > cpu.MANY_PANELS:
@@ -243,7 +246,7 @@ class _Work:
 
     @property
     def store_cycles(self) -> float:
-        """Cycles to store results, in vectors if these lie along their last axis."""
+        """Cycles to store results, in vectors if these are along the last axis."""
         output, tiles = self.einsum.output, self.tiles
         is_along = tiles.vector == output[-1]
         cycles = 2.0 / tiles.lanes if is_along else cpu.SCATTERED_CYCLES
@@ -255,12 +258,11 @@ class _Work:
         return self._points(output) * cycles
 
     def _runs(self, term: IndexList) -> float:
-        """Return the short runs per entry of an array that a tile reads in part.
+        """Return the number of short runs per entry that tiles read of an array.
 
-        None for an array that stays in the second-level cache.
+        It is 0 for long runs, and for an array that stays in the second-level cache.
         """
-        # Along the last axes until the first one that the tile cuts, entries are
-        # neighbours.
+        # a run spans the last axes, up to the first one that the tile cuts
         run = 1
         for index in reversed(term):
             extent = self._points((index,))
@@ -288,5 +290,5 @@ def _lengths(extent: int, size: int) -> list[int]:
     >>> _lengths(1000, 384)
     [384, 384, 232]
     """
-    whole, rest = divmod(extent, size)
-    return [size] * whole + [rest] * (rest > 0)
+    n_whole, remainder = divmod(extent, size)
+    return [size] * n_whole + [remainder] * (remainder > 0)

@@ -1,7 +1,7 @@
 """Loops around packed tiles and register tiles, written from a plan.
 
-The loops of a matrix product ``ac,cb->ab``, with the level of the memory in which each
-array is while the loops inside run::
+The loops of a matrix product ``ac,cb->ab``, and the level of memory from which the
+inner loops read each array::
 
     for b_tile, a_tile in parallel             the grid
       for c_tile                               packs A and B: second level
@@ -44,12 +44,20 @@ from feinsum.transforms.primitives.vector_square import with_square_macros
 from feinsum.transforms.primitives.vector_store import stands_together
 
 REGISTER_TAGS = ("unr_hint", "unr_hint", "vec")
-"""Of rows, vectors and lanes: OpenCL's compiler unrolls, and code stays short."""
+"""Tags of the loops over rows, vectors and lanes. ``unr_hint`` leaves unrolling to the
+compiler, which keeps the code short.
+"""
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """The sums of a row of the batch, and what has to run before they are read."""
+    """The sums of a row of the batch.
+
+    Attributes:
+        array: array of the sums.
+        around: the loop over each index that is still open when they are stored.
+        after: ids of the statements before the store.
+    """
 
     array: str
     around: Mapping[str, str]
@@ -59,7 +67,7 @@ class _Sums:
 class PackedNest:
     """Writes the loops of a plan.
 
-    Late operands are multiplied to the sums. Rewrite, for the vector index i and the
+    It multiplies the sums by the late operands. Rewrite, for the vector index i and the
     register index e::
 
         for x, e, i:  out[x,e,i] = sum((r,j), J[x,r,e]*D[r,i,j]*u[e,j])
@@ -75,10 +83,10 @@ class PackedNest:
                     out[x,e,i] = sum(r, J[x,r,e]*sums[r,row,v,:])
 
     Args:
-        is_row_inside: whether the loop over rows stands inside that over columns.
-        is_streamed: whether vectors that are aligned are stored past the caches.
-        is_explicit: whether squares are transposed by shuffles, and a compiler is told
-            what to hold in registers.
+        is_row_inside: whether the loop over rows is inside that over columns.
+        is_streamed: whether aligned vectors are stored past the caches.
+        is_explicit: whether the code has shuffles that transpose squares, and says what
+            to hold in registers; otherwise both are left to the compiler.
     """
 
     def __init__(
@@ -120,9 +128,8 @@ class PackedNest:
         axes, sum_axes = plan.register_axes, plan.accumulator_axes
         tile = self.loops.array(f"row_{row}_tile", axes, dtype, has_lanes=True)
         sums = self.loops.array(f"row_{row}_sums", sum_axes, dtype, has_lanes=True)
-        # The three statements share their loops over panels and blocks, and have loops
-        # of their own inside: Loopy then nests them in one pass over the register
-        # tiles.
+        # The three statements share the loops over panels and blocks, and have their
+        # own loops inside: Loopy then fuses them into one pass over the register tiles.
         outer = [*self.free, *self.postponed]
         summed = [cut.index for cut in plan.summed]
         update = self.loops.over("sum", [*outer, *summed], is_joined=True)
@@ -130,15 +137,15 @@ class PackedNest:
         first, last = (
             self.loops.over(stem, outer, shared) for stem in ("first", "last")
         )
-        # With one tile over the sum, registers start at zero and are stored at once.
-        # With several, the sums wait in an array from tile to tile.
+        # If one tile holds the whole sum, registers start at zero and are stored at
+        # once. Otherwise an array holds the sums from one tile to the next.
         start, after = dtype.type(0), [*left.fills, *right.fills]
         if plan.is_deep:
             start = first.entry(sums, sum_axes)
             after.append(self._zero(row, sums))
         if self.is_explicit:
             tiles = self.loops.around
-            # what the compiler held for packing must not displace sums from registers
+            # values that the compiler holds for packing must not displace the sums
             after.append(self.writer.add("forget", forget_registers, tiles, after))
         after.append(self._assign(row, first, first.entry(tile, axes), start, after))
         if self.is_explicit:
@@ -149,7 +156,7 @@ class PackedNest:
         after.append(self._assign(row, update, entry, p.Sum((entry, term)), after))
         total = last.entry(tile, axes)
         after.append(self._assign(row, last, last.entry(sums, sum_axes), total, after))
-        # a finished register tile is stored inside the loops over panels and blocks
+        # a complete register tile is stored inside the loops over panels and blocks
         around = {} if plan.is_deep else {i: shared[i] for i in self.free}
         return _Sums(sums, around, after)
 
@@ -190,7 +197,7 @@ class PackedNest:
         vector = writer.loop("vector", size=n_vectors, tag=REGISTER_TAGS[1])
         lane = writer.loop("lane", size=lanes, tag=REGISTER_TAGS[2])
         loops = update.with_inner(vector, lane)
-        # the statement that holds a vector runs once for it, not once for each lane
+        # the statement that holds a vector is outside of the loop over lanes
         *order, _ = [*self.loops.around, *self._around(loops, axes)]
         load = writer.assign(
             f"row_{row}_column",
@@ -219,7 +226,7 @@ class PackedNest:
         return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
     def _around(self, loops: Loops, axes: Sequence[Axis] = ()) -> list[str]:
-        """Order loops: over register tiles, over the sum if there is one, inside."""
+        """Order loops: over panels and blocks, over the sum, then inside a tile."""
         summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
         postponed = [index for index in self.postponed if index in loops.inames]
         inner = [loops.iname(axis) for axis in axes or self.plan.register_axes]
@@ -228,7 +235,7 @@ class PackedNest:
     def _store(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
         """Store the sums, multiplied by the late operands if there are any.
 
-        Whole vectors are stored at once where the entries are neighbours in memory.
+        Full vectors are stored at once if their entries are contiguous in memory.
         """
         cut, lanes = self.plan.columns[-1], self.plan.lanes
         extent = cut.extent if isinstance(cut.extent, int) else None
@@ -236,17 +243,17 @@ class PackedNest:
         if not (has_vectors and stands_together(self.schedule, row, cut.index)):
             self._store_entries(row, sums, late, "all")
             return
-        # the entries after the last whole vector come from loops of their own
+        # separate loops store the entries after the last full vector
         if extent is None or extent % lanes:
             self._store_entries(row, sums, late, "edge")
         self._store_vectors(row, sums, late)
 
     def _store_loops(
-        self, sums: _Sums, part: str
+        self, sums: _Sums, region: str
     ) -> tuple[Loops, dict[str, Expression], list[str]]:
-        """Return a store's loops, the entry of the output, and the loop order."""
+        """Return a store's loops, the output's point, and all inames in order."""
         roles, tiles = self.plan.roles, self.loops.tiles
-        loops = self.loops.over("store", self.free, sums.around, part, level=1)
+        loops = self.loops.over("store", self.free, sums.around, region, level=1)
         extents = self.schedule.extents
         outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
         points = {
@@ -254,16 +261,16 @@ class PackedNest:
             **{index: var(name) for index, name in outer.items()},
             **{i: var(tiles[i]) if i in tiles else 0 for i in roles.batch},
         }
-        # loops over late operands go outside the lanes, which are stored together
+        # loops over outer indices go outside of the lanes, which are stored together
         *around, vector, lane = self._around(loops)
         order = [*self.loops.grid, *around, *outer.values(), vector, lane]
         return loops, points, order
 
     def _store_entries(
-        self, row: int, sums: _Sums, late: Sequence[str], part: str
+        self, row: int, sums: _Sums, late: Sequence[str], region: str
     ) -> None:
-        """Store single entries: all of them, or those after the whole vectors."""
-        loops, points, [*order, lane] = self._store_loops(sums, part)
+        """Store single entries: all of them, or those after the last full vector."""
+        loops, points, [*order, lane] = self._store_loops(sums, region)
         after = [*sums.after]
         if late:
             lanes, products = self._in_lanes(sums, late, loops, points)
@@ -273,21 +280,21 @@ class PackedNest:
             value = loops.entry(sums.array, self.plan.accumulator_axes)
         self.writer.tag(lane, "unr")
         self.writer.store(
-            row, value, points, [*order, lane], after, is_last=part == "all"
+            row, value, points, [*order, lane], after, is_last=region == "all"
         )
 
     def _store_vectors(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
-        """Store whole vectors, straight from the registers if no tile is cut."""
+        """Store full vectors, straight from the registers if no tile is cut."""
         plan = self.plan
         loops, points, [*order, lane] = self._store_loops(sums, "whole")
         lanes, value = self._in_lanes(sums, late, loops, points)
         value = self.writer.scaled(row, value)
         vector, step = self._vector(row, lanes, value, order, sums.after)
-        # a tile that is never cut can be stored straight from its registers, unrolled
+        # a tile that is never cut is stored straight from its registers, unrolled
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
             for axis in plan.register_axes[:-1]:
                 self.writer.tag(loops.iname(axis), "unr_hint")
-        # a vector is stored where its first lane goes
+        # the address of a vector is that of its first lane
         first = SubstitutionMapper(make_subst_func({lane: 0}))
         self.writer.store_vector(
             row,
@@ -306,7 +313,7 @@ class PackedNest:
         loops: Loops,
         points: Mapping[str, Expression],
     ) -> tuple[str, Expression]:
-        """Loop over all lanes of a vector; return the loop and the value there."""
+        """Loop over the lanes of a vector; return the iname and the value of a lane."""
         lane = self.writer.loop("lane", size=self.plan.lanes, tag="vec")
         return lane, self._combined(sums, late, loops.with_inner(lane), points)
 

@@ -1,9 +1,9 @@
-"""Contractions by packed tiles, as libraries compute matrix products.
+"""Contractions by packed tiles, the way libraries compute matrix products.
 
 For ``ac,cb->ab`` with the vector index b and the register index a, a work-group
-computes a tile of the output of ``height`` times ``width`` entries. It packs what the
-tile needs of A and B for ``depth`` terms of the sum, and multiplies the packs by
-register tiles of ``rows`` rows times ``vectors`` vectors of ``lanes`` entries::
+computes a tile of the output of ``height`` times ``width`` entries. It packs the parts
+of A and B that the tile needs for ``depth`` terms of the sum, and multiplies the packs
+in register tiles of ``rows`` rows times ``vectors`` vectors of ``lanes`` entries::
 
                           B_pack: panels of vectors * lanes columns
                           +------+------+------+
@@ -20,17 +20,17 @@ register tiles of ``rows`` rows times ``vectors`` vectors of ``lanes`` entries::
             |        |    |      |      |      |     height
             +--------+    +------+------+------+
 
-A panel of B_pack stays in the first level of the caches while all blocks of A_pack
-pass, which stay in the second. In a pack, what a register tile reads in one step of the
-sum is contiguous: B_pack[panel,c,:,:] and A_pack[block,c,:].
+A panel of B_pack stays in the first-level cache while it is multiplied by all blocks of
+A_pack, which stay in the second-level cache. A register tile reads contiguous entries
+in each step of the sum: B_pack[panel,c,:,:] and A_pack[block,c,:].
 
-The smallest supported processor has 16 vector registers and 256 KB of second-level
-cache. Recommended tiles suit it; which candidate is the best for another processor is
-decided by costs. For a product of matrices of 720 rows in double precision::
+The recommended tiles suit the smallest supported processor, with 16 vector registers
+and 256 KB of second-level cache; for other processors, the cost model chooses among
+candidates. For a product of matrices of 720 rows in double precision::
 
     lanes 4, vectors 2, rows 6     12 sums, 2 vectors of a column, 1 entry of a row: 15
-    height 192, depth 160          a pack on the left of 245 KB, in the second level
-    width 768                      one on the right of 983 KB, nearly
+    height 192, depth 160          left pack: 245 KB, in the second-level cache
+    width 768                      right pack: 983 KB, mostly in the third level
 
 Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015 for the loops around
 a register tile; Springer and Bientinesi 2018 (GETT) for tiles that span several
@@ -93,17 +93,17 @@ def packed_contraction(
             out[...] = sums[...]
 
     Tiles span as many indices as needed to fill them. If one tile holds the whole sum,
-    a finished register tile is stored at once.
+    each register tile is stored as soon as it is complete.
 
-    With more than two operands, some are multiplied while packing, others into the
-    sums, whichever takes the fewest operations; see :class:`PackedNest`.
+    With more than two operands, some are multiplied during packing and others into the
+    sums, in the way that takes the fewest operations; see :class:`PackedNest`.
 
     Args:
         t_unit: the unit of the kernel.
         nest: the loop nest to rewrite.
         parameters: values of the parameters below.
-        is_explicit: whether vectors are held in registers and transposed there; recipes
-            of version 2 leave both to compilers.
+        is_explicit: whether the code says which vectors to hold in registers, and
+            transposes them there; version 2 leaves both to the compiler.
 
     Parameters:
         vector: output index of one operand alone, which is packed on the right; its
@@ -138,7 +138,7 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
         return None
-    # vectors of a last axis are loaded and stored whole
+    # vectors along a last axis are loaded and stored at once
     nearest_first = tuple(reversed(einsum.output))
     pairs = [
         (vector, register_index)
@@ -151,7 +151,7 @@ def _space(workload: Workload) -> Space | None:
     vectors = list(dict.fromkeys(vector for vector, _ in pairs))
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
     registers.sort(key=lambda index: _register_cost(einsum, index))
-    # rows of short indices would be idle for the most part of a tile
+    # tiles along short indices would mostly be padding
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
     # AVX2 first, which all supported processors have, then AVX-512
     lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
@@ -176,7 +176,7 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
-    """Yield every register tile for the best pairs of indices, in suitable tiles."""
+    """Yield every register tile for the best pairs of indices, with suitable areas."""
     einsum, sized = workload.einsum, workload.sized
     pairs = [
         (str(vector), str(row))
@@ -193,23 +193,25 @@ def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
             assert isinstance(lanes, int)
             assert isinstance(stores, str)
             tile = {"lanes": lanes, "vectors": n_vectors, "rows": n_rows}
-            # a panel is ``depth`` such lines, which every register tile of a row reads
-            # again
+            # a panel is ``depth`` such lines, which each register tile of a column of
+            # the area reads again
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
             depth = _fitting_depth(n_summed, line_bytes)
             widths, heights = _areas(sized, vector, row, depth=depth)
-            # other areas only where they can decide: for the best pair of indices and
-            # large tiles
-            others = (vector, row) == pairs[0] and n_vectors * n_rows >= cpu.LARGE_TILE
-            areas = [(widths[0], h) for h in heights[: None if others else 1]]
-            areas += [(w, heights[0]) for w in widths[1:3] if others]
+            # propose other areas only where they matter: for the best pair of indices
+            # and large register tiles
+            has_other_areas = (vector, row) == pairs[
+                0
+            ] and n_vectors * n_rows >= cpu.LARGE_TILE
+            areas = [(widths[0], h) for h in heights[: None if has_other_areas else 1]]
+            areas += [(w, heights[0]) for w in widths[1:3] if has_other_areas]
             for width, height in areas:
                 area = {"width": width, "height": height, "depth": depth}
                 yield {**pair, **tile, **area, "stores": stores}
 
 
 def _fitting_depth(n_summed: int, line_bytes: int) -> int:
-    """Return the depth for all of a short sum, or with panels in the first level.
+    """Return the depth of a short sum, or one whose panels fit the first-level cache.
 
     >>> _fitting_depth(90, 128), _fitting_depth(5000, 128)
     (96, 256)
@@ -221,11 +223,11 @@ def _fitting_depth(n_summed: int, line_bytes: int) -> int:
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
-    """Count entries of arrays with the index that have lines along another one.
+    """Count the entries of arrays with the index whose last axis is another one.
 
-    The output counts twice: vectors of it can pass the caches, where single entries are
-    read before they are written. Of equal ones, the index of the largest operands is
-    the best.
+    The output counts twice: vectors of it can bypass the caches, while the lines of
+    single entries are read before they are written. Of equal indices, the one of the
+    largest operands is the best.
     """
     carried = [einsum.inputs[k] for k in carriers(einsum, index)]
     turned = [
@@ -240,9 +242,10 @@ def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
 
 
 def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
-    """Rank an index for the rows: long ones nearest to the last axes are best.
+    """Rank an index for the rows: the best is long and nearest to the last axes.
 
-    Where the output is the largest array, the one nearest to its last axis.
+    If the output is larger than all operands together, the best is the index nearest to
+    its last axis.
     """
     extent, output = einsum.extents[index], einsum.output
     inputs = sum(volume(einsum, term) for term in einsum.inputs)
@@ -252,9 +255,9 @@ def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
 
 
 def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
-    """Return the ways of storing: vectors of the last axis can pass the caches.
+    """Return the kinds of stores: vectors along the last axis can bypass the caches.
 
-    They best do where the output is large, as it is if its size is not known.
+    That is best for a large output. An output of unknown size counts as large.
     """
     last = einsum.output[-1]
     extents = [einsum.extents[index] for index in einsum.output]
@@ -281,16 +284,16 @@ def _areas(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the widths and heights of tiles, the best pair first.
 
-    The best tiles are large, and all packs on the left, one for each row of the batch,
-    find room in the second level of a cache, and those on the right nearly; but there
-    is something to do for several cores.
+    The best tiles are large, but there are enough of them for several cores. All packs
+    on the left, one for each row of the batch, fit the second-level cache; a pack on
+    the right may take 2.5 times as much.
     """
     roles = find_packed_roles(einsum, vector, register_index)
     assert roles is not None
     depth = min(volume(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
-    # the largest that fits comes first, then smaller ones, then those that do not fit
+    # the largest fitting one first, then smaller ones, then those that do not fit
     heights = sorted(cpu.HEIGHTS, key=lambda n: (n * column_bytes > cpu.PACK_BYTES, -n))
     widths = sorted(
         cpu.WIDTHS, key=lambda n: (n * line_bytes > 2.5 * cpu.PACK_BYTES, -n)
@@ -312,7 +315,7 @@ def _areas(
 
 
 def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
-    """Order numbers of vectors by the lanes that they leave idle.
+    """Order numbers of vectors by the number of idle lanes.
 
     >>> _vectors(20, 4), _vectors(72, 4)
     ((5, 1, 3, 2, 4), (2, 3, 1, 4, 5))
@@ -325,8 +328,8 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
 def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     """Order numbers of rows: the largest tile that fits the registers first.
 
-    They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
-    of the rows would be beyond the end of the index, smaller ones come first.
+    If more than a tenth of the rows would be beyond the end of the index, smaller tiles
+    come first.
 
     >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
     ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
@@ -349,8 +352,8 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
     n_sums = number(parameters, "rows") * number(parameters, "vectors")
-    # Fewer sums than six wait for each other; with fewer than 32 entries, or more than
-    # 32 vectors, loads take longer than multiply-adds.
+    # Fewer than six sums do not hide the latency of multiply-adds. With fewer than 32
+    # entries, or more than 32 vectors, loads and spills take longer than multiply-adds.
     if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
         return f"{n_sums} vectors of sums are too few or too many"
     if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
@@ -362,17 +365,17 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
 
 
 def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Estimate the bytes of packs and of kept sums, for all rows of a batch."""
+    """Estimate the bytes of the packs and of stored sums, for all rows of a batch."""
     roles = find_packed_roles(
         einsum, *(text(parameters, n) for n in ("vector", "register"))
     )
     assert roles is not None
-    whole = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
+    n_values = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
     limits = [number(parameters, name) for name in ("width", "height", "depth")]
-    width, height, depth = map(min, whole, limits)
+    width, height, depth = map(min, n_values, limits)
     n_all_sums = width * height * volume(einsum, roles.postponed)
     # sums are kept between the tiles of a sum that takes several of them
-    n_sums = n_all_sums if depth < whole[2] else 0
+    n_sums = n_all_sums if depth < n_values[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize
     return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
 
@@ -380,7 +383,7 @@ def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
 def packed_contraction_2(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Apply recipes of version 2: compilers choose what to hold in registers."""
+    """Apply recipes of version 2, in which the compiler chooses what registers hold."""
     return packed_contraction(t_unit, nest, parameters, is_explicit=False)
 
 

@@ -1,8 +1,8 @@
-"""How an einsum is computed by packed tiles: the cut of each index.
+"""The plan of packed tiles: how each index is cut.
 
 A tile of 100 columns can span several indices. For ``abcd`` with the vector index d of
-extent 24, a tile takes all of d, then as much as it has room for of the index that is
-next in memory, here 4 of c::
+extent 24, a tile takes all of d, and then as many values as fit of the next index in
+memory, here 4 of c::
 
     columns = (Cut("c", 30, (4,)), Cut("d", 24, (3, 2, 4)))
                                           panels, vectors, lanes
@@ -25,7 +25,7 @@ from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import number, text, typical
 
 Axis = tuple[str, int]
-"""An index and a level of its cut."""
+"""An index, and a level of its cut."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cut:
 
     @property
     def n_tiles(self) -> int | None:
-        """Number of tiles; None if it is known at run time only."""
+        """Number of tiles; None if it is known only at run time."""
         return -(-self.extent // self.size) if isinstance(self.extent, int) else None
 
     @property
@@ -61,13 +61,14 @@ class Cut:
 
 @dataclass(frozen=True)
 class PackingPlan:
-    """Cuts of all indices of the sums.
+    """The cuts of all indices, in the order of their loops inside a tile.
 
     Attributes:
         columns: free indices of the right side, the vector index last.
         rows: free indices of the left side, the register index last.
-        summed: the innermost loop last.
-        postponed: each in one tile.
+        summed: summed indices, that of the innermost loop last.
+        batch: batch indices, which have no loops inside a tile.
+        postponed: postponed indices, each in a single tile.
     """
 
     roles: MatrixRoles
@@ -89,10 +90,10 @@ class PackingPlan:
 
     @property
     def joined(self) -> tuple[Cut, ...]:
-        """Summed indices that are one axis of the packs; two or more, in whole tiles.
+        """Summed indices that share one axis of the packs; none, or two and more.
 
-        A register tile is summed in one loop over them: short loops inside others cost
-        it a tenth of its rate.
+        One loop over all of them sums a register tile: nested short loops would cost it
+        a tenth of its rate. They can share it only if tiles divide their extents.
         """
         is_whole = len(self.summed) > 1 and all(cut.is_exact for cut in self.summed)
         return self.summed if is_whole else ()
@@ -109,15 +110,16 @@ class PackingPlan:
 
     @property
     def accumulator_axes(self) -> tuple[Axis, ...]:
-        """The register tiles of one store, or all where the sum takes several tiles."""
+        """The axes of stored sums: one register tile, or all if the sum is deep."""
         cuts = (*self.columns, *self.rows) if self.is_deep else ()
         outer = tuple((cut.index, 0) for cut in (*self.postponed, *cuts))
         return (*outer, *self.register_axes)
 
     def turned_index(self, term: IndexList) -> str | None:
-        """Return the last index of an operand that has the vector index elsewhere.
+        """Return the last index of an operand that packing has to transpose.
 
-        None if that is the vector index, or if the others are not cut into vectors.
+        None if no transpose is needed, as the vector index is the last one or missing,
+        and if squares of vectors do not divide a tile.
         """
         cut, last = self.columns[-1], self.cuts[term[-1]]
         if cut.index not in term or len(last.levels) != 1 or self.lanes == 1:
@@ -127,10 +129,10 @@ class PackingPlan:
         return last.index if is_even else None
 
     def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
-        """Order the axes of a pack so that each step of a register tile is contiguous.
+        """Order the axes of a pack: what a step of a register tile reads is contiguous.
 
-        If the last index of ``term`` is summed, each row is contiguous instead, as it
-        is in the operand.
+        If rows are packed and the last index of ``term`` is summed, each row is
+        contiguous instead, as in the operand.
         """
         main = next(c for c in (self.columns[-1], self.rows[-1]) if c.index in term)
         around = (*self.columns, *self.rows, *self.postponed)
@@ -175,28 +177,31 @@ def make_plan(
     roles: MatrixRoles,
     tiles: PackedTiles,
 ) -> PackingPlan:
-    """Cut all indices: of a side the main one first, then those stored nearby.
+    """Cut all indices: for each side the main one first, then the nearest in memory.
 
-    Where another index of a side is the last of its operand, a tile has a line of it,
-    so that whole lines are read. So it is where operands end in different sums.
+    If another index of a side is the last one of its operand, a tile spans at least a
+    cache line of it, so that packing reads whole lines. The same holds for the sums if
+    operands end in different summed indices.
     """
     summed = sorted(roles.summed, key=lambda index: distance(einsum, index))
     ends = {i for k in (roles.right, *roles.left) for i in einsum.inputs[k][-1:]}
     # a last axis is the innermost loop of the pack, so that whole lines are read
     summed.sort(key=lambda index: index not in ends)
-    # each operand has lines along another summed index: a tile needs some of both
+    # operands end in different summed indices: a tile needs a line of both
     is_crossed = len(summed) > 1 and ends >= {*summed[:2]}
     unit = (tiles.vectors, tiles.lanes)
-    right = einsum.inputs[roles.right]
-    # a product of operands lies as the longest of them
-    left = max((einsum.inputs[k] for k in roles.left), key=len)
+    right_term = einsum.inputs[roles.right]
+    # a product of operands is packed in the order of its longest term
+    left_term = max((einsum.inputs[k] for k in roles.left), key=len)
     output = einsum.output
-    columns = _in_lines(roles.columns, tiles.vector, right, output)
-    rows = _in_lines(roles.rows, tiles.register, left, output)
+    columns = _in_lines(roles.columns, tiles.vector, right_term, output)
+    rows = _in_lines(roles.rows, tiles.register, left_term, output)
     return PackingPlan(
         roles,
-        _side(extents, columns, unit, tiles.width, _line(columns, right, output)),
-        _side(extents, rows, (tiles.rows,), tiles.height, _line(rows, left, output)),
+        _side(extents, columns, unit, tiles.width, _line(columns, right_term, output)),
+        _side(
+            extents, rows, (tiles.rows,), tiles.height, _line(rows, left_term, output)
+        ),
         _side(extents, summed, (), tiles.depth, cpu.LINE_ENTRIES if is_crossed else 1),
         tuple(Cut(index, extents[index], ()) for index in roles.batch),
         tuple(Cut(i, extents[i], (typical(extents[i]),)) for i in roles.postponed),
@@ -206,30 +211,33 @@ def make_plan(
 def _in_lines(
     indices: Names, main: str, term: IndexList, output: IndexList
 ) -> tuple[str, ...]:
-    """Order the indices of a side: main index, index of lines, then the nearest.
+    """Order the indices of a side: main, last in memory, then the nearest to the end.
 
-    Where a product of operands is packed, an index that the longest term lacks is far.
+    Indices that the term lacks come last. If several operands are packed together, the
+    term is their longest one.
     """
     last = _last(main, term, output)
-    axis_of = {index: at for at, index in enumerate(term)}
-    others = (index for index in indices if index != main)
-    nearest = sorted(others, key=lambda index: axis_of.get(index, -1), reverse=True)
+    axis_of = {index: axis for axis, index in enumerate(term)}
+    other_indices = (index for index in indices if index != main)
+    nearest = sorted(
+        other_indices, key=lambda index: axis_of.get(index, -1), reverse=True
+    )
     return (main, *sorted(nearest, key=lambda index: index != last))
 
 
 def _line(order: Names, term: IndexList, output: IndexList) -> int:
-    """Return the least entries of the second index: a line, if it is along lines."""
+    """Return the fewest values of the second index: a line if it is last in memory."""
     is_along = order[1:2] == (_last(order[0], term, output),)
     return cpu.LINE_ENTRIES if is_along else 1
 
 
 def _last(main: str, term: IndexList, output: IndexList) -> str:
-    """Return the last index of an operand, or the output's if that is the main one."""
+    """Return the last index of an operand; if that is the main one, of the output."""
     return output[-1] if term[-1] == main else term[-1]
 
 
 def distance(einsum: BatchedEinsum, index: str) -> int:
-    """Sum the distances of an index from the last axes of all operands."""
+    """Sum the distances of an index from the end of all terms that have it."""
     return sum(len(term) - term.index(index) for term in einsum.inputs if index in term)
 
 
@@ -240,27 +248,27 @@ def _side(
     target: int,
     line: int = 1,
 ) -> tuple[Cut, ...]:
-    """Cut the indices of a side into tiles of ``target`` entries in all.
+    """Cut the indices of a side into tiles of about ``target`` entries together.
 
-    An index gets what those before it leave, if they are whole.
+    If one tile holds all values of the indices so far, the next index gets the
+    remaining factor of ``target``.
 
     Args:
         extents: extent of each index.
         order: indices of the side, the first one with the unit.
         unit: lengths of the inner levels of the first index's tile.
         target: entries of a tile.
-        line: entries that the second index gets at least; its loop goes around those
-            of all others.
+        line: fewest values of the second index, whose loop is the outermost one.
     """
-    main, *others = order
+    main, *other_indices = order
     cuts = [_cut(main, extents[main], unit, target // line)]
-    for k, index in enumerate(others):
+    for k, index in enumerate(other_indices):
         least = line if k == 0 else 1
-        # Once an index is cut, entries of the next one are far from each other.
+        # once an index is cut, values of the next one are far apart in memory
         is_whole = all(cut.n_tiles == 1 for cut in cuts)
-        left = target // prod(cut.size for cut in cuts) if is_whole else 1
-        cuts.append(_cut(index, extents[index], (), max(left, least)))
-    # the index of the lines is the outermost loop: the tile is cut along it last
+        n_left = target // prod(cut.size for cut in cuts) if is_whole else 1
+        cuts.append(_cut(index, extents[index], (), max(n_left, least)))
+    # the index with whole lines is the outermost loop of the tile
     if line > 1:
         cuts = [cuts[0], *cuts[2:], cuts[1]]
     return tuple(reversed(cuts))
@@ -274,13 +282,13 @@ def _cut(index: str, extent: Extent, unit: tuple[int, ...], target: int) -> Cut:
 
 
 def _even(total: int, target: int) -> int:
-    """Return the largest part of ``total`` up to ``target`` that wastes little.
+    """Return the largest length up to ``target`` that divides ``total`` about evenly.
 
     >>> _even(72, 50), _even(72, 100), _even(7, 4)
     (36, 72, 4)
     """
-    # an even part leaves no short tile at the end, unless it were less than half as
-    # long
+    # a divisor leaves no short tile at the end; take it unless it is less than half of
+    # the target
     target = min(total, target)
     divisors = [n for n in range(target, target // 2, -1) if total % n == 0]
     return divisors[0] if divisors else -(-total // -(-total // target))

@@ -1,4 +1,4 @@
-"""Packed tiles: what a register tile reads in one step of a sum is contiguous.
+"""Packed tiles, in which a register tile reads contiguous entries in each step.
 
 Packing B for ``ac,cb->ab`` with panels of two vectors of four lanes::
 
@@ -9,9 +9,9 @@ Packing B for ``ac,cb->ab`` with panels of two vectors of four lanes::
                                          panel 1:  c 0: b8 .. b15
                                                    ...
 
-If b is not the last axis of B, lines of memory run across the panel. Then squares of
-``lanes`` times ``lanes`` entries are loaded along memory and transposed in registers.
-Entries beyond the end of the array are zero, so the sums need no condition.
+If b is not the last axis of B, its lines in memory run across the panel. The code then
+loads squares of ``lanes`` times ``lanes`` entries along memory, and transposes them in
+registers. Entries beyond the end of the array are zero, so the sums need no condition.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ from feinsum.transforms.primitives.vector_store import flat_subscript
 from feinsum.transforms.roles import typical
 
 LEAST_EDGE = 3
-"""Entries of a register tile whose edge has a loop of its own. Of two, the only one is
-fixed by an equation, of which Loopy 2025.2 forgets that both sides have to be even.
+"""Length of a register tile from which on its edge has separate loops. For a length of
+two, the edge has one entry, which an equation determines; Loopy 2025.2 drops the
+condition that both sides of it must be even.
 """
 
 
@@ -61,12 +62,12 @@ class Pack:
 
 @dataclass(frozen=True)
 class _Square:
-    """A private square of as many vectors as there are lanes.
+    """A private square: as many vectors as a vector has lanes.
 
     Attributes:
         outer: the loops around it.
         across: the loop over lanes of the pack.
-        along: that over entries which follow each other in memory.
+        along: the loop over entries that are contiguous in the operand.
     """
 
     array: str
@@ -75,7 +76,7 @@ class _Square:
     along: str
 
     def moved(self, entry: Expression, across: str, along: str) -> Expression:
-        """Move an expression to other loops over the square."""
+        """Substitute other loops over the square in an expression."""
         names = {self.across: var(across), self.along: var(along)}
         return SubstitutionMapper(make_subst_func(names))(entry)
 
@@ -84,11 +85,11 @@ class Packer:
     """Copies tiles of operands, each product of operands once.
 
     Args:
-        is_explicit: whether squares are loaded and transposed by vectors, and not left
-            to a compiler.
+        is_explicit: whether the code loads and transposes squares by vectors, instead
+            of leaving that to the compiler.
 
     Attributes:
-        square_dtypes: of the vectors that statements of C load and transpose.
+        square_dtypes: dtypes of the squares that C statements load and transpose.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class Packer:
         self.packs: dict[Names, Pack] = {}
 
     def pack(self, names: Names) -> Pack:
-        """Copy a tile of a product of operands, with zeros beyond the end.
+        """Pack a tile of a product of operands, with zeros beyond the end.
 
-        Their functions are evaluated, and sums over indices of theirs alone.
+        Packing evaluates operands that are functions, and sums over folded indices.
         """
         if names not in self.packs:
             self.packs[names] = self._new_pack(names)
@@ -120,15 +121,14 @@ class Packer:
         turned = plan.turned_index(term)
         cuts = (plan.cuts[index] for index in term)
         main = next(cut for cut in cuts if len(cut.levels) > 1)
-        # A pack serves all rows of the batch that have these operands.
+        # one pack serves all rows of the batch with these operands
         fills: list[str] = []
-        # Whole register tiles are copied without a comparison; only the edge is padded,
-        # so the sums need no condition.
-        for part in _parts(main):
-            loops = self.loops.over("pack", term, part=part, turned=turned)
+        # full register tiles are copied without a comparison; only the edge is padded
+        for region in _parts(main):
+            loops = self.loops.over("pack", term, region=region, turned=turned)
             value = written_out(schedule, names, loops.points, folded)
             # zeros beyond the end add nothing to the sums
-            if not main.is_exact and part != "whole":
+            if not main.is_exact and region != "whole":
                 end = value_of(main.extent)
                 inside = p.Comparison(loops.points[main.index], "<", end)
                 value = p.If(inside, value, dtype.type(0))
@@ -137,7 +137,7 @@ class Packer:
         return Pack(array, axes, tuple(fills))
 
     def _fill(self, pack: Pack, loops: Loops, value: Expression) -> list[str]:
-        """Assign entry by entry after what the pack has; lanes are innermost."""
+        """Pack entry by entry, after the pack's other statements; lanes innermost."""
         inner = loops.lanes(pack.axes)
         for iname in inner:
             self.writer.tag(iname, "unr")
@@ -146,15 +146,15 @@ class Packer:
         return [self.writer.assign(pack.array, entry, value, order, pack.fills)]
 
     def _turn(self, pack: Pack, loops: Loops, value: Expression) -> list[str]:
-        """Fill a pack by squares, which are read along memory and transposed."""
+        """Pack by squares, which are read along memory and transposed."""
         size = self.plan.lanes
         dtype = self.writer.dtype_of(pack.array)
         array = self.writer.array("square", (size, size), dtype, has_lanes=True)
         *outer, across, along = loops.all(last=loops.lanes(pack.axes))
         square = _Square(array, [*self.loops.around, *outer], across, along)
         self.writer.tag(across, "unr")
-        # a value that reads anything but lines of this dtype is brought to its place
-        # alone
+        # a value that reads anything but contiguous entries of this dtype cannot be
+        # computed by vectors
         kernel = self.schedule.kernel
         lines = find_lines(kernel, value, along, dtype) if self.is_explicit else None
         if lines is None:
@@ -164,7 +164,7 @@ class Packer:
     def _turn_entries(
         self, pack: Pack, loops: Loops, square: _Square, value: Expression
     ) -> list[str]:
-        """Copy each entry of a square; a compiler makes vectors of these if it can."""
+        """Transpose a square entry by entry; the compiler may vectorize that."""
         writer, (row, column) = self.writer, self._turned_loops(square)
         for iname in (square.along, row, column):
             writer.tag(iname, "unr")
@@ -248,7 +248,7 @@ class Packer:
         return vector, offset_id, writer.add(vector, load, loops, (*after, offset_id))
 
     def _turned_loops(self, square: _Square) -> tuple[str, str]:
-        """Make loops over a square besides those that fill it."""
+        """Make loops over a square for the statement that reads it."""
         size = self.plan.lanes
         across, along = (
             self.writer.loop(iname, size=size)
@@ -258,18 +258,18 @@ class Packer:
 
 
 def _parts(cut: Cut) -> tuple[str, ...]:
-    """Return the parts of the main index that are filled apart and not empty.
+    """Return the regions of the main index that are packed separately.
 
-    The literal domain of an empty one is refused by Loopy.
+    Regions known to be empty are left out: Loopy refuses constant empty domains.
     """
     unit = cut.strides[0]
-    # nothing is beyond the end, or an edge cannot have a loop of its own
+    # nothing is beyond the end, or the edge cannot have separate loops
     if cut.is_exact or unit < LEAST_EDGE:
         return ("all",)
     if not isinstance(cut.extent, int):
         return ("whole", "edge")
     is_there = {"whole": cut.extent >= unit, "edge": cut.extent % unit != 0}
-    return tuple(part for part in is_there if is_there[part])
+    return tuple(region for region in is_there if is_there[region])
 
 
 def written_out(
@@ -279,7 +279,7 @@ def written_out(
     summed: Names,
     sums: Mapping[tuple[int, ...], Expression] | None = None,
 ) -> Expression:
-    """Write a sum of products of operands term by term.
+    """Write out a sum of products of operands, term by term.
 
     Args:
         schedule: the schedule.
@@ -290,9 +290,11 @@ def written_out(
     """
     terms = []
     for values in product(*(range(typical(schedule.extents[i])) for i in summed)):
-        at = {**points, **dict(zip(summed, values, strict=True))}
+        points_of_term = {**points, **dict(zip(summed, values, strict=True))}
         factors = [
-            var(schedule.rules[name])(*(at[index] for index in schedule.spans[name]))
+            var(schedule.rules[name])(
+                *(points_of_term[index] for index in schedule.spans[name])
+            )
             for name in names
         ]
         factors += [sums[values]] if sums is not None else []
@@ -301,11 +303,11 @@ def written_out(
 
 
 def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
-    """Return the indices of a product: the longest term, others before its last."""
+    """Return the indices of a product: the longest term, others before its last one."""
     *head, last = [i for i in max(terms, key=len) if i not in folded]
     seen = {*head, last, *folded}
-    others = dict.fromkeys(i for term in terms for i in term if i not in seen)
-    return (*head, *others, last)
+    other_indices = dict.fromkeys(i for term in terms for i in term if i not in seen)
+    return (*head, *other_indices, last)
 
 
 @dataclass(frozen=True)
@@ -315,8 +317,8 @@ class Loops:
     Attributes:
         turned: an index of one level that has two loops, the inner one as long as a
             vector.
-        joined: sizes of the indices that have no axis of their own: they continue that
-            of the index before. One without a loop of its own is in that one's, too.
+        joined: lengths of indices without an own axis: they share the axis of the index
+            before them. An index without inames also shares the loop of that index.
     """
 
     inames: Mapping[str, Names]
@@ -329,12 +331,12 @@ class Loops:
         return [iname for index in indices for iname in self.inames[index][:1]]
 
     def all(self, *, last: Sequence[str]) -> list[str]:
-        """Return all loops in the order of the indices, with some of them last."""
+        """Return all inames in the order of the indices, but some of them last."""
         names = [iname for names in self.inames.values() for iname in names]
         return [*(iname for iname in names if iname not in last), *last]
 
     def lanes(self, axes: Sequence[Axis]) -> list[str]:
-        """Return the inames of loops over lanes of an array and of what is turned."""
+        """Return the inames over lanes of an array, and those of a turned index."""
         across = [self.iname(axis) for axis in axes if axis[1] == 2]
         return [*across, *(self.inames[self.turned][1:] if self.turned else ())]
 
@@ -349,14 +351,14 @@ class Loops:
         return self.inames[index][level]
 
     def entry(
-        self, array: str, axes: Sequence[Axis], at: Mapping[str, int] | None = None
+        self, array: str, axes: Sequence[Axis], fixed: Mapping[str, int] | None = None
     ) -> Expression:
-        """Subscript an array; ``at`` fixes indices of one level."""
-        at, subscripts = at or {}, list[Expression]()
+        """Subscript an array; ``fixed`` has the values of some indices of one level."""
+        fixed, subscripts = fixed or {}, list[Expression]()
         for axis in axes:
             index = axis[0]
-            if index in at:
-                subscripts.append(at[index])
+            if index in fixed:
+                subscripts.append(fixed[index])
             elif index not in self.joined:
                 subscripts.append(self._subscript(axis))
             elif self.inames[index]:
@@ -373,12 +375,12 @@ class Loops:
 
 
 class TileLoops:
-    """The loops of a plan: over tiles, some of them in parallel, and inside these.
+    """The loops of a plan: over tiles, some of them in parallel, and inside tiles.
 
     Attributes:
-        tiles: the loop over the tiles of an index, if there are several.
-        grid: the loops over tiles of what is not summed, outermost first.
-        deep: those over tiles of what is.
+        tiles: the loop over the tiles of each index that has several.
+        grid: the loops over tiles of output indices, outermost first.
+        deep: the loops over tiles of summed indices.
     """
 
     def __init__(self, writer: NestWriter, plan: PackingPlan) -> None:
@@ -391,7 +393,7 @@ class TileLoops:
 
     @property
     def around(self) -> list[str]:
-        """The loops around everything that is done with a tile."""
+        """The loops over tiles: of output indices, then of summed ones."""
         return [*self.grid, *self.deep]
 
     def over(
@@ -399,7 +401,7 @@ class TileLoops:
         stem: str,
         indices: Sequence[str],
         shared: Mapping[str, str] | None = None,
-        part: str = "all",
+        region: str = "all",
         level: int = 0,
         turned: str | None = None,
         *,
@@ -407,18 +409,19 @@ class TileLoops:
     ) -> Loops:
         """Make loops over the entries of a tile, the outer ones up to the array's end.
 
-        Those inside are loops over registers: all of it, but for what is stored.
+        Inner loops run over full register tiles or vectors, with padding. Only stores
+        stop at the end of the array at every level.
 
         Args:
             stem: beginning of the loops' names.
             indices: the indices.
             shared: outer loops to use again.
-            part: ``all``, or what is ``whole`` in the array, or the ``edge``, where
-                something is not.
-            level: what ``part`` refers to: 0 for register tiles, 1 for vectors.
-            turned: an index of one level that gets a second one, of as many entries
-                as there are lanes.
-            is_joined: whether joined indices have one loop, and so no points.
+            region: ``whole`` for register tiles that are entirely inside the array,
+                ``edge`` for the others, ``all`` for both.
+            level: the level to which ``region`` refers: 0 for register tiles, 1 for
+                vectors.
+            turned: an index of one level that gets a second one, as long as a vector.
+            is_joined: whether joined indices share one loop, and so have no points.
         """
         inames: dict[str, Names] = {}
         points: dict[str, Expression] = {}
@@ -426,12 +429,11 @@ class TileLoops:
             inames = self._one_loop(stem, self.plan.joined)
         for index in [i for i in indices if i not in inames]:
             cut, tile = self.plan.cuts[index], self.tiles.get(index)
-            is_in_parts = part != "all" and len(cut.levels) > level + 1
+            has_region = region != "all" and len(cut.levels) > level + 1
             if index == turned:
                 lanes = self.plan.lanes
                 cut = replace(cut, levels=(cut.size // lanes, lanes))
-            # The position as an expression for reads, and as text for the bounds of
-            # loops.
+            # the position, as an expression for reads and as text for bounds of loops
             point = cut.size * var(tile) if tile else 0
             position, loops = f"{cut.size}*{tile}" if tile else "0", list[str]()
             for size, stride in zip(cut.levels, cut.strides, strict=True):
@@ -441,9 +443,9 @@ class TileLoops:
                 else:
                     is_bounded = not cut.is_exact and (not loops or stem == "store")
                     limits = [f"{position} < {cut.extent}"] if is_bounded else []
-                    if is_in_parts and len(loops) == level:
+                    if has_region and len(loops) == level:
                         last = f"{position} + {stride - 1}"
-                        sign = {"whole": "<", "edge": ">="}[part]
+                        sign = {"whole": "<", "edge": ">="}[region]
                         limits.append(f"{last} {sign} {cut.extent}")
                     loops.append(
                         self.writer.loop(f"{stem}_{index}", *limits, size=size)
@@ -454,10 +456,10 @@ class TileLoops:
         return Loops(inames, points, turned, self.plan.lanes, self.joined)
 
     def _one_loop(self, stem: str, cuts: Sequence[Cut]) -> dict[str, Names]:
-        first, *others = (cut.index for cut in cuts)
+        first, *other_indices = (cut.index for cut in cuts)
         size = prod(cut.size for cut in cuts)
         iname = self.writer.loop(f"{stem}_{first}", size=size)
-        return {first: (iname,), **dict.fromkeys(others, ())}
+        return {first: (iname,), **dict.fromkeys(other_indices, ())}
 
     def _tile_loop(self, cut: Cut) -> str:
         if cut.n_tiles is not None:
@@ -465,18 +467,18 @@ class TileLoops:
         return self.writer.loop(f"{cut.index}_tile", f"{cut.size}*{{}} < {cut.extent}")
 
     def _grid(self) -> list[str]:
-        """Order the loops over tiles; the longest three run in parallel."""
+        """Order the loops over tiles, and map the longest three to the grid."""
         plan = self.plan
         free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
         cuts = [cut for cut in free if cut.index in self.tiles]
-        # A grid has three axes; shorter loops over tiles run inside a work-group.
-        # the longest loops, since they give the most work-groups
+        # A grid has three axes. The longest loops give the most work-groups; the others
+        # run inside a work-group.
         by_length = sorted(cuts, key=lambda cut: -(cut.n_tiles or typical(cut.extent)))
         parallel = [cut for cut in cuts if cut in by_length[:3]]
         for axis, cut in enumerate(parallel):
             self.writer.tag(self.tiles[cut.index], f"g.{axis}")
-        others = [cut for cut in cuts if cut not in parallel]
-        return [self.tiles[cut.index] for cut in (*parallel, *others)]
+        sequential = [cut for cut in cuts if cut not in parallel]
+        return [self.tiles[cut.index] for cut in (*parallel, *sequential)]
 
     def array(
         self, stem: str, axes: Sequence[Axis], dtype: np.dtype[Any], *, has_lanes: bool
