@@ -66,11 +66,6 @@ def test_a_wrong_result_is_reported_and_not_timed(monkeypatch) -> None:
     assert found.error == pytest.approx(1.0)
 
 
-def test_the_untransformed_kernel_is_right() -> None:
-    """The kernel of a user, run as it is."""
-    assert outcome(KINDS[1], "untransformed").is_ok
-
-
 def test_without_a_recipe_ours_does_not_take_part(tmp_path) -> None:
     """The outcome says what the miss is."""
     entry = KINDS[0]

@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import sys
 from functools import partial
-from importlib.util import find_spec
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,30 +117,6 @@ def test_a_lost_gpu_costs_one_entry(troubled):
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in failed
 
 
-def test_a_kernel_that_hangs_ends_its_process(troubled):
-    """So the others get the GPU; its entry is given up after the second time."""
-    ended, lines, workloads = troubled("hang:__global__")
-    assert [line["name"] for line in lines] == [
-        w["name"] for w in workloads for _ in range(contest.MOST_STARTS)
-    ]
-    assert "Traceback" not in ended.stderr
-    for workload in workloads:
-        assert f"{workload['name']}: started 2 x, no result" in ended.stdout
-
-
-def test_entries_without_a_result_are_tried_twice(folder, tmp_path):
-    """What was ended with its process, or by the end of the time, is run once more."""
-    bundle = read_bundle(folder)
-    names = [workload["name"] for workload in bundle["workloads"]]
-    out = tmp_path / "contest.jsonl"
-    options = SimpleNamespace(out=out, worker=None)
-    started = [*names, names[0]]
-    lines = [json.dumps({"name": name}) for name in started]
-    done = json.dumps({"name": names[1], "seconds": {}})
-    out.write_text("\n".join([*lines, done, '{"name": "torn']))
-    assert contest.missing(bundle, options) == [2]
-
-
 def test_a_contest_begins_with_the_recipes_on_record():
     """The fastest packaged ones, and few that are predicted beside them."""
     (entry,) = both_suites("^divergence_b1_Ni4$", max_gflop=1e6)
@@ -152,15 +126,6 @@ def test_a_contest_begins_with_the_recipes_on_record():
     known = recorded[document["key"]]
     assert specs[0] == str(min(known, key=known.__getitem__))
     assert len(specs) <= make_contest.N_BEST + make_contest.N_PREDICTED
-
-
-def test_no_suite_waits_for_another():
-    """When a suite is half through, so are the others."""
-    mixed = make_contest.mixed(both_suites("", max_gflop=1e6))
-    half = [entry.suite for entry in mixed[: len(mixed) // 2]]
-    for suite in {*half}:
-        n = sum(entry.suite == suite for entry in mixed)
-        assert abs(half.count(suite) - n / 2) <= 1
 
 
 def test_rivals_are_compared_with_what_is_expected(folder):
@@ -174,36 +139,3 @@ def test_rivals_are_compared_with_what_is_expected(folder):
         assert contest._error(workload, lambda r=results: r, id) < 1e-12
         wrong = [r + 0.1 * abs(r).max() for r in results]
         assert contest._error(workload, lambda w=wrong: w, id) == pytest.approx(0.1)
-
-
-def test_rivals_evaluate_the_entry(folder):
-    """The functions of a contest, read from its document, are those of the entry."""
-    workloads = read_bundle(folder)["workloads"]
-    for entry, workload in zip(
-        entries(), json.loads(json.dumps(workloads)), strict=True
-    ):
-        values = entry.values()
-        evaluate = rivals.evaluation(workload, np, np.einsum)
-        results = zip(evaluate(values), entry.reference(values), strict=True)
-        assert all(np.allclose(result, expected) for result, expected in results)
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="of the extra bench")
-@pytest.mark.filterwarnings("ignore")
-def test_torch_compiles_every_entry_once(monkeypatch):
-    """Many shapes in one process, and earlier ones again: none is refused."""
-    import torch
-    from torch._dynamo.utils import counters
-
-    monkeypatch.setattr(rivals, "_given", lambda values, _: dict(values))
-    plain = [[{"kind": "Plain", "name": name} for name in "ab"]]
-    workload = {"subscripts": "ij,jk->ik", "rows": plain}
-    before, calls = counters["stats"]["unique_graphs"], []
-    for n in range(2, 12):
-        values = {"a": torch.ones(n, n), "b": torch.ones(n, 3)}
-        call, _ = rivals.RIVALS[rivals.COMPILED](workload, values)
-        calls.append(call)
-    for call in [*calls, *calls]:
-        (result,) = call()
-        assert torch.all(result == len(result))
-    assert counters["stats"]["unique_graphs"] - before == len(calls)

@@ -45,23 +45,6 @@ def test_what_is_near_fits_the_cache(name):
     assert find_transform(spec.name, spec.version).fits(short.einsum)
 
 
-def lengths(instance):
-    """Numbers of rows, columns and terms."""
-    first, second = map(set, instance.einsum.inputs)
-    sides = (first - second, second - first, first & second)
-    return [prod(instance.extents[index] for index in side) for side in sides]
-
-
-@pytest.mark.parametrize("name", ["^abc-bda-dc$", "^abcde-efbad-cf$", "^abc-adec-ebd$"])
-def test_the_longest_side_of_a_contraction_is_shortened(name):
-    """A short side, for which an operand is packed, stays as it is."""
-    problem = problem_of(name)
-    whole = Instance(problem.einsum, problem.sizes)
-    before, after = lengths(whole), lengths(near(whole, recommended(problem)))
-    assert min(before) == min(after)
-    assert max(before) > max(after)
-
-
 @pytest.mark.parametrize("name", ["^abc-bda-dc$", "^ab-ac-cb$", "^abcdef-dega-gfbc$"])
 def test_contractions_get_three_long_sides(name):
     """Rows, columns and sums are long, and the arrays fit the cache."""
@@ -73,12 +56,6 @@ def test_contractions_get_three_long_sides(name):
     for side in (first - second, second - first, first & second):
         length = prod(found.einsum.extents[index] for index in side)
         assert SIDE <= length < 2 * SIDE
-
-
-def test_operators_are_not_made_deeper():
-    """Their extents are those of an element."""
-    problem = problem_of(OPERATOR)
-    assert deep(Instance(problem.einsum, problem.sizes), recommended(problem)) is None
 
 
 def test_shares_are_parts_of_the_time():

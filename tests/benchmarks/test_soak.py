@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmarks.soak import Soak, draw, growth, is_steady, new_fact, report
+from benchmarks.soak import Soak, draw, growth, is_steady, report
 from tests.docs.pages import ROOT
 
 MIB = 2**20
@@ -43,16 +43,6 @@ def test_a_leak_is_seen(rate):
     )
     grown = STEADY.resident_bytes | {"worker 2": leaking}
     assert not is_steady(replace(STEADY, resident_bytes=grown), 0.05)
-
-
-def test_a_wrong_answer_is_not_passed_over():
-    """However steady memory is."""
-    assert not is_steady(replace(STEADY, wrong={"best": 1}), 0.05)
-
-
-def test_every_new_fact_is_another_one():
-    """None has been recorded before."""
-    assert len({new_fact(3) for _ in range(50)}) == 50
 
 
 def test_table_and_figure_show_every_process(tmp_path):

@@ -54,14 +54,7 @@ def test_programs_compute_the_same_by_numpy_and_feinsum(name):
         assert np.allclose(one, other, rtol=tolerance, atol=tolerance * scale)
 
 
-@pytest.mark.parametrize("name", ["one-twice", "dg-steps-10", "thousand-once"])
-def test_a_program_does_the_same_again(name):
-    """Its data do not change from one process to the next."""
-    first, second = (results(PROGRAMS[name], by_numpy) for _ in range(2))
-    assert all(np.array_equal(a[1], b[1]) for a, b in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("n", [8, 30, 100, 300])
+@pytest.mark.parametrize("n", [8, 100])
 def test_networks_can_be_contracted(n):
     """Every index is in two tensors, and intermediates are small."""
     subscripts, operands = next(network(n))
@@ -142,14 +135,6 @@ def test_a_table_and_a_file_have_every_contestant(tmp_path):
     ours = document["programs"]["one-twice"]["feinsum"]
     assert [len(ours[which]["numpy_s"]) for which in ("first", "second")] == [2, 2]
     assert document["failures"] == []
-
-
-def test_copies_are_run_at_once(tmp_path):
-    """Of each contestant; the heading says so."""
-    options = ["--only", "one-twice", "--contestants", "numpy", "--at-once", "2"]
-    done = command(*options, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "the slowest of 2 at once" in done.stdout
 
 
 def test_a_child_that_fails_is_named(tmp_path):

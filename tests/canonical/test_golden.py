@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.canonical import CANONICALIZER, canonicalize
-from feinsum.ir import array, einsum, from_text, to_text
+from feinsum.ir import from_text
 from tests.canonical import golden
 from tests.canonical.golden import HEADER, PATH, PREFIX, ChangedKeyError
 from tests.canonical.respell import respelled
@@ -95,7 +95,7 @@ def test_the_file_is_complete_and_of_this_version():
     assert PATH.read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4242", "random"])
+@pytest.mark.parametrize("seed", ["0", "random"])
 def test_keys_do_not_depend_on_the_process(seed):
     """Hashes of strings, which differ by process, play no part."""
     _, _, keys = in_a_process(PYTHONHASHSEED=seed)
@@ -133,34 +133,3 @@ def test_a_key_of_this_version_is_never_rewritten():
         golden.updated([LINES[0], changed, LINES[2]], [])
     assert LINES[1].name in str(refusal.value)
     assert LINES[1].key in str(refusal.value)
-
-
-def test_keys_of_another_version_are_rewritten():
-    """With a new version every line gets its new key; names and texts stay."""
-    old = [replace(line, key=f"fe0-nauty2.8-{'0' * 40}") for line in LINES[:5]]
-    assert golden.updated(old, []) == LINES[:5]
-
-
-def test_an_update_only_adds():
-    """What is there stays as it is; a workload of a known class is listed as equal."""
-    known = from_text(LINES[0].text)
-    new = einsum("ijk,kl->lij", array("T", (91, 92, 93)), array("S", (93, 94)))
-    given = [(LINES[0].name, new), ("again", respelled(known)), ("new", new)]
-    *before, again, added = golden.updated(LINES[:3], given)
-    assert before == LINES[:3]
-    assert (again.stem, again.name, again.key) == (
-        LINES[0].stem,
-        "again",
-        LINES[0].key,
-    )
-    assert (added.stem, added.name, added.text) == ("new", "new", to_text(new))
-    assert not golden.is_same(added.text, added.text.replace("91", "95"))
-
-
-def test_a_line_can_be_read_back(tmp_path):
-    """Writing and reading a line gives the line, whatever language its names are of."""
-    path = tmp_path / "keys.txt"
-    path.write_text(HEADER + "".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    assert golden.read(path) == LINES
-    assert golden.read(tmp_path / "nothing") == []
-    assert any(not line.text.isascii() for line in LINES)

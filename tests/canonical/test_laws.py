@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +30,7 @@ def test_idempotent(e: BatchedEinsum) -> None:
     assert canonicalize(once).einsum == once
 
 
-@counts(200, 20_000)
+@counts(100, 20_000)
 @given(einsums(), st.data())
 def test_invariant(e: BatchedEinsum, data: st.DataObject) -> None:
     """Isomorphic einsums have equal canonical einsums, texts and keys."""
@@ -43,16 +42,12 @@ def test_invariant(e: BatchedEinsum, data: st.DataObject) -> None:
 
 
 @given(einsums())
-def test_relabeling_leads_to_the_form(e: BatchedEinsum) -> None:
-    """The relabeling, applied to the given einsum, gives the canonical one."""
+def test_relabeling_leads_to_the_form_and_back(e: BatchedEinsum) -> None:
+    """The relabeling, applied to the given einsum, gives the canonical one; its inverse
+    gives the einsum back, names, order and all.
+    """
     form = canonicalize(e)
     assert form.relabeling.apply(e) == form.einsum
-
-
-@given(einsums())
-def test_inverse_leads_back_from_the_form(e: BatchedEinsum) -> None:
-    """The inverse relabeling gives the einsum back, names, order and all."""
-    form = canonicalize(e)
     assert form.relabeling.inverse().apply(form.einsum) == e
 
 
@@ -71,17 +66,6 @@ def test_then_is_one_after_the_other(e: BatchedEinsum, data: st.DataObject) -> N
     first = data.draw(relabelings(e))
     second = data.draw(relabelings(first.apply(e)))
     assert first.then(second).apply(e) == second.apply(first.apply(e))
-
-
-@given(einsums(), st.data())
-def test_then_is_associative(e: BatchedEinsum, data: st.DataObject) -> None:
-    """How three relabelings in a row are grouped does not matter."""
-    chain = []
-    for _ in range(3):
-        chain.append(data.draw(relabelings(e)))
-        e = chain[-1].apply(e)
-    a, b, c = chain
-    assert a.then(b).then(c) == a.then(b.then(c))
 
 
 @given(einsums(), st.data())
@@ -166,17 +150,6 @@ def test_canonical_names(e: BatchedEinsum) -> None:
     assert [str(n) for n in canonical.size_params] == [
         f"N{k}" for k in range(len(e.size_params))
     ]
-
-
-@given(einsums())
-def test_nothing_is_lost(e: BatchedEinsum) -> None:
-    """The canonical einsum has the sizes, dtypes and ranks of the given one."""
-    canonical = canonicalize(e).einsum
-    assert canonical.batch_size == e.batch_size
-    assert Counter(map(len, canonical.inputs)) == Counter(map(len, e.inputs))
-    assert Counter(op.dtype for op in canonical.operands) == Counter(
-        op.dtype for op in e.operands
-    )
 
 
 @pytest.mark.parametrize("what", ["indices", "operands", "size_params"])

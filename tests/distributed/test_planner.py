@@ -34,7 +34,6 @@ from feinsum.distributed.elimination import (
 )
 from feinsum.distributed.grids import grid_plans
 from feinsum.distributed.groups import default_path
-from feinsum.distributed.planner import MAX_TRIED, fewer_processes
 from feinsum.distributed.schedule import result_choices
 from feinsum.distributed.search import best_schedules
 from feinsum.errors import PlanError
@@ -158,16 +157,6 @@ def test_never_above_a_runner_up(name, processes):
             assert found.seconds <= estimate.seconds * (1 + 1e-12), other.name
 
 
-def test_the_footprint_is_not_the_volume():
-    """Order-5 MTTKRP on 8: what is held least moves many times more."""
-    order5 = einsum_of("ijklm,ja,ka,la,ma->ia", every=88, a=24)
-    path = ((3, 4), (0, 3), (0, 1), (0, 1))  # (la,ma) (X,lma) (ja,ka) and both
-    runners = named_plans(order5, processes=8, path=path)
-    best = plan(order5, processes=8, path=path).counts.moved
-    assert runners["footprint"].counts.moved > 100 * best
-    assert runners["deinsum"].counts.moved >= best
-
-
 def test_ten_operands_on_512_processes():
     """All processes have work, and nothing as long as a list of steps is made."""
     letters = "abcdefghijk"
@@ -283,15 +272,6 @@ def test_six_processes_share_four_heads():
         for x in (made.simulate(arrays), evaluate_program(made.program, arrays))
     )
     assert abs(found - right).max() < 1e-12 * abs(right).max()
-
-
-@pytest.mark.parametrize("processes", [2, 3, 6, 45, 64, 512])
-def test_smaller_numbers_of_processes(processes):
-    """Some of those that leave at most a third idle, the most divisible first."""
-    tried = fewer_processes(processes, is_even=False)
-    assert {*fewer_processes(processes, is_even=True)} <= {*tried}
-    assert len(tried) <= MAX_TRIED
-    assert all(2 * processes <= 3 * few < 3 * processes for few in tried)
 
 
 SHAPES = {

@@ -19,8 +19,6 @@ from feinsum.distributed import (
     plan_statements,
     statements,
 )
-from feinsum.distributed.boxes import Boxes, overlaps
-from feinsum.distributed.storage import slices
 from feinsum.errors import PlanError
 from tests.distributed.cases import (
     count_steps,
@@ -144,56 +142,6 @@ def test_nothing_is_fetched_twice():
     # G finds its columns of X in what is there, and fetches half of Y (16 each).
     assert made.counts.received == 2 * 16 + 2 * 32 + 2 * 16
     assert is_numpys(made)
-
-
-def test_remote_parts_of_boxes():
-    """The remote part of boxes is disjoint from the local one, and complete."""
-    rng = np.random.default_rng(5)
-    for _ in range(100):
-        n, shape = 3, tuple(rng.integers(1, 6, rng.integers(0, 4)).tolist())
-        held, wanted, there = (random_boxes(rng, n, shape) for _ in range(3))
-        found = overlaps(held, wanted)
-        rest, here = found.remote_part(there), found.local_part(there)
-        assert count(found, shape) == pytest.approx(count(rest, shape) + count_pairs(
-            found, there, shape
-        ))  # fmt: skip
-        assert (here.source == here.target).all()
-        for rank, covered in enumerate(per_rank(rest, n, shape)):
-            box = there.box(rank)
-            if box is not None:
-                assert not covered[slices(box)].any()
-
-
-def random_boxes(rng, n: int, shape: tuple[int, ...]) -> Boxes:
-    first = np.array([[rng.integers(0, m) for m in shape] for _ in range(n)], np.int64)
-    first = first.reshape(n, len(shape))
-    end = np.array(
-        [[rng.integers(a, m + 1) for a, m in zip(row, shape, strict=True)]
-         for row in first], np.int64,
-    ).reshape(n, len(shape))  # fmt: skip
-    steps = rng.choice([1, 1, 2, 3, 4], len(shape))
-    end = first + -(-(end - first) // steps) * steps
-    return Boxes(first, end, rng.random(n) < 0.8, tuple(steps.tolist()))
-
-
-def per_rank(found, n: int, shape: tuple[int, ...]) -> list[np.ndarray]:
-    filled = [np.zeros(shape, int) for _ in range(n)]
-    for _, to, box in found.boxes():
-        filled[to][slices(box)] += 1
-    return filled
-
-
-def count(found, shape) -> int:
-    return sum(int(f.sum()) for f in per_rank(found, 3, shape))
-
-
-def count_pairs(found, there: Boxes, shape) -> int:
-    total = 0
-    for rank, filled in enumerate(per_rank(found, 3, shape)):
-        box = there.box(rank)
-        if box is not None:
-            total += int(filled[slices(box)].sum())
-    return total
 
 
 def test_a_path_is_the_first_example():
