@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from benchmarks import agreement
 from feinsum.errors import MeasurementError
 from feinsum.records import TransformSpec
-from tests.docs.pages import ROOT
+from tests.children import run_python
 
 FIRST, SECOND = (TransformSpec("rowwise", 1, {"block": n}) for n in (32, 64))
 
@@ -84,10 +82,9 @@ def test_what_was_found_before_an_early_end_is_shown(
 @pytest.mark.long
 def test_a_small_workload_is_tuned_twice_and_compared():
     """From nothing to a ratio, as JSON."""
-    command = [sys.executable, "benchmarks/agreement.py", "--only", "divergence_b1_Ni4"]
-    command += ["--elements-scale", "0.002", "--trials", "2", "--rounds", "5", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
+    words = ["benchmarks/agreement.py", "--only", "divergence_b1_Ni4", "--trials", "2"]
+    words += ["--elements-scale", "0.002", "--rounds", "5", "--json"]
+    told = json.loads(run_python(*words).stdout)
     (workload,) = told["workloads"]
     low, high = workload["quartiles"]
     assert 0 < low <= workload["ratio"] <= high

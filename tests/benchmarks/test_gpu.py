@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 from feinsum.targets.opencl import OPENCL
+from tests.children import run_command
 from tests.docs.pages import ROOT, page
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
@@ -21,14 +21,8 @@ HAS_GPU = any(device.kind == "gpu" for device in OPENCL.devices())
 
 
 def call(*arguments, **variables):
-    return subprocess.run(
-        [str(SCRIPT), *arguments],
-        env=os.environ | {"PYTHON": sys.executable} | variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    variables = {"PYTHON": sys.executable} | variables
+    return run_command(SCRIPT, *arguments, is_checked=False, **variables)
 
 
 @pytest.mark.skipif(HAS_GPU, reason="there is a GPU, and the experiments take hours")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -35,6 +33,8 @@ from feinsum.measure.cases import make_case
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms.gpu import GPU_MATRICES
 from feinsum.tuning import make_problem
+from tests.children import run_python
+from tests.portions import spread
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -77,16 +77,9 @@ def run(folder, *options, trouble=""):
     """The runner in a process of its own, with CuPy's stand-in and nothing of feinsum
     but what that needs.
     """
-    environment = {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
-    command = [sys.executable, str(folder / "runner.py"), *options]
-    return subprocess.run(
-        command,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
+    words = folder / "runner.py", *options
+    return run_python(*words, is_checked=False, limit_s=120, **environment)
 
 
 def lines(folder):
@@ -191,7 +184,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", spread(TROUBLES, 3))
 def test_a_faulty_kernel_costs_itself_alone(bundle, results, trouble):
     """Its process ends, or it is refused; all others are tried, and the right ones
     timed together, those of its process too.
@@ -219,10 +212,8 @@ class Starts:
 
     def __init__(self, out, codes, *written):
         self.out, self.codes, self.written = out, list(codes), list(written)
-        self.limits = []
 
     def __call__(self, k, limit, options):
-        self.limits.append(limit)
         if self.written:
             runner.say(self.out, self.written.pop(0))
         return self.codes.pop(0)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from functools import partial
 
@@ -15,6 +13,7 @@ import pytest
 from benchmarks.experiments.entries import both_suites, with_elements
 from benchmarks.gpu import contest, make_contest, report, rivals
 from benchmarks.gpu.bundle.folder import read_bundle, write_bundle
+from tests.children import run_command, run_python
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
@@ -43,18 +42,10 @@ def folder(tmp_path_factory):
 
 def test_our_kernels_are_right_with_functions_for_operands(folder):
     """Each is verified before it is timed; rivals that are not there are named."""
-    environment = {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", "BUDGET": "100",
-                   "CALLS": "0", "OUT": str(folder / "out"), "PYTHON": sys.executable,
+    environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "BUDGET": "100", "CALLS": "0",
+                   "OUT": str(folder / "out"), "PYTHON": sys.executable,
                    "JAX_PLATFORMS": "cpu"}  # fmt: skip
-    ended = subprocess.run(
-        [str(SCRIPT), "cuda", str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    ended = run_command(SCRIPT, "cuda", folder, **environment)
     found = [x for x in report.read(folder / "contest.jsonl") if "seconds" in x]
     assert {x["name"] for x in found} == {e.name for e in entries()}
     for line in found:
@@ -77,18 +68,10 @@ def troubled(folder, tmp_path):
     (copy / "bundle.json").write_text(json.dumps(bundle))
 
     def run(trouble):
-        command = [sys.executable, str(copy / "contest.py"), "--jobs", "1"]
-        command += [word for name in rivals.RIVALS for word in ("--without", name)]
+        without = [word for name in rivals.RIVALS for word in ("--without", name)]
         environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
-        ended = subprocess.run(
-            command,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
+        words = copy / "contest.py", "--jobs", 1, *without
+        ended = run_python(*words, **environment)
         return ended, report.read(copy / "contest.jsonl"), bundle["workloads"]
 
     return run

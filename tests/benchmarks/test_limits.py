@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from math import prod
 
 import pytest
@@ -16,7 +14,7 @@ from feinsum.db import open_store
 from feinsum.records import InMemoryStore
 from feinsum.transforms import configurations, find_transform
 from feinsum.tuning import make_problem
-from tests.docs.pages import ROOT
+from tests.children import run_python
 from tests.retrieval.facts import surely_faster
 
 OPERATOR = "^gradient_b1_Ni4$"
@@ -77,15 +75,9 @@ def test_a_recipe_on_record_is_taken_apart(tmp_path):
     record = record_facts(problem.einsum, spec, sizes=problem.sizes, database=measured)
     with open_store(database) as store:
         store.add(surely_faster(record))
-    command = [sys.executable, "benchmarks/limits.py", "--database", database]
-    options = ["--only", OPERATOR, "--elements-scale", "0.05"]
-    done = subprocess.run(
-        [*command, *options, "--rounds", "3", "--json", written],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ["benchmarks/limits.py", "--database", database, "--only", OPERATOR]
+    words += ["--elements-scale", "0.05", "--rounds", "3", "--json", written]
+    done = run_python(*words)
     (found, *_) = json.loads(written.read_text())
     assert found["name"] == "gradient_b1_Ni4"
     assert found["whole_s"] > 0

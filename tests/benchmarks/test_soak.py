@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from benchmarks.soak import Soak, draw, growth, is_steady, report
-from tests.docs.pages import ROOT
+from tests.children import run_python
 
 MIB = 2**20
 
@@ -59,17 +57,9 @@ def test_table_and_figure_show_every_process(tmp_path):
 @pytest.mark.long
 def test_the_soak_runs(tmp_path):
     """Two seconds over SQLite; every answer is the one that was expected."""
-    command = [sys.executable, "-m", "benchmarks.soak", "--on", "sqlite"]
-    command += ["--minutes", "0.03", "--warm-up-s", "0.5", "--every-s", "0.1"]
-    command += ["--records", "400", "--tolerance", "1000"]
-    done = subprocess.run(
-        [*command, "--figure", str(tmp_path / "soak.png")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ["-m", "benchmarks.soak", "--on", "sqlite", "--minutes", "0.03"]
+    words += ["--warm-up-s", "0.5", "--every-s", "0.1", "--records", "400"]
+    words += ["--tolerance", "1000", "--figure", tmp_path / "soak.png"]
+    done = run_python(*words, limit_s=500)
     assert "wrong: none" in done.stdout
     assert "worker 2" in done.stdout

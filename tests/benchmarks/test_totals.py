@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import opt_einsum
@@ -17,7 +14,7 @@ from benchmarks.totals.networks import network
 from benchmarks.totals.processes import Run
 from benchmarks.totals.programs import PROGRAMS
 from benchmarks.totals.summary import Result, WorstCall, overhead_us
-from tests.docs.pages import ROOT
+from tests.children import run_python
 
 
 def results(program, einsum):
@@ -104,16 +101,8 @@ def test_ratios_are_to_the_best_rival():
 
 
 def command(*arguments, folder):
-    ours = os.environ | {"PYTHONPATH": str(folder)}
-    line = [sys.executable, "-m", "benchmarks.totals", "--tiny", "--rounds", "1"]
-    return subprocess.run(
-        [*line, *arguments],
-        cwd=ROOT,
-        env=ours,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = "-m", "benchmarks.totals", "--tiny", "--rounds", "1", *arguments
+    return run_python(*words, is_checked=False, PYTHONPATH=str(folder))
 
 
 def test_a_table_and_a_file_have_every_contestant(tmp_path):

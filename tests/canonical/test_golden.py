@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import version
@@ -19,7 +17,8 @@ from tests.canonical import golden
 from tests.canonical.golden import HEADER, PATH, PREFIX, ChangedKeyError
 from tests.canonical.respell import respelled
 from tests.canonical.workloads import workloads
-from tests.docs.pages import ROOT, page
+from tests.children import run_python
+from tests.docs.pages import page
 
 LINES = golden.read()
 
@@ -43,15 +42,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
 
 def in_a_process(**variables: str) -> tuple[str, Path, list[str]]:
     """Release and file of pynauty, and all keys, as a fresh process finds them."""
-    result = subprocess.run(
-        [sys.executable, "-c", KEYS, str(PATH)],
-        cwd=ROOT,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    result = run_python("-c", KEYS, PATH, **variables)
     first, *keys = result.stdout.splitlines()
     release, _, file = first.partition(" ")
     return release, Path(file), keys

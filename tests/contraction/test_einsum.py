@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import reduce
 from itertools import cycle
 
@@ -17,6 +15,7 @@ from opt_einsum import get_symbol
 import feinsum
 from feinsum.contraction import IS_BUILT
 from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE
+from tests.children import run_python
 from tests.portions import spread
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="installed without a compiler")
@@ -209,9 +208,7 @@ print(*sorted({*sys.modules} - before))
 
 def test_first_calls_load_almost_nothing():
     """What they load takes a twentieth of the time in which numpy is loaded."""
-    printed = subprocess.run(
-        [sys.executable, "-c", FIRST_CALLS], check=True, capture_output=True, text=True
-    ).stdout.split()
+    printed = run_python("-c", FIRST_CALLS).stdout.split()
     assert len(printed) < 12, printed
 
 
@@ -231,13 +228,7 @@ print(_pairwise.einsum("ij,jk->ik", (small, small)) is NotImplemented)
 
 def test_programs_that_compute_for_long_choose_among_kernels():
     """Calls that took a quarter of a second go on in Python; short ones never do."""
-    printed = subprocess.run(
-        [sys.executable, "-c", LONG_PROGRAM],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    ).stdout.split()
+    printed = run_python("-c", LONG_PROGRAM).stdout.split()
     assert int(printed[0]) > 1
     assert printed[1] == "False"
 
@@ -278,7 +269,7 @@ METHODS = {
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    zip([*METHODS] * 2, cycle(["f4", "c16", "f8", "c8", "f8"]), strict=False),
+    [*zip([*METHODS] * 2, cycle(["f4", "c16", "f8", "c8", "f8"]), strict=False)],
 )
 def test_every_method_of_the_kernel_is_right(name, dtype, monkeypatch):
     """With one thread, and with more than there are parts of any size."""

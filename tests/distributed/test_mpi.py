@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from feinsum.errors import PlanError
 from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
 from feinsum.threads import n_threads
+from tests.children import run_command
 from tests.distributed.cases import KERNELS, by_numpy, operands_of
 from tests.distributed.test_statements import PROGRAMS
 from tests.distributed.test_statements import by_numpy as program_by_numpy
@@ -38,15 +38,9 @@ needs_mpi = pytest.mark.skipif(
 
 
 def started(n: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [MPIEXEC, "-n", str(n), sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
+    words = MPIEXEC, "-n", n, sys.executable, "-m", *arguments
+    environment = {"PYTHONPATH": str(ROOT), **environment}
+    return run_command(*words, is_checked=False, limit_s=400, **environment)
 
 
 def told(n: int, what: str, **environment: str) -> list[dict]:
@@ -303,12 +297,5 @@ def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
     assert "from feinsum" not in text
     program = tmp_path / "program.py"
     program.write_text(text)
-    done = subprocess.run(
-        [MPIEXEC, "-n", str(n), sys.executable, str(program), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_command(MPIEXEC, "-n", n, sys.executable, program, tmp_path)
     assert (np.load(tmp_path / "out.npy") == by_numpy(einsum, operands)).all()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -40,6 +38,7 @@ from feinsum.errors import PlanError
 from feinsum.ir import to_text
 from feinsum.programs import evaluate_program, multi_head_attention, program
 from feinsum.records import Links
+from tests.children import run_python
 from tests.distributed.cases import KERNELS, count_moved, einsum_of, is_numpys
 from tests.distributed.test_statements import PROGRAMS
 from tests.programs.random_programs import numbers
@@ -249,10 +248,7 @@ def test_plans_need_no_code_generator():
         "feinsum.plan(feinsum.einsum('ij,jk->ik', A, B), processes=4).counts\n"
         "print([m for m in ('loopy', 'pyopencl', 'mpi4py') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).stdout.strip() == "[]"
 
 
 def attention(heads=4):
@@ -280,7 +276,7 @@ SHAPES = {
     "ttmc": ("ijk,jb,kc->ibc", {"i": 512, "j": 512, "k": 512, "b": 24, "c": 24}),
     "attention": ("bhqd,bhkd->bhqk", {"b": 8, "h": 12, "q": 512, "k": 512, "d": 64}),
 }
-SOME = (5, 12, 31)
+SOME = (5, 12)
 
 
 def least_seconds(einsum, processes, path):
@@ -299,7 +295,7 @@ def least_seconds(einsum, processes, path):
     "processes",
     [
         n if n in SOME else pytest.param(n, marks=pytest.mark.long)
-        for n in range(2, 129)
+        for n in (2, 5, 7, 12, 16, 19, 24, 31, 60, 97, 127, 128)
     ],
 )
 @pytest.mark.parametrize("name", SHAPES)

@@ -6,9 +6,6 @@ Of two operands it finds them all by itself; of more, a sum over axes is request
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from itertools import groupby
 
@@ -17,6 +14,7 @@ import pytest
 
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import Plan, plan
+from tests.children import run_python
 from tests.distributed.cases import einsum_of
 from tests.docs.pages import ROOT
 from tests.portions import spread
@@ -56,12 +54,8 @@ def asked(made: Plan) -> list[dict]:
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.distributed.sharded", json.dumps(given)],
-        env=os.environ | environment, cwd=ROOT, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    words = "-m", "tests.distributed.sharded", json.dumps(given)
+    done = run_python(*words, **environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from itertools import product
@@ -11,6 +9,7 @@ from itertools import product
 import pytest
 
 from feinsum.programs.parts import run_each
+from tests.children import run_python
 
 
 def test_every_part_runs_once():
@@ -67,6 +66,5 @@ print(child.exitcode)
 
 def test_a_forked_process_has_threads_of_its_own():
     """In a process without JAX, which refuses to be forked."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_python("-W", "ignore::DeprecationWarning", "-c", FORKED, limit_s=120)
     assert done.stdout.split() == ["0"], done.stderr

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
-import sys
 from importlib.metadata import version
 
 import loopy as lp
@@ -19,19 +16,14 @@ from feinsum.targets import devices
 from feinsum.targets.host import HOST as HOST_TARGET
 from feinsum.targets.host import HostCTarget
 from feinsum.targets.host.compiler import COMPILER_VARIABLE, find_compiler
+from tests.children import run_python
 from tests.cpus import CPUS, HOST, any_opencl, opened
 
 
 def run(statements, **variables):
     """What a new process prints, where the default device is not named."""
-    done = subprocess.run(
-        [sys.executable, "-c", statements],
-        env={**os.environ, DEVICE_VARIABLE: "", **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
+    variables = {DEVICE_VARIABLE: "", **variables}
+    return run_python("-c", statements, **variables).stdout.strip()
 
 
 NO_OPENCL = {"OCL_ICD_VENDORS": "/nowhere/none.icd"}

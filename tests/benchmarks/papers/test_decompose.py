@@ -13,7 +13,7 @@ from benchmarks.papers.partition import n_calls, n_partitions
 from benchmarks.papers.partitioned import run_partitioned
 from feinsum.errors import ProgramError
 from feinsum.ir import array
-from feinsum.programs import evaluate_program, multi_head_attention, program
+from feinsum.programs import evaluate_program, program
 from tests.distributed.test_planner import least_by_trial
 from tests.programs.random_programs import random_program
 
@@ -76,21 +76,6 @@ def test_a_program_in_parts_computes_the_same_and_moves_what_was_said(seed, meth
     for name, right in evaluate_program(given, arrays).items():
         np.testing.assert_allclose(results[name], right, rtol=1e-10, atol=1e-10)
     assert (moved.join, moved.aggregation) == (found.join, found.aggregation)
-
-
-ATTENTION = {1024: 354_484_224, 4096: 3_138_125_824}
-"""The least cost at p = 8 by tokens."""
-
-
-@pytest.mark.parametrize(("tokens", "cost"), ATTENTION.items())
-def test_attention_of_a_large_model(tokens, cost):
-    """4096 features, 32 heads of 128: cut by hand, or path by path, it costs more."""
-    p = program()
-    multi_head_attention(p, p.input("X", (tokens, 4096)), heads=32, entries=128)
-    given = p.build()
-    assert decompose(given, 8).cost == cost
-    by_hand = [split_along(given, 8, *where).cost for where in (("WQ", 1), ("X", 0))]
-    assert min(*by_hand, decompose(given, 8, method="linear").cost) > cost
 
 
 def test_bad_input_is_refused_by_name():

@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -15,8 +14,8 @@ from feinsum.cache import DiskCache
 from feinsum.targets import processor as processors
 from feinsum.targets.host.compiler import Compiler, find_compiler, load
 from feinsum.targets.host.compiler import loaded as load_bytes
+from tests.children import run_python
 from tests.db.conftest import NOBODY, public_folder, unprivileged
-from tests.docs.pages import ROOT
 
 __all__ = ["public_folder"]
 
@@ -159,14 +158,7 @@ def test_other_processes_load_what_was_kept(kept, tmp_path):
         "print(results(doubling(), x=[1.0, 2.0])['y'])"
     )
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", statements],
-            cwd=ROOT,
-            env=os.environ | {"FEINSUM_CC": str(wrapper)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_python("-W", "ignore", "-c", statements, FEINSUM_CC=str(wrapper))
         assert done.stdout.strip() == "[2. 4.]"
     calls = log.read_text().splitlines()
     assert calls.count("--version") == 2
@@ -209,14 +201,8 @@ for limit in map(int, sys.argv[1:]):
 
 def on_full_disk(*limits):
     """What a process prints of which no file may be longer than so many bytes."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ON_FULL_DISK, *map(str, limits)],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = "-W", "ignore", "-c", ON_FULL_DISK, *limits
+    done = run_python(*words, OMP_NUM_THREADS="1")
     return done.stdout.splitlines()
 
 

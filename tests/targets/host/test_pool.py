@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import loopy as lp
@@ -14,7 +12,7 @@ import pytest
 from feinsum.errors import DeviceUnavailableError
 from feinsum.targets.host.kernel import pool
 from feinsum.threads import n_cores, n_threads
-from tests.docs.pages import ROOT
+from tests.children import run_python
 from tests.targets.host.kernels import make
 
 VARIABLES = ("FEINSUM_NUM_THREADS", "OMP_NUM_THREADS")
@@ -107,17 +105,8 @@ def check(executor, n=50_000):
 
 def run(statements, **variables):
     """The lines that a process with threads of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + statements],
-        cwd=ROOT,
-        env=os.environ | {"FEINSUM_NUM_THREADS": "4"} | variables,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.split()
+    variables = {"FEINSUM_NUM_THREADS": "4"} | variables
+    return run_python("-c", PROLOGUE + statements, **variables).stdout.split()
 
 
 @pytest.mark.parametrize("n", [1, 7])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from itertools import permutations
 from pathlib import Path
@@ -18,6 +17,7 @@ from feinsum.processes import Worker
 from feinsum.records import MatchLevel, level_of
 from feinsum.targets.opencl import door
 from feinsum.targets.opencl.door import pyopencl, quiet_builds
+from tests.children import run_python
 from tests.cpus import HOST, OPENCL_CPUS, any_opencl, needs_intel, opened
 from tests.measure.conftest import matvec_kernel
 from tests.strategies import make_record
@@ -58,14 +58,7 @@ def loader(tmp_path, monkeypatch):
 
 def run(statements, **variables):
     """The lines that a new process prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", statements],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
+    return run_python("-c", statements, **variables).stdout.splitlines()
 
 
 def test_the_loader_reads_the_lists_of_the_system_and_the_driver(loader):
