@@ -15,6 +15,7 @@ from benchmarks.totals.processes import Run
 from benchmarks.totals.programs import PROGRAMS
 from benchmarks.totals.summary import Result, WorstCall, overhead_us
 from tests.children import run_python
+from tests.portions import spread
 
 
 def results(program, einsum):
@@ -34,7 +35,7 @@ def by_numpy(subscripts, *operands):
     return np.einsum(subscripts, *operands, optimize=True)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", spread(PROGRAMS, 10))
 def test_programs_compute_the_same_by_numpy_and_feinsum(name):
     """Call by call, each with the results of its own calls before."""
     rival = opt_einsum.contract if "numpy" in PROGRAMS[name].unfit else by_numpy

@@ -465,7 +465,7 @@ logical_xor matmul matrix_transpose max maximum mean min minimum moveaxis multip
 negative nextafter not_equal ones_like permute_dims positive pow prod real reciprocal
 remainder repeat reshape roll round sign signbit sin sinh sort sqrt square squeeze
 stack std subtract sum take take_along_axis tan tanh tensordot tile tril triu trunc
-unstack var vecdot where zeros_like empty_like full_like amax amin angle append around
+unstack var vecdot where zeros_like full_like amax amin angle append around
 array_split atleast_1d atleast_2d atleast_3d average column_stack concatenate cumprod
 cumsum diag diagonal dot dstack einsum fliplr flipud heaviside hstack inner
 linalg.diagonal linalg.matmul linalg.matrix_transpose linalg.norm linalg.outer
@@ -521,6 +521,8 @@ def test_functions_of_the_standard_and_others():
         if call := call_of(name):
             with np.errstate(all="ignore"):
                 assert_same(trace(call)(x), call(x))
+    empty = trace(lambda x: np.empty_like(x))(drawn(3, 2))  # of any values
+    assert (empty.shape, empty.dtype) == ((3, 2), np.dtype(float))
 
 
 def test_all_other_functions_of_the_standard_are_refused_by_name():
