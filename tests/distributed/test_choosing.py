@@ -48,13 +48,9 @@ def test_the_best_plans_are_different_and_in_order(name):
     assert len({one.id for one in found}) == len(found) == 3
     moved = [one.counts.moved for one in found]
     assert moved == sorted(moved)
-
-
-def test_the_best_plans_differ_in_more_than_their_names():
-    """A named schedule that the planner chose is not listed again."""
-    for processes in (4, 8):
-        found = best_plans(PRODUCT, processes=processes, most=20)
-        assert len({replace(one, name="").id for one in found}) == len(found)
+    # a named schedule that the planner chose is not listed again
+    found = best_plans(KERNELS[name], processes=8, most=20)
+    assert len({replace(one, name="").id for one in found}) == len(found)
 
 
 def test_a_price_is_messages_elements_and_leaves():

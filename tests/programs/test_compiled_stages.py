@@ -229,7 +229,7 @@ BODY = st.recursive(
 )
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=2, deadline=None, suppress_health_check=[*HealthCheck])
 @examples(st.lists(BODY, min_size=25, max_size=25))
 def test_bodies_in_c_have_the_values_of_numpy(bodies):
     p = program()

@@ -135,7 +135,7 @@ def lifting(dtype="float64", n="n"):
     return p.build()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", spread(["float64", "float32"], 1))
 def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
     """With its maps and finishes, at sizes that no tile divides: nothing is stored but
     the results.

@@ -94,10 +94,9 @@ def test_a_finish_takes_the_memory_of_its_product():
     assert found == {"r1": 0, "r3": 0, "r5": 1, "r7": 0, "r9": 1}
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_a_block_holds_what_it_still_reads_only(threads, monkeypatch):
+def test_a_block_holds_what_it_still_reads_only(monkeypatch):
     """Once it runs stage by stage for good: its fused kernel or its parts lost."""
-    monkeypatch.setenv("FEINSUM_NUM_THREADS", threads)
+    monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
     lost = KernelChoice(lambda: None, is_over=True)
     cut = KernelChoice(lambda: None, is_over=True, kernel=lambda: None)
     monkeypatch.setattr(local_engine, "choice_of", lambda *_: lost)

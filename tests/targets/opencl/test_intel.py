@@ -71,35 +71,35 @@ def test_the_loader_reads_the_lists_of_the_system_and_the_driver(loader):
     assert door.VARIABLE not in os.environ
 
 
-@pytest.mark.parametrize("variable", [door.VARIABLE, door.OTHER_VARIABLE])
-def test_what_the_user_says_holds(variable, loader, monkeypatch):
-    """Where the user names a folder of lists, nothing is added to it."""
-    monkeypatch.setenv(variable, "/mine")
-    door.load_platforms(loader)
-    assert not loader.lists
-    assert os.environ[variable] == "/mine"
+def name_a_folder(variable):
+    return lambda monkeypatch, _: monkeypatch.setenv(variable, "/mine")
 
 
-def test_a_driver_that_the_system_knows_is_not_loaded_twice(loader):
-    """A list of the system that names the driver is enough."""
+def know_the_driver(*_):
     (door.SYSTEM_LISTS / "theirs.icd").write_text("/opt/lib/libintelocl.so\n")
+
+
+UNNEEDED = {
+    "the user names a folder of lists": name_a_folder(door.VARIABLE),
+    "the user names it in another variable": name_a_folder(door.OTHER_VARIABLE),
+    "the system knows the driver": know_the_driver,
+    "the package is not there": lambda m, _: m.setattr(door, "driver", lambda: None),
+    "pyopencl brings no loader, as in conda": lambda _, path: (path / ".libs").rmdir(),
+}
+
+
+@pytest.mark.parametrize("why", UNNEEDED)
+def test_nothing_is_added_where_it_is_not_needed(why, loader, monkeypatch, tmp_path):
+    """The loader is left alone, and variables of the user stay; without the package no
+    platform comes last.
+    """
+    UNNEEDED[why](monkeypatch, tmp_path)
+    before = dict(os.environ)
     door.load_platforms(loader)
     assert not loader.lists
-
-
-def test_without_the_package_nothing_is_done(loader, monkeypatch):
-    """Neither is the loader asked, nor does any platform come last."""
-    monkeypatch.setattr(door, "driver", lambda: None)
-    door.load_platforms(loader)
-    assert not loader.lists
-    assert not door.comes_last(SimpleNamespace(name=door.PLATFORM))
-
-
-def test_a_loader_of_another_make_is_left_alone(loader, tmp_path):
-    """Where pyopencl brings no loader, lists are elsewhere, as in conda."""
-    (tmp_path / ".libs").rmdir()
-    door.load_platforms(loader)
-    assert not loader.lists
+    assert before == os.environ
+    platform = SimpleNamespace(name=door.PLATFORM)
+    assert door.comes_last(platform) == (door.driver() is not None)
 
 
 def test_a_system_without_any_platform_is_no_error(loader, monkeypatch):
