@@ -82,6 +82,7 @@ older = pathlib.Path({str(Path(__file__).with_name("db") / "schema_0001.sql")!r}
 sqlite3.connect('old.sqlite').executescript(older.read_text()).connection.close()
 open_store('old.sqlite').close()
 """
+SHOW = "import feinsum\nfeinsum.tune('ij,j->i', [[1.0, 2.0]], [1.0, 2.0])"
 SERVE = (
     "import sys\nsys.argv = ['feinsum', 'serve']\nfrom feinsum.__main__ import main"
     "\nmain()"
@@ -94,6 +95,7 @@ RUN = "import runpy\nrunpy.run_module('feinsum', run_name='__main__')"
     [
         ("optuna", "tune", TUNE),
         ("alembic", "tune", MIGRATE),
+        ("rich", "tune", SHOW),
         ("typer", "cli", RUN),
         ("fastapi", "service", SERVE),
     ],

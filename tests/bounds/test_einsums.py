@@ -296,3 +296,19 @@ def test_bounds_need_neither_scipy_nor_loopy():
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_function_of_whole_arrays_is_an_operand_and_one_of_none_is_free():
+    """A product with numbers that are computed needs no memory for them."""
+    plain = least_bytes(functional("u[j, k]"), {}, CACHE)
+    mean = least_bytes(functional("0.5*(u[j, k] + v[j, k])"), {}, CACHE)
+    assert plain <= mean <= plain + N
+    assert least_bytes(functional("j - k"), {}, CACHE) == 2 * N
+
+
+def test_without_bandwidths_no_time_is_known():
+    """Bytes are, all the same."""
+    levels = [MemoryLevel("fast", CACHE), MemoryLevel("slow", None)]
+    found = bound_at(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, levels)
+    assert found.seconds is found.limit is found.levels[0].seconds is None
+    assert str(found)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.canonical import CANONICALIZER, canonicalize
-from feinsum.ir import from_text
+from feinsum.ir import array, einsum, from_text, to_text
 from tests.canonical import golden
 from tests.canonical.golden import HEADER, PATH, PREFIX, ChangedKeyError
 from tests.canonical.respell import respelled
@@ -124,3 +124,19 @@ def test_a_key_of_this_version_is_never_rewritten():
         golden.updated([LINES[0], changed, LINES[2]], [])
     assert LINES[1].name in str(refusal.value)
     assert LINES[1].key in str(refusal.value)
+
+
+def test_an_update_only_adds():
+    """What is there stays as it is; a workload of a known class is listed as equal."""
+    known = from_text(LINES[0].text)
+    new = einsum("ijk,kl->lij", array("T", (91, 92, 93)), array("S", (93, 94)))
+    given = [(LINES[0].name, new), ("again", respelled(known)), ("new", new)]
+    *before, again, added = golden.updated(LINES[:3], given)
+    assert before == LINES[:3]
+    assert (again.stem, again.name, again.key) == (
+        LINES[0].stem,
+        "again",
+        LINES[0].key,
+    )
+    assert (added.stem, added.name, added.text) == ("new", "new", to_text(new))
+    assert not golden.is_same(added.text, added.text.replace("91", "95"))

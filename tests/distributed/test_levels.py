@@ -285,3 +285,14 @@ def test_wrong_levels_are_refused(units, n_links, words):
     with pytest.raises(PlanError, match=words) as caught:
         levels(units, *[1.0] * n_links)
     assert caught.value.rules == ("processes",)
+
+
+def test_plans_that_tie_are_compared_by_hosts():
+    """Of plans that move equally little, the one with less between hosts wins."""
+    first = plan(KERNELS["chain of one"], processes=12)
+    made = plan(KERNELS["chain of one"], processes=12, ranks_per_host=4)
+    assert made.counts.moved == first.counts.moved
+    assert between_hosts(made, 4) < between_hosts(
+        arrange_axes([first], Levels((4,))), 4
+    )
+    assert is_numpys(made)

@@ -207,3 +207,13 @@ def test_wanted_results_must_be_made():
         statements(lines, GIVEN, outputs=["Z", "T"])
     with pytest.raises(PlanError, match="neither read nor wanted"):
         statements(lines, GIVEN, outputs=[])
+
+
+def test_memory_limits_statements_too():
+    """Memory limits apply to plans of statements."""
+    program = PROGRAMS["gradients"]
+    free = plan_statements(program, processes=4)
+    with pytest.raises(PlanError) as caught:
+        plan_statements(program, processes=4, memory=8)
+    assert caught.value.rules == ("memory",)
+    assert plan_statements(program, processes=4, memory=free.peak_bytes).counts

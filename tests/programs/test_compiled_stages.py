@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -327,3 +328,21 @@ def test_one_source_for_any_sizes_and_names():
             (stage,) = stages_of(built)
             part_of(stage, numbers(built), results).run()
         assert len(remembered(kernel_module._Built)) == 1
+
+
+def test_long_bodies_are_written_once():
+    """And large numbers are not those of 32 bits."""
+    body = "+".join(["x0"] * 200)
+    assert c_expression(body, NAMES, 8).count("a") == 200
+    assert c_expression("x0*(100000*100000)", NAMES, 8).count("100000LL") == 2
+
+
+def test_functions_without_vectors_are_called_one_by_one():
+    """Libmvec has no lgamma: a library that lacks a function is like that."""
+    p = program()
+    p.map("exp(x0)", p.input("X", (4, 50)))
+    built = p.build()
+    (stage,) = stages_of(built)
+    outs = {name: np.empty((4, 50)) for name in built.outputs}
+    text = part_of(stage, numbers(built), outs).kernel.source.text()
+    assert kernel_module._built(re.sub(r"\bexp\b", "lgamma", text)) is not None

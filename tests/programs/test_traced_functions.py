@@ -135,6 +135,14 @@ def layer_norm(x, scale, shift):
     return (x - x.mean(-1, keepdims=True)) / std * scale + shift
 
 
+def normalized(x):
+    return (x - np.mean(x, axis=(0, 2), keepdims=True)) / x.std((0, 2), ddof=1)[:, None]
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
 def cross_entropy(logits, labels):
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     right = logits.argmax(axis=1) == labels
@@ -180,6 +188,8 @@ PROGRAMS = {
     "conv1d": (conv1d, drawn(2, 3, 9), drawn(4, 3, 3), drawn(4)),
     "layer norm": (layer_norm, drawn(4, 6), drawn(6), drawn(6)),
     "softmax of columns": (partial(softmax, axis=0), drawn(4, 6)),
+    "batch statistics": (normalized, drawn(3, 4, 5)),
+    "gelu": (gelu, drawn(4, 6, dtype="f4")),
     "clip": (
         lambda x: (x.clip(0, 1), np.clip(x, None, x.mean()), x.clip(min=-0.5)),
         drawn(4, 6),

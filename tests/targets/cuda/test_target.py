@@ -19,9 +19,10 @@ from feinsum.records import TransformSpec
 from feinsum.targets.cuda import CUDA, CudaTarget, nvrtc
 from feinsum.targets.cuda.code import OrderedLoads
 from feinsum.targets.cuda.code import generated as cuda_code
+from feinsum.targets.cuda.device import describe
 from feinsum.targets.cuda.figures import figures_of, occupancy
 from feinsum.targets.cuda.nvrtc import CudaBinary, Nvrtc, find_nvrtc
-from feinsum.targets.devices import open_device, target_of
+from feinsum.targets.devices import open_device, target_of, why_not
 from feinsum.targets.layout import Layout
 from tests.targets.cuda.kernels import doubled, doubled_backwards
 from tests.targets.cuda.stand_in import (
@@ -324,3 +325,16 @@ def test_threads_share_one_session(stand_in, monkeypatch):
     with ThreadPoolExecutor(2) as threads:
         one, other = threads.map(CUDA.open_ordinal, [0, 0])
     assert one is other
+
+
+def test_the_small_kernel_of_a_probe_is_right(stand_in):
+    """A GPU that computes is one that works, and stands in the list of devices."""
+    (device,) = CUDA.devices()
+    assert why_not(CUDA, device) == ""
+    assert (device.kind, device.architecture) == ("gpu", "sm_90")
+
+
+def test_devices_of_other_capabilities_are_others():
+    """A cubin of one is none of the other's."""
+    old, new = (StandInDriver(c).gpus()[0] for c in [(8, 0), (9, 0)])
+    assert describe(old) != describe(new)
