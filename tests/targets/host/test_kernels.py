@@ -13,7 +13,6 @@ from feinsum.measure import compile_kernel, open_device
 from tests.cpus import HOST
 from tests.targets.host.kernels import make, results, source_of
 
-TAGS = ("g.0", "g.1", "g.2", "l.0", "l.1", "l.2")
 EXTENTS = (1, 2, 3, 5, 13)
 
 
