@@ -25,7 +25,7 @@ an extra.
 
 STARTED_FIRST = [
     "docs/test_tutorials.py",
-    "plans/test_mpi.py",
+    "distributed/test_mpi.py",
     "tune/test_cluster.py",
     "deploy/test_operations.py",
     "db/test_contract.py",

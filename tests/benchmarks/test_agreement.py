@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from benchmarks import agreement
 from feinsum.errors import MeasurementError
 from feinsum.records import TransformSpec
-from tests.docs.pages import ROOT
+from tests.children import run_python
 
 FIRST, SECOND = (TransformSpec("rowwise", 1, {"block": n}) for n in (32, 64))
-OTHER = TransformSpec("generic", 1, {})
 
 
 def told(*samples_s, winners=(FIRST, SECOND)):
@@ -41,30 +38,6 @@ def test_winners_agree_within_three_percent_either_way(ratio, is_within):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "is_within"), [(1.0, True), (1.09, True), (1.11, False), (0.5, True)]
-)
-def test_fewer_trials_may_be_behind_by_ten_percent(ratio, is_within):
-    """They may be ahead by whatever they are."""
-    samples = ([1.0] * 4, [ratio] * 4)
-    found = agreement.agreement_of("name", (FIRST, SECOND), samples, is_even=False)
-    assert found.is_within is is_within
-
-
-@pytest.mark.parametrize(
-    ("winners", "kinship"),
-    [
-        ((FIRST, FIRST), "same recipe"),
-        ((FIRST, SECOND), "same family"),
-        ((FIRST, OTHER), "two families"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_it_is_said_how_alike_the_winners_are(winners, kinship):
-    """In the last column."""
-    assert told([1.0, 1.0], [1.0, 1.0], winners=winners).cells[-1] == kinship
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         ["--seeds", "3", "3"],
@@ -78,13 +51,6 @@ def test_what_tells_nothing_is_refused(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         agreement.main(arguments)
     assert f"error: {arguments[0]}" in capsys.readouterr().err
-
-
-def test_the_help_has_examples(capsys):
-    """And every option that they use."""
-    with pytest.raises(SystemExit, match="0"):
-        agreement.main(["--help"])
-    assert "python benchmarks/agreement.py --only" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -116,10 +82,9 @@ def test_what_was_found_before_an_early_end_is_shown(
 @pytest.mark.long
 def test_a_small_workload_is_tuned_twice_and_compared():
     """From nothing to a ratio, as JSON."""
-    command = [sys.executable, "benchmarks/agreement.py", "--only", "divergence_b1_Ni4"]
-    command += ["--elements-scale", "0.002", "--trials", "2", "--rounds", "5", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
+    words = ["benchmarks/agreement.py", "--only", "divergence_b1_Ni4", "--trials", "2"]
+    words += ["--elements-scale", "0.002", "--rounds", "5", "--json"]
+    told = json.loads(run_python(*words).stdout)
     (workload,) = told["workloads"]
     low, high = workload["quartiles"]
     assert 0 < low <= workload["ratio"] <= high

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from benchmarks.cache_hits import (
     Requests,
     Scenario,
     draw,
-    is_same_as_before,
-    random_requests,
     report,
     scenarios,
     sent_on,
@@ -51,22 +48,6 @@ def test_a_cache_asks_for_what_it_has_not_or_what_is_too_old(moments, max_age):
     assert sent_on(group, time, max_age).tolist() == expected.tolist()
 
 
-@given(MOMENTS, AGES, AGES)
-def test_answers_that_may_be_kept_longer_are_asked_for_less_often(moments, age, more):
-    """A longer max-age never makes one cache ask more, whoever asks it when."""
-    group, time = arrays(moments)
-    longer = sent_on(group, time, age + more).sum()
-    assert longer <= sent_on(group, time, age).sum()
-
-
-@given(MOMENTS, AGES)
-def test_one_cache_asks_less_often_than_several(moments, max_age):
-    """Caches that are put together never ask more."""
-    group, time = arrays(moments)
-    together = sent_on(group // 2, time, max_age).sum()
-    assert together <= sent_on(group, time, max_age).sum()
-
-
 @given(MOMENTS, MOMENTS)
 def test_a_version_is_the_number_of_changes_until_then(changes, moments):
     """Counted one by one."""
@@ -75,26 +56,6 @@ def test_a_version_is_the_number_of_changes_until_then(changes, moments):
     found = versions(Requests(at, np.zeros_like(at), changed), workload, time)
     expected = [sum(c == w and t <= now for c, t in changes) for w, now in moments]
     assert found.tolist() == expected
-
-
-def test_the_first_answer_is_never_the_same_as_before():
-    """An answer is compared with the one before it of its group, in time."""
-    group, time = np.array([1, 1, 2, 1]), np.array([30, 10, 20, 20])
-    version = np.array([6, 5, 5, 5])
-    assert is_same_as_before(group, time, version).tolist() == [
-        False, False, False, True,
-    ]  # fmt: skip
-
-
-def test_a_build_asks_for_a_workload_once():
-    """No pair of a build and a workload is there twice; equal seeds, equal days."""
-    noise = [np.random.default_rng(3) for _ in range(2)]
-    alone = replace(SMALL, machines=0)
-    first, second = (random_requests(alone, one) for one in noise)
-    pairs = first.machine * alone.workloads + first.workload
-    assert len(np.unique(pairs)) == len(pairs) <= alone.builds * alone.kernels
-    assert np.array_equal(first.time, second.time)
-    assert np.array_equal(first.workload, second.workload)
 
 
 @pytest.mark.parametrize("scenario", scenarios(SMALL, (0, 60, 3600)), ids=str)
@@ -119,13 +80,6 @@ def test_the_service_answers_less_the_longer_answers_may_be_kept():
         rates = [simulate(one).per_s for one in kind]
         assert rates == sorted(rates, reverse=True)
         assert rates[-1] < rates[0]
-
-
-def test_nothing_changes_without_new_facts():
-    """Then a proxy gets each body once, and 304 ever after."""
-    still = replace(SMALL, new_facts=0, proxies=1, max_age_s=60)
-    assert simulate(still).made == 0
-    assert simulate(replace(still, new_facts=5000)).made > 0
 
 
 def test_table_and_figure_show_every_scenario(tmp_path):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain, count, repeat
-from time import process_time
+from itertools import chain, repeat
 
-from benchmarks.experiments.contest import LONG_S, STEP_S, WARM_S, Watched, settle
+from benchmarks.experiments.contest import STEP_S, WARM_S, Watched, settle
 
 
 def test_a_run_waits_until_all_threads_are_at_rest():
@@ -14,20 +13,6 @@ def test_a_run_waits_until_all_threads_are_at_rest():
     asked = chain(busy, repeat(busy[-1]))
     settle(0.0, worked=lambda: next(asked))
     assert next(asked) == busy[-1]
-
-
-def test_nobody_waits_for_ever():
-    """Work without an end is put up with after the limit."""
-    asked = count()
-    settle(0.0, limit_s=10 * STEP_S, worked=lambda: next(asked))
-    assert next(asked) == 20
-
-
-def test_work_is_that_of_all_threads():
-    """By default it is the time of the processor, which a sleep does not take."""
-    before = process_time()
-    settle(0.01)
-    assert process_time() - before < 1.0
 
 
 class Scripted:
@@ -48,10 +33,3 @@ def test_runs_that_wake_threads_do_not_count():
     assert Watched("mine", script, noted.append, 0.0).run() == 0.01
     assert noted == ["mine"]
     assert script.times_s == [7.0]
-
-
-def test_a_long_run_counts_itself():
-    """Nobody waits for the second."""
-    script = Scripted(2 * LONG_S)
-    assert Watched("slow", script, lambda name: None, 0.0).run() == 2 * LONG_S
-    assert not script.times_s

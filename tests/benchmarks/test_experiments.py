@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import doctest
-import subprocess
-import sys
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from benchmarks.experiments import command, entries, results
-from benchmarks.experiments import report as reporting
-from benchmarks.experiments.calls import show_calls
+from benchmarks.experiments import command
 from benchmarks.experiments.contest import Task
 from benchmarks.experiments.entries import SUITES, scaled_to
 from benchmarks.experiments.figures import draw
 from benchmarks.experiments.isolation import ChildError, held, in_child
-from benchmarks.experiments.options import OPTIONS, parsed
 from benchmarks.experiments.ours import OURS
 from benchmarks.experiments.report import show
 from benchmarks.experiments.results import Limits, Outcome, Report, Result
-from benchmarks.experiments.terms import environment
 from feinsum import open_store
 from feinsum.ir import generalize
 from feinsum.suites import EVERYDAY, NAMES
@@ -80,24 +73,6 @@ def test_a_process_that_takes_too_long_is_stopped() -> None:
         in_child("limits", {}, "fresh", limit_s=0.2)
 
 
-def test_reused_memory_is_not_paid_for_again() -> None:
-    """An array of the size of one that was freed needs no new pages."""
-    code = (
-        "import ctypes, resource, numpy as np\n"
-        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "def use(): np.empty(10_000_000)[:] = 1\n"
-        "use(); before = faults()\n"
-        "for _ in range(5): use()\n"
-        "print(faults() - before)"
-    )
-    fresh, reused = (
-        int(subprocess.run([sys.executable, "-c", code], env=environment(terms),
-                           capture_output=True, text=True, check=True).stdout)
-        for terms in ("fresh", "reused")
-    )  # fmt: skip
-    assert reused < 50 < fresh
-
-
 def test_the_command_runs_and_resumes(tmp_path, monkeypatch, capsys) -> None:
     """A recorded recipe is found, the file is whole, and nothing is run twice."""
     (entry,) = [e for e in SUITES["tccg"]() if e.name == "abc-bda-dc"]
@@ -149,37 +124,6 @@ def test_the_tables_fit_a_terminal(suite: str) -> None:
     assert f"tblis crashed: signal SIGSEGV [{n} entries]" in lines
 
 
-def test_the_tables_of_calls_fit_a_terminal() -> None:
-    """By size, by class, and every lost entry with its rival."""
-    console = Console(width=80, file=StringIO())
-    report = made_up(EVERYDAY)
-    show_calls(report, console)
-    said = console.file.getvalue()
-    lines = said.splitlines()
-    assert max(map(len, lines)) <= 80
-    for heading in ("medium and large", "product of matrices", "view"):
-        assert any(line.startswith(heading) for line in lines)
-    lost = [r.name for r in report.results.values() if r.against().ratio < 0.9]
-    assert lost
-    assert all(sum(line.startswith(f"{name} ") for line in lines) == 1 for name in lost)
-
-
-def test_of_several_devices_each_is_shown_and_the_fastest_counts() -> None:
-    entry = KINDS[0]
-    times = {f"{OURS} on x": 2.0, f"{OURS} on y": 1.0, "numpy": 3.0}
-    runs = {"fresh": {name: of_samples(t) for name, t in times.items()}}
-    result = Result.of(entry, runs)
-    console = Console(width=80, file=StringIO())
-    show(Report("tccg", [], None, {entry.name: result}), console)
-    rows = [line.split() for line in console.file.getvalue().splitlines()]
-    assert ["entry", "x", "ratio", "y", "ratio"] in rows
-    assert [entry.name, "2040", "1.50", "1020", "3.00"] in rows
-    said = console.file.getvalue()
-    assert "geometric mean against the best rival: 3.00 over 1 of 1 entries" in said
-    assert "geometric mean against the best rival on x: 1.50 over 1 of 1" in said
-    assert result.against().ratio == pytest.approx(3.0)
-
-
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_figure_is_drawn(suite: str, tmp_path) -> None:
     """As PNG, also of a report without any time."""
@@ -200,38 +144,3 @@ def test_a_rival_stands_with_its_better_terms() -> None:
     assert compared.ratio == pytest.approx(1.5)
     assert not compared.is_tied
     assert Result.of(entry, runs).against("jax") is None
-
-
-def test_einsums_are_drawn_for_calls_only(capsys) -> None:
-    """In place of those of the everyday suite; other suites refuse the option."""
-    options = parsed([EVERYDAY, "--drawn", "1", "--only", "1-[01]$"], "")
-    assert [e.name for e in command.chosen(options)] == ["drawn-1-0", "drawn-1-1"]
-    with pytest.raises(SystemExit):
-        parsed(["tccg", "--drawn", "1"], "")
-    assert "give the suite everyday" in capsys.readouterr().err
-
-
-def test_every_option_is_described_by_the_help(capsys) -> None:
-    """The page about performance leaves the options to ``--help``."""
-    with pytest.raises(SystemExit):
-        parsed(["--help"], "")
-    text = capsys.readouterr().out
-    assert not [option.flag for option in OPTIONS if f"  {option.flag}" not in text]
-    assert all(option.help for option in OPTIONS)
-
-
-@pytest.mark.parametrize("module", [entries, reporting, results])
-def test_the_examples_of_docstrings_hold(module) -> None:
-    """Doctests are executed here; benchmarks are no test paths."""
-    outcome = doctest.testmod(module)
-    assert outcome.attempted
-    assert not outcome.failed
-
-
-def test_a_share_of_the_roofline_is_of_what_limits_the_entry() -> None:
-    """The better peak rate, or the intensity times the bandwidth."""
-    entry = SUITES["tccg"]()[0]
-    result = Result.of(entry, {})
-    intensity = entry.flops / entry.footprint_bytes
-    assert LIMITS.roofline(result) == min(70e9, 20e9 * intensity)
-    assert Limits(1.0, 70e9, 60e9).roofline(result) == intensity

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,9 +11,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks.experiments.rivals import Jax
 from feinsum.targets.opencl import OPENCL
-from tests.benchmarks.test_experiments_entries import KINDS
+from tests.children import run_command
 from tests.docs.pages import ROOT, page
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
@@ -23,14 +21,8 @@ HAS_GPU = any(device.kind == "gpu" for device in OPENCL.devices())
 
 
 def call(*arguments, **variables):
-    return subprocess.run(
-        [str(SCRIPT), *arguments],
-        env=os.environ | {"PYTHON": sys.executable} | variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    variables = {"PYTHON": sys.executable} | variables
+    return run_command(SCRIPT, *arguments, is_checked=False, **variables)
 
 
 @pytest.mark.skipif(HAS_GPU, reason="there is a GPU, and the experiments take hours")
@@ -42,21 +34,6 @@ def test_without_a_gpu_the_script_says_so_and_runs_nothing(tmp_path):
     for device in OPENCL.devices():
         assert f"{device.name} ({device.kind})" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["opencl.txt"]
-
-
-def test_folders_are_those_of_the_caller(tmp_path):
-    """Relative paths are meant from the current folder, wherever the script is."""
-    (tmp_path / "trials").mkdir()
-    (tmp_path / "trials" / "runner.py").touch()
-    known = subprocess.run(
-        [str(SCRIPT), "cuda", "trials"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHON": "false", "OUT": str(tmp_path / "out")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert known.returncode == 3, known.stderr  # not 2: there are trials, but no GPU
 
 
 def test_folders_must_be_there(tmp_path):
@@ -141,15 +118,6 @@ def test_folders_and_calls_share_the_budget(recorded):
     assert "benchmarks.gpu.report" in ran[-1]
 
 
-def test_a_folder_without_time_does_not_run(recorded):
-    """The calls do; the exit code says that something is missing."""
-    result, ran = recorded("one/contest.py", BUDGET="130", CALLS="130")
-    assert result.returncode == 1
-    assert "no time for" in result.stderr
-    assert not [line for line in ran if "contest.py" in line]
-    assert budget_of(ran, "benchmarks.gpu.everyday") <= 120
-
-
 @pytest.mark.parametrize("is_wanted", [False, True])
 def test_calls_are_left_out_if_unwanted_or_without_feinsum(recorded, is_wanted):
     """Who wants none is told nothing, others what is missing; folders get the whole
@@ -166,21 +134,6 @@ def test_calls_are_left_out_if_unwanted_or_without_feinsum(recorded, is_wanted):
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, "cub,cutensor"),
-        ({"HAS_NO_CUTENSOR": "1"}, "none"),
-        ({"CUPY_ACCELERATORS": "cub"}, "cub"),
-    ],
-)
-def test_cupy_takes_cutensor_where_it_is(recorded, variables, expected):
-    """Unless the caller has chosen."""
-    _, ran = recorded("one/contest.py", **variables)
-    (line,) = (line for line in ran if "contest.py" in line)
-    assert line.split()[0] == expected
-
-
-@pytest.mark.parametrize(
     ("mode", "extras"), [("cuda", "cli"), ("opencl", "cli,opencl,plots")]
 )
 def test_feinsum_is_installed_from_the_wheels_alone(recorded, tmp_path, mode, extras):
@@ -193,21 +146,13 @@ def test_feinsum_is_installed_from_the_wheels_alone(recorded, tmp_path, mode, ex
     assert not [line for line in ran[1:] if "wheels" in line]
 
 
-@pytest.mark.parametrize("mode", ["cuda", "opencl"])
-def test_nothing_runs_if_the_installation_fails(recorded, mode):
+def test_nothing_runs_if_the_installation_fails(recorded):
     """The exit code is 1, whatever pip's is: 2 and 3 mean something else."""
     wheel = "broken/feinsum-1-py3-none-any.whl"
-    result, ran = recorded(wheel, "one/contest.py", mode=mode)
+    result, ran = recorded(wheel, "one/contest.py")
     assert result.returncode == 1
     assert "the installation failed" in result.stderr
     assert len(ran) == 1
-
-
-def test_nothing_is_installed_if_a_folder_has_no_script(recorded):
-    """Bad usage changes no environment."""
-    result, ran = recorded("wheels/feinsum-1-py3-none-any.whl", "other/script.py")
-    assert result.returncode == 2
-    assert not ran
 
 
 def test_what_a_failing_script_measured_is_reported(tmp_path):
@@ -226,20 +171,6 @@ def test_what_a_failing_script_measured_is_reported(tmp_path):
     assert [entry["name"] for entry in document["entries"]] == ["one", "two"]
 
 
-def test_results_of_all_folders_are_in_one_place(recorded, tmp_path):
-    """Copies, which a folder with the same name can take back; none for one without."""
-    for name, file in (("one", "contest.jsonl"), ("two", "results.jsonl")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / file).write_text(name)
-    out = tmp_path / "out"
-    scripts = "one/contest.py", "two/runner.py", "three/runner.py"
-    result, _ = recorded(*scripts, CALLS="0", OUT=str(out))
-    assert result.returncode == 0
-    assert (out / "one" / "contest.jsonl").read_text() == "one"
-    assert (out / "two" / "results.jsonl").read_text() == "two"
-    assert sorted(path.name for path in out.iterdir()) == ["one", "two"]
-
-
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")
 def test_the_script_has_no_findings():
     """By shellcheck, where it is installed."""
@@ -252,13 +183,3 @@ def test_every_variable_of_the_script_is_documented():
     variables = set(head) - {"FOLDER", "WHEELS", "OPTION"}
     text = page("docs/how-to/gpu.md")
     assert set(re.findall(r"^\| `([A-Z_]+)` ", text, re.MULTILINE)) == variables
-
-
-@pytest.mark.skipif(find_spec("jax") is None, reason="of the extra bench")
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("platforms", ["", "cpu"])
-def test_jax_says_where_it_ran(monkeypatch, platforms):
-    """On the CPU by default, else where the variable says."""
-    monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    entry = KINDS[0]
-    assert Jax().prepare(entry, entry.values()).note == "on cpu"

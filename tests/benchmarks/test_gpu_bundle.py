@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,10 +30,11 @@ from benchmarks.gpu.bundle.workload import BuiltWorkload, WorkloadBuilder, docum
 from feinsum import array, einsum
 from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
-from feinsum.predict import predictions, usual_gpu
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms.gpu import GPU_MATRICES
 from feinsum.tuning import make_problem
+from tests.children import run_python
+from tests.portions import spread
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -78,16 +77,9 @@ def run(folder, *options, trouble=""):
     """The runner in a process of its own, with CuPy's stand-in and nothing of feinsum
     but what that needs.
     """
-    environment = {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
-    command = [sys.executable, str(folder / "runner.py"), *options]
-    return subprocess.run(
-        command,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
+    words = folder / "runner.py", *options
+    return run_python(*words, is_checked=False, limit_s=120, **environment)
 
 
 def lines(folder):
@@ -192,7 +184,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", spread(TROUBLES, 3))
 def test_a_faulty_kernel_costs_itself_alone(bundle, results, trouble):
     """Its process ends, or it is refused; all others are tried, and the right ones
     timed together, those of its process too.
@@ -215,67 +207,13 @@ def places(lines):
     return {(line["workload"], line["candidate"]) for line in lines}
 
 
-def test_the_best_of_all_starts_are_timed_together(bundle, results):
-    """What an earlier start tried is among them; so is a workload whose process was
-    ended while it timed them.
-    """
-    write(bundle, [x for x in results
-                   if "state" in x and places([x]) != {(0, 2)}])  # fmt: skip
-    ended = run(bundle)
-    assert ended.returncode == 0, ended.stderr
-    finals = [x for x in lines(bundle) if "final" in x]
-    assert places(finals) == {(0, 1), (0, 2), (1, 1), (1, 2)}
-    assert finals[0]["baseline_s"] == finals[1]["baseline_s"]
-    assert import_results(bundle, InMemoryStore()).states == {"tried": 6}
-
-
-def test_a_kernel_that_is_wrong_later_on_becomes_no_fact(bundle, results):
-    """Whatever was measured before."""
-    wrong = {"workload": 0, "candidate": 1, "state": "wrong", "error": "1.0"}
-    write(bundle, [*results, wrong])
-    imported = import_results(bundle, InMemoryStore())
-    assert imported.states == {"tried": 5, "wrong": 1}
-    spec = read_bundle(bundle)["workloads"][0]["candidates"][1]["spec"]
-    assert spec not in {str(fact.spec) for fact in imported.facts}
-
-
-def test_a_workload_without_time_goes_on_at_the_next_start(bundle, results):
-    """Each process tries one kernel at least; the exit code says that some are left."""
-    write(bundle, [x for x in results if x["workload"] == 1])
-    ended = run(bundle, "--limit", "0")
-    assert ended.returncode == 1
-    assert "run this again" in ended.stderr
-    tried = [x for x in lines(bundle) if x.get("state") == "tried"]
-    assert places(x for x in tried if x["workload"] == 0) == {(0, 0)}
-
-
-def test_a_process_that_does_not_start_blames_no_kernel(bundle, results):
-    """It is given up after some starts."""
-    written = [x for x in results if x["workload"] == 1]
-    write(bundle, written)
-    ended = run(bundle, trouble="die")
-    assert ended.returncode == 1
-    assert "workload 0 is given up: its process ended with 9" in ended.stderr
-    assert lines(bundle) == written
-
-
-def test_a_budget_is_kept(bundle):
-    """What is left is for the next start."""
-    ended = run(bundle, "--budget", "0")
-    assert ended.returncode == 1
-    assert "run this again" in ended.stderr
-    assert lines(bundle) == []
-
-
 class Starts:
     """Processes of a workload of two kernels that end with the codes given."""
 
     def __init__(self, out, codes, *written):
         self.out, self.codes, self.written = out, list(codes), list(written)
-        self.limits = []
 
     def __call__(self, k, limit, options):
-        self.limits.append(limit)
         if self.written:
             runner.say(self.out, self.written.pop(0))
         return self.codes.pop(0)
@@ -288,52 +226,16 @@ class Starts:
         return runner.run_to_end(bundle, 0, 30, end, options)
 
 
+@pytest.mark.parametrize("script", [runner, contest, functions, report, rivals])
+def test_scripts_that_travel_are_python_3_10(script):
+    """Which is what machines with a GPU have."""
+    source = Path(script.__file__).read_text()
+    assert ast.parse(source, feature_version=(3, 10)).body
+
+
 def line(candidate, state):
     more = {"seconds": 1.0, "error": 0.0} if state == "tried" else {}
     return {"workload": 0, "candidate": candidate, "state": state, **more}
-
-
-def test_a_workload_is_done_when_the_best_of_it_are_timed():
-    """By their first times, so that they stay the best when they are verified again;
-    what is wrong later on is none of them, and without a baseline there are none.
-    """
-    progress = runner.Progress(3, 0)
-    final = {"workload": 0, "final": True}
-    for one in (line(0, "tried"), line(1, "tried"), {**final, "candidate": 1}):
-        progress.read(one)
-    assert progress.is_timed
-    assert progress.missing == [2]
-    progress.read({**line(2, "tried"), "seconds": 0.5})
-    assert not progress.is_done
-    progress.read({**line(2, "tried"), "seconds": 2.0})
-    assert progress.best == [0, 2, 1]
-    progress.read({**final, "candidate": 2})
-    assert progress.is_done
-    progress.read(line(2, "wrong"))
-    assert progress.best == [0, 1]
-    progress.read(line(0, "crashed"))
-    assert progress.best == []
-    assert progress.is_done
-
-
-def test_processes_end_within_the_budget(monkeypatch, tmp_path):
-    """With what the last kernel and the finals take; none is started too late."""
-    starts = Starts(tmp_path / "out", [None])
-    assert starts.run(monkeypatch, 20) == runner.UNFINISHED
-    (limit,) = starts.limits
-    assert runner.START_S < limit <= 20 - runner.LAST_S
-    late = Starts(tmp_path / "out", [])
-    assert late.run(monkeypatch, runner.LAST_S + 1) == runner.UNFINISHED
-
-
-def test_a_process_whose_time_is_over_is_ended(monkeypatch, tmp_path):
-    """Whatever it does."""
-    script = tmp_path / "sleep.py"
-    script.write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(runner, "__file__", str(script))
-    monkeypatch.setattr(runner, "LAST_S", 0.1)
-    options = SimpleNamespace(out=tmp_path / "out")
-    assert runner.run_child(0, 0.1, options) is None
 
 
 @pytest.mark.parametrize(
@@ -360,61 +262,12 @@ def test_only_the_kernel_that_ended_its_process_is_blamed(
     assert [x["candidate"] for x in found[1:]] == [1] * (len(found) - 1)
 
 
-def test_nobody_loses_patience_while_another_has_the_gpu(monkeypatch, tmp_path):
-    """A kernel waits for its turn as long as it takes; then its time begins."""
-    events = []
-
-    @contextmanager
-    def named(name):
-        events.append(name)
-        yield
-        events.append(f"end of {name}")
-
-    def said(name, result):
-        return lambda *_: events.append(name) or result
-
-    gpu = SimpleNamespace(kernel=said("kernel", None), turn=lambda: named("turn"),
-                          seconds=lambda _: 1.0)  # fmt: skip
-    case = SimpleNamespace(results=said("results", []), error=said("error", 0.0))
-    monkeypatch.setattr(runner, "Case", lambda *_: case)
-    monkeypatch.setattr(runner, "patience", lambda: named("patience"))
-    workload = {"candidates": ["one"], "baseline": 0, "tolerance": 1.0}
-    bundle = {"workloads": [workload], "seed": 0}
-    runner.Trials(gpu, bundle, 0, tmp_path / "out").make(0)
-    assert events == [
-        "patience", "kernel", "end of patience",
-        "turn", "patience", "results", "end of patience", "end of turn",
-        "error",
-    ]  # fmt: skip
-
-
 def test_without_a_gpu_the_runner_says_so(bundle):
     """With an exit code of its own, and nothing is blamed on a kernel."""
     ended = run(bundle, trouble="none")
     assert ended.returncode == 2
     assert "no CUDA-capable device" in ended.stderr
     assert lines(bundle) == []
-
-
-def test_a_round_begins_with_what_is_predicted():
-    """Each candidate once."""
-    for problem in problems():
-        found = list(candidates(problem, {}, "sm_80"))
-        best = predictions(problem.einsum, problem.sizes, usual_gpu("sm_80"))[0]
-        assert found[0] == best.spec
-        assert len(set(found)) == len(found)
-
-
-def test_predictions_are_for_the_architecture_of_the_bundle():
-    """A V100 has no tensor cores for doubles; sm_87 is as the next older one."""
-    e = einsum("ij,jk->ik", array("A", (512, 512)), array("B", (512, 512)))
-    problem = make_problem(e)
-    first = {name: next(candidates(problem, {}, name)).name
-             for name in ("sm_70", "sm_90")}  # fmt: skip
-    assert first["sm_70"] == "gpu_product"
-    assert first["sm_90"] in ("gpu_mma", "gpu_matrices")
-    assert usual_gpu("sm_70").compute_units == 80
-    assert usual_gpu("sm_87").compute_units == usual_gpu("sm_86").compute_units
 
 
 def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
@@ -469,13 +322,6 @@ def test_results_that_do_not_fit_are_refused(bundle, changes, said):
     assert not list(store.records())
 
 
-def test_times_that_no_device_has_are_refused(bundle):
-    """As those of anybody."""
-    final_line(bundle, samples_s=[1e-15] * 5)
-    with pytest.raises(InvalidRecordError):
-        import_results(bundle, InMemoryStore())
-
-
 def test_folders_that_are_none_are_refused(tmp_path, bundle):
     """With what to do."""
     with pytest.raises(MeasurementError, match="bundle export"):
@@ -501,8 +347,6 @@ def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
 
 def test_the_runner_needs_no_feinsum():
     """It imports nothing but the standard library, numpy and CuPy."""
-    import ast
-
     tree = ast.parse(Path(runner.__file__).read_text())
     named = {
         (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]
@@ -512,62 +356,6 @@ def test_the_runner_needs_no_feinsum():
     }
     assert named - sys.stdlib_module_names == {"numpy", "cupy"}
     assert TransformSpec("gpu_points", 1, {}).name == "gpu_points"
-
-
-@pytest.mark.parametrize("script", [runner, contest, functions, report, rivals])
-def test_scripts_that_travel_are_python_3_10(script):
-    """Which is what machines with a GPU have."""
-    import ast
-
-    source = Path(script.__file__).read_text()
-    assert ast.parse(source, feature_version=(3, 10)).body
-
-
-class Clocked:
-    """A GPU whose kernels take the times given, again and again."""
-
-    def __init__(self, *attempts):
-        self.times = [[*attempt] * (2 * runner.ROUNDS) for attempt in attempts]
-        self.times = [x for a in self.times for x in a[: 2 * runner.ROUNDS]]
-
-    def seconds(self, kernel):
-        return self.times.pop(0)
-
-
-STEADY, WIDE = [1.0], [1.0, 1.0, 2.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("attempts", "kept"),
-    [([STEADY], STEADY), ([WIDE, STEADY], STEADY), ([WIDE, WIDE], WIDE)],
-)
-def test_wide_samples_are_taken_once_more(attempts, kept):
-    """When clocks change; the second ones are kept."""
-    gpu = Clocked(*attempts)
-    samples = runner.samples_of(gpu, {0: "one", 3: "other"})
-    assert gpu.times == []
-    assert {c: {*s} for c, s in samples.items()} == {0: {*kept}, 3: {*kept}}
-    assert {len(s) for s in samples.values()} == {runner.ROUNDS}
-
-
-def test_a_fact_says_that_its_samples_are_wide(bundle):
-    """With their spread over the median."""
-    final_line(bundle, samples_s=[1e-5, 1e-5, 2e-5, 3e-5, 3e-5])
-    (wide,) = import_results(bundle, InMemoryStore()).facts
-    assert wide.provenance["spread"] == "1.00"
-    final_line(bundle)
-    (steady,) = import_results(bundle, InMemoryStore()).facts
-    assert "spread" not in steady.provenance
-
-
-def test_a_fact_says_no_clock_that_is_not_known(bundle):
-    """Old results have none with CUDA 13."""
-    final_line(bundle)
-    device = lines(bundle)[0]["device"]
-    for clock_khz, said in ((0, "sm_90"), (1_980_000, "sm_90 1980 MHz")):
-        final_line(bundle, device={**device, "clock_khz": clock_khz})
-        (fact,) = import_results(bundle, InMemoryStore()).facts
-        assert fact.environment.platform_version == said
 
 
 def test_some_entries_of_a_large_result_are_checked():

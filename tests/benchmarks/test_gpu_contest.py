@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from functools import partial
-from importlib.util import find_spec
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +13,7 @@ import pytest
 from benchmarks.experiments.entries import both_suites, with_elements
 from benchmarks.gpu import contest, make_contest, report, rivals
 from benchmarks.gpu.bundle.folder import read_bundle, write_bundle
+from tests.children import run_command, run_python
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
@@ -45,18 +42,10 @@ def folder(tmp_path_factory):
 
 def test_our_kernels_are_right_with_functions_for_operands(folder):
     """Each is verified before it is timed; rivals that are not there are named."""
-    environment = {**os.environ, "PYTHONPATH": f"{FAKE}:{ROOT}", "BUDGET": "100",
-                   "CALLS": "0", "OUT": str(folder / "out"), "PYTHON": sys.executable,
+    environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "BUDGET": "100", "CALLS": "0",
+                   "OUT": str(folder / "out"), "PYTHON": sys.executable,
                    "JAX_PLATFORMS": "cpu"}  # fmt: skip
-    ended = subprocess.run(
-        [str(SCRIPT), "cuda", str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
+    ended = run_command(SCRIPT, "cuda", folder, **environment)
     found = [x for x in report.read(folder / "contest.jsonl") if "seconds" in x]
     assert {x["name"] for x in found} == {e.name for e in entries()}
     for line in found:
@@ -79,18 +68,10 @@ def troubled(folder, tmp_path):
     (copy / "bundle.json").write_text(json.dumps(bundle))
 
     def run(trouble):
-        command = [sys.executable, str(copy / "contest.py"), "--jobs", "1"]
-        command += [word for name in rivals.RIVALS for word in ("--without", name)]
+        without = [word for name in rivals.RIVALS for word in ("--without", name)]
         environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
-        ended = subprocess.run(
-            command,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
+        words = copy / "contest.py", "--jobs", 1, *without
+        ended = run_python(*words, **environment)
         return ended, report.read(copy / "contest.jsonl"), bundle["workloads"]
 
     return run
@@ -119,30 +100,6 @@ def test_a_lost_gpu_costs_one_entry(troubled):
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in failed
 
 
-def test_a_kernel_that_hangs_ends_its_process(troubled):
-    """So the others get the GPU; its entry is given up after the second time."""
-    ended, lines, workloads = troubled("hang:__global__")
-    assert [line["name"] for line in lines] == [
-        w["name"] for w in workloads for _ in range(contest.MOST_STARTS)
-    ]
-    assert "Traceback" not in ended.stderr
-    for workload in workloads:
-        assert f"{workload['name']}: started 2 x, no result" in ended.stdout
-
-
-def test_entries_without_a_result_are_tried_twice(folder, tmp_path):
-    """What was ended with its process, or by the end of the time, is run once more."""
-    bundle = read_bundle(folder)
-    names = [workload["name"] for workload in bundle["workloads"]]
-    out = tmp_path / "contest.jsonl"
-    options = SimpleNamespace(out=out, worker=None)
-    started = [*names, names[0]]
-    lines = [json.dumps({"name": name}) for name in started]
-    done = json.dumps({"name": names[1], "seconds": {}})
-    out.write_text("\n".join([*lines, done, '{"name": "torn']))
-    assert contest.missing(bundle, options) == [2]
-
-
 def test_a_contest_begins_with_the_recipes_on_record():
     """The fastest packaged ones, and few that are predicted beside them."""
     (entry,) = both_suites("^divergence_b1_Ni4$", max_gflop=1e6)
@@ -152,15 +109,6 @@ def test_a_contest_begins_with_the_recipes_on_record():
     known = recorded[document["key"]]
     assert specs[0] == str(min(known, key=known.__getitem__))
     assert len(specs) <= make_contest.N_BEST + make_contest.N_PREDICTED
-
-
-def test_no_suite_waits_for_another():
-    """When a suite is half through, so are the others."""
-    mixed = make_contest.mixed(both_suites("", max_gflop=1e6))
-    half = [entry.suite for entry in mixed[: len(mixed) // 2]]
-    for suite in {*half}:
-        n = sum(entry.suite == suite for entry in mixed)
-        assert abs(half.count(suite) - n / 2) <= 1
 
 
 def test_rivals_are_compared_with_what_is_expected(folder):
@@ -174,36 +122,3 @@ def test_rivals_are_compared_with_what_is_expected(folder):
         assert contest._error(workload, lambda r=results: r, id) < 1e-12
         wrong = [r + 0.1 * abs(r).max() for r in results]
         assert contest._error(workload, lambda w=wrong: w, id) == pytest.approx(0.1)
-
-
-def test_rivals_evaluate_the_entry(folder):
-    """The functions of a contest, read from its document, are those of the entry."""
-    workloads = read_bundle(folder)["workloads"]
-    for entry, workload in zip(
-        entries(), json.loads(json.dumps(workloads)), strict=True
-    ):
-        values = entry.values()
-        evaluate = rivals.evaluation(workload, np, np.einsum)
-        results = zip(evaluate(values), entry.reference(values), strict=True)
-        assert all(np.allclose(result, expected) for result, expected in results)
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="of the extra bench")
-@pytest.mark.filterwarnings("ignore")
-def test_torch_compiles_every_entry_once(monkeypatch):
-    """Many shapes in one process, and earlier ones again: none is refused."""
-    import torch
-    from torch._dynamo.utils import counters
-
-    monkeypatch.setattr(rivals, "_given", lambda values, _: dict(values))
-    plain = [[{"kind": "Plain", "name": name} for name in "ab"]]
-    workload = {"subscripts": "ij,jk->ik", "rows": plain}
-    before, calls = counters["stats"]["unique_graphs"], []
-    for n in range(2, 12):
-        values = {"a": torch.ones(n, n), "b": torch.ones(n, 3)}
-        call, _ = rivals.RIVALS[rivals.COMPILED](workload, values)
-        calls.append(call)
-    for call in [*calls, *calls]:
-        (result,) = call()
-        assert torch.all(result == len(result))
-    assert counters["stats"]["unique_graphs"] - before == len(calls)

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from math import inf
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,70 +37,18 @@ def test_processes_share_all_entries(tmp_path, jobs):
         assert footprints == sorted(footprints)
 
 
-def test_a_share_does_not_depend_on_what_others_have_done(tmp_path):
-    """Whenever a process reads the file, it has entries that no other has."""
-    path, sizes = tmp_path / "everyday.jsonl", ["large"]
-    early, own = (calls.entries_left(path, sizes, k, 3) for k in (0, 1))
-    write(path, [f"{e.name} {e.group}" for e in early[:2]])
-    assert calls.entries_left(path, sizes, 1, 3) == own
-
-
-@pytest.mark.parametrize("dtype", SMALLEST)
-def test_values_are_of_the_shapes_and_the_dtype(dtype):
+def test_values_are_of_the_shapes_and_the_dtype():
     """Fractions stay away from zero, complex numbers have both parts."""
-    entry = SMALLEST[dtype]
-    values = calls.values_of(entry, np)
-    assert {name: x.shape for name, x in values.items()} == entry.arrays
-    for array in values.values():
-        assert array.dtype == dtype
-        least, most = (0.49, 1.51) if array.dtype.kind in "fc" else (0, 9)
-        parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
-        for part in parts:
-            assert (part >= least).all()
-            assert (part <= most).all()
-
-
-@pytest.mark.parametrize("dtype", SMALLEST)
-def test_errors_are_relative_to_the_largest_entry(dtype):
-    """Of every dtype: differences of unsigned numbers and of booleans are none."""
-    expected = np.array([0, 1, 0]).astype(dtype)
-    other = np.array([1, 1, 0]).astype(dtype)
-    results = {"cupy": [expected], "feinsum": [other], "jax": [expected.copy()]}
-    errors = calls.errors_of(results, np)
-    assert errors == {"cupy": 0, "feinsum": 1, "jax": 0}
-    zero = np.zeros(3, dtype)
-    assert calls.errors_of({"cupy": [zero], "jax": [zero]}, np)["jax"] == 0
-
-
-def test_contenders_are_timed_in_turns(monkeypatch):
-    """As often each; every call in a row, and the last one is waited for."""
-    monkeypatch.setattr(calls, "LONG_S", inf)
-    made = []
-
-    def contender(name):
-        return lambda: made.append(name), lambda _: made.append(f"{name} ends")
-
-    one, row = calls.timed({name: contender(name) for name in ("ours", "theirs")})
-    assert {len(x) for x in (*one.values(), *row.values())} == {calls.ROUNDS}
-    turn = ["ours", "ours ends", *["ours"] * calls.N_IN_A_ROW, "ours ends"]
-    both = [*turn, *(name.replace("ours", "theirs") for name in turn)]
-    assert made[4:] == both * calls.ROUNDS
-
-
-ASLEEP = "import time; time.sleep(600)"
-
-
-@pytest.mark.parametrize(
-    ("code", "limit_s", "is_well"),
-    [("pass", 60, True), ("raise SystemExit(1)", 60, False), (ASLEEP, 0, False)],
-)
-def test_a_process_that_fails_or_is_late_is_a_failure(code, limit_s, is_well):
-    """The others may end well; none is left."""
-    workers = [
-        subprocess.Popen([sys.executable, "-S", "-c", one]) for one in (code, "pass")
-    ]
-    assert calls.have_ended(workers, time.time() + limit_s) == is_well
-    assert all(worker.poll() is not None for worker in workers)
+    for dtype, entry in SMALLEST.items():
+        values = calls.values_of(entry, np)
+        assert {name: x.shape for name, x in values.items()} == entry.arrays
+        for array in values.values():
+            assert array.dtype == dtype
+            least, most = (0.49, 1.51) if array.dtype.kind in "fc" else (0, 9)
+            parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+            for part in parts:
+                assert (part >= least).all()
+                assert (part <= most).all()
 
 
 OURS = {"feinsum": (int, lambda _: None)}
@@ -155,28 +98,13 @@ def test_entries_without_a_line_are_a_failure(tmp_path, monkeypatch, n_left, cod
     assert calls.main() == code
 
 
-def test_a_run_leaves_no_files_but_its_results(tmp_path, monkeypatch):
-    """Locks and the like are elsewhere, and gone."""
-    path, places = tmp_path / "everyday.jsonl", []
-
-    def run(options, folder):
-        calls.Meeting(Path(folder)).wait(0, 1, limit=0.0)
-        places.append(Path(folder))
-        return True
-
-    monkeypatch.setattr(calls, "load_cupy", lambda: None)
-    monkeypatch.setattr(calls, "run_workers", run)
-    monkeypatch.setattr("sys.argv", ["everyday", "--out", str(path)])
-    assert calls.main() == 1
-    assert not list(tmp_path.iterdir())
-    assert not places[0].exists()
-
-
-def test_processes_wait_for_each_other(tmp_path):
-    """Until all are here, or the time is over."""
-    meeting, start = calls.Meeting(tmp_path), time.time()
-    meeting.wait(0, 2, limit=start + 0.2)
-    assert time.time() >= start + 0.2
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda k: meeting.wait(k, 2, limit=start + 600), range(2)))
-    assert time.time() < start + 300
+def test_errors_are_relative_to_the_largest_entry():
+    """Of every dtype: differences of unsigned numbers and of booleans are none."""
+    for dtype in SMALLEST:
+        expected = np.array([0, 1, 0]).astype(dtype)
+        other = np.array([1, 1, 0]).astype(dtype)
+        results = {"cupy": [expected], "feinsum": [other], "jax": [expected.copy()]}
+        errors = calls.errors_of(results, np)
+        assert errors == {"cupy": 0, "feinsum": 1, "jax": 0}
+        zero = np.zeros(3, dtype)
+        assert calls.errors_of({"cupy": [zero], "jax": [zero]}, np)["jax"] == 0

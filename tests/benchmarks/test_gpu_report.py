@@ -38,12 +38,6 @@ def test_means_are_of_entries_with_ours_and_a_rival():
     assert len(tccg["without_ours"]) == 1
 
 
-def test_single_calls_are_a_suite():
-    means = report.means(report.measurements(LINES))
-    assert means["everyday"]["against_best_rival"] == pytest.approx(1)
-    assert means["everyday, single"]["against_best_rival"] == pytest.approx(3)
-
-
 def test_tables_fit_a_terminal():
     lines = report.text(report.measurements(LINES)).splitlines()
     assert max(map(len, lines)) <= 80
@@ -73,12 +67,3 @@ def test_the_summary_has_failures_and_measurements():
     assert "abc-bda-dc: started" not in text
     assert "a recipe" not in text
     assert "everyday, 1 entries: 1.00 against JAX" in text
-
-
-def test_nothing_measured_is_a_failure(tmp_path, monkeypatch):
-    """Exit code 1; no figure."""
-    monkeypatch.setattr(
-        "sys.argv", ["report", str(tmp_path), str(tmp_path / "nothing")]
-    )
-    assert report.main() == 1
-    assert not (tmp_path / "gpu.png").exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from math import prod
 
 import pytest
@@ -16,7 +14,7 @@ from feinsum.db import open_store
 from feinsum.records import InMemoryStore
 from feinsum.transforms import configurations, find_transform
 from feinsum.tuning import make_problem
-from tests.docs.pages import ROOT
+from tests.children import run_python
 from tests.retrieval.facts import surely_faster
 
 OPERATOR = "^gradient_b1_Ni4$"
@@ -45,23 +43,6 @@ def test_what_is_near_fits_the_cache(name):
     assert find_transform(spec.name, spec.version).fits(short.einsum)
 
 
-def lengths(instance):
-    """Numbers of rows, columns and terms."""
-    first, second = map(set, instance.einsum.inputs)
-    sides = (first - second, second - first, first & second)
-    return [prod(instance.extents[index] for index in side) for side in sides]
-
-
-@pytest.mark.parametrize("name", ["^abc-bda-dc$", "^abcde-efbad-cf$", "^abc-adec-ebd$"])
-def test_the_longest_side_of_a_contraction_is_shortened(name):
-    """A short side, for which an operand is packed, stays as it is."""
-    problem = problem_of(name)
-    whole = Instance(problem.einsum, problem.sizes)
-    before, after = lengths(whole), lengths(near(whole, recommended(problem)))
-    assert min(before) == min(after)
-    assert max(before) > max(after)
-
-
 @pytest.mark.parametrize("name", ["^abc-bda-dc$", "^ab-ac-cb$", "^abcdef-dega-gfbc$"])
 def test_contractions_get_three_long_sides(name):
     """Rows, columns and sums are long, and the arrays fit the cache."""
@@ -73,12 +54,6 @@ def test_contractions_get_three_long_sides(name):
     for side in (first - second, second - first, first & second):
         length = prod(found.einsum.extents[index] for index in side)
         assert SIDE <= length < 2 * SIDE
-
-
-def test_operators_are_not_made_deeper():
-    """Their extents are those of an element."""
-    problem = problem_of(OPERATOR)
-    assert deep(Instance(problem.einsum, problem.sizes), recommended(problem)) is None
 
 
 def test_shares_are_parts_of_the_time():
@@ -100,15 +75,9 @@ def test_a_recipe_on_record_is_taken_apart(tmp_path):
     record = record_facts(problem.einsum, spec, sizes=problem.sizes, database=measured)
     with open_store(database) as store:
         store.add(surely_faster(record))
-    command = [sys.executable, "benchmarks/limits.py", "--database", database]
-    options = ["--only", OPERATOR, "--elements-scale", "0.05"]
-    done = subprocess.run(
-        [*command, *options, "--rounds", "3", "--json", written],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ["benchmarks/limits.py", "--database", database, "--only", OPERATOR]
+    words += ["--elements-scale", "0.05", "--rounds", "3", "--json", written]
+    done = run_python(*words)
     (found, *_) = json.loads(written.read_text())
     assert found["name"] == "gradient_b1_Ni4"
     assert found["whole_s"] > 0

@@ -8,14 +8,6 @@ from benchmarks import revisions
 from benchmarks.revisions import ROOT, Comparison, main
 
 
-def test_a_version_is_as_fast_as_itself(capsys) -> None:
-    """Each program has a first and a second process, with a ratio."""
-    assert main([str(ROOT), "--only", "import", "--rounds", "1", "--limit", "9"]) == 0
-    out = capsys.readouterr().out
-    assert "import, first" in out
-    assert "import, second" in out
-
-
 @pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (2.0, 1)])
 def test_a_slower_version_fails(factor, status, monkeypatch) -> None:
     """A ratio that certainly exceeds the limit is exit status 1."""

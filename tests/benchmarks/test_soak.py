@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from benchmarks.soak import Soak, draw, growth, is_steady, new_fact, report
-from tests.docs.pages import ROOT
+from benchmarks.soak import Soak, draw, growth, is_steady, report
+from tests.children import run_python
 
 MIB = 2**20
 
@@ -45,16 +43,6 @@ def test_a_leak_is_seen(rate):
     assert not is_steady(replace(STEADY, resident_bytes=grown), 0.05)
 
 
-def test_a_wrong_answer_is_not_passed_over():
-    """However steady memory is."""
-    assert not is_steady(replace(STEADY, wrong={"best": 1}), 0.05)
-
-
-def test_every_new_fact_is_another_one():
-    """None has been recorded before."""
-    assert len({new_fact(3) for _ in range(50)}) == 50
-
-
 def test_table_and_figure_show_every_process(tmp_path):
     """A row and a line for each."""
     console = Console(file=io.StringIO(), width=90)
@@ -69,17 +57,9 @@ def test_table_and_figure_show_every_process(tmp_path):
 @pytest.mark.long
 def test_the_soak_runs(tmp_path):
     """Two seconds over SQLite; every answer is the one that was expected."""
-    command = [sys.executable, "-m", "benchmarks.soak", "--on", "sqlite"]
-    command += ["--minutes", "0.03", "--warm-up-s", "0.5", "--every-s", "0.1"]
-    command += ["--records", "400", "--tolerance", "1000"]
-    done = subprocess.run(
-        [*command, "--figure", str(tmp_path / "soak.png")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ["-m", "benchmarks.soak", "--on", "sqlite", "--minutes", "0.03"]
+    words += ["--warm-up-s", "0.5", "--every-s", "0.1", "--records", "400"]
+    words += ["--tolerance", "1000", "--figure", tmp_path / "soak.png"]
+    done = run_python(*words, limit_s=500)
     assert "wrong: none" in done.stdout
     assert "worker 2" in done.stdout

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from benchmarks.sparse_problems import PATTERNS
 from benchmarks.sparse_rivals import c_source
+from tests.children import run_python
 from tests.docs.pages import ROOT
 from tests.portions import spread
 
 
 def run(*options: str) -> str:
-    command = [sys.executable, "benchmarks/sparse.py", "--rounds", "1", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout
+    return run_python("benchmarks/sparse.py", "--rounds", "1", *options).stdout
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,10 @@ def test_a_script_that_fails_says_why(tmp_path):
         timed("1 / 0", tmp_path)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_at_most_five_lines_differ(name):
-    program = PROGRAMS[name]
-    plain, ours = (
-        program.text(is_ours=is_ours, is_tiny=False).splitlines()
-        for is_ours in (False, True)
-    )
-    assert 1 <= sum(a != b for a, b in zip(plain, ours, strict=True)) <= 5
+def test_at_most_five_lines_differ():
+    for program in PROGRAMS.values():
+        plain, ours = (
+            program.text(is_ours=is_ours, is_tiny=False).splitlines()
+            for is_ours in (False, True)
+        )
+        assert 1 <= sum(a != b for a, b in zip(plain, ours, strict=True)) <= 5

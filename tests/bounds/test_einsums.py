@@ -7,7 +7,6 @@ import sys
 from fractions import Fraction
 from itertools import pairwise
 from math import prod
-from time import process_time
 
 import numpy as np
 import pytest
@@ -130,20 +129,6 @@ def test_an_array_in_two_steps_counts_a_half_in_each():
     assert first.total_bytes == Fraction(8 * 500**2, 2)
 
 
-def test_a_diagonal_reads_its_entries_alone():
-    """100 of 10,000 entries."""
-    made = of("ii,ij->j", i=100, j=1000)
-    assert least_bytes(made, {}, CACHE) == 8 * (100 + 100 * 1000 + 1000)
-
-
-def test_scalars_count_an_entry():
-    """And cover no index."""
-    made = einsum(",ij,jk->ik", array("c"), *(array(n, (2000, 2000)) for n in "AB"))
-    plain = of("ij,jk->ik", **dict.fromkeys("ijk", 2000))
-    ratio = least_bytes(made, {}, CACHE) / least_bytes(plain, {}, CACHE)
-    assert ratio == pytest.approx(1, rel=1e-3)
-
-
 def test_an_index_of_one_operand_is_summed_on_its_own():
     """It multiplies no steps of the product."""
     made = path_of(of("ijx,jk->ik", i=500, j=500, k=500, x=50))
@@ -151,15 +136,12 @@ def test_an_index_of_one_operand_is_summed_on_its_own():
     assert made.compulsory_bytes == 8 * (50 * 500**2 + 2 * 500**2)
 
 
-def test_extents_of_one_change_nothing():
-    """But that their index is there."""
-    made = of("aij,ajk->aik", a=1, **dict.fromkeys("ijk", 700))
-    plain = of("ij,jk->ik", **dict.fromkeys("ijk", 700))
-    assert least_bytes(made, {}, CACHE) == least_bytes(plain, {}, CACHE)
-
-
-def test_an_extent_of_zero_leaves_the_results_alone():
-    """Sums of nothing are stored; a result without entries is not."""
+def test_entries_that_are_not_there_are_not_read():
+    """A diagonal has 100 of 10,000 entries. Sums of nothing are stored; a result
+    without entries is not.
+    """
+    made = of("ii,ij->j", i=100, j=1000)
+    assert least_bytes(made, {}, CACHE) == 8 * (100 + 100 * 1000 + 1000)
     assert least_bytes(of("ij,jk->ik", i=20, j=0, k=30), {}, CACHE) == 8 * 600
     assert least_bytes(of("ij,jk->ik", i=0, j=20, k=30), {}, CACHE) == 0
 
@@ -204,14 +186,6 @@ def test_operand_functions_count_by_the_arrays_that_they_surely_read(body, compu
     assert factors_of(functional(body), {}).compulsory_bytes == compulsory
 
 
-def test_a_function_of_whole_arrays_is_an_operand_and_one_of_none_is_free():
-    """A product with numbers that are computed needs no memory for them."""
-    plain = least_bytes(functional("u[j, k]"), {}, CACHE)
-    mean = least_bytes(functional("0.5*(u[j, k] + v[j, k])"), {}, CACHE)
-    assert plain <= mean <= plain + N
-    assert least_bytes(functional("j - k"), {}, CACHE) == 2 * N
-
-
 def test_sizes_that_are_missing_are_named():
     """And what is no size is refused."""
     made = einsum("ij,jk->ik", array("A", ("n", 4)), array("B", (4, 5)))
@@ -237,14 +211,6 @@ def test_a_memory_that_cannot_hold_a_step_is_refused():
         MemoryLevel("L1", -1)
     with pytest.raises(BoundError):
         MemoryLevel("L1", 1, 0)
-
-
-def test_counts_do_not_overflow():
-    """Extents of 2**62: exact integers, more than any machine's."""
-    made = of("ij,jk->ik", **dict.fromkeys("ijk", 2**62))
-    found = least_bytes(made, {}, CACHE)
-    assert found == pytest.approx(8 * 2 * 2.0**186 / 100, rel=1e-4)
-    assert factors_of(made, {}).compulsory_bytes == 3 * 8 * 2**124
 
 
 LEVELS = [
@@ -280,14 +246,6 @@ def test_the_slowest_level_is_the_limit():
         found.level("L4")
 
 
-def test_without_bandwidths_no_time_is_known():
-    """Bytes are, all the same."""
-    levels = [MemoryLevel("fast", CACHE), MemoryLevel("slow", None)]
-    found = bound_at(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, levels)
-    assert found.seconds is found.limit is found.levels[0].seconds is None
-    assert str(found)
-
-
 def test_a_device_of_which_nothing_is_known_moves_every_array_once():
     """A single level has no memory ahead."""
     found = bound_at(CHAIN, {}, [MemoryLevel("DRAM", None, 1, 1e11)])
@@ -304,7 +262,7 @@ def test_the_table_fits_80_columns():
     assert len(lines) == 1 + 5 + 3
 
 
-@pytest.mark.parametrize("n_operands", [1, 2, 3, 4, 10])
+@pytest.mark.parametrize("n_operands", [1, 4, 10])
 def test_a_bound_takes_few_numerical_searches(monkeypatch, n_operands):
     """The law of performance, in counts that no machine changes: tiles are searched for
     all statements, prices and levels at once, and for ten operands of few statements.
@@ -328,24 +286,6 @@ def test_a_bound_takes_few_numerical_searches(monkeypatch, n_operands):
     assert sum(n_points) <= most
 
 
-@pytest.mark.parametrize(("n_operands", "most_s"), [(2, 0.01), (10, 0.1)])
-def test_a_bound_is_quick(n_operands, most_s):
-    """10 ms for two operands and 100 ms for ten, on a machine ten times as slow as any.
-
-    Of processor time, in the best of several runs: what else runs counts little.
-    """
-    letters = "abcdefghijk"[: n_operands + 1]
-    terms = [f"{a}{b}" for a, b in pairwise(letters)]
-    made = of(f"{','.join(terms)}->a{letters[-1]}", **dict.fromkeys(letters, 300))
-
-    def run_s():
-        start_s = process_time()
-        bound_at(made, {}, LEVELS)
-        return process_time() - start_s
-
-    assert min(run_s() for _ in range(5)) < 10 * most_s
-
-
 def test_bounds_need_neither_scipy_nor_loopy():
     """Nor anything else that is slow to import."""
     code = (
@@ -356,3 +296,19 @@ def test_bounds_need_neither_scipy_nor_loopy():
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_function_of_whole_arrays_is_an_operand_and_one_of_none_is_free():
+    """A product with numbers that are computed needs no memory for them."""
+    plain = least_bytes(functional("u[j, k]"), {}, CACHE)
+    mean = least_bytes(functional("0.5*(u[j, k] + v[j, k])"), {}, CACHE)
+    assert plain <= mean <= plain + N
+    assert least_bytes(functional("j - k"), {}, CACHE) == 2 * N
+
+
+def test_without_bandwidths_no_time_is_known():
+    """Bytes are, all the same."""
+    levels = [MemoryLevel("fast", CACHE), MemoryLevel("slow", None)]
+    found = bound_at(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, levels)
+    assert found.seconds is found.limit is found.levels[0].seconds is None
+    assert str(found)

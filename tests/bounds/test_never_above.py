@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from fractions import Fraction
 from math import prod
 
 import pytest
@@ -15,7 +14,7 @@ from feinsum.ir import BatchedEinsum, array, batched_einsum, write_subscripts
 from tests.bounds.simulate import Touch, least_moved, lru_loads, nest
 
 ENTRY = 8
-N_DEFAULT, N_LONG = 60, 1000
+N_DEFAULT, N_LONG = 40, 1000
 
 
 def random_einsum(rng: random.Random) -> BatchedEinsum:
@@ -118,14 +117,10 @@ def check(seed: int) -> bool:
     return bound > factors.compulsory_bytes
 
 
-@pytest.mark.parametrize("seed", range(N_DEFAULT))
-def test_no_bound_is_above_what_a_random_schedule_moves(seed):
-    """Random einsums, orders, loops, tiles and memories."""
-    check(seed)
-
-
-def test_some_of_these_bounds_are_more_than_all_arrays_once():
-    """So that the comparison is not of compulsory bytes alone."""
+def test_no_bound_is_above_what_a_random_schedule_moves():
+    """Random einsums, orders, loops, tiles and memories. Some bounds are more than all
+    arrays once, so that the comparison is not of compulsory bytes alone.
+    """
     assert sum(map(check, range(N_DEFAULT))) > N_DEFAULT // 8
 
 
@@ -213,11 +208,3 @@ def test_blocked_schedules_are_within_a_few_percent_of_the_bound(
         capacity
     )
     assert asymptotic <= moved <= share * asymptotic
-
-
-def test_entries_of_any_size_count():
-    """The same statement in entries of 4 bytes moves half of what it does in 8."""
-    extents = dict.fromkeys("ijk", 500)
-    eight = certify(statement("ij,jk->ik", extents, 8), FastMemory(8000)).n_bytes
-    four = certify(statement("ij,jk->ik", extents, 4), FastMemory(4000)).n_bytes
-    assert Fraction(four, eight) == pytest.approx(Fraction(1, 2))

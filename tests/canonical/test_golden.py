@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import version
@@ -19,7 +17,8 @@ from tests.canonical import golden
 from tests.canonical.golden import HEADER, PATH, PREFIX, ChangedKeyError
 from tests.canonical.respell import respelled
 from tests.canonical.workloads import workloads
-from tests.docs.pages import ROOT, page
+from tests.children import run_python
+from tests.docs.pages import page
 
 LINES = golden.read()
 
@@ -43,15 +42,7 @@ for line in open(sys.argv[1], encoding="utf-8"):
 
 def in_a_process(**variables: str) -> tuple[str, Path, list[str]]:
     """Release and file of pynauty, and all keys, as a fresh process finds them."""
-    result = subprocess.run(
-        [sys.executable, "-c", KEYS, str(PATH)],
-        cwd=ROOT,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    result = run_python("-c", KEYS, PATH, **variables)
     first, *keys = result.stdout.splitlines()
     release, _, file = first.partition(" ")
     return release, Path(file), keys
@@ -95,7 +86,7 @@ def test_the_file_is_complete_and_of_this_version():
     assert PATH.read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4242", "random"])
+@pytest.mark.parametrize("seed", ["0", "random"])
 def test_keys_do_not_depend_on_the_process(seed):
     """Hashes of strings, which differ by process, play no part."""
     _, _, keys = in_a_process(PYTHONHASHSEED=seed)
@@ -135,12 +126,6 @@ def test_a_key_of_this_version_is_never_rewritten():
     assert LINES[1].key in str(refusal.value)
 
 
-def test_keys_of_another_version_are_rewritten():
-    """With a new version every line gets its new key; names and texts stay."""
-    old = [replace(line, key=f"fe0-nauty2.8-{'0' * 40}") for line in LINES[:5]]
-    assert golden.updated(old, []) == LINES[:5]
-
-
 def test_an_update_only_adds():
     """What is there stays as it is; a workload of a known class is listed as equal."""
     known = from_text(LINES[0].text)
@@ -155,12 +140,3 @@ def test_an_update_only_adds():
     )
     assert (added.stem, added.name, added.text) == ("new", "new", to_text(new))
     assert not golden.is_same(added.text, added.text.replace("91", "95"))
-
-
-def test_a_line_can_be_read_back(tmp_path):
-    """Writing and reading a line gives the line, whatever language its names are of."""
-    path = tmp_path / "keys.txt"
-    path.write_text(HEADER + "".join(f"{line}\n" for line in LINES), encoding="utf-8")
-    assert golden.read(path) == LINES
-    assert golden.read(tmp_path / "nothing") == []
-    assert any(not line.text.isascii() for line in LINES)

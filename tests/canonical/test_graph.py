@@ -12,7 +12,7 @@ from tests.canonical.test_oracles import is_isomorphic_by_search, is_isomorphic_
 from tests.strategies import counts, einsums
 
 
-@counts(300, 20_000)
+@counts(150, 20_000)
 @given(einsums(), st.randoms(use_true_random=False))
 def test_graph_determines_the_einsum(e: BatchedEinsum, random: st.Random) -> None:
     """What is reconstructed from colors and edges alone is isomorphic to the einsum.

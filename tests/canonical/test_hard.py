@@ -168,7 +168,7 @@ def test_a_relabeling_has_the_same_key(name):
     assert len(set(keys([name] * 2, spellings))) <= 1
 
 
-@pytest.mark.parametrize("name", marked(GRAPHS, {"Paley 29 switched", *LONG_GRAPHS}))
+@pytest.mark.parametrize("name", marked(GRAPHS, {*[*GRAPHS][1::2], *LONG_GRAPHS}))
 def test_a_graph_in_another_order_has_the_same_key(name):
     """The key of a graph does not depend on the numbers of its vertices."""
     graph = GRAPHS[name]()
@@ -184,11 +184,11 @@ def test_mates_have_different_keys(names):
     assert len(found) == len(names) or TOO_HARD.issuperset(names)
 
 
-@pytest.mark.parametrize("names", GRAPH_MATES, ids=lambda names: names[0])
-def test_graph_mates_look_alike(names):
+def test_graph_mates_look_alike():
     """Mates have the same number of vertices of each degree: nothing easy differs."""
-    first, *others = [GRAPHS[name]() for name in names]
-    assert all(nx.faster_could_be_isomorphic(first, other) for other in others)
+    for names in GRAPH_MATES:
+        first, *others = [GRAPHS[name]() for name in names]
+        assert all(nx.faster_could_be_isomorphic(first, other) for other in others)
 
 
 @pytest.mark.parametrize(
@@ -210,20 +210,6 @@ def test_a_twist_matters_and_its_place_does_not():
     elsewhere = nx.relabel_nodes(BASES["K4"], {0: 3, 3: 0})
     twisted_there = e.adjacency(g.cfi(elsewhere, twisted=True))
     assert canonicalize(twisted_there).key == canonicalize(e.adjacency(twisted)).key
-
-
-def test_the_complete_networks_differ_in_their_bonds():
-    """By neighbours, two first axes are joined; cyclically, d meets n - 2 - d."""
-
-    def bonds(einsum: BatchedEinsum) -> set[frozenset[int]]:
-        places: dict[str, set[int]] = {}
-        for term in einsum.inputs:
-            for axis, index in enumerate(term):
-                places.setdefault(index, set()).add(axis)
-        return {frozenset(pair) for pair in places.values()}
-
-    assert bonds(e.cyclic_network(12)) == {frozenset({d, 10 - d}) for d in range(6)}
-    assert frozenset({0}) in bonds(e.complete_network(12))
 
 
 def test_the_designs_are_what_they_are_called():
@@ -263,7 +249,7 @@ def test_threads_find_the_same_keys():
 
     def wrong_ones(seed: int) -> list[str]:
         rng = Random(seed)
-        todo = [rng.choice(small) for _ in range(200)]
+        todo = [rng.choice(small) for _ in range(50)]
         spelled = [(name, respelled(einsum, seed)) for name, einsum in todo]
         return [n for n, einsum in spelled if canonicalize(einsum).key != expected[n]]
 

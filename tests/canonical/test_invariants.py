@@ -100,7 +100,7 @@ def test_every_invariant_is_the_first_to_differ_somewhere(name: str) -> None:
     assert difference.a != difference.b
 
 
-@counts(200, 20_000)
+@counts(80, 20_000)
 @given(e=einsums(), data=st.data())
 def test_isomorphic_einsums_agree(e: BatchedEinsum, data: st.DataObject) -> None:
     """An invariant has one value on all isomorphic einsums."""
@@ -108,7 +108,7 @@ def test_isomorphic_einsums_agree(e: BatchedEinsum, data: st.DataObject) -> None
     assert not [x.name for x in INVARIANTS if x.value(e) != x.value(f)]
 
 
-@counts(200, 20_000)
+@counts(80, 20_000)
 @given(near_pairs())
 def test_no_difference_where_the_keys_are_equal(
     pair: tuple[BatchedEinsum, BatchedEinsum],
@@ -118,7 +118,7 @@ def test_no_difference_where_the_keys_are_equal(
         assert first_difference(*pair) is None
 
 
-@counts(200, 20_000)
+@counts(80, 20_000)
 @given(near_pairs(n_indices=3, n_terms=2, n_rows=2))
 def test_small_einsums_of_two_keys_differ_in_an_invariant(
     pair: tuple[BatchedEinsum, BatchedEinsum],

@@ -109,7 +109,7 @@ ORACLES = pytest.mark.parametrize(
 
 
 @ORACLES
-@counts(300, 20_000)
+@counts(150, 20_000)
 @given(pair=near_pairs(**SMALL))
 def test_one_key_exactly_if_isomorphic(
     oracle: Oracle, pair: tuple[BatchedEinsum, BatchedEinsum]

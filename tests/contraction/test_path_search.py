@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from math import prod
 
 import pytest
@@ -12,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.contraction.paths import MINIMIZED, find_path, path_outputs
+from tests.children import run_python
 
 METHODS = ("auto", "greedy", *MINIMIZED)
 
@@ -68,12 +66,6 @@ def test_a_path_is_the_same_in_every_process():
         "        print(find_path(terms, '', extents, method=m, max_entries=limit))\n"
     )
     found = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
+        run_python("-c", program, PYTHONHASHSEED=seed).stdout for seed in ("0", "1")
     }
     assert len(found) == 1

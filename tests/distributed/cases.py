@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import feinsum
-from feinsum.distributed import Plan
+from feinsum.distributed import (
+    Distribution,
+    GroupSchedule,
+    Loop,
+    Machine,
+    Plan,
+    factorizations,
+)
+from feinsum.distributed.assembly import starts_of
 from feinsum.distributed.boxes import box_size
-from feinsum.distributed.counts import Counts
-from feinsum.distributed.steps import Free, Leaf, Make, Receive, Reduce, Send, Steps
+from feinsum.distributed.counts import Counts, tally
+from feinsum.distributed.schedule import result_choices
+from feinsum.distributed.steps import (
+    Free,
+    Leaf,
+    Make,
+    Receive,
+    Reduce,
+    Send,
+    Steps,
+    lower,
+)
 from feinsum.ir import BatchedEinsum
 
 
@@ -128,3 +148,57 @@ def _count_rank(steps: Any, resident: int) -> tuple[int, int, int, int, int]:
         elif kind is Leaf:
             points += step.n_points
     return received, reduced, messages, peak, points
+
+
+def count_moved(groups, extents, schedules, n_ranks: int) -> int:
+    """Return the elements that the steps of schedules move."""
+    made = {group.output.tensor for group in groups}
+    read = dict.fromkeys(access.tensor for g in groups for access in g.inputs)
+    starts = starts_of([x for x in read if x not in made], groups, schedules, extents)
+    events = lower(groups, schedules, starts, extents, n_ranks)
+    return tally(events, [0] * n_ranks).counts().moved
+
+
+def random_schedule(rng: random.Random, group, processes: int) -> GroupSchedule:
+    """Return a legal schedule that nobody would make."""
+    sizes = list(rng.choice(list(factorizations(processes))))
+    rng.shuffle(sizes)
+    machine = Machine(tuple(sizes))
+    axes = tuple(rng.choice([*group.indices, None]) for _ in sizes)
+    result = rng.choice(list(result_choices(group, axes, machine)))
+    copied = {k for k, i in enumerate(axes) if i is None}
+    moved = [(k, rng.randrange(machine.sizes[k])) for k, _ in result.fixed]
+    result = replace(result, fixed=tuple((k, p) for k, p in moved if k not in copied))
+    if rng.random() < 0.3:
+        result = replace(result, cuts=tuple(rng.sample(result.cuts, len(result.cuts))))
+    loop = None
+    if group.summed and rng.random() < 0.6:
+        turn = tuple(k for k in range(machine.n_axes) if rng.random() < 0.5)
+        index, n_parts = rng.choice(group.summed), rng.randrange(1, 5)
+        loop = Loop(index, n_parts, turn, rng.random() < 0.3)
+    cyclic = tuple(k for k in _choose_axes(rng, machine) if axes[k] is not None)
+    return GroupSchedule(machine, axes, _make_cyclic(rng, result), loop, cyclic)
+
+
+def random_start(rng: random.Random, rank: int, processes: int) -> Distribution:
+    """Return any distribution of an operand of that rank."""
+    machine = Machine(rng.choice(list(factorizations(processes))))
+    cuts: list[tuple[int, ...]] = [()] * rank
+    fixed = []
+    for k in range(machine.n_axes):
+        where = rng.randrange(-2, rank)
+        if where >= 0:
+            cuts[where] = (*cuts[where], k)
+        elif where == -1:
+            fixed.append((k, rng.randrange(machine.sizes[k])))
+    return _make_cyclic(rng, Distribution(machine, tuple(cuts), tuple(fixed)))
+
+
+def _choose_axes(rng: random.Random, machine: Machine) -> list[int]:
+    return [k for k in range(machine.n_axes) if rng.random() < 0.3]
+
+
+def _make_cyclic(rng: random.Random, held: Distribution) -> Distribution:
+    cutting = {k for cuts in held.cuts for k in cuts}
+    chosen = (k for k in _choose_axes(rng, held.machine) if k in cutting)
+    return replace(held, cyclic=tuple(chosen))

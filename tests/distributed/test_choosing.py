@@ -23,7 +23,6 @@ from feinsum.distributed import (
     price,
 )
 from feinsum.distributed.choosing import (
-    fastest_measured,
     identity,
     measured_s,
     prefer_measured,
@@ -49,13 +48,9 @@ def test_the_best_plans_are_different_and_in_order(name):
     assert len({one.id for one in found}) == len(found) == 3
     moved = [one.counts.moved for one in found]
     assert moved == sorted(moved)
-
-
-def test_the_best_plans_differ_in_more_than_their_names():
-    """A named schedule that the planner chose is not listed again."""
-    for processes in (4, 8):
-        found = best_plans(PRODUCT, processes=processes, most=20)
-        assert len({replace(one, name="").id for one in found}) == len(found)
+    # a named schedule that the planner chose is not listed again
+    found = best_plans(KERNELS[name], processes=8, most=20)
+    assert len({replace(one, name="").id for one in found}) == len(found)
 
 
 def test_a_price_is_messages_elements_and_leaves():
@@ -115,9 +110,6 @@ def test_another_path_is_taken_if_less_is_moved():
     free = plan(einsum, processes=8)
     assert given.path == usual != free.path
     assert free.counts.moved < 0.6 * given.counts.moved
-
-
-PRODUCT = einsum_of("ij,jk->ik", every=600)
 
 
 def unnamed(plan):
@@ -232,13 +224,13 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("plan", [FIRST, *OTHERS, *NAMED], ids=lambda one: one.id[:6])
-def test_names_do_not_matter(plan):
+def test_names_do_not_matter():
     """The identity of a plan does not depend on names or the order of operands."""
-    other = renamed(plan)
-    assert identity(other) == identity(plan)
-    assert other.counts.moved == plan.counts.moved
-    assert other.key == plan.key
+    for made in (FIRST, *OTHERS, *NAMED):
+        other = renamed(made)
+        assert identity(other) == identity(made)
+        assert other.counts.moved == made.counts.moved
+        assert other.key == made.key
 
 
 def test_different_plans_are_different():
@@ -247,11 +239,6 @@ def test_different_plans_are_different():
     for several in (plans, best_plans(KERNELS["paper"], processes=8)):
         different = {unnamed(one).id for one in several}
         assert len({identity(one) for one in several}) == len(different) > 3
-
-
-def test_a_plan_that_is_alone_is_no_better():
-    """A timed plan does not replace one that was never timed."""
-    assert fastest_measured([FIRST, *OTHERS], {identity(OTHERS[0]): 1e-9}) == FIRST
 
 
 def test_plans_of_programs_are_no_candidates():

@@ -154,9 +154,10 @@ def test_a_worker_without_a_compiler(bare):
     assert np.allclose(result, by_numpy(einsum, operands))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def threads():
-    """A client of workers in this process, which begin at once.
+    """A client of workers in this process, which begin at once; the last test of this
+    file takes one away.
 
     The limit is what they tell. They would pause beyond it, for what other tests of
     this process have left in memory.

@@ -14,7 +14,7 @@ from feinsum.distributed.boxes import overlaps
 from feinsum.distributed.distribution import distribution_violations
 from feinsum.errors import PlanError
 
-N_CASES = 5_000
+N_CASES = 2_000
 """Boxes that are moved, each between two distributions."""
 
 
@@ -71,21 +71,10 @@ def random_distribution(rng: np.random.Generator, n_axes: int) -> Distribution:
     return Distribution(machine, tuple(cuts), tuple(fixed), tuple(cyclic))
 
 
-def test_the_example_of_the_paper():
-    """T(2x2) xy->xy* on 2x2x2: each block is on two processors."""
-    held = Distribution.parse("xy->xy*", Machine((2, 2, 2)))
-    found = owners(held, (2, 2))
-    assert found == {(0, 0): {0, 1}, (0, 1): {2, 3}, (1, 0): {4, 5}, (1, 1): {6, 7}}
-    for rank in range(8):
-        box = held.boxes((2, 2), 8).box(rank)
-        assert box is not None
-        assert rank in found[box[0][0], box[1][0]]
-
-
 def test_every_rank_has_its_entries():
     """Boxes are the owners of the definition, ragged or not, empty or not."""
     rng = np.random.default_rng(1)
-    for _ in range(300):
+    for _ in range(150):
         shape = tuple(rng.integers(0, 7, rng.integers(0, 4)).tolist())
         held = random_distribution(rng, len(shape))
         n_ranks = held.machine.n_processes + int(rng.integers(0, 3))
@@ -135,7 +124,7 @@ def redistributed(held, needed, shape, n_ranks) -> int:
     return len(found)
 
 
-@pytest.mark.parametrize("n", [1, 2, 12, 60, 97, 512])
+@pytest.mark.parametrize("n", [1, 60, 97])
 def test_factorizations_are_all_there_are(n):
     """Ascending factors from 2 whose product is the number, each once."""
     divisors = [d for d in range(2, n + 1) if n % d == 0]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,6 +15,7 @@ from feinsum.errors import PlanError
 from feinsum.ir import generalize
 from feinsum.programs import program
 from feinsum.records import Host, judge, to_json
+from tests.children import run_python
 from tests.db.factories import make_fleet, make_plan, make_plan_record
 from tests.distributed.cases import KERNELS, einsum_of
 
@@ -152,10 +151,5 @@ texts = open(sys.argv[1]).read().splitlines()
 print([judge(from_json(PlanRecord, text)) for text in texts])
 print({"loopy", "pyopencl", "optuna", "mpi4py"} & set(sys.modules))
 """
-    said = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "plans.txt"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    said = run_python("-c", code, tmp_path / "plans.txt")
     assert said.stdout == "[(), ()]\nset()\n"

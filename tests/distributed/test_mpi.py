@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from feinsum.errors import PlanError
 from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
 from feinsum.threads import n_threads
+from tests.children import run_command
 from tests.distributed.cases import KERNELS, by_numpy, operands_of
 from tests.distributed.test_statements import PROGRAMS
 from tests.distributed.test_statements import by_numpy as program_by_numpy
@@ -38,15 +38,9 @@ needs_mpi = pytest.mark.skipif(
 
 
 def started(n: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [MPIEXEC, "-n", str(n), sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
+    words = MPIEXEC, "-n", n, sys.executable, "-m", *arguments
+    environment = {"PYTHONPATH": str(ROOT), **environment}
+    return run_command(*words, is_checked=False, limit_s=400, **environment)
 
 
 def told(n: int, what: str, **environment: str) -> list[dict]:
@@ -55,15 +49,21 @@ def told(n: int, what: str, **environment: str) -> list[dict]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.fixture(scope="module")
+def on_three() -> list[dict]:
+    """The outcomes of several jobs on three ranks, started once."""
+    return told(3, "programs,passed,contract,refusals,collectives")
+
+
 LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
 """Numbers of ranks that are simulated in every run, and started in the long ones."""
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [1, 4, *LARGE])
+@pytest.mark.parametrize("n", [4, *LARGE])
 def test_what_ranks_receive_is_what_was_counted(n):
     """All kernels and schedules give numpy's result and the predicted counts."""
-    ranks = told(n, "everything")
+    ranks = [rank["everything"] for rank in told(n, "everything")]
     for name, einsum in KERNELS.items():
         plans = {"planned": plan(einsum, processes=n)}
         plans |= named_plans(einsum, processes=n)
@@ -84,30 +84,28 @@ def test_what_ranks_receive_is_what_was_counted(n):
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [3, LARGE[0]])
-def test_statements_on_ranks(n):
+def test_statements_on_ranks(on_three):
     """A tensor that several statements read is fetched once."""
-    ranks = told(n, "programs")
+    ranks = [rank["programs"] for rank in on_three]
     for name, program in PROGRAMS.items():
-        counts = plan_statements(program, processes=n).counts
+        counts = plan_statements(program, processes=3).counts
         assert all(rank[name]["right"] for rank in ranks), name
         assert sum(rank[name]["received"] for rank in ranks) == counts.received
         assert sum(rank[name]["reduced"] for rank in ranks) == counts.reduced
 
 
 @needs_mpi
-def test_arrays_on_rank_0_are_cut_and_put_together():
+def test_arrays_on_rank_0_are_cut_and_put_together(on_three):
     """Arrays scatter and gather; functions give blocks; all ranks raise errors."""
-    ranks = told(3, "passed")
+    ranks = [rank["passed"] for rank in on_three]
     assert all(rank["right"] for rank in ranks)
     assert all("expected A, B, C, D" in rank["wrong"] for rank in ranks)
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [3, pytest.param(6, marks=pytest.mark.long)])
-def test_ranks_are_an_engine(n):
+def test_ranks_are_an_engine(on_three):
     """All ranks pass the contract; rank 0 has the arrays and gets the results."""
-    assert all(rank["passed"] for rank in told(n, "contract"))
+    assert all(rank["contract"]["passed"] for rank in on_three)
 
 
 @needs_mpi
@@ -117,7 +115,8 @@ def test_leaves_are_calls_of_the_database(tmp_path):
     With ``record=`` the run is a fact on rank 0: what samples of the result depend on
     comes from the ranks that hold it.
     """
-    ranks = told(2, "tuned", FEINSUM_DATABASE=str(tmp_path / "facts.sqlite"))
+    database = str(tmp_path / "facts.sqlite")
+    ranks = [rank["tuned"] for rank in told(2, "tuned", FEINSUM_DATABASE=database)]
     assert all(rank["paper"]["right"] and rank["right"] for rank in ranks)
     moved = plan(KERNELS["paper"], processes=2).counts.moved
     assert [rank["fact"] for rank in ranks] == [moved, None]
@@ -133,9 +132,9 @@ def test_a_run_with_a_leaf_of_its_own_is_no_fact():
 
 
 @needs_mpi
-def test_what_one_rank_has_wrong_all_ranks_refuse():
+def test_what_one_rank_has_wrong_all_ranks_refuse(on_three):
     """All ranks refuse what is wrong on one: the digest first, then the blocks."""
-    ranks = told(3, "refusals")
+    ranks = [rank["refusals"] for rank in on_three]
     rules = {
         "digest": ["digest"],
         "shape": ["blocks"],
@@ -187,23 +186,6 @@ def test_ranks_have_one_thread(monkeypatch, given, threads):
 
 
 @needs_mpi
-def test_a_plan_runs_from_files(tmp_path):
-    """Each rank reads and writes its blocks; the result is numpy's."""
-    einsum = KERNELS["paper"]
-    made, operands = plan(einsum, processes=4), operands_of(einsum)
-    (tmp_path / "plan.json").write_text(made.to_json())
-    for name, array in operands.items():
-        np.save(tmp_path / f"{name}.npy", array)
-    files = (str(tmp_path / "plan.json"), "--inputs", str(tmp_path))
-    output = tmp_path / "out.npy"
-    database = str(tmp_path / "facts.sqlite")
-    run = ("feinsum.run", *files, "--output", str(output))
-    done = started(4, *run, FEINSUM_DATABASE=database)
-    assert done.returncode == 0, done.stderr
-    assert np.allclose(np.load(output), by_numpy(einsum, operands))
-
-
-@needs_mpi
 @pytest.mark.parametrize(
     ("inputs", "output"), spread([("a.h5", "b.zarr"), ("a.zarr", "b.h5")], 1)
 )
@@ -251,9 +233,9 @@ def test_the_plan_of_a_program_runs_from_files(tmp_path):
 
 
 @needs_mpi
-def test_collectives_take_the_place_of_messages():
+def test_collectives_take_the_place_of_messages(on_three):
     """Collectives of all kinds give the same results and counts as messages."""
-    ranks = told(3, "collectives")
+    ranks = [rank["collectives"] for rank in on_three]
     for case in ("3mm eindecomp", "same twice cosma"):
         name, kind = case.rsplit(" ", 1)
         counts = named_plan(kind, KERNELS[name], processes=3).counts
@@ -268,8 +250,11 @@ def test_collectives_take_the_place_of_messages():
 @needs_mpi
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [("missing", "No such file"), ("shape", "has shape (3,)"), ("plan", "valid plan")],
-)
+    spread(
+        [("shape", "has shape (3,)"), ("missing", "No such file"),
+         ("plan", "valid plan")], 1,
+    ),
+)  # fmt: skip
 def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
     """Wrong files end all ranks with one line, printed by rank 0."""
     einsum = KERNELS["1mm"]
@@ -290,9 +275,10 @@ def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
 @needs_mpi
 @pytest.mark.parametrize(
     ("name", "schedule", "n"),
-    [("paper", "dealt", 8), ("1mm", "cannon", 4), ("1mm", "2.5d", 8),
-     ("mttkrp-5-0", "deinsum", 6), ("same twice", "planned", 3),
-     ("total", "planned", 5)],
+    spread(
+        [("paper", "dealt", 8), ("mttkrp-5-0", "deinsum", 6), ("total", "planned", 5),
+         ("1mm", "2.5d", 8), ("1mm", "cannon", 4), ("same twice", "planned", 3)], 2,
+    ),
 )  # fmt: skip
 def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
     """The written program computes the same with numpy and mpi4py alone."""
@@ -311,12 +297,5 @@ def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
     assert "from feinsum" not in text
     program = tmp_path / "program.py"
     program.write_text(text)
-    done = subprocess.run(
-        [MPIEXEC, "-n", str(n), sys.executable, str(program), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_command(MPIEXEC, "-n", n, sys.executable, program, tmp_path)
     assert (np.load(tmp_path / "out.npy") == by_numpy(einsum, operands)).all()

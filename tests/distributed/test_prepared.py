@@ -53,11 +53,6 @@ def test_a_document_that_was_changed_is_refused(change, rule):
     with pytest.raises(PlanError) as caught:
         ProgramPlan.from_json(json.dumps(document | change))
     assert caught.value.rules == (rule,)
-
-
-def test_a_document_with_a_wrong_leaf_is_refused():
-    """Leaves are keys of workloads, and no code."""
-    document = json.loads(softmax().plan(2).to_json())
     document["plan"]["leaves"][0]["key"] = "fe2-other"
     with pytest.raises(PlanError, match="leaves do not match"):
         ProgramPlan.from_json(json.dumps(document))
@@ -65,9 +60,7 @@ def test_a_document_with_a_wrong_leaf_is_refused():
 
 def test_this_process_is_an_engine():
     """Ranks in turns pass the contract."""
-    check_engine(
-        lambda made: made.prepare("local"), lambda made: made.prepare("local"), 4
-    )
+    check_engine(*[lambda made: made.prepare("local")] * 2, 4)
 
 
 def test_a_report_has_what_was_predicted_and_what_came():
@@ -95,10 +88,7 @@ def test_a_program_runs_by_a_plan():
     for made in (p.plan(3), 3):
         assert np.allclose(p.run(X=x, plan=made)["Y"], expected)
     assert np.allclose(p.run(X=x)["Y"], expected)
-
-
-def test_sizes_are_those_of_the_arrays():
-    p = program()
+    p = program()  # sizes are those of the arrays
     p.softmax(array("X", ("n", 4)), name="Y")
     assert np.allclose(p.run(X=np.zeros((5, 4)), plan=2)["Y"], 0.25)
 

@@ -181,15 +181,9 @@ def test_a_query_prints_the_plans_of_an_einsum_and_of_a_program(tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize(
-    "name", ["softmax", pytest.param("einsum", marks=pytest.mark.long)]
-)
-def test_ranks_of_mpi_record_what_they_moved(tmp_path, name):
+def test_ranks_of_mpi_record_what_they_moved(tmp_path):
     """``feinsum.run --record``: seconds if there are cores for all ranks, and links."""
-    made = {
-        "einsum": feinsum.plan(KERNELS["paper"], processes=2),
-        "softmax": plan_program(softmax(), processes=2),
-    }[name]
+    made = plan_program(softmax(), processes=2)
     (tmp_path / "plan.json").write_text(made.to_json())
     arrays = random_arrays(made)
     for operand, array in arrays.items():
@@ -207,9 +201,7 @@ def test_ranks_of_mpi_record_what_they_moved(tmp_path, name):
     assert len(fact.samples_s) == (3 if fact.fleet.is_timed else 0)
     assert (fact.fleet.links is not None) == fact.fleet.is_timed
     assert fact.verification.n_blocks == 2
-    whole = made.simulate(arrays)
-    expected = whole if name == "einsum" else whole["Y"]
-    np.testing.assert_allclose(np.load(out), expected)
+    np.testing.assert_allclose(np.load(out), made.simulate(arrays)["Y"])
 
 
 @needs_mpi

@@ -14,7 +14,6 @@ from feinsum.distributed import (
     Machine,
     Plan,
     assemble,
-    between_hosts,
     groups_of,
     plan,
     with_cyclic,
@@ -87,7 +86,7 @@ def is_numpys(made: Plan, arrays) -> bool:
     )
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4, 6, 7, 12])
+@pytest.mark.parametrize("processes", [1, 6, 7])
 def test_results_are_numpys_and_counts_those_of_the_run(processes):
     """Plans give numpy's result; what ranks receive is what was counted."""
     for name, made, arrays in on_processes(processes):
@@ -118,22 +117,22 @@ def on_grid(kernel, grid) -> Plan:
     return with_cyclic(blocks, axes)
 
 
-@pytest.mark.parametrize("grid", list(product((1, 2, 4), repeat=3)))
-def test_volumes_of_ttmc_are_those_of_the_formulas(grid):
+def test_volumes_of_ttmc_are_those_of_the_formulas():
     """Factors beyond one copy are fetched, and partial sums beyond one are reduced."""
-    n, p = KERNELS["ttmc"][1], int(np.prod(grid))
-    counts = on_grid(KERNELS["ttmc"], grid).counts
-    copies = p * n["j"] // grid[1] * n["r"] + p * n["k"] // grid[2] * n["s"]
-    assert counts.received == copies - n["j"] * n["r"] - n["k"] * n["s"]
-    assert counts.reduced == (p // grid[0] - 1) * n["i"] * n["r"] * n["s"]
+    n = KERNELS["ttmc"][1]
+    for grid in product((1, 2, 4), repeat=3):
+        p, counts = int(np.prod(grid)), on_grid(KERNELS["ttmc"], grid).counts
+        copies = p * n["j"] // grid[1] * n["r"] + p * n["k"] // grid[2] * n["s"]
+        assert counts.received == copies - n["j"] * n["r"] - n["k"] * n["s"]
+        assert counts.reduced == (p // grid[0] - 1) * n["i"] * n["r"] * n["s"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_any_grid_gives_numpys_result(name):
-    """All grids of up to 3 x 3 x 3 give numpy's result, with ragged parts too."""
+    """All grids of axes of one and three give numpy's result, with ragged parts too."""
     einsum = einsum_of(*KERNELS[name])
     arrays = arrays_of(einsum)
-    for grid in product((1, 2, 3), repeat=len(einsum.inputs[0])):
+    for grid in product((1, 3), repeat=len(einsum.inputs[0])):
         assert is_numpys(on_grid(KERNELS[name], grid), arrays), grid
 
 
@@ -181,19 +180,6 @@ def test_loops_give_numpys_result(name):
     )
     assert tight.schedules[0].loop or tight.schedules != free.schedules
     assert is_numpys(tight, arrays)
-
-
-def test_axes_are_arranged_on_hosts():
-    """The order of machine axes changes where elements pass, and no result."""
-    for name in ("mttkrp", "sddmm"):
-        einsum = einsum_of(*KERNELS[name])
-        arrays = arrays_of(einsum)
-        nonzeros = arrays["T"].nnz
-        made = plan(einsum, processes=8, nonzeros=nonzeros, ranks_per_host=2)
-        free = plan(einsum, processes=8, nonzeros=nonzeros)
-        assert made.counts.moved == free.counts.moved
-        assert between_hosts(made, 2) <= between_hosts(free, 2)
-        assert is_numpys(made, arrays)
 
 
 def test_a_sparse_plan_is_a_document():

@@ -6,9 +6,6 @@ Of two operands it finds them all by itself; of more, a sum over axes is request
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from itertools import groupby
 
@@ -17,8 +14,10 @@ import pytest
 
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import Plan, plan
+from tests.children import run_python
 from tests.distributed.cases import einsum_of
 from tests.docs.pages import ROOT
+from tests.portions import spread
 
 pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="needs JAX")
 
@@ -55,12 +54,8 @@ def asked(made: Plan) -> list[dict]:
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.distributed.sharded", json.dumps(given)],
-        env=os.environ | environment, cwd=ROOT, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    words = "-m", "tests.distributed.sharded", json.dumps(given)
+    done = run_python(*words, **environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -88,7 +83,7 @@ def members(text: str) -> list[list[int]]:
     return grid.reshape(json.loads(shape)).tolist()
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", spread(PLANS, 1))
 def test_xla_reduces_as_the_plan_does(name):
     """XLA reduces the block that the plan counts once, in the same groups of ranks."""
     made = PLANS[name]

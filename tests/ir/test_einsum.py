@@ -42,17 +42,14 @@ def test_accesses_of_an_operand() -> None:
 
 
 @given(einsums())
-def test_indices_are_free_or_summed(e: BatchedEinsum) -> None:
-    """Every index of a term is free or summed, never both; free ones come first."""
+def test_indices_and_subscripts(e: BatchedEinsum) -> None:
+    """Every index of a term is free or summed, never both; free ones come first. The
+    subscripts are a notation of the einsum itself.
+    """
     used = {index for term in e.inputs for index in term}
     assert set(e.free_indices) | set(e.summation_indices) == used
     assert set(e.free_indices).isdisjoint(e.summation_indices)
     assert e.indices == (*e.free_indices, *e.summation_indices) == tuple(e.extents)
-
-
-@given(einsums())
-def test_subscripts_are_read_back(e: BatchedEinsum) -> None:
-    """The subscripts are a notation of the einsum itself."""
     ranks = [operand.rank for operand in e.rows[0]]
     assert parse_subscripts(e.subscripts, ranks) == (e.inputs, e.output)
 

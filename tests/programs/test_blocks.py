@@ -56,7 +56,7 @@ def test_attention_with_a_mask_in_ragged_blocks(threads, monkeypatch):
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", spread([*range(200)], 25))
+@pytest.mark.parametrize("seed", spread(range(200), 8))
 def test_random_programs(seed):
     given = random_program(random.Random(seed), 2 + seed % 5)
     assert_right(given, numbers(given, seed))
@@ -64,8 +64,8 @@ def test_random_programs(seed):
 
 @pytest.mark.usefixtures("small")
 def test_random_programs_have_blocks():
-    given = [random_program(random.Random(seed), 2 + seed % 5) for seed in range(200)]
-    assert sum(any(x.cuts for x in blocks_of(one, {})) for one in given) > 10
+    given = [random_program(random.Random(seed), 2 + seed % 5) for seed in range(50)]
+    assert sum(any(x.cuts for x in blocks_of(one, {})) for one in given) > 2
 
 
 @pytest.mark.usefixtures("small")

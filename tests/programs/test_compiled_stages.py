@@ -60,7 +60,7 @@ def assert_equal(compared):
             )
 
 
-@pytest.mark.parametrize("seed", spread(range(48), 12))
+@pytest.mark.parametrize("seed", spread(range(48), 6))
 def test_random_programs(seed, compared):
     built = random_program(random.Random(seed), 2 + seed % 5)
     run_program(built, numbers(built, seed))
@@ -77,8 +77,9 @@ def assert_compiled(p, compared, **sizes):
     assert len({stage for stage, *_ in compared}) == n_stages
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("axis", "dtype"), [(0, "float64"), (1, "float32"), (2, "float64")]
+)
 def test_softmax_along_every_axis(axis, dtype, compared):
     """Vectors lie along the sum, or along the rows of several sums."""
     p = program()
@@ -86,7 +87,7 @@ def test_softmax_along_every_axis(axis, dtype, compared):
     assert_compiled(p, compared)
 
 
-@pytest.mark.parametrize("n", [1, 7, WIDE])
+@pytest.mark.parametrize("n", [1, WIDE])
 def test_extents_at_run_time_with_indices_as_numbers(n, compared):
     p = program()
     X = p.input("X", ("s", "t"))
@@ -95,8 +96,10 @@ def test_extents_at_run_time_with_indices_as_numbers(n, compared):
     assert_compiled(p, compared, s=n, t=n + 2)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("reduction", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize(
+    ("reduction", "dtype"),
+    [("sum", "float32"), ("prod", "float64"), ("max", "float32"), ("min", "float64")],
+)
 def test_reductions_of_several_axes(reduction, dtype, compared):
     """Some before the axis of the vectors, some after it."""
     p = program()
@@ -110,11 +113,11 @@ LONG = 1 << 16
 """Terms of a sum; one after the other, their rounding errors add up to hundreds."""
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
-    ("shape", "axes"),
-    [((LONG,), (0,)), ((3, LONG), (1,)), ((LONG, 3), (0,)), ((3, LONG, 2), (1,)),
-     ((LONG // 8, 3, 8), (0, 2)), ((LONG + 77, 1), (0,))],
+    ("shape", "axes", "dtype"),
+    [((LONG,), (0,), "float32"), ((3, LONG), (1,), "float64"),
+     ((LONG, 3), (0,), "float32"), ((3, LONG, 2), (1,), "float64"),
+     ((LONG // 8, 3, 8), (0, 2), "float32"), ((LONG + 77, 1), (0,), "float64")],
 )  # fmt: skip
 def test_errors_of_long_sums_are_those_of_pairwise_sums(shape, axes, dtype, compared):
     """Kernels and numpy's functions add blocks of 128 terms, and these pairwise; the
@@ -207,14 +210,6 @@ def test_without_a_compiler_numpy_computes(monkeypatch, caplog):
     assert "does not work as a C compiler" in caplog.text
 
 
-def test_a_wrong_kernel_is_not_used(monkeypatch, caplog):
-    choice = KernelChoice(lambda: lambda given: {"y": given + 1})
-    for _ in range(4):
-        assert choice.run(np.ones(2), lambda: {"y": np.ones(2)})["y"].tolist() == [1, 1]
-    assert choice.is_over
-    assert "gives different results" in caplog.text
-
-
 ARRAY = st.sampled_from(["x0", "x1"])
 LEAF = st.sampled_from(["x0", "x1", "2", "0.5", "a", "-3", "pi"])
 TRUTH = st.sampled_from(["x0 > x1", "a >= 2", "not (x0 == 1)", "x0 < 2 and b != 3"])
@@ -235,7 +230,7 @@ BODY = st.recursive(
 )
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=2, deadline=None, suppress_health_check=[*HealthCheck])
 @examples(st.lists(BODY, min_size=25, max_size=25))
 def test_bodies_in_c_have_the_values_of_numpy(bodies):
     p = program()
@@ -279,13 +274,6 @@ def test_numpy_computes_with_indices_in_double_precision():
     assert c_expression("x0 * s", NAMES, 8) == "(a * ((R) i))"
     with pytest.raises(ProgramError, match="has no equivalent in C"):
         c_expression("x0 * s", NAMES, 4)
-
-
-def test_long_bodies_are_written_once():
-    """And large numbers are not those of 32 bits."""
-    body = "+".join(["x0"] * 200)
-    assert c_expression(body, NAMES, 8).count("a") == 200
-    assert c_expression("x0*(100000*100000)", NAMES, 8).count("100000LL") == 2
 
 
 def test_a_kernel_that_fails_later_is_given_up():
@@ -340,6 +328,13 @@ def test_one_source_for_any_sizes_and_names():
             (stage,) = stages_of(built)
             part_of(stage, numbers(built), results).run()
         assert len(remembered(kernel_module._Built)) == 1
+
+
+def test_long_bodies_are_written_once():
+    """And large numbers are not those of 32 bits."""
+    body = "+".join(["x0"] * 200)
+    assert c_expression(body, NAMES, 8).count("a") == 200
+    assert c_expression("x0*(100000*100000)", NAMES, 8).count("100000LL") == 2
 
 
 def test_functions_without_vectors_are_called_one_by_one():

@@ -18,6 +18,7 @@ from feinsum.programs import (
     run_program,
 )
 from feinsum.programs.stages import stages_of
+from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
 from tests.programs.random_programs import numbers, random_program
 
@@ -33,7 +34,7 @@ def threads(request, monkeypatch):
     monkeypatch.setattr(parts, "PIECE_BYTES", 1)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", spread(range(30), 6))
 @pytest.mark.usefixtures("threads")
 def test_random_programs(seed):
     given = random_program(random.Random(seed), 1 + seed % 6)

@@ -60,10 +60,8 @@ def test_shapes_and_dtypes_are_those_of_the_values(name):
     assert numpy_dtype(body, [x.dtype for x in arrays]) == value.dtype
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_shapes_of_subscripts_are_those_of_numpy(seed):
-    """With several arrays side by side, and apart."""
-    source = random.Random(seed)
+def random_subscript(source: random.Random):
+    """A body with a subscript, and its arrays."""
     shape = [source.choice([3, 4]) for _ in range(source.randint(1, 4))]
     parts, arrays, rank = [], [np.zeros(shape)], 0
     places = [np.array(1), np.array([0, -1]), PLACES]
@@ -81,10 +79,16 @@ def test_shapes_of_subscripts_are_those_of_numpy(seed):
         elif kind == "None" or "..." not in parts:
             parts.append(kind)
         rank += kind in ("slice", "int", "array")
-    body = f"x0[{', '.join(parts) or '...'}]"
-    names = {f"x{k}": x for k, x in enumerate(arrays)}
-    right = eval(body, names)
-    assert numpy_shape(body, [x.shape for x in arrays]) == right.shape, body
+    return f"x0[{', '.join(parts) or '...'}]", arrays
+
+
+def test_shapes_of_subscripts_are_those_of_numpy():
+    """With several arrays side by side, and apart."""
+    source = random.Random(0)
+    for _ in range(150):
+        body, arrays = random_subscript(source)
+        right = eval(body, {f"x{k}": x for k, x in enumerate(arrays)})
+        assert numpy_shape(body, [x.shape for x in arrays]) == right.shape, body
 
 
 def made(is_other=False):

@@ -13,6 +13,7 @@ from feinsum.errors import FeinsumError, ProgramError
 from feinsum.ir import array
 from feinsum.ir.evaluation import evaluate_statement
 from feinsum.programs import local, program, program_from_text, program_key, trace
+from tests.portions import spread
 
 BUILT = ("cache", "conv1d")
 """Programs whose contractions are built, which takes seconds."""
@@ -129,17 +130,6 @@ def conv1d(x, w, b, stride=2):
     return out + b[:, None]
 
 
-def conv2d(x, w):
-    x = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    rows, columns = x.shape[2] - 2, x.shape[3] - 2
-    columns_of = [
-        x[:, :, i : i + rows, j : j + columns] for i in range(3) for j in range(3)
-    ]
-    patches = np.stack(columns_of, axis=2).reshape(x.shape[0], -1, rows * columns)
-    out = w.reshape(w.shape[0], -1) @ patches
-    return out.reshape(x.shape[0], -1, rows, columns)
-
-
 def layer_norm(x, scale, shift):
     std = np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
     return (x - x.mean(-1, keepdims=True)) / std * scale + shift
@@ -157,18 +147,6 @@ def cross_entropy(logits, labels):
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     right = logits.argmax(axis=1) == labels
     return -log_p[np.arange(len(labels)), labels].mean(), right.sum(), right.mean()
-
-
-def rotary(x, angles):
-    x1, x2 = x[..., ::2], x[..., 1::2]
-    turned = np.stack(
-        [
-            x1 * np.cos(angles) - x2 * np.sin(angles),
-            x1 * np.sin(angles) + x2 * np.cos(angles),
-        ],
-        axis=-1,
-    )
-    return turned.reshape(x.shape)
 
 
 def conjugates(z):
@@ -198,14 +176,6 @@ def in_place(x, y):
     return total, x
 
 
-def scan(x):
-    state, states = x[0], []
-    for t in range(1, len(x)):
-        state = 0.9 * state + x[t]
-        states += [state[None, :]]
-    return np.concatenate(states, axis=0), np.vstack([state, state]).ravel()
-
-
 PROGRAMS = {
     "lstm": (lstm, drawn(4, 2, 3), drawn(3, 20), drawn(5, 20), drawn(20)),
     "heads": (partial(heads, n_heads=2), drawn(2, 5, 8), drawn(8, 24)),
@@ -216,12 +186,7 @@ PROGRAMS = {
         {name: drawn(4, 4) for name in "qkv"},
     ),
     "conv1d": (conv1d, drawn(2, 3, 9), drawn(4, 3, 3), drawn(4)),
-    "conv2d": (conv2d, drawn(2, 3, 5, 4), drawn(4, 3, 3, 3)),
     "layer norm": (layer_norm, drawn(4, 6), drawn(6), drawn(6)),
-    "layer norm, single": (
-        layer_norm,
-        *(drawn(*shape, dtype="f4") for shape in ((4, 6), (6,), (6,))),
-    ),
     "softmax of columns": (partial(softmax, axis=0), drawn(4, 6)),
     "batch statistics": (normalized, drawn(3, 4, 5)),
     "gelu": (gelu, drawn(4, 6, dtype="f4")),
@@ -231,13 +196,11 @@ PROGRAMS = {
     ),
     "cross entropy": (cross_entropy, drawn(4, 6), np.array([0, 5, 2, 3])),
     "embedding": (lambda E, ids: E[ids] + E[ids[0]], drawn(5, 3), np.arange(4)[::2]),
-    "rotary": (rotary, drawn(3, 2, 8), drawn(2, 4)),
     "complex": (conjugates, drawn(3, 4, dtype="c16")),
     "complex, single": (conjugates, drawn(3, 4, dtype="c8")),
     "masks": (masks, drawn(4, 3), drawn(4, 3)),
     "returned": (returned, drawn(3, 4), drawn(3, 4)),
     "in place": (in_place, drawn(3, 4), drawn(3, 4)),
-    "scan": (scan, drawn(4, 3)),
     "constants": (
         lambda x: (np.zeros(3), np.zeros_like(x, dtype="i2"), 3.0, np.int8(1), 1j),
         drawn(2, 2),
@@ -298,7 +261,7 @@ DTYPES = ("?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c8", "c16")
 NUMBERS = (True, 2, 5, 0.5, 1e300, 2j, np.nan, np.inf, *map(np.dtype, DTYPES))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f8", "c8"])
 def test_numbers_of_numpy_have_their_dtypes_and_those_of_python_have_not(dtype):
     x = drawn(3, dtype=dtype)
     for number in NUMBERS:
@@ -323,10 +286,7 @@ REDUCTIONS = ("sum", "prod", "mean", "std", "var", "max", "min", "any", "all")
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_reductions(name, dtype):
-    x = drawn(2, 3, 4, dtype=dtype)
-
+def test_reductions(name):
     def reductions(x):
         function = getattr(np, name)
         return [
@@ -336,11 +296,13 @@ def test_reductions(name, dtype):
             getattr(x[:, None], name)(1),
         ]
 
-    if name in ("std", "var") and np.dtype(dtype) == np.float16:
-        pytest.skip("the last digits of halves differ")
-    assert_traced(reductions, x)
-    if name in ("sum", "mean") and np.dtype(dtype).kind != "c":
-        assert_traced(lambda x: getattr(x, name)(axis=0, dtype="f4"), x)
+    for dtype in ("?", "i1", "u8", "f2", "f4", "c16"):
+        if name in ("std", "var") and dtype == "f2":
+            continue  # the last digits of halves differ
+        x = drawn(2, 3, 4, dtype=dtype)
+        assert_traced(reductions, x)
+        if name in ("sum", "mean") and dtype != "c16":
+            assert_traced(lambda x: getattr(x, name)(axis=0, dtype="f4"), x)
 
 
 def random_function(source):
@@ -393,7 +355,7 @@ def random_function(source):
     return function
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", spread(range(60), 15))
 def test_random_functions(seed):
     source = random.Random(seed)
     arrays = [drawn(3, 3, dtype=source.choice(DTYPES[:9])) for _ in range(3)]
@@ -413,58 +375,40 @@ def test_random_functions(seed):
 # Everything that numpy's arrays have
 
 METHODS = {
-    "all": (),
-    "any": (),
-    "argmax": (1,),
-    "argmin": (),
-    "argsort": (0,),
+    **dict.fromkeys(
+        ("all", "any", "argmin", "conj", "conjugate", "copy", "cumsum", "flatten",
+         "mean", "min", "prod", "ravel", "squeeze", "std", "sum", "trace", "transpose",
+         "var"),
+        (),
+    ),
+    **dict.fromkeys(("argmax", "cumprod", "diagonal", "round"), (1,)),
+    **dict.fromkeys(("argsort", "max"), (0,)),
+    **dict.fromkeys(("clip", "swapaxes"), (0, 1)),
     "astype": ("f4",),
-    "clip": (0, 1),
-    "conj": (),
-    "conjugate": (),
-    "copy": (),
-    "cumprod": (1,),
-    "cumsum": (),
-    "diagonal": (1,),
     "dot": ([1.0, 2.0, 3.0],),
-    "flatten": (),
-    "max": (0,),
-    "mean": (),
-    "min": (),
-    "prod": (),
-    "ravel": (),
     "repeat": (2, 1),
     "reshape": (-1, 2),
-    "round": (1,),
-    "squeeze": (),
-    "std": (),
-    "sum": (),
-    "swapaxes": (0, 1),
     "take": ([0, 2], 1),
     "to_device": ("cpu",),
-    "trace": (),
-    "transpose": (),
-    "var": (),
-}
+}  # fmt: skip
+"""Methods that are traced, with arguments."""
 PROPERTIES = ("T", "mT", "real", "imag")
 KNOWN = ("device", "dtype", "itemsize", "nbytes", "ndim", "shape", "size")
 PUBLIC = [name for name in dir(np.ndarray) if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_attribute_of_arrays_works_or_is_refused_by_name(name):
+def test_every_attribute_of_arrays_works_or_is_refused_by_name():
     x = drawn(4, 3)
-    if name in METHODS:
-        assert_traced(lambda x: getattr(x, name)(*METHODS[name]), x)
-    elif name in PROPERTIES:
-        assert_traced(lambda x: getattr(x, name), x)
-    elif name in KNOWN:
-        found = []
-        trace(lambda x: found.append(getattr(x, name)) or x)(x)
-        assert found == [getattr(x, name)]
-    else:
+    for name in METHODS.keys() & {*PUBLIC}:
+        assert_traced(lambda x, name=name: getattr(x, name)(*METHODS[name]), x)
+    for name in {*PROPERTIES} & {*PUBLIC}:
+        assert_traced(lambda x, name=name: getattr(x, name), x)
+    found = []
+    trace(lambda x: found.extend(getattr(x, name) for name in KNOWN) or x)(x)
+    assert found == [getattr(x, name) for name in KNOWN]
+    for name in {*PUBLIC} - {*METHODS, *PROPERTIES, *KNOWN}:
         with pytest.raises(ProgramError, match=f"attribute '{name}'.*can be traced"):
-            trace(lambda x: getattr(x, name)() + x)(x)
+            trace(lambda x, name=name: getattr(x, name)() + x)(x)
 
 
 def test_unknown_attributes_are_unknown():
@@ -515,7 +459,7 @@ logical_xor matmul matrix_transpose max maximum mean min minimum moveaxis multip
 negative nextafter not_equal ones_like permute_dims positive pow prod real reciprocal
 remainder repeat reshape roll round sign signbit sin sinh sort sqrt square squeeze
 stack std subtract sum take take_along_axis tan tanh tensordot tile tril triu trunc
-unstack var vecdot where zeros_like empty_like full_like amax amin angle append around
+unstack var vecdot where zeros_like full_like amax amin angle append around
 array_split atleast_1d atleast_2d atleast_3d average column_stack concatenate cumprod
 cumsum diag diagonal dot dstack einsum fliplr flipud heaviside hstack inner
 linalg.diagonal linalg.matmul linalg.matrix_transpose linalg.norm linalg.outer
@@ -548,7 +492,7 @@ def call_of(name):
     for part in name.split("."):
         function = getattr(function, part, None)
     if function is None:
-        pytest.skip(f"this numpy has no {name}")
+        return None  # this numpy has none
 
     def call(x):
         if name == "where":
@@ -564,20 +508,23 @@ def call_of(name):
     return call
 
 
-@pytest.mark.parametrize("name", WORKING.split())
-def test_functions_of_the_standard_and_others(name):
-    is_bits = name.startswith("bitwise") or name == "invert"
-    x = np.arange(9).reshape(3, 3) % 4 if is_bits else drawn(3, 3) / 4
-    call = call_of(name)
-    with np.errstate(all="ignore"):
-        assert_same(trace(call)(x), call(x))
+def test_functions_of_the_standard_and_others():
+    for name in WORKING.split():
+        is_bits = name.startswith("bitwise") or name == "invert"
+        x = np.arange(9).reshape(3, 3) % 4 if is_bits else drawn(3, 3) / 4
+        if call := call_of(name):
+            with np.errstate(all="ignore"):
+                assert_same(trace(call)(x), call(x))
+    empty = trace(lambda x: np.empty_like(x))(drawn(3, 2))  # of any values
+    assert (empty.shape, empty.dtype) == ((3, 2), np.dtype(float))
 
 
-@pytest.mark.parametrize("name", MISSING.split())
-def test_all_other_functions_of_the_standard_are_refused_by_name(name):
-    short = name.removesuffix("svdvals")
-    with pytest.raises(ProgramError, match=f"numpy.{short}.*can be traced"):
-        trace(call_of(name))(drawn(3, 3))
+def test_all_other_functions_of_the_standard_are_refused_by_name():
+    for name in MISSING.split():
+        short = name.removesuffix("svdvals")
+        if call := call_of(name):
+            with pytest.raises(ProgramError, match=f"numpy.{short}.*can be traced"):
+                trace(call)(drawn(3, 3))
 
 
 REFUSED = {

@@ -52,17 +52,14 @@ def test_a_tree_in_another_order_is_the_tree_of_the_entries(entries, data):
 
 @given(coordinates(orders=(2, 2)))
 def test_matrices_mean_what_their_entries_mean(entries):
-    """By rows, by columns, and from one to the other."""
+    """By rows, by columns, and from one to the other. Their trees are those of the
+    entries in either order of levels; in the matrix's own order it shares the values.
+    """
     by_rows, by_columns = to_csr(entries), to_csc(entries)
     for matrix in (by_rows, by_columns, to_csc(by_rows), to_csr(by_columns)):
         assert np.array_equal(to_dense(matrix), dense_of(entries))
     assert pattern_digest(to_csr(by_columns)) == pattern_digest(by_rows)
-
-
-@given(coordinates(orders=(2, 2)))
-def test_the_tree_of_a_matrix_is_that_of_its_entries(entries):
-    """In either order of levels; in the matrix's own order it shares the values."""
-    for matrix in (to_csr(entries), to_csc(entries)):
+    for matrix in (by_rows, by_columns):
         own = matrix.compressed, 1 - matrix.compressed
         for axes in ((0, 1), (1, 0)):
             tree, wanted = to_csf(matrix, axes), to_csf(entries, axes)

@@ -69,7 +69,7 @@ def test_uniform_places_are_equally_likely():
     assert abs(share - 10_000).max() < 500
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "i4", "i8"])
+@pytest.mark.parametrize("dtype", ["f4", "c16", "i4"])
 def test_values_have_the_dtype_and_are_not_zero(dtype):
     """So that a pattern is not mistaken."""
     tree = random_uniform((20, 20), 50, seed=0, dtype=dtype)

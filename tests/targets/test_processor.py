@@ -50,19 +50,17 @@ def test_recorded_machines(name: str) -> None:
     assert found.cache_bytes == {}
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_microarchitectures_are_those_of_archspec(sample: Path) -> None:
-    """Its own recorded machines get the names that it gives them."""
-    text = sample.read_text()
-    machine = "aarch64" if "CPU implementer" in text else "x86_64"
-    found = processor_of(text, machine, NOWHERE)
-    if found.is_known:
-        assert found.microarchitecture == sample.name.rpartition("-")[2]
-
-
-def test_archspec_has_recorded_machines() -> None:
-    """The test above proves something: most samples are of x86-64 and of ARM."""
+def test_microarchitectures_are_those_of_archspec() -> None:
+    """Its own recorded machines get the names that it gives them; most samples are of
+    x86-64 and of ARM.
+    """
     assert len(SAMPLES) > 30
+    for sample in SAMPLES:
+        text = sample.read_text()
+        machine = "aarch64" if "CPU implementer" in text else "x86_64"
+        found = processor_of(text, machine, NOWHERE)
+        if found.is_known:
+            assert found.microarchitecture == sample.name.rpartition("-")[2]
 
 
 def test_one_name_for_two_processors() -> None:

@@ -13,7 +13,7 @@ from benchmarks.papers.partition import n_calls, n_partitions
 from benchmarks.papers.partitioned import run_partitioned
 from feinsum.errors import ProgramError
 from feinsum.ir import array
-from feinsum.programs import evaluate_program, multi_head_attention, program
+from feinsum.programs import evaluate_program, program
 from tests.distributed.test_planner import least_by_trial
 from tests.programs.random_programs import random_program
 
@@ -24,14 +24,6 @@ def test_partitions_are_counted():
     assert n_calls({"i": 16, "j": 2, "k": 4}) == 128
     with pytest.raises(ProgramError, match="powers of two, got 6"):
         n_partitions(3, 6)
-
-
-@pytest.mark.parametrize("n", [3, 6])
-def test_as_many_partitions_are_tried(n):
-    p = program()
-    p.einsum(f"{'abcdef'[:n]}->a", array("T", (16,) * n), name="R")
-    model = Model(p.build(), {})
-    assert len(model.choices(16)["R"]) == n_partitions(n, 16)
 
 
 FIGURE_1 = {(4, 1, 4): 512, (2, 1, 8): 640, (2, 4, 2): 448, (2, 2, 4): 448}
@@ -50,7 +42,7 @@ def test_plans_of_the_first_figure(parts, cost):
         assert found.aggregation == 64
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_dynamic_program_is_as_good_as_trying_everything_on_trees(seed):
     given = random_program(random.Random(seed), 3, is_tree=True)
     least = trial(given, 4)
@@ -58,7 +50,7 @@ def test_the_dynamic_program_is_as_good_as_trying_everything_on_trees(seed):
     assert decompose(given, 4).cost == least
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(6))
 def test_elimination_is_as_good_as_trying_everything(seed):
     """And never worse than one path after the other."""
     given = random_program(random.Random(seed), 4)
@@ -72,7 +64,7 @@ def trial(given, p):
     return least_by_trial(model.tables(model.choices(p)))[0]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("method", ["exact", "linear"])
 def test_a_program_in_parts_computes_the_same_and_moves_what_was_said(seed, method):
     source = random.Random(seed)
@@ -84,42 +76,6 @@ def test_a_program_in_parts_computes_the_same_and_moves_what_was_said(seed, meth
     for name, right in evaluate_program(given, arrays).items():
         np.testing.assert_allclose(results[name], right, rtol=1e-10, atol=1e-10)
     assert (moved.join, moved.aggregation) == (found.join, found.aggregation)
-
-
-@pytest.mark.parametrize("p", [1, 2, 8])
-def test_ragged_and_masked_programs_in_parts(p):
-    """Parts of other lengths, and a body that uses indices."""
-    q = program()
-    X = q.input("X", (5, 8))
-    multi_head_attention(q, X, heads=3, entries=2, causal=True)
-    given = q.build()
-    numbers = np.random.default_rng(0)
-    arrays = {x.name: numbers.uniform(-1, 1, x.shape) for x in given.inputs}
-    results, _ = run_partitioned(decompose(given, p), arrays)
-    for name, right in evaluate_program(given, arrays).items():
-        np.testing.assert_allclose(results[name], right, rtol=1e-10, atol=1e-12)
-
-
-ATTENTION = {1024: 354_484_224, 4096: 3_138_125_824}
-"""The least cost at p = 8 by tokens."""
-
-
-@pytest.mark.parametrize(("tokens", "cost"), ATTENTION.items())
-def test_attention_of_a_large_model(tokens, cost):
-    """4096 features, 32 heads of 128: cut by hand, or path by path, it costs more."""
-    p = program()
-    multi_head_attention(p, p.input("X", (tokens, 4096)), heads=32, entries=128)
-    given = p.build()
-    assert decompose(given, 8).cost == cost
-    by_hand = [split_along(given, 8, *where).cost for where in (("WQ", 1), ("X", 0))]
-    assert min(*by_hand, decompose(given, 8, method="linear").cost) > cost
-
-
-def test_a_split_along_what_nothing_reads_is_refused():
-    p = program()
-    p.map("exp(x0)", array("x", 3))
-    with pytest.raises(ProgramError, match="no statement reads axis 1 of an array 'x'"):
-        split_along(p.build(), 2, "x", 1)
 
 
 def test_bad_input_is_refused_by_name():
@@ -136,6 +92,10 @@ def test_bad_input_is_refused_by_name():
         decompose(given, 4, sizes={"n": 4}, method="tree")
     with pytest.raises(ProgramError, match="no method 'best'; expected one of exact"):
         decompose(given, 4, sizes={"n": 4}, method="best")
+    p = program()
+    p.map("exp(x0)", array("x", 3))
+    with pytest.raises(ProgramError, match="no statement reads axis 1 of an array 'x'"):
+        split_along(p.build(), 2, "x", 1)
 
 
 def test_no_index_is_cut_into_more_parts_than_it_has_values():

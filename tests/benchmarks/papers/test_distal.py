@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.papers.distal import commands
 from benchmarks.papers.schedules import named_plan
-from feinsum.distributed import plan
 from feinsum.errors import PlanError
 from tests.distributed.cases import by_numpy, einsum_of, operands_of
 
@@ -101,15 +100,6 @@ def test_other_kernels_of_the_paper(subscripts, indices, grid, moved):
     assert (made.simulate(operands) == by_numpy(einsum, operands)).all()
 
 
-def test_collapsed_loops_are_axes_one_after_the_other():
-    """Ranks are numbered by the pairs of both."""
-    begun = commands(PRODUCT).divide("i", "io", "ii", 2).divide("k", "ko", "ki", 4)
-    begun = begun.reorder("io", "ko", "ii", "ki", "j")
-    made = begun.collapse("io", "ko", "f").distribute(["f"]).plan()
-    assert made.schedules[0].machine.sizes == (2, 4)
-    assert made.counts == begun.distribute(["io", "ko"]).plan().counts
-
-
 def test_a_product_is_computed_where_it_is_needed():
     """The Khatri-Rao product of MTTKRP as a statement, without messages of its own."""
     written = commands(MTTKRP).distribute(["i"], ["io"], ["ii"], [4])
@@ -124,31 +114,10 @@ def test_a_product_is_computed_where_it_is_needed():
     assert (found == by_numpy(MTTKRP, operands)).all()
 
 
-def test_a_leaf_can_be_asked_for_by_its_key():
-    """The workload of the blocks, and no other."""
-    written = johnson(2)
-    key = written.plan().leaves[0].key
-    assert written.substitute(["ii", "ki", "ji"], key) == written
-    with pytest.raises(ValueError, match="the leaf is"):
-        written.substitute(["ii", "ki", "ji"], "fe2-0")
-
-
-def test_fewer_processes_than_take_part():
-    """The rest has no work."""
-    assert johnson(2).plan(processes=10).counts.busy == 8
-    with pytest.raises(PlanError, match="needs 8 processes"):
-        johnson(2).plan(processes=7)
-
-
-def test_no_written_schedule_beats_the_planner():
-    """With work that is as even."""
-    for written, processes in TABLE.values():
-        made = plan(written.einsum, processes=processes)
-        assert made.counts.moved <= written.plan().counts.moved
-
-
 P = commands(PRODUCT)
 WRONG = {
+    "leaf": (lambda: johnson(2).substitute(["ii", "ki", "ji"], "fe2-0"), "the leaf is"),
+    "few": (lambda: johnson(2).plan(processes=7), "needs 8 processes"),
     "unknown": (lambda: P.divide("z", "zo", "zi", 2), "no loop 'z'"),
     "taken": (lambda: P.divide("i", "k", "ii", 2), "called 'k' already"),
     "parts": (lambda: P.divide("i", "io", "ii", 0), "expected 1 or more"),
@@ -200,5 +169,5 @@ WRONG = {
 def test_what_no_plan_can_be_is_refused(name):
     """With what is wrong and what can be done."""
     make, words = WRONG[name]
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, PlanError), match=words):
         make()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.papers.decompose import decompose, split_along
+from benchmarks.papers.decompose import decompose
 from benchmarks.papers.program_plans import (
     named_program_plans,
     plan_decomposition,
     split_square,
 )
-from feinsum.errors import ProgramError
 from feinsum.programs import (
     chain,
     evaluate_program,
@@ -73,20 +72,6 @@ def test_every_named_plan_computes_the_reference(kind, processes):
         outputs = one.plan.simulate(arrays)
         for output, wanted in expected.items():
             assert np.allclose(outputs[output], wanted), (name, output)
-
-
-def test_megatron_cuts_heads_and_hidden_features():
-    """Where a statement has none of them, its first long axis is cut."""
-    p = program()
-    Y = multi_head_attention(p, p.input("X", (8, 8)), heads=4, entries=2)
-    H = p.einsum("sa,ah->sh", Y, p.input("W1", (8, 16)), name="H")
-    p.einsum("sh,ha->sa", H, p.input("W2", (16, 8)), name="Z")
-    cut = split_along(p.build(), 4, "WQ", 1, also=[("W1", 1)])
-    assert cut.partitions["H"] == {"s": 1, "h": 4, "a": 1}
-    assert cut.partitions["Z"] == {"s": 1, "a": 1, "h": 4}
-    assert cut.partitions["r0"]["h"] == 4
-    with pytest.raises(ProgramError, match="axis 7 of an array 'W1'"):
-        split_along(p.build(), 4, "WQ", 1, also=[("W1", 7)])
 
 
 def test_what_a_decomposition_moves_is_below_its_cost():

@@ -174,15 +174,6 @@ def test_what_fails_in_a_run_is_explained(fake_gpu, timer, fault, is_late, said)
         bound.run(timer)
 
 
-def test_prepared_launches_explain_what_fails(session, fake_gpu):
-    """As others do."""
-    built = compile_kernel(doubled(), open_device("cuda")).built
-    x = session.allocate(N, VALUES.dtype)
-    fake_gpu.fault = TOO_MANY
-    with pytest.raises(MeasurementError, match=r"failed to start: .* smaller one"):
-        built.prepared(["x"], {"n": N}).run(session, [x], x, session.stream)
-
-
 @pytest.mark.parametrize(
     ("allocate", "said"),
     [

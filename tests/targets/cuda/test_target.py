@@ -26,7 +26,6 @@ from feinsum.targets.devices import open_device, target_of, why_not
 from feinsum.targets.layout import Layout
 from tests.targets.cuda.kernels import doubled, doubled_backwards
 from tests.targets.cuda.stand_in import (
-    BARRIERS,
     StandInDriver,
     needs_nvrtc,
     stand_in,
@@ -66,13 +65,6 @@ def reversed_in_groups(size, dtype=np.float64):
     return lp.tag_inames(unit, {"g": "g.0"})
 
 
-def test_the_small_kernel_of_a_probe_is_right(stand_in):
-    """A GPU that computes is one that works, and stands in the list of devices."""
-    (device,) = CUDA.devices()
-    assert why_not(CUDA, device) == ""
-    assert (device.kind, device.architecture) == ("gpu", "sm_90")
-
-
 @pytest.mark.parametrize("n", [1, 32, 50])
 def test_a_kernel_runs_at_ragged_extents(stand_in, n):
     """Times are of either clock; grids that are not full are right."""
@@ -109,20 +101,6 @@ def test_shared_memory_is_right(stand_in, size):
     assert np.array_equal(
         bound.read()["y"], np.arange(2.0 * size).reshape(2, size)[:, ::-1]
     )
-
-
-def test_work_items_that_miss_a_barrier_are_found(stand_in):
-    """The stand-in is no better than a GPU, and says so."""
-    source = """
-KERNEL(late, __global float *x, float a)
-{
-  if (get_local_id(0) < 3) __syncthreads();
-  x[get_global_id(0)] = a;
-}
-"""
-    program = open_device("cuda").program(source, "late")
-    with pytest.raises(MeasurementError, match=BARRIERS):
-        program.run((np.zeros(8, np.float32), np.float32(1)), 8)
 
 
 def test_vectors_add_in_place(stand_in):
@@ -327,12 +305,6 @@ def test_kernels_of_loopys_target_are_served(stand_in):
     assert type(delivered.target) is CudaTarget
 
 
-def test_devices_of_other_capabilities_are_others():
-    """A cubin of one is none of the other's."""
-    old, new = (StandInDriver(c).gpus()[0] for c in [(8, 0), (9, 0)])
-    assert describe(old) != describe(new)
-
-
 def test_libraries_that_are_no_compiler_of_ours_are_passed_over(monkeypatch):
     """Such as those of CUDA 11.0, which do not tell the architectures."""
     monkeypatch.setattr(nvrtc, "_library_names", lambda: ["libm.so.6", "no library"])
@@ -353,3 +325,16 @@ def test_threads_share_one_session(stand_in, monkeypatch):
     with ThreadPoolExecutor(2) as threads:
         one, other = threads.map(CUDA.open_ordinal, [0, 0])
     assert one is other
+
+
+def test_the_small_kernel_of_a_probe_is_right(stand_in):
+    """A GPU that computes is one that works, and stands in the list of devices."""
+    (device,) = CUDA.devices()
+    assert why_not(CUDA, device) == ""
+    assert (device.kind, device.architecture) == ("gpu", "sm_90")
+
+
+def test_devices_of_other_capabilities_are_others():
+    """A cubin of one is none of the other's."""
+    old, new = (StandInDriver(c).gpus()[0] for c in [(8, 0), (9, 0)])
+    assert describe(old) != describe(new)

@@ -131,14 +131,14 @@ def test_where_there_is_none_it_says_what_to_install(tmp_path, monkeypatch):
     assert "FEINSUM_CC" in message
 
 
-@pytest.mark.parametrize("variable", VARIABLES)
 @pytest.mark.parametrize(
-    ("lines", "why"),
+    ("variable", "lines", "why"),
     [
-        (None, "No such file"),
-        ("echo no licence >&2; exit 3", "ended with code 3: no licence"),
-        ("kill -SEGV $$", "ended with SIGSEGV"),
-        ("sleep 60", r"did not finish within 0\.1 s"),
+        (VARIABLES[0], None, "No such file"),
+        (VARIABLES[1], None, "No such file"),
+        (VARIABLES[0], "echo no licence >&2; exit 3", "with code 3: no licence"),
+        (VARIABLES[0], "kill -SEGV $$", "ended with SIGSEGV"),
+        (VARIABLES[0], "sleep 60", r"did not finish within 0\.1 s"),
     ],
 )
 def test_one_that_is_named_and_does_not_work_is_no_other(
@@ -205,11 +205,11 @@ def test_long_errors_are_cut(named):
 def test_what_a_compiler_started_ends_with_it(named, tmp_path, monkeypatch):
     """After the limit nothing is left that runs."""
     alive = tmp_path / "alive"
-    found = named(f"(sleep 1.5; touch {alive}) & sleep 60")
-    monkeypatch.setattr(compiler, "LIMIT_S", 0.5)
+    found = named(f"(sleep 0.6; touch {alive}) & sleep 60")
+    monkeypatch.setattr(compiler, "LIMIT_S", 0.2)
     with pytest.raises(BuildError, match="did not finish"):
         found.compile(SOURCE, ())
-    time.sleep(2)
+    time.sleep(0.8)
     assert not alive.exists()
 
 
@@ -246,7 +246,7 @@ def test_without_a_path_the_usual_folders_are_searched(monkeypatch):
     assert results(doubling(), x=[1.0, 2.0])["y"].tolist() == [2, 4]
 
 
-@pytest.mark.parametrize("command", ["gcc", "clang", "cc"])
+@pytest.mark.parametrize("command", ["gcc", "clang"])
 def test_kernels_are_right_with_each_compiler(command, monkeypatch):
     """That is installed here."""
     if not shutil.which(command):

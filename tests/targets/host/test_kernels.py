@@ -13,7 +13,6 @@ from feinsum.measure import compile_kernel, open_device
 from tests.cpus import HOST
 from tests.targets.host.kernels import make, results, source_of
 
-TAGS = ("g.0", "g.1", "g.2", "l.0", "l.1", "l.2")
 EXTENTS = (1, 2, 3, 5, 13)
 
 
@@ -31,7 +30,7 @@ def cube_in_numpy(x):
     return 100 * n + 10 * m + p + x
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("n", [3, 4, 8])
 def test_matrices_are_multiplied_by_their_transposes(n):
     """Entry by entry: gcc 12.2 permutes vectors of 512 bits wrongly."""
     t_unit = make(
@@ -43,7 +42,7 @@ def test_matrices_are_multiplied_by_their_transposes(n):
     np.testing.assert_array_equal(results(t_unit, B=B)["y"], B * B.T)
 
 
-@pytest.mark.parametrize("n", [3, 5, 16])
+@pytest.mark.parametrize("n", [3, 16])
 def test_entries_that_are_read_under_a_condition_are_not_mixed_up(n):
     """Of short loops gcc 12.2 takes others, if it turns conditions into masks."""
     t_unit = make(
@@ -56,7 +55,7 @@ def test_entries_that_are_read_under_a_condition_are_not_mixed_up(n):
     np.testing.assert_array_equal(results(t_unit, c=c, x=x)["y"], expected)
 
 
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=10)
 @hypothesis.given(
     blocks=st.tuples(*[st.sampled_from((None, 1, 2, 4))] * 3),
     order=st.permutations(range(3)),
@@ -171,10 +170,9 @@ def test_what_the_host_does_not_have_is_refused_by_name(kernel, why):
         compile_kernel(kernel(), open_device(HOST))
 
 
-@pytest.mark.parametrize("length", [3, 2047, 2048, 100_000, 1_000_000])
-def test_private_arrays_of_any_size_are_there(length):
-    """Those of several MB too, for each of the work-items that run at once."""
-    t_unit = make(
+def filled(length):
+    """``y`` sums private arrays of a length, each filled for its work-item."""
+    return make(
         f"{{[i,j,k]: 0<=i<n and 0<=j,k<{length}}}",
         """
         z[j] = x[i] + j     {id=fill, inames=i:j}
@@ -183,9 +181,14 @@ def test_private_arrays_of_any_size_are_there(length):
         {"x,y": "n"},
         lp.TemporaryVariable("z", np.float64, shape=length),
     )
+
+
+@pytest.mark.parametrize("length", [3, 2048, 1_000_000])
+def test_private_arrays_of_any_size_are_there(length):
+    """Those of several MB too, for each of the work-items that run at once."""
     x = np.arange(9.0)
     for tags in ({}, {"i": "g.0"}):
-        found = results(lp.tag_inames(t_unit, tags), x=x)["y"]
+        found = results(lp.tag_inames(filled(length), tags), x=x)["y"]
         expected = length * x + length * (length - 1) / 2
         np.testing.assert_array_equal(found, expected)
 
@@ -234,8 +237,9 @@ def phases(dtype=np.float64):
     return t_unit
 
 
-@pytest.mark.parametrize("n", [0, 1, 7, 8, 1000, 100_003])
-@pytest.mark.parametrize("dtype", [np.float32, np.complex128, np.int8])
+@pytest.mark.parametrize(
+    ("dtype", "n"), [(np.float32, 0), (np.complex128, 7), (np.int8, 100_003)]
+)
 def test_phases_see_what_those_before_wrote(dtype, n):
     """In temporaries in global memory, whose size is known only at run time."""
     x = (np.arange(n) % 40).astype(dtype)
@@ -292,9 +296,7 @@ def test_complex_numbers_are_numpys(dtype):
     np.testing.assert_allclose(results(t_unit, x=x, a=a)["y"], expected, tolerance)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16"]
-)
+@pytest.mark.parametrize("dtype", ["i1", "u2", "i4", "u8", "f4", "c16"])
 def test_numbers_of_every_kind_are_passed(dtype):
     """Arrays, and scalars by their values."""
     t_unit = make(
@@ -331,7 +333,7 @@ def test_constants_and_functions_of_others_are_there():
         np.testing.assert_array_equal(results(tagged, x=x)["y"], expected)
 
 
-@pytest.mark.parametrize("factor", [1, 2, 7, 64, 65])
+@pytest.mark.parametrize("factor", [1, 64, 65])
 def test_a_loop_that_is_written_out_is_the_loop(factor):
     """Of any length; the long ones stay loops."""
     t_unit = make(
@@ -371,14 +373,13 @@ NAMES = ["slots", "first", "past", "scratch", "grid", "group", "gid0", "lid0", "
          "arena", "parallel", "arguments", "work_ns"]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_names_of_the_user_are_not_those_of_the_target(name):
+def test_names_of_the_user_are_not_those_of_the_target():
     """Arrays, scalars, temporaries and loops are called whatever one likes."""
     x = np.arange(20.0)
-    for kind in ("x", "a", "u", "k"):
-        arguments = {"x": x, "a": 3.0}
-        given = {name if key == kind else key: v for key, v in arguments.items()}
-        found = results(two_phases(**{kind: name}), **given)["y"]
+    for k in range(len(NAMES)):  # each name once for each of the four
+        chosen = [NAMES[(k + n) % len(NAMES)] for n in range(4)]
+        t_unit = two_phases(*chosen)
+        found = results(t_unit, **dict(zip(chosen, (x, 3.0), strict=False)))["y"]
         np.testing.assert_array_equal(found, 3 * x[::-1])
 
 
@@ -408,16 +409,7 @@ def two_phases(x="x", a="a", u="u", k="k"):
 @pytest.mark.parametrize(("length", "is_inlined"), [(2047, True), (2048, False)])
 def test_work_items_with_large_arrays_are_not_inlined(length, is_inlined):
     """Pointers stay restricted there, without which gcc copies entry by entry."""
-    t_unit = make(
-        f"{{[i,j,k]: 0<=i<n and 0<=j,k<{length}}}",
-        """
-        z[j] = x[i] + j     {id=fill, inames=i:j}
-        y[i] = sum(k, z[k]) {dep=fill}
-        """,
-        {"x,y": "n"},
-        lp.TemporaryVariable("z", np.float64, shape=length),
-    )
-    source = source_of(t_unit)
+    source = source_of(filled(length))
     assert ("always_inline" in source) == is_inlined
     assert ("noinline" in source) != is_inlined
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from itertools import permutations
 from pathlib import Path
@@ -18,6 +17,7 @@ from feinsum.processes import Worker
 from feinsum.records import MatchLevel, level_of
 from feinsum.targets.opencl import door
 from feinsum.targets.opencl.door import pyopencl, quiet_builds
+from tests.children import run_python
 from tests.cpus import HOST, OPENCL_CPUS, any_opencl, needs_intel, opened
 from tests.measure.conftest import matvec_kernel
 from tests.strategies import make_record
@@ -58,14 +58,7 @@ def loader(tmp_path, monkeypatch):
 
 def run(statements, **variables):
     """The lines that a new process prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", statements],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
+    return run_python("-c", statements, **variables).stdout.splitlines()
 
 
 def test_the_loader_reads_the_lists_of_the_system_and_the_driver(loader):
@@ -78,35 +71,35 @@ def test_the_loader_reads_the_lists_of_the_system_and_the_driver(loader):
     assert door.VARIABLE not in os.environ
 
 
-@pytest.mark.parametrize("variable", [door.VARIABLE, door.OTHER_VARIABLE])
-def test_what_the_user_says_holds(variable, loader, monkeypatch):
-    """Where the user names a folder of lists, nothing is added to it."""
-    monkeypatch.setenv(variable, "/mine")
-    door.load_platforms(loader)
-    assert not loader.lists
-    assert os.environ[variable] == "/mine"
+def name_a_folder(variable):
+    return lambda monkeypatch, _: monkeypatch.setenv(variable, "/mine")
 
 
-def test_a_driver_that_the_system_knows_is_not_loaded_twice(loader):
-    """A list of the system that names the driver is enough."""
+def know_the_driver(*_):
     (door.SYSTEM_LISTS / "theirs.icd").write_text("/opt/lib/libintelocl.so\n")
+
+
+UNNEEDED = {
+    "the user names a folder of lists": name_a_folder(door.VARIABLE),
+    "the user names it in another variable": name_a_folder(door.OTHER_VARIABLE),
+    "the system knows the driver": know_the_driver,
+    "the package is not there": lambda m, _: m.setattr(door, "driver", lambda: None),
+    "pyopencl brings no loader, as in conda": lambda _, path: (path / ".libs").rmdir(),
+}
+
+
+@pytest.mark.parametrize("why", UNNEEDED)
+def test_nothing_is_added_where_it_is_not_needed(why, loader, monkeypatch, tmp_path):
+    """The loader is left alone, and variables of the user stay; without the package no
+    platform comes last.
+    """
+    UNNEEDED[why](monkeypatch, tmp_path)
+    before = dict(os.environ)
     door.load_platforms(loader)
     assert not loader.lists
-
-
-def test_without_the_package_nothing_is_done(loader, monkeypatch):
-    """Neither is the loader asked, nor does any platform come last."""
-    monkeypatch.setattr(door, "driver", lambda: None)
-    door.load_platforms(loader)
-    assert not loader.lists
-    assert not door.comes_last(SimpleNamespace(name=door.PLATFORM))
-
-
-def test_a_loader_of_another_make_is_left_alone(loader, tmp_path):
-    """Where pyopencl brings no loader, lists are elsewhere, as in conda."""
-    (tmp_path / ".libs").rmdir()
-    door.load_platforms(loader)
-    assert not loader.lists
+    assert before == os.environ
+    platform = SimpleNamespace(name=door.PLATFORM)
+    assert door.comes_last(platform) == (door.driver() is not None)
 
 
 def test_a_system_without_any_platform_is_no_error(loader, monkeypatch):

@@ -1,0 +1,140 @@
+"""Scripts that measure run, and print what they say."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from itertools import islice
+
+import pytest
+
+from feinsum import raise_kernel
+from tests.children import ROOT, run_python
+from tests.portions import spread
+
+
+def printed(*words: object, **variables: str) -> list[str]:
+    """Return the lines that a script prints."""
+    return run_python(*words, **variables).stdout.splitlines()
+
+
+def test_fresh_processes_are_timed() -> None:
+    """Two tables, with a row of six numbers; the second process finds what was kept."""
+    lines = printed("benchmarks/fresh.py", "--only", "divergence_b1_Ni4")
+    rows = [x.split() for x in lines if "divergence" in x]
+    assert [len(row) for row in rows] == [7, 7]
+    first, second = (float(row[6]) for row in rows)
+    assert second < first
+
+
+def test_a_program_gets_a_row() -> None:
+    """Times, peaks and the ratio to the best rival, of a tiny program."""
+    words = "--scale", "0.05", "--rounds", "1", "--json", "--dtype", "float64"
+    without = "--only", "dg", "--without", "torch", "compiled", "jax"
+    (row,) = json.loads("".join(printed("benchmarks/programs.py", *words, *without)))[
+        "rows"
+    ]
+    assert row["program"] == "dg"
+    assert row["ratio"] == row["numpy"] / row["feinsum"]
+    assert row["feinsum_bytes"] >= 0
+    assert row["numpy_bytes"] >= 0
+
+
+def test_every_kind_of_call_has_a_row() -> None:
+    """A line for operands on the host, and one for a device where there is one."""
+    script = ROOT / "benchmarks" / "calls.py"
+    rows = [x.split() for x in printed(script, "--rounds", 3, PYTHONPATH=str(ROOT))[1:]]
+    assert [row[1] for row in rows] in (["host"] * 3, ["host", "device"] * 3)
+    assert all(float(row[-1]) > 0 for row in rows)
+
+
+def test_the_stages_of_a_retrieval_are_timed() -> None:
+    """A number for every stage; the largest kernel is raised, and nothing refused."""
+    script = ROOT / "benchmarks" / "retrieve.py"
+    names = runpy.run_path(str(script))
+    words = "--rounds", "2", "--records", "50", "--only", names["CAPTURED"][0]
+    first, *lines = printed(script, *words)
+    assert first.startswith("50 facts; device: ")
+    (row,) = [x for x in lines if x.strip().startswith("k10")]
+    assert len(row.split()) == 1 + len(names["STAGES"]) + 1
+    raised = raise_kernel(names["operators"]())
+    sizes = [len(nest.instructions) for nest in raised.raised]
+    assert (sum(sizes), len(sizes), sizes[:3]) == (71, 8, [12, 6, 6])
+    assert not raised.refused
+
+
+def test_the_fallback_has_a_row_and_a_verdict() -> None:
+    """A time, a ratio and its interval; then what is slower, by name or none."""
+    lines = printed("benchmarks/fallback.py", "--only", "^mass$")
+    row = next(x for x in lines if x.startswith("| mass "))
+    _, _, milliseconds, ratio, interval, _ = (cell.strip() for cell in row.split("|"))
+    low, high = map(float, interval.split(" to "))
+    assert float(milliseconds) > 0
+    assert low <= float(ratio) <= high
+    said = "slower than the untransformed kernel: (mass|none)"
+    (verdict,) = filter(None, (re.search(f"{said}$", line) for line in lines))
+    if high != 1:  # an end that rounds to 1.00 may stand on either side of it
+        assert verdict[1] == ("mass" if high < 1 else "none")
+
+
+def test_a_database_has_every_cost() -> None:
+    """A row for each; every fact is another one, of as many workloads and devices as
+    are claimed.
+    """
+    script = ROOT / "benchmarks" / "database.py"
+    lines = printed(script, "--records", "200", "--rounds", "20")
+    for what in ("writing", "size on disk", "opening", "exact look-up", "a miss"):
+        assert any(line.strip().startswith(what) for line in lines)
+    names = runpy.run_path(str(script))
+    n_of_one = names["N_RECIPES"] * names["N_DEVICES"]
+    made = list(islice(names["facts"](10**6), 2 * n_of_one))
+    assert len({record.id for record in made}) == 2 * n_of_one
+    assert len({record.workload for record in made}) == 2
+    assert len({record.environment.device.id for record in made}) == names["N_DEVICES"]
+
+
+def test_canonicalization_has_tables_and_figures(tmp_path) -> None:
+    """Tables fit a terminal: the 48 contractions of the suite with medians, the growth
+    of each family beside that of n log n, and what is known to be hard. The figures
+    have the bars, and the growth.
+    """
+    printed_lines = printed(
+        "benchmarks/canonicalization.py", "--rounds", "2", "--out", tmp_path
+    )
+    lines = [line.strip() for line in printed_lines]
+    assert sum(line.startswith("ab") for line in lines) == 48
+    assert sum(", median " in line for line in lines) == 3
+    for family in ("chain of matrices", "DG batch (divergence)", "pointwise product"):
+        (line,) = [x for x in lines if x.startswith(f"{family}: ")]
+        assert "slope" in line
+        assert "n log n" in line
+    for name in ("Paley graph 29", "CFI over Petersen", "trace of 64 matrices"):
+        assert any(line.startswith(name) for line in lines)
+    tables = [x for x in printed_lines if "(" in x and "slope" not in x]
+    assert max(map(len, tables)) <= 80
+    assert not any("…" in line for line in lines)
+    for name in ("growth", "tccg"):
+        figure = tmp_path / f"canonicalization-{name}.png"
+        assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "case",
+    spread(
+        ["mass, triangle", "Helmholtz action, hexahedron", "Laplace, quadrilateral"], 2
+    ),
+)
+def test_a_kernel_of_firedrake_and_what_is_found_for_it_compute_the_same(case) -> None:
+    """Transformed by what is predicted, gathered and scattered through maps."""
+    words = "--only", f"^{case}, 2$", "--cells", "40", "--rounds", "1"
+    settings = {"FEINSUM_EFFORT": "estimate", "FEINSUM_VERIFY": "off"}
+    lines = printed("benchmarks/firedrake.py", *words, **settings)
+    form, cell = case.split(", ")
+    (row,) = (x for x in lines if x.startswith(f"| {form} "))
+    cells = [one.strip() for one in row.strip("|").split("|")]
+    assert cells[:3] == [form, cell, "2"]
+    n_found, n_nests = map(int, re.findall(r"\d+", cells[-1]))
+    assert cells[-1] == f"recipes, {n_found} of {n_nests} nests"
+    assert n_found == n_nests > 0
+    assert any(f"({case}, 2)" in line for line in lines)
