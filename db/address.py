@@ -232,10 +232,10 @@ REMOTE_VARIABLE = "FEINSUM_REMOTE"
 """Environment variable with the URL of the service that look-ups query."""
 
 KEY_VARIABLE = "FEINSUM_REMOTE_KEY"
-"""Environment variable with the key of a service."""
+"""Environment variable with the key of a service, or the path of a file with it."""
 
 KEY_FILE_VARIABLE = "FEINSUM_REMOTE_KEY_FILE"
-"""Environment variable with the path of a file that holds the key."""
+"""Deprecated environment variable with the path of a file that holds the key."""
 
 KEY_OVER_HTTP_VARIABLE = "FEINSUM_REMOTE_KEY_OVER_HTTP"
 """Environment variable that is ``on`` where a key may be sent in plain text."""
@@ -324,7 +324,7 @@ def key_for(address: Address) -> str | None:
             text. The message does not quote it.
     """
     # A key that is sent to the wrong service is lost: whoever runs it can use it.
-    key = os.environ.get(KEY_VARIABLE, "").strip() or _key_of_file()
+    key = _read_key()
     if not key or not _has_key(address):
         return None
     if not _KEY.fullmatch(key):
@@ -350,10 +350,19 @@ def _has_key(address: Address) -> bool:
         return False
 
 
-def _key_of_file() -> str:
-    path = os.environ.get(KEY_FILE_VARIABLE, "").strip()
-    if not path:
-        return ""
+def _read_key() -> str:
+    """Read the key from the environment, or from the file named there."""
+    for variable in (KEY_VARIABLE, KEY_FILE_VARIABLE):
+        value = os.environ.get(variable, "").strip()
+        # keys are url-safe Base64, so that a slash tells a path from a key
+        if value and (variable == KEY_FILE_VARIABLE or "/" in value):
+            return _read_key_file(value, variable)
+        if value:
+            return value
+    return ""
+
+
+def _read_key_file(path: str, variable: str) -> str:
     try:
         with Path(path).expanduser().open("rb") as file:
             # bounded: the variable may name any file, even an endless device
@@ -361,7 +370,7 @@ def _key_of_file() -> str:
     except OSError as error:
         raise StoreUnavailableError(
             f"the key of the service cannot be read from {path} ({error.strerror}); "
-            f"check {KEY_FILE_VARIABLE}"
+            f"check {variable}"
         ) from None
 
 

@@ -121,6 +121,12 @@ def effort_of(argument: Effort | None, default: Effort = "estimate") -> Effort:
     return cast(Effort, effort)
 
 
+DEPRECATED_VARIABLES = {
+    "FEINSUM_DEBUG": "feinsum --debug",
+    "FEINSUM_REMOTE_KEY_FILE": "FEINSUM_REMOTE_KEY",
+}
+"""Environment variables that the next release does not read, and what replaces them."""
+
 DATABASE_VARIABLE = "FEINSUM_DATABASE"
 """Environment variable: the database of facts; see :mod:`feinsum.db`."""
 

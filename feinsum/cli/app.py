@@ -96,7 +96,9 @@ class ReportingGroup(TyperGroup):
             # the options may not have been parsed, so look at the words
             code = report_failure(error, is_json="--json" in words)
         except Exception as error:  # noqa: BLE001  # the last net, for our own bugs
-            code = report_bug(error, is_json="--json" in words)
+            code = report_bug(
+                error, is_json="--json" in words, has_traceback="--debug" in words
+            )
         sys.exit(code or 0)
 
 
@@ -151,6 +153,10 @@ def feinsum(
             is_eager=True,
             help="Print the version.",
         ),
+    ] = False,
+    has_traceback: Annotated[
+        bool,
+        typer.Option("--debug", help="Print the traceback of an internal error."),
     ] = False,
 ) -> None:
     """Find, record and reuse the fastest kernels of batched einsums."""

@@ -21,6 +21,7 @@ from feinsum.db import shipped_facts
 from feinsum.errors import DeviceUnavailableError
 from feinsum.measure import device_states, open_device
 from feinsum.measure.disturbance import STATISTICS, throttled_periods
+from feinsum.options import DEPRECATED_VARIABLES
 from feinsum.records import MatchLevel, level_of
 from feinsum.targets.devices import DeviceState
 from feinsum.targets.host.compiler import find_compiler
@@ -37,7 +38,6 @@ VARIABLES = frozenset(
         "FEINSUM_CACHE_DIR",
         "FEINSUM_CC",
         "FEINSUM_DATABASE",
-        "FEINSUM_DEBUG",
         "FEINSUM_DEVICE",
         "FEINSUM_EFFORT",
         "FEINSUM_IDLE_BYTES",
@@ -48,7 +48,6 @@ VARIABLES = frozenset(
         "FEINSUM_REMOTE",
         "FEINSUM_REMOTE_BUDGET_MS",
         "FEINSUM_REMOTE_KEY",
-        "FEINSUM_REMOTE_KEY_FILE",
         "FEINSUM_REMOTE_KEY_OVER_HTTP",
         "FEINSUM_SIGNING_KEY",
         "FEINSUM_SITE_DATABASE",
@@ -71,7 +70,7 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 
 
 def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
-    """Report variables that begin with FEINSUM_ but have no effect.
+    """Report variables that begin with FEINSUM_ but have no effect, or soon none.
 
     Args:
         variables: the variables; by default those of this process.
@@ -80,6 +79,13 @@ def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diag
     for name in sorted(names):
         is_ours = name.startswith(PREFIX) and not name.startswith("FEINSUM_SERVE_")
         if not is_ours or name in VARIABLES:
+            continue
+        if replacement := DEPRECATED_VARIABLES.get(name):
+            yield note(
+                "variables",
+                f"{name} is deprecated: the next release will not read it",
+                f"use {replacement}",
+            )
             continue
         near = _find_similar(name)
         meant = f"; did you mean {near}?" if near else ""

@@ -41,6 +41,7 @@ _BAD_CALL_RULES = ("kernel", "arguments")
 """Rules of a refused kernel that say how it was named, not what it computes."""
 
 DEBUG_VARIABLE = "FEINSUM_DEBUG"
+"""Deprecated environment variable, the same as ``feinsum --debug``."""
 
 
 def is_bad_usage(error: FeinsumError) -> bool:
@@ -92,16 +93,17 @@ def _similar(option: str, options: Iterable[str]) -> str | None:
     return names[near[0]] if near else None
 
 
-def report_bug(error: Exception, *, is_json: bool) -> int:
+def report_bug(error: Exception, *, is_json: bool, has_traceback: bool) -> int:
     """Report an error that nothing foresaw, as :func:`report_failure` does.
 
-    The traceback is printed first if ``FEINSUM_DEBUG`` is set.
+    Args:
+        has_traceback: whether to print the traceback first.
 
     Returns:
         The exit code.
     """
     # a traceback frightens users, but a report of a bug needs one
-    if os.environ.get(DEBUG_VARIABLE, "").strip():
+    if has_traceback or os.environ.get(DEBUG_VARIABLE, "").strip():
         typer.echo("".join(format_exception(error)), err=True, nl=False)
     message = _one_line(f"{type(error).__name__}: {error}")
     _print("internal", message, is_json)
