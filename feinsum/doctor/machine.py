@@ -59,7 +59,7 @@ VARIABLES = frozenset(
 """All variables but those of the service, which begin with ``FEINSUM_SERVE_``."""
 
 OLDEST = {"gcc": 9, "clang": 11}
-"""Compilers whose code for the vectors of current processors is known to be good."""
+"""Oldest compilers that generate good code for the vectors of current processors."""
 
 BUSY = 0.3
 """Share of the cores that others may use during timings."""
@@ -112,7 +112,7 @@ def check_plugins() -> Iterator[Diagnosis]:
     for name, source in modules.items():
         try:
             import_module(name)
-        except Exception as error:  # whatever a foreign module does wrong
+        except Exception as error:  # foreign modules may fail in any way
             logger.info("cannot load the plug-in %s", name, exc_info=True)
             yield problem(
                 "plug-ins",
@@ -141,7 +141,7 @@ def check_compiler() -> Iterator[Diagnosis]:
     try:
         text = find_compiler().version
     except DeviceUnavailableError:
-        return  # that is a finding about devices
+        return  # check_devices reports this
     for name, oldest in OLDEST.items():
         match = re.search(rf"{name}\b.*?(\d+)\.\d+", text, re.IGNORECASE)
         if match and int(match[1]) < oldest:
@@ -232,7 +232,7 @@ def find_openblas_kernel() -> str | None:
 
 
 State = Literal["ok", "note", "problem"]
-"""Well; worth knowing; something does not work."""
+"""It works; worth knowing; it does not work."""
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,9 @@ class Diagnosis:
     """One finding of the doctor.
 
     Attributes:
-        check: a short name of what was looked at.
-        text: what was seen.
-        advice: what to do; empty if it is well.
+        check: short name of what was checked.
+        text: the finding.
+        advice: what to do; empty if all is well.
     """
 
     check: str
@@ -338,7 +338,7 @@ def check_packaged_facts(selector: str | None) -> Iterator[Diagnosis]:
     try:
         environment = open_device(selector).environment({})
     except DeviceUnavailableError:
-        return  # that is another finding
+        return  # another check reports this
     levels = Counter(level_of(fact, environment) for fact in shipped_facts().records())
     text = ", ".join(f"{n} {level}" for level, n in sorted(levels.items()))
     if any(level <= MatchLevel.SAME_ARCHITECTURE for level in levels):
