@@ -132,7 +132,7 @@ def _find_rank(n: int) -> int | None:
 MIN_SAMPLES = 3
 """Minimum samples of a kernel, however slow it is."""
 FEW_SAMPLES = 5
-"""Samples that suffice for a clear difference; other load may disturb three in a row."""
+"""Samples that suffice for a clear difference; load may disturb three in a row."""
 MAX_SAMPLES = 200
 BUDGET_S = 0.4
 """Seconds to run kernels of about the same speed in turns."""
