@@ -80,7 +80,7 @@ def default_location() -> str:
 
 
 def is_not_created_yet() -> bool:
-    """Return whether the default database is meant, and does not exist yet."""
+    """Return whether the default database applies, and does not exist yet."""
     chosen = os.environ.get(DATABASE_VARIABLE, "").strip()
     return not chosen and not Path(default_location()).exists()
 
@@ -99,7 +99,7 @@ def locate(
     is_read_only: bool = False,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> Location:
-    """Return the location given by a path, a URL or the default.
+    """Parse the location given by a path, a URL or the default.
 
     Raises:
         StoreUnavailableError: if it is neither an SQLite file nor a PostgreSQL server,
@@ -162,12 +162,12 @@ def printable(database: str | os.PathLike[str] | None) -> str:
     """Return a path or URL without a password."""
     try:
         return str(locate(database, is_read_only=True))
-    except StoreUnavailableError:  # whoever opens it says what is wrong with it
+    except StoreUnavailableError:  # opening it raises an error that says why
         return "not usable"
 
 
 def _resolve(name: str) -> Path:
-    """Return the path of a file, or of nothing; all else is refused and not opened."""
+    """Return the path of a regular or missing file; refuse all else, unopened."""
     try:
         path = Path(name).expanduser().resolve()
         mode = path.stat().st_mode
@@ -232,10 +232,10 @@ REMOTE_VARIABLE = "FEINSUM_REMOTE"
 """Environment variable with the URL of the service that look-ups query."""
 
 KEY_VARIABLE = "FEINSUM_REMOTE_KEY"
-"""Environment variable with the key of a service."""
+"""Environment variable with the key of a service, or the path of a file with it."""
 
 KEY_FILE_VARIABLE = "FEINSUM_REMOTE_KEY_FILE"
-"""Environment variable with the path of a file that holds the key."""
+"""Deprecated environment variable with the path of a file that holds the key."""
 
 KEY_OVER_HTTP_VARIABLE = "FEINSUM_REMOTE_KEY_OVER_HTTP"
 """Environment variable that is ``on`` where a key may be sent in plain text."""
@@ -283,29 +283,33 @@ def is_service(location: object) -> bool:
 
 
 def address_of(url: str) -> Address:
-    """Return the address given by a URL.
+    """Parse the URL of a service.
 
     Raises:
         StoreUnavailableError: if it is invalid; possible passwords are not quoted.
     """
     try:
-        parts = urlsplit(url.strip())
-        host, port = parts.hostname or "", parts.port
+        components = urlsplit(url.strip())
+        host, port = components.hostname or "", components.port
     except ValueError:
-        parts, host, port = None, "", None
-    if parts is None or parts.scheme not in SCHEMES or not _HOST.fullmatch(host):
+        components, host, port = None, "", None
+    if (
+        components is None
+        or components.scheme not in SCHEMES
+        or not _HOST.fullmatch(host)
+    ):
         raise _bad_address("it is not a web URL")
     # A password in a URL would be printed in messages, and kept in shell histories.
-    if "@" in parts.netloc:
+    if "@" in components.netloc:
         raise _bad_address(
             f"it has a user or a password; pass the key in {KEY_VARIABLE}"
         )
-    prefix = parts.path.rstrip("/")
-    if parts.query or parts.fragment or not _PREFIX.fullmatch(prefix):
+    prefix = components.path.rstrip("/")
+    if components.query or components.fragment or not _PREFIX.fullmatch(prefix):
         raise _bad_address("it has more than a host, a port and a plain path")
     if port == 0:
         raise _bad_address("its port is 0")
-    return Address(parts.scheme, host, port or SCHEMES[parts.scheme], prefix)
+    return Address(components.scheme, host, port or SCHEMES[components.scheme], prefix)
 
 
 def remote_url() -> str:
@@ -323,8 +327,8 @@ def key_for(address: Address) -> str | None:
         StoreUnavailableError: if the key cannot be read, or would be sent in plain
             text. The message does not quote it.
     """
-    # A key that is sent to the wrong service is lost: whoever runs it can use it.
-    key = os.environ.get(KEY_VARIABLE, "").strip() or _key_of_file()
+    # A key that is sent to the wrong service is lost: its operator can use it.
+    key = _read_key()
     if not key or not _has_key(address):
         return None
     if not _KEY.fullmatch(key):
@@ -350,10 +354,19 @@ def _has_key(address: Address) -> bool:
         return False
 
 
-def _key_of_file() -> str:
-    path = os.environ.get(KEY_FILE_VARIABLE, "").strip()
-    if not path:
-        return ""
+def _read_key() -> str:
+    """Read the key from the environment, or from the file named there."""
+    for variable in (KEY_VARIABLE, KEY_FILE_VARIABLE):
+        value = os.environ.get(variable, "").strip()
+        # keys are url-safe Base64, so that a slash tells a path from a key
+        if value and (variable == KEY_FILE_VARIABLE or "/" in value):
+            return _read_key_file(value, variable)
+        if value:
+            return value
+    return ""
+
+
+def _read_key_file(path: str, variable: str) -> str:
     try:
         with Path(path).expanduser().open("rb") as file:
             # bounded: the variable may name any file, even an endless device
@@ -361,7 +374,7 @@ def _key_of_file() -> str:
     except OSError as error:
         raise StoreUnavailableError(
             f"the key of the service cannot be read from {path} ({error.strerror}); "
-            f"check {KEY_FILE_VARIABLE}"
+            f"check {variable}"
         ) from None
 
 

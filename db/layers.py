@@ -52,7 +52,7 @@ class LayeredStore(Store):
     The documents are the union of all layers, without those that any of them retracts;
     which record is used depends on how well it fits, not on its layer. A layer that
     fails is skipped on reads: this is logged once, and :attr:`problems` has the reason.
-    It is an error only if all fail.
+    A read raises an error only if all layers fail.
 
     Args:
         layers: the layers in query order; for one that could not be opened, the error.
@@ -100,7 +100,7 @@ class LayeredStore(Store):
         united = {
             key: _union(answer[key] for answer in answers) for key in look_up.workloads
         }
-        # one question about retractions for all workloads: a layer may be far away
+        # one query for the retractions of all workloads: a layer may be remote
         records = [record for records in united.values() for record in records]
         valid = {record.id for record in self._without_retracted(records)}
         return {
@@ -150,12 +150,12 @@ class LayeredStore(Store):
         retracted = {retraction.document for retraction in retractions}
         return tuple(d for d in documents if d.id not in retracted)
 
-    def _query(self, question: Callable[[Store], T]) -> list[T]:
+    def _query(self, read: Callable[[Store], T]) -> list[T]:
         """Return the answers of all layers that can answer."""
         answers = []
         for k, layer in enumerate(self.layers):
             try:
-                answers.append(question(_usable(layer)))
+                answers.append(read(_usable(layer)))
             except StoreError as error:
                 self._skip(k, error)
         if not answers:

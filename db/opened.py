@@ -1,4 +1,4 @@
-"""Opening a database, given as a path, URL or store, for as long as it is needed.
+"""Open a database, given as a path, URL or store, for as long as it is needed.
 
 The user's own database is one of several layers: facts of this process, of the user, of
 the site, of the package, of a service. A setting selects the layers to query::

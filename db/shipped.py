@@ -28,7 +28,7 @@ def shipped_facts() -> ShippedStore:
 def write_facts(records: Iterable[TuningRecord], path: Path) -> None:
     """Write records as text, in an order independent of theirs."""
     lines = {record.id: to_json(record) for record in records}
-    # by workload, so that a new fact changes one place of the file
+    # by workload, so that a new fact changes one line of the file
     ordered = sorted(lines.values(), key=lambda line: _workload(line) + line)
     path.write_text("".join(f"{line}\n" for line in ordered), "utf-8")
 

@@ -14,7 +14,7 @@ _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> Any:
     """Return a public name, or the version of the distribution."""
     if name == "__version__":
-        from importlib.metadata import version  # most programs never ask
+        from importlib.metadata import version  # most programs never need it
 
         return version(__name__)
     return _public(name)

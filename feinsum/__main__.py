@@ -7,7 +7,7 @@ from feinsum.extras import requiring
 
 
 def main() -> None:
-    """Run the command line, or say which package it lacks."""
+    """Run the command line, or report which package it lacks."""
     try:
         for package in ("typer", "rich"):
             with requiring(package, "cli", "the command line"):

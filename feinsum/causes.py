@@ -1,4 +1,4 @@
-"""Failures of the machine, which every kernel meets: each is reported once."""
+"""Failures of the machine, which affect every kernel: each is reported once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class _Reported(set[str]):
 def is_known_cause(error: Exception, about: str) -> bool:
     """Return whether this process has reported a failure of the machine, and note it.
 
-    Other failures are about one kernel, and are never known.
+    Other failures concern one kernel, and are never known.
 
     Args:
         error: the failure.
-        about: what failed, such as ``retrieve``; each has its own reports.
+        about: the operation that failed, such as ``retrieve``; each reports on its own.
 
     >>> from feinsum.memory import fresh_memory
     >>> with fresh_memory():
@@ -29,10 +29,10 @@ def is_known_cause(error: Exception, about: str) -> bool:
     False
     True
     """
-    # what is wrong with one kernel says nothing about the next
+    # a failure of one kernel says nothing about the next
     if not isinstance(error, OF_MACHINE):
         return False
-    # not its text: each file has another name
+    # not the text, which has the name of the file
     reason = str(error.errno) if isinstance(error, OSError) else str(error)
     cause = f"{about}: {type(error).__name__}: {reason}"
     reported = remembered(_Reported)

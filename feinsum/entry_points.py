@@ -1,7 +1,7 @@
 """Entry points: how a package calls one that stands above it.
 
 Imports go downward only. A package above registers its function in ``pyproject.toml``,
-as plug-ins of pytest do, and the one below asks for it by group and name.
+as plug-ins of pytest do, and the one below looks it up by group and name.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def required(group: str, name: str) -> Callable[..., Any]:
     """Return the function registered under a name.
 
     Raises:
-        FeinsumError: if there is none, as in a copy of the sources that was not
-            installed.
+        FeinsumError: if there is none, as in sources that were not installed.
     """
     functions = registered(group, name)
     if not functions:

@@ -133,7 +133,7 @@ class NotAnEinsumError(FeinsumError, ValueError):
 
 
 class NotAKernelError(NotAnEinsumError, TypeError):
-    """What was given for a Loopy kernel is none."""
+    """The value given for a Loopy kernel is not one."""
 
     code = "not-a-kernel"
 
@@ -284,7 +284,7 @@ class InvalidRecordError(StoreError, ValueError):
 
 
 class ImplausibleError(InvalidRecordError):
-    """A fact, or limits of a device, that nobody can have measured.
+    """A fact, or limits of a device, that cannot have been measured.
 
     Attributes:
         findings: for each a code of :mod:`feinsum.records.plausibility`, what was

@@ -1,4 +1,4 @@
-"""Packages that only some of feinsum needs, and what is said where one is missing."""
+"""Optional packages, and the error that says how to install one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def requiring(
     """Explain, if the import of a package in the body fails, how to install it.
 
     Args:
-        package: the name under which a package index has it.
-        extra: of feinsum, which installs it; None if there is none.
-        feature: cannot be used without it.
-        error_of: the error with a message.
+        package: its name in a package index.
+        extra: the extra of feinsum that installs it; None if there is none.
+        feature: the feature that needs it.
+        error_of: makes the error from a message.
 
     Raises:
         FeinsumError: if the body raises an ImportError, with the command that installs
@@ -38,8 +38,7 @@ def requiring(
         yield
     except ImportError as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
-        # an import error inside of an installed package is another problem than a
-        # missing one
+        # an import error inside an installed package is not a missing package
         is_missing = (absent or "").partition(".")[0] == package
         why = "is not installed" if is_missing else f"cannot be imported ({error})"
         target = package if extra is None else f"'feinsum[{extra}]'"

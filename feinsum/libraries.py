@@ -1,7 +1,7 @@
 """Arrays and compilers of other libraries, recognized without importing them.
 
 A library whose arrays a call gets has been imported by the caller, so a look into
-``sys.modules`` suffices. No function here loads anything: ``feinsum.einsum`` asks them
+``sys.modules`` suffices. No function here loads anything: ``feinsum.einsum`` calls them
 before each call.
 """
 
@@ -16,15 +16,15 @@ CUDA = 2
 """``kDLCUDA`` of DLPack."""
 
 ALIGNMENT = 16
-"""Of arrays on a GPU in bytes, as kernels expect it: the most that one instruction
-moves. What is aligned to less is copied.
+"""Alignment of arrays on a GPU in bytes, as kernels expect it: the most that one
+instruction moves. Arrays with a smaller alignment are copied.
 """
 
 
 def is_cuda_array(value: object) -> bool:
-    """Return whether this is an array on a GPU of CUDA, of whatever library; by DLPack.
+    """Return whether this is an array of any library on a CUDA GPU, by DLPack.
 
-    Not one in several places, or in none: of those a library does not name the device.
+    Arrays on several devices, or on none, do not count: their libraries name no device.
     """
     device_of = getattr(value, "__dlpack_device__", None)
     try:
@@ -41,10 +41,10 @@ def is_device_array(value: object) -> bool:
 
 
 def resolved(array: Any) -> Any:
-    """Return an array whose memory has its entries.
+    """Return an array whose memory holds its actual entries.
 
-    A tensor of torch may note that its entries are to be negated or conjugated. DLPack
-    drops the first note and refuses tensors with the second.
+    A tensor of torch may have a flag that its entries are to be negated or conjugated.
+    DLPack drops the first flag, and refuses tensors with the second.
     """
     if getattr(array, "is_neg", bool)():
         array = array.resolve_neg()
@@ -70,7 +70,7 @@ def is_compiling() -> bool:
 def outside_of_compilers(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that ``torch.compile`` calls as it is, between two graphs.
 
-    Torch is not imported: what is compiled has imported it.
+    This does not import torch: a program that compiles has imported it.
     """
 
     @wraps(function)

@@ -1,9 +1,9 @@
-"""Loopy without a home: its caches stay in memory where they cannot be on disk.
+"""Keep Loopy's caches in memory where they cannot be on disk.
 
 ``import loopy`` opens databases in the folder of the user's caches, and raises where
 there is none: in containers, for daemons, with a full disk or a used up quota. Every
-package that imports Loopy imports this module first. Where the folder can be used,
-which is the rule, it changes nothing.
+package that imports Loopy imports this module first. It changes nothing where the
+folder is usable, which is the rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from platformdirs import user_cache_dir
 
 N_BYTES = 1 << 14
-"""Bytes of a small database, for which there has to be room."""
+"""Bytes of a small database, which the disk must have free."""
 
 
 def loopy_folder() -> Path:
@@ -27,7 +27,7 @@ def loopy_folder() -> Path:
 
 
 def find_folder_problem(folder: Path) -> str:
-    """Return why no small database can be kept in a folder; empty if it can."""
+    """Return why a folder cannot hold a small database; empty if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # a quota shows only when something is written

@@ -1,4 +1,4 @@
-"""The machine model: the figures of a device, and the roofline that follows from them.
+"""The machine model: the figures of a device, and the roofline that they imply.
 
 A region of a kernel has work for the cores and bytes to move. The slower of both
 determines its time, and a part of the other is added, since they overlap only in part::
@@ -26,11 +26,11 @@ matters within a tile only. All cores share the last one.
 
 
 L1_BYTES = 32 << 10
-"""The first level, as far as rows are fetched from it."""
+"""Bytes of the first level for rows that are fetched from it."""
 
 FETCHED_BYTE_NS = {"L1": 0.01, "L2": 0.02, "L3": 0.05, "memory": 0.12}
-"""Of rows that a core reads out of order from each level: typical values, set by
-``make bench-sparse``.
+"""Nanoseconds per byte of rows that a core reads out of order from each level: typical
+values, measured by ``make bench-sparse``.
 """
 
 
@@ -99,16 +99,16 @@ class MachineModel:
     def operations_per_s(self, dtype: np.dtype[np.generic]) -> float:
         """Return the operations per second of one core; a multiply-add is two.
 
-        One of complex numbers takes four of real numbers, of half the size.
+        A complex operation takes four real ones on numbers of half the size.
         """
-        each = 2 if dtype.kind == "c" else 1
-        return 2 * self.fma_bytes / (each * dtype.itemsize) * self.cycles_per_s
+        n_parts = 2 if dtype.kind == "c" else 1
+        return 2 * self.fma_bytes / (n_parts * dtype.itemsize) * self.cycles_per_s
 
     def fetched_byte_ns(self, held_bytes: float) -> float:
         """Return the nanoseconds per byte of rows read out of order by one core.
 
         Args:
-            held_bytes: of the array out of which they are read.
+            held_bytes: bytes of the array from which they are read.
         """
         if held_bytes <= L1_BYTES:
             return FETCHED_BYTE_NS["L1"]
@@ -157,16 +157,18 @@ def region_s(
     # the core with the most pieces decides, the others wait for it
     n_cores = machine.n_cores
     if idle is None:
-        whole = int(n_groups)
-        most = whole // n_cores + (1 if whole % n_cores else n_groups - whole)
-        idle = min(float(n_cores), max(1.0, most * n_cores / n_groups))
+        n_whole = int(n_groups)
+        n_largest = n_whole // n_cores + (
+            1 if n_whole % n_cores else n_groups - n_whole
+        )
+        idle = min(float(n_cores), max(1.0, n_largest * n_cores / n_groups))
     alone_s = cycles / machine.cycles_per_s
     shared_s = alone_s * idle / n_cores
     held_bytes = n_bytes if footprint is None else footprint
     moved_s = n_bytes / machine.stream_bytes_per_s(held_bytes)
     if n_groups < 2:
-        # one core alone is taken to draw half of the bandwidth
+        # assume that one core alone draws half of the bandwidth
         moved_s *= min(2.0, n_cores)
-    # the slower of both, and a part of the other, since they do not overlap wholly
+    # the slower one, and a part of the other, since they overlap only in part
     long_s, short_s = max(shared_s, moved_s), min(shared_s, moved_s)
     return min(long_s + 0.3 * short_s + machine.region_s, alone_s + moved_s)

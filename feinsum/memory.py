@@ -1,4 +1,4 @@
-"""The memory of a process: one object, in which every package has a part of its own."""
+"""The memory of a process: one object with a part for every package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Memory:
-    """Parts by their type, each made when it is first requested.
+    """Parts by their type, each created at its first request.
 
     >>> class Seen(set[str]):
     ...     '''What was seen.'''
@@ -32,7 +32,7 @@ class Memory:
         """Return the part of that type; one for all threads."""
         try:
             part: T = self._parts[kind]
-        # the lock only where a part is made: this is on the path of every call
+        # lock only to create a part: every call takes this path
         except KeyError:
             with self._making:
                 part = self._parts.setdefault(kind, kind())
@@ -40,7 +40,7 @@ class Memory:
 
     def drop(self, kind: type[Any]) -> None:
         # in a forked child, a lost thread may hold the old one
-        self._making = RLock()  # in a forked child, a lost thread may hold it
+        self._making = RLock()
         self._parts.pop(kind, None)
 
 
@@ -58,17 +58,17 @@ def forget(kind: type[Any]) -> None:
 
 
 def use_memory(memory: Memory) -> Memory:
-    """Make this the memory of the process; return the one before."""
+    """Make this the memory of the process, and return the previous one."""
     global _current
-    before, _current = _current, memory
-    return before
+    previous, _current = _current, memory
+    return previous
 
 
 @contextmanager
 def fresh_memory() -> Iterator[None]:
     """Run the body with an empty memory, as in a new process."""
-    before = use_memory(Memory())
+    previous = use_memory(Memory())
     try:
         yield
     finally:
-        use_memory(before)
+        use_memory(previous)

@@ -1,8 +1,7 @@
 """Options with a few values, set by an argument or an environment variable.
 
-The names of the variables on which a call depends stand apart from what they set, so
-that a call can look at them before Loopy and the database are loaded, which takes
-longer than many a call.
+The names of variables on which a call depends are here, so that a call can read them
+before Loopy and the database are loaded, which takes longer than many calls.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def with_options_of(source: Callable[..., Any]) -> Callable[[Function], Function
     """Show the options that a function passes on in its signature.
 
     Args:
-        source: the function whose keywords it takes beside its own.
+        source: the function whose keywords the decorated one takes besides its own.
 
     >>> def scale(x, *, factor=1): ...
     >>> @with_options_of(scale)
@@ -47,10 +46,10 @@ def with_options_of(source: Callable[..., Any]) -> Callable[[Function], Function
 
 
 def check_option(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse a value that an option does not take.
+    """Refuse an invalid value of an option.
 
     Raises:
-        InvalidOptionError: naming the values that it takes.
+        InvalidOptionError: naming the valid values.
 
     >>> check_option("policy", "lax", ("strict", "loose"))
     Traceback (most recent call last):
@@ -74,7 +73,7 @@ def option_of(
     """Return the given value, else the variable's, else the default.
 
     Raises:
-        InvalidOptionError: if the option does not take it.
+        InvalidOptionError: if the value is invalid.
     """
     value = argument
     # an argument overrides the variable
@@ -121,6 +120,12 @@ def effort_of(argument: Effort | None, default: Effort = "estimate") -> Effort:
     return cast(Effort, effort)
 
 
+DEPRECATED_VARIABLES = {
+    "FEINSUM_DEBUG": "feinsum --debug",
+    "FEINSUM_REMOTE_KEY_FILE": "FEINSUM_REMOTE_KEY",
+}
+"""Environment variables that the next release does not read, and what replaces them."""
+
 DATABASE_VARIABLE = "FEINSUM_DATABASE"
 """Environment variable: the database of facts; see :mod:`feinsum.db`."""
 
@@ -131,11 +136,11 @@ EFFORT_VARIABLE = "FEINSUM_EFFORT"
 """Environment variable with the effort, where none is given."""
 
 INTERMEDIATE_VARIABLE = "FEINSUM_INTERMEDIATE_BYTES"
-"""Environment variable: what all intermediates of a kernel may take; 0 for none."""
+"""Environment variable: bytes of all intermediates of a kernel; 0 for none."""
 
 
 def named_intermediate_bytes() -> int | None:
-    """Return the limit of intermediates that is set; None if there is none.
+    """Return the limit on intermediates in the environment; None if there is none.
 
     Raises:
         MeasurementError: if it is not a number.

@@ -13,12 +13,13 @@ Answers do not go through standard output, so no driver or library can spoil the
 printing. Every wait has a deadline. A worker that misses it, dies, or is interrupted is
 killed with its whole session and reaped, so no later request can meet an old answer.
 
-Why this is ours: pools such as loky and pebble run functions of the parent, and fork it
-or pickle for it. A fork of a process with OpenMP threads hangs at its first parallel
-region, and a worker of loky imports the parent's main module. Our children are modules
-of their own (``python -m``), which import only what they need: nauty's search
+Why no library does this: pools such as loky and pebble run functions of the parent, and
+fork it or pickle for it. A fork of a process with OpenMP threads hangs at its first
+parallel region, and a worker of loky imports the parent's main module. Our children are
+modules of their own (``python -m``), which import only what they need: nauty's search
 starts at once, where a copy of the parent would first load Loopy. Neither library kills
-what a child started, such as the compilers of OpenCL drivers, nor keeps its last words.
+what a child started, such as the compilers of OpenCL drivers, or keeps the last output
+of a child.
 
 >>> import sys
 >>> upper = '''
@@ -53,14 +54,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 from weakref import finalize
 
-if TYPE_CHECKING:  # look-ups import this module, and start no process
+if TYPE_CHECKING:  # look-ups import this module and start no process
     from socket import socket
     from tempfile import TemporaryDirectory
 
 _LAUNCHERS = ("HYDI_", "HYDRA_", "MPI", "OMPI_", "PMI", "PMIX_")
 """Prefixes of the variables that MPI launchers set for ranks; a child is no rank."""
 _EXIT_S = 10.0
-"""How long a child that closed its channel may take to exit, as when it dumps core."""
+"""Seconds for a child that closed its channel to exit, since it may dump core."""
 _CHUNK_BYTES = 1 << 16
 
 
@@ -119,9 +120,9 @@ class Worker:
     """A child that answers requests, one line of text for each.
 
     Args:
-        command: of the child; see :func:`python_command`. Its standard input is the
-            channel.
-        env: its variables; by default those of this process.
+        command: the command of the child; see :func:`python_command`. The child's
+            standard input is the channel.
+        env: variables of the child; by default those of this process.
         folder: a private one, which is removed when the worker ends.
 
     Raises:
@@ -158,7 +159,8 @@ class Worker:
         self._is_interrupted = False
         self.folder = None if folder is None else folder.name
         self._owner = os.getpid()
-        # Also if nobody closes it: at the end of the interpreter, or as garbage.
+        # Without a call of close(), this runs at the end of the interpreter or as
+        # garbage.
         self._release = finalize(
             self, _release, self._process, self._socket, self._log, folder, self._owner
         )
@@ -212,7 +214,7 @@ class Worker:
         return self._exchange(b"", limit_s)
 
     def interrupt(self) -> None:
-        """End what another thread waits for; its :meth:`request` raises an error."""
+        """End the wait of another thread; its :meth:`request` raises an error."""
         import socket
 
         self._is_interrupted = True
@@ -322,7 +324,7 @@ def describe_exit(code: int | None, log: str = "") -> str:
     elif code >= 0:
         text = f"code {code}"
     elif code == -signal.SIGKILL:
-        # We kill only at deadlines, so it was the system, or a person.
+        # We kill only at deadlines, so the system or a user killed it.
         text = "SIGKILL, perhaps for want of memory"
     else:
         try:
@@ -387,9 +389,9 @@ class Channel:
         self._socket.sendall(line.encode() + b"\n")
 
     def end_with_parent(self) -> None:
-        """Start to die, with all children, as soon as the parent is gone.
+        """End this process, with all its children, as soon as the parent is gone.
 
-        A trial that hangs does not outlive its tuner, however that one ended.
+        So a hanging trial does not outlive its tuner, however the tuner ended.
         """
         Thread(target=self._await_hangup, daemon=True).start()
 
@@ -397,13 +399,13 @@ class Channel:
         events = select.poll()
         events.register(self, 0)  # a hang-up is always reported, requests are not
         events.poll()
-        if os.getpgrp() == os.getpid():  # nobody else is in this group
+        if os.getpgrp() == os.getpid():  # no other process is in this group
             os.killpg(os.getpid(), signal.SIGKILL)
         os._exit(0)
 
 
 def limit_memory(n_bytes: int) -> None:
-    """Let this process allocate no more; it then fails, and no other is ended for it.
+    """Limit the memory of this process: it then fails, and no other is killed.
 
     The limit is on data, not on address space: a GPU's driver reserves terabytes of
     addresses that are no memory.
@@ -475,13 +477,13 @@ def _answer_and_exit(answer: Callable[[], str], writer: int, log: int) -> None:
 
 
 def _lead_group(process: int) -> None:
-    """Make a fork lead a group that ends as a whole; both call this, in any order."""
+    """Make a fork lead a process group; both processes call this, in any order."""
     with suppress(ProcessLookupError, PermissionError):
         os.setpgid(process, 0)
 
 
 def _read_all(reader: int, limit_s: float, parent: Channel) -> str | None:
-    """Read all that comes from a fork; None if that takes too long."""
+    """Read all output of a fork; None if that takes too long."""
     end_s, text = monotonic() + limit_s, b""
     while (left_s := end_s - monotonic()) > 0:
         ready, _, _ = select.select([reader, parent.fileno()], (), (), left_s)

@@ -1,9 +1,9 @@
-"""Memory for results, used again when nobody holds the result any more.
+"""Memory for results, reused when no array holds the result any more.
 
 The system clears every page of new memory, which takes as long as a kernel takes to
 fill it: an outer product of 28.8 million entries ran twice as long into new memory. So
-the memory of a large result goes back to a store when the last array that shows it is
-gone, and the next result of about that size gets it.
+the memory of a large result returns to a store when the last array over it is gone, and
+the next result of about that size gets it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from feinsum.memory import remembered
 Array = np.ndarray[Any, Any]
 
 IDLE_VARIABLE = "FEINSUM_IDLE_BYTES"
-"""Environment variable: how much memory may wait for the next result; 0 for none."""
+"""Environment variable: bytes of idle memory to keep for results; 0 for none."""
 
 LARGE_BYTES = 1 << 17
-"""Results of this size or more are in memory that is used again; glibc takes memory for
-smaller ones from what it has.
+"""Results of this size or more are in reused memory; for smaller ones, glibc reuses
+memory itself.
 """
 LINE = 64
-"""They begin at a line of the cache, where vectors can be stored past the caches."""
+"""Results begin at a cache line, where vectors can be stored past the caches."""
 CHECKED_BYTES = 1 << 28
-"""Results of this size or more are made only if there is room for them."""
+"""Results of this size or more are allocated only if they fit into memory."""
 MAX_IDLE_BYTES = 1 << 30
-"""By default; some results of the largest einsums that fit a small machine."""
+"""Default limit: some results of the largest einsums that fit a small machine."""
 STEPS = 8
 """Sizes between a power of two and the next, to which requests are rounded up."""
 
@@ -69,7 +69,7 @@ def _memory() -> Any:
 
 
 class ResultMemory:
-    """Blocks that wait, by their sizes.
+    """Idle blocks by their sizes.
 
     Threads share it: a block leaves and enters by one operation on a list.
     """
@@ -96,13 +96,13 @@ class ResultMemory:
         return np.asarray(_Lease(self, size, block, shape, dtype))
 
     def check_room(self, size: int, description: str, hint: str = "") -> None:
-        """Refuse what the memory cannot hold; blocks that wait make room for it.
+        """Refuse what the memory cannot hold; idle blocks are dropped first.
 
-        The system would promise the memory, and end the process when it is written.
+        The system would grant the memory, and kill the process when it is written.
         """
         if size < CHECKED_BYTES or size <= _memory().available:
             return
-        # what waits is memory, too, and the system does not know that it is free
+        # idle blocks are memory that the system does not count as free
         self._idle.clear()
         self.idle_bytes = 0
         free = _memory().available
@@ -126,7 +126,7 @@ class ResultMemory:
     def _trim(self) -> None:
         """Drop blocks until the rest is within the limit.
 
-        What waits is counted anew: threads that add at once lose a count now and then.
+        Idle bytes are counted anew: concurrent threads may lose an update.
         """
         waiting = [*self._idle.items()]
         self.idle_bytes = sum(size * len(blocks) for size, blocks in waiting)
@@ -137,7 +137,7 @@ class ResultMemory:
 
 
 class _Block(NamedTuple):
-    """Memory, and where its first line of the cache begins.
+    """Memory, and the address of its first cache line.
 
     The address is kept, since numpy takes a microsecond to return it.
     """
@@ -154,8 +154,8 @@ class _Block(NamedTuple):
 class _Lease:
     """The owner of an array in a block, and of every view of the array.
 
-    Numpy holds the object that offers an array by this interface. Of a memoryview it
-    would hold what that shows, and not the memoryview.
+    Numpy keeps a reference to the object that offers an array by this interface. For a
+    memoryview, it would keep one to the underlying object instead.
     """
 
     __slots__ = ("__array_interface__", "block", "memory", "size")
@@ -181,7 +181,7 @@ class _Lease:
 
 
 def rounded(n_bytes: int) -> int:
-    """Return the next size of which blocks are made, at most an eighth larger.
+    """Round a size up to that of a block, at most an eighth larger.
 
     >>> rounded(1 << 20), rounded((1 << 20) + 1)
     (1048576, 1179648)
@@ -207,7 +207,7 @@ def check_room(n_bytes: int, description: str) -> None:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a new array, in memory that is used again if it is large."""
+    """Return a new array; a large one is in reused memory."""
     n_bytes = prod(shape) * dtype.itemsize
     # glibc itself reuses freed memory of such sizes
     if n_bytes < LARGE_BYTES:

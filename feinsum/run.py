@@ -130,7 +130,7 @@ def _on_all(comm: Any, work: Callable[[], T]) -> T:
 
 
 def _read_blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:
-    """Return the blocks of this rank, of arrays in files."""
+    """Read the blocks of this rank from arrays in files."""
     return {
         name: read_block(
             source, name, plan.shape(name), dtype, plan.start_box(name, rank)
@@ -139,9 +139,9 @@ def _read_blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:
     }
 
 
-def _write_blocks(plan: Plan, rank: int, path: Path, parts: Mapping[str, Any]) -> None:
-    for name, part in parts.items():
-        write_block(path, name, plan.result_box(rank, name), part)
+def _write_blocks(plan: Plan, rank: int, path: Path, blocks: Mapping[str, Any]) -> None:
+    for name, block in blocks.items():
+        write_block(path, name, plan.result_box(rank, name), block)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""The choice among several ways to compute the same, by their times.
+"""Choose among several ways to compute the same result, by their times.
 
-What counts is the ratio of two times of one round, in which both ran: load of others
-reaches them alike. The interval of the median ratio is that of the sign test, which
-assumes nothing about how times are distributed: of n ratios, each is above the median
-with probability 1/2. For a kernel that takes half the time, nine rounds give
+The criterion is the ratio of two times of one round: other load affects both alike. The
+interval of the median ratio is that of the sign test, which assumes nothing about how
+times are distributed: of n ratios, each is above the median with probability 1/2. For a
+kernel that takes half the time, nine rounds give
 
 >>> time_ratio([2.0] * 9, [1.0] * 9)
 Ratio(median=2.0, low=2.0, high=2.0)
 
-One round that others disturbed makes that uncertain, until there are thirteen:
+One disturbed round makes the result uncertain, until there are thirteen:
 
 >>> time_ratio([2.0] * 9, [1.0] * 8 + [4.0]).is_faster
 False
@@ -37,9 +37,9 @@ from typing import NamedTuple, TypeVar
 K = TypeVar("K")
 
 GAIN = 1.05
-"""Times as fast: a kernel that gains less takes no other's place."""
+"""Minimum ratio of times for a kernel to replace another."""
 CLEARLY = 3.0
-"""A factor that noise rarely causes: by it the interval of a few samples is widened."""
+"""A factor that noise rarely causes; it widens the interval of a few samples."""
 ERROR = 5e-3
 """Probability that the median is outside of its interval. Small, because intervals are
 looked at after every round."""
@@ -56,7 +56,7 @@ class Ratio(NamedTuple):
     def is_faster(self) -> bool:
         """Whether the kernel gains enough, and is certain not to be slower.
 
-        A tie is none: then the baseline stays, whatever the noise.
+        In a tie the baseline stays, whatever the noise.
         """
         return self.median > GAIN and self.low > 1
 
@@ -76,9 +76,9 @@ def time_ratio(baseline_s: Sequence[float], kernel_s: Sequence[float]) -> Ratio:
         kernel_s: seconds of the kernel, likewise.
     """
     n = max(len(baseline_s), len(kernel_s))
-    both = ([*s] * n if len(s) == 1 else s for s in (baseline_s, kernel_s))
+    times_s = ([*s] * n if len(s) == 1 else s for s in (baseline_s, kernel_s))
     # Clocks may read 0 for an empty kernel; no ratio is to be infinite.
-    ratios = sorted(slow / max(fast, 1e-9) for slow, fast in zip(*both, strict=True))
+    ratios = sorted(slow / max(fast, 1e-9) for slow, fast in zip(*times_s, strict=True))
     k = _find_rank(n)
     if k is None:
         # Too few samples for the sign test: only a clear difference is certain.
@@ -100,8 +100,8 @@ def paired_ratio(samples_s: Sequence[float], baseline_s: Sequence[float]) -> flo
 def rank_by_ratio(samples_s: Mapping[K, Sequence[float]]) -> list[tuple[K, float]]:
     """Rank kernels of one run by their time relative to the first of them.
 
-    All have samples of the same rounds. No gain is required: where results are ranked
-    for a record, ties need no decision.
+    All have samples of the same rounds. No gain is required, since a ranking for a
+    record need not decide ties.
 
     >>> rank_by_ratio({"a": [2.0, 4.0], "b": [1.0, 2.0]})
     [('b', 0.5), ('a', 1.0)]
@@ -130,16 +130,16 @@ def _find_rank(n: int) -> int | None:
 
 
 MIN_SAMPLES = 3
-"""No kernel has fewer samples, however slow it is."""
+"""Minimum samples of a kernel, however slow it is."""
 FEW_SAMPLES = 5
-"""So many suffice if the difference is clear. Other load disturbs three in a row."""
+"""Samples that suffice for a clear difference; load may disturb three in a row."""
 MAX_SAMPLES = 200
 BUDGET_S = 0.4
-"""How long kernels run in turns that are about as fast."""
+"""Seconds to run kernels of about the same speed in turns."""
 ENOUGH_SAMPLES = 24
-"""So many are taken in any case, if it is not certain before who is faster ..."""
+"""Samples to take even beyond the budget, unless the faster kernel is certain."""
 PATIENCE_S = 3.0
-"""... and if they do not take longer than this."""
+"""Seconds after which sampling ends, even with fewer samples."""
 
 
 def sample_in_turns(
@@ -153,12 +153,11 @@ def sample_in_turns(
 ) -> list[list[float]]:
     """Time runs in turns, until it is certain which of each pair is faster.
 
-    A run that took more than the whole budget is not repeated, if others are clearly
-    faster.
+    A run that exceeded the budget is not repeated if others are clearly faster.
 
     Args:
         runs: each runs a kernel once, and returns its seconds.
-        first_s: the time of a run of each before, which warmed it up.
+        first_s: the time of an earlier run of each, which warmed it up.
         pairs: the numbers of a baseline and of a kernel that is compared with it.
         budget_s: seconds after which sampling ends, if there are ``n_enough`` rounds.
         n_enough: number of rounds to complete even beyond the budget.
@@ -182,7 +181,8 @@ def sample_in_turns(
     start_s = clock()
     for n in range(1, MAX_SAMPLES + 1):
         _run_round(runs, samples, order)
-        # No kernel always follows the same one, and finds its data in the caches.
+        # Rotate, so that no kernel always follows the same one and finds its data
+        # cached.
         order.append(order.pop(0))
         spent_s = clock() - start_s
         is_over = spent_s > (PATIENCE_S if n < n_enough else budget_s)
@@ -224,7 +224,7 @@ def find_fastest(runs: Sequence[Callable[[], float]]) -> int:
 
 
 MAX_ROUNDS = 18
-"""Runs of each: with so many, two disturbed ones leave the interval as it is."""
+"""Maximum runs of each; with so many, two disturbed ones do not move the interval."""
 
 
 @dataclass(eq=False)
@@ -255,7 +255,7 @@ class PairedTimes:
         return len(self.kernel_s) < len(self.baseline_s)
 
     def add(self, seconds: float) -> None:
-        """Note the time of the run whose turn it was."""
+        """Record the time of the run whose turn it was."""
         (self.kernel_s if self.is_kernels_turn else self.baseline_s).append(seconds)
 
     @property

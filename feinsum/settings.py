@@ -1,4 +1,4 @@
-"""Settings of the process that hold while any of its threads needs them."""
+"""Settings of the process that last while any of its threads needs them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from threading import Event, Lock
 
 
 class SharedSetting:
-    """A setting that the first of its users makes, and the last one takes back.
+    """A setting that its first user applies and its last user reverts.
 
     Args:
-        begin: makes the setting, and returns what takes it back.
+        begin: applies the setting, and returns the function that reverts it.
 
     >>> def switch_on():
     ...     print("on")
@@ -32,8 +32,8 @@ class SharedSetting:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._counting:
-            # the first user makes the setting, inside of the lock: a second one must
-            # not run without it
+            # the first user applies the setting inside the lock: a second one must not
+            # run without it
             if not self._n_users:
                 self._end = self._begin()
             self._n_users += 1
@@ -50,8 +50,8 @@ _are_frozen_already = Event()
 
 
 def _freeze() -> Callable[[], None]:
-    # A program that froze its own objects keeps them so. They are counted one by one,
-    # which takes as long as a collection: therefore once.
+    # Objects that the program froze stay frozen. Counting them takes as long as a
+    # collection, so it is done once.
     if _are_frozen_already.is_set() or gc.get_freeze_count():
         _are_frozen_already.set()
         return lambda: None
@@ -60,8 +60,8 @@ def _freeze() -> Callable[[], None]:
 
 
 quick_collections = SharedSetting(_freeze)
-"""Cycles are looked for among new objects alone.
+"""Restricts garbage collections to new objects.
 
-Code generators make many, and a collection visits all objects of the process: a tenth
-of a second where Loopy is loaded, again and again.
+Code generators create many objects, and each collection visits all objects of the
+process: a tenth of a second once Loopy is loaded.
 """

@@ -1,9 +1,9 @@
 """Subscripts as people write them, to index lists and back.
 
 ``"xre,rij,ej->xei"``: as for :func:`numpy.einsum`, every letter is an index; the output
-may be implicit, spaces mean nothing, and an ellipsis stands for further axes. So is any
-other character that is not part of the notation, as in the networks of opt_einsum and
-cotengra. A name of several characters is written in braces:
+may be implicit, spaces mean nothing, and an ellipsis stands for further axes. Any other
+character that is not part of the notation is an index, too, as in the networks of
+opt_einsum and cotengra. A name of several characters is written in braces:
 ``"{cell}{dof},{dof}m->{cell}m"``.
 """
 
@@ -24,14 +24,14 @@ _NO_NAME = re.compile(r"[\s{},.|]|->")
 
 ELLIPSIS = "..."
 IGNORED = " \t\n\r"
-"""Other white space is a name: opt_einsum's 8052nd symbol is a space of typography."""
+"""Other white space is a name: opt_einsum's 8052nd symbol is a typographic space."""
 
 _TOKEN = re.compile(r"\{(?P<name>[^{}]*)\}|(?P<ellipsis>\.\.\.)|(?P<letter>.)", re.S)
 _NOTATION = frozenset("{}.->")
 
 
 def is_index_name(name: object) -> bool:
-    """Return whether the text of an einsum can name an index so."""
+    """Return whether an index can have this name in the text of an einsum."""
     return isinstance(name, str) and bool(name) and not _NO_NAME.search(name)
 
 
@@ -142,10 +142,10 @@ def _fits(term: Sequence[str], rank: int) -> bool:
 def _refuse_words(
     subscripts: str, terms: Sequence[IndexList], ranks: Sequence[int]
 ) -> None:
-    """Refuse letters that do not fit where words would, which were read once."""
+    """Refuse letters that do not fit where words, which were read once, would."""
     texts = subscripts.partition("->")[0].split(",")
     words = [text.replace(ELLIPSIS, f" {ELLIPSIS} ").split() for text in texts]
-    # not a text of words either: the general message says more
+    # it is no text of words, either: the general message says more
     if "{" in subscripts or not all(map(_fits, words, ranks)):
         return
     wrong = next(p for p, term in enumerate(terms) if not _fits(term, ranks[p]))
@@ -219,7 +219,7 @@ def _ellipsis_indices(
                     f"{p}, which has {rank}",
                 )
     used = set(chain.from_iterable(terms))
-    # names that the caller cannot see, and has not used
+    # names that the caller has not used
     fresh = (name for k in count() if (name := f"_{k}") not in used)
     return tuple(next(fresh) for _ in range(max(lengths)))
 
@@ -227,10 +227,10 @@ def _ellipsis_indices(
 def _expand(term: IndexList, fill: IndexList, rank: int | None) -> IndexList:
     if ELLIPSIS not in term:
         return term
-    at = term.index(ELLIPSIS)
+    position = term.index(ELLIPSIS)
     length = len(fill) if rank is None else rank - (len(term) - 1)
     # aligned from the last axis, as numpy broadcasts
-    return (*term[:at], *fill[len(fill) - length :], *term[at + 1 :])
+    return (*term[:position], *fill[len(fill) - length :], *term[position + 1 :])
 
 
 def _implicit_output(inputs: Sequence[IndexList], fill: IndexList) -> IndexList:

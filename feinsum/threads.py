@@ -1,4 +1,4 @@
-"""How many threads take part in a kernel."""
+"""Choose the number of threads of a kernel."""
 
 # ruff: noqa: PTH118, PTH123  (pathlib takes longer to load than everything else that calls need)
 
@@ -25,7 +25,7 @@ def n_threads() -> int:
         DeviceUnavailableError: if the first variable is no positive number.
     """
     named = os.environ.get(THREADS_VARIABLE, "").strip()
-    # a wrong value is an error, not a default: the user meant something
+    # an invalid value is an error: the user meant to set a number
     if named:
         if not named.isdecimal() or int(named) < 1:
             from feinsum.errors import DeviceUnavailableError
@@ -35,9 +35,9 @@ def n_threads() -> int:
             )
         return int(named)
     # OpenMP takes a list, one number for each level of nesting
-    other = os.environ.get(OPENMP_VARIABLE, "").split(",")[0].strip()
-    if other.isdecimal() and int(other) >= 1:
-        return int(other)
+    openmp = os.environ.get(OPENMP_VARIABLE, "").split(",")[0].strip()
+    if openmp.isdecimal() and int(openmp) >= 1:
+        return int(openmp)
     return n_cores()
 
 
@@ -60,19 +60,19 @@ def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) ->
 
 @cache  # calls of libraries read it each time
 def _quota(groups: str | Path, own_groups: str | Path) -> float:
-    """Return the least number of processors of which a control group gives the time."""
+    """Return the minimum quota of the control groups, as a number of processors."""
     # without a control group, or outside of Linux
     quotas = [inf]
     for line in _read(own_groups).splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        parts = name.strip("/").split("/")
+        folders = name.strip("/").split("/")
         # a container may see the name of its group, but the group itself as the root
-        for n in range(len(parts) + 1):
-            part = os.path.join(*parts[:n], "")
-            quotas.append(_quota_of_version_2(os.path.join(groups, part)))
-            group = os.path.join(groups, controllers or "cpu", part)
+        for n in range(len(folders) + 1):
+            path = os.path.join(*folders[:n], "")
+            quotas.append(_quota_of_version_2(os.path.join(groups, path)))
+            group = os.path.join(groups, controllers or "cpu", path)
             quotas.append(_quota_of_version_1(group))
     return min(quotas)
 

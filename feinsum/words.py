@@ -1,4 +1,4 @@
-"""Numbers and articles of messages; values in a line, and as a table of a notebook."""
+"""Format numbers, nouns and values for messages and notebooks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from html import escape
 _VOWELS = "aeiou"
 
 _PLURALS = {"axis": "axes", "entry": "entries", "index": "indices",
-            "process": "processes"}  # fmt: skip
+            "process": "processes", "set of sizes": "sets of sizes",
+            "vertex": "vertices"}  # fmt: skip
 
 
 def counted(number: int, noun: str, style: str = "") -> str:
-    """Write a number with its noun; the style of the number is one such as ``","``.
+    """Format a number with its noun; the style is a format such as ``","``.
 
     >>> counted(1, "row"), counted(2_000, "row"), counted(0, "axis")
     ('1 row', '2000 rows', '0 axes')
@@ -69,7 +70,7 @@ MAX_CHARACTERS = 300
 
 
 def brief(value: object, text: str) -> str:
-    """Return the ``repr`` of a value that does not fit a line.
+    """Format a ``repr`` in one line for a value of any size.
 
     >>> brief(3, "an integer")
     '<int an integer>'
@@ -81,7 +82,7 @@ def brief(value: object, text: str) -> str:
 
 
 def inline_svg(file: bytes) -> str:
-    """Return a file of SVG as an element of HTML, without what comes ahead of it.
+    """Return the element of an SVG file for HTML, without its prolog.
 
     >>> inline_svg(b"<?xml version='1.0'?><svg></svg>")
     '<svg></svg>'

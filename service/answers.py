@@ -46,7 +46,7 @@ MAX_FACTS = 50
 """Facts of each nearness in the answers to one query."""
 
 MAX_ALIKE = 3
-"""Facts of one recipe, recorder and device: nobody fills an answer with copies."""
+"""Facts of one recipe, recorder and device: copies cannot fill an answer."""
 
 MAX_BYTES = 700_000
 """Bytes of the documents in one answer, except the first. With slower facts and the
@@ -75,7 +75,7 @@ _KEY = re.compile(KEY)
 
 @dataclass(frozen=True)
 class DeviceQuery:
-    """The device of a query, and how near facts have to be.
+    """The device of a query, and how near to it facts must be measured.
 
     Attributes:
         device: the id of a device, or its name; empty for any.
@@ -101,7 +101,7 @@ class DeviceQuery:
             _check_name(name, getattr(self, name))
 
     def nearness(self, device: Device, devices: Mapping[str, Device]) -> Nearness:
-        """Return how near a device is.
+        """Return how near a device is to the requested one.
 
         Args:
             device: the device of a fact.
@@ -188,7 +188,7 @@ def answer_of(
             c for c in candidates if c.nearness == nearness and c.position is not None
         )
     ]
-    # stable: among either, the order by nearness stays
+    # the sort is stable: trusted facts, and others, stay ordered by nearness
     chosen.sort(key=lambda candidate: not candidate.record.is_trusted)
     shown = list(_fitting(chosen[target.start :], target.max_bytes))
     # a page behind the last one is a miss as well
@@ -241,7 +241,7 @@ def _fair_choice(ranking: Iterable[_Candidate]) -> Iterable[_Candidate]:
 
     Of either, those of shipped transforms come first, recorders and kinds of device in
     turn. A client prefers devices like its own, however fast recipes are on others, and
-    nobody may fill an answer alone.
+    no recorder may fill an answer alone.
     """
     n_alike: Counter[tuple[str, str, TransformSpec]] = Counter()
     levels: dict[tuple[bool, bool], list[_Candidate]] = {}
@@ -300,7 +300,7 @@ def chosen_ids(
 def _by_turns(
     items: Iterable[T], owner: Callable[[T], object], *owners: Callable[[T], object]
 ) -> Iterator[T]:
-    """Yield items so that their owners take turns, and within one the next owners.
+    """Yield items with their owners in turn; within an owner, nested owners in turn.
 
     >>> "".join(_by_turns(["a1", "a2", "a3", "b1"], lambda item: item[0]))
     'a1b1a2a3'
@@ -353,10 +353,10 @@ def _written(
 
 
 def check_key(workload: str) -> str:
-    """Return a workload key that can be one.
+    """Check the form of a workload key, and return it.
 
     Raises:
-        InvalidRequestError: if it cannot.
+        InvalidRequestError: if it has another form.
     """
     if has_secret(workload):
         raise InvalidRequestError(

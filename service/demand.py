@@ -22,14 +22,14 @@ from feinsum.service.texts import has_secret, is_storable
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 32 * 2**20
-"""Memory of misses that wait, with the texts of their workloads; more are not counted.
+"""Memory of unwritten misses, with the texts of workloads; more are not counted.
 """
 
 MISS_BYTES = 800
-"""Memory of one, without its names."""
+"""Memory of one miss, without its names."""
 
 MAX_OF_CALLER = 1_000
-"""Different misses of one caller that may wait."""
+"""Different unwritten misses of one caller."""
 
 MAX_TEXT = 20_000
 """Characters of the text of an einsum that is kept."""
@@ -57,8 +57,8 @@ class MissCounter:
     def count(self, workload: str, device: str, text: str | None, caller: str) -> None:
         """Count a miss.
 
-        A text that is not the workload's is not kept, and nothing that looks like a
-        key of the service.
+        Texts of other workloads are dropped, as is anything that looks like a key of
+        the service.
         """
         if any(
             has_secret(name) or not is_storable(name) for name in (workload, device)

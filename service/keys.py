@@ -1,8 +1,8 @@
 """API keys: created once, printed once, recognized by a digest alone.
 
 A key is ``feinsum_0123abcd_SECRET``: 8 digits that name it, and 256 random bits. Only
-the SHA-256 of all of it is stored. No slower digest is needed, for nobody guesses 256
-bits.
+the SHA-256 of all of it is stored. No slower digest is needed, since 256 random bits
+cannot be guessed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from feinsum.errors import NotAuthenticatedError, NotPermittedError
 from feinsum.service.texts import SECRET
 
 CACHE_S = 2.0
-"""How long a recognized key is not read again; a revoked one ends within this time."""
+"""Seconds before a recognized key is read again; a revoked one ends within them."""
 
 MAX_CACHED = 1000
 
@@ -143,8 +143,8 @@ class KeyRing:
 
 def _scopes_of(widest: Scope) -> frozenset[Scope]:
     # each scope includes those before it: read, record, admin
-    every: tuple[Scope, ...] = get_args(Scope)
-    return frozenset(every[: every.index(widest) + 1])
+    scopes: tuple[Scope, ...] = get_args(Scope)
+    return frozenset(scopes[: scopes.index(widest) + 1])
 
 
 def _digest(secret: str) -> str:

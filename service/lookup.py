@@ -45,10 +45,11 @@ ID_BYTES = 180
 """Memory of an id, as an element of a set."""
 
 MANY_FACTS = 200
-"""A workload with more facts is not read as a whole."""
+"""A workload with more facts is not read whole."""
 
 MANY_BYTES = 2_000_000
-"""Nor is one with longer documents; and no more is read at a time of several."""
+"""Nor is a workload with longer documents; several workloads read at once are no
+longer."""
 
 MANY_IDS = ""
 """In place of the ids of very many facts: such an answer is composed anew after any
@@ -140,7 +141,7 @@ class Lookup:
     async def answers(
         self, queries: Sequence[Query], budget: ReadBudget | None = None
     ) -> dict[Query, Answer | None]:
-        """Return answers to many, without those that a budget has no bytes for."""
+        """Return the answers to many queries, as far as a budget has bytes for them."""
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
         answers = {q: cached.answer for q in queries if (cached := self._current(q))}
@@ -169,7 +170,7 @@ class Lookup:
         self._fresh_until = 0.0
 
     def close(self) -> None:
-        """End the thread and its connections."""
+        """End the thread and close its connections."""
         self._thread.shutdown()
         self._reader.close()
 
@@ -205,7 +206,7 @@ class Lookup:
         return self._waiting[query]
 
     async def _read_all(self) -> None:
-        """Answer what waits, until nothing does."""
+        """Answer waiting queries until none is left."""
         try:
             while batch := list(self._waiting)[:MAX_QUERIES]:
                 futures = {query: self._waiting.pop(query) for query in batch}
@@ -298,7 +299,7 @@ def _is_large(size: Size) -> bool:
 
 
 def _batches(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
-    """Yield workloads that are read whole, as many at a time as may be in memory."""
+    """Yield the workloads to read whole, as many at a time as memory allows."""
     batch: list[str] = []
     n_bytes = 0
     for workload, size in sizes.items():

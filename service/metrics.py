@@ -18,7 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Where the workers of one service put their numbers together, for the library."""
+"""Variable of prometheus-client: the folder in which workers combine their numbers."""
 
 # a look-up takes about a millisecond, a canonicalization up to seconds
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)

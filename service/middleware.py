@@ -1,12 +1,12 @@
-"""What holds for every request, before a route sees it.
+"""Steps of every request before its route: identify, log, limit, check the body.
 
     nginx -> RequestLog -> Admission -> Shortcut, gzip -> routes
              id, metrics,  caller, rate,
              log, problem  length and type of the body
 
 nginx holds back slow clients, long heads and too many connections; see
-``deploy/nginx.conf``. What remains here needs the key of a caller, or must hold behind
-any proxy. The log has paths but no query, header or body: no key gets into it.
+``deploy/nginx.conf``. The checks here need the key of a caller, or must hold behind any
+proxy. The log has paths but no query, header or body: no key gets into it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ logger = logging.getLogger(__name__)
 CALLER = "feinsum.caller"
 
 LOG_FIELDS = "fields"
-"""Attribute of a log record with what is more than its message."""
+"""Attribute of a log record with further fields."""
 
 METHODS_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 UNLIMITED_PATHS = ("/healthz", "/readyz", "/metrics")
-"""Monitoring is never held back."""
+"""Paths without rate limits: monitoring is never held back."""
 
 STORING_PATHS = ("/v1/facts", "/v1/plans", "/v1/peaks")
-"""What is sent there is stored for good, and counts towards the quota."""
+"""Paths whose bodies are stored for good, and count towards the quota."""
 
 DAY_S = 86400
 
@@ -74,11 +74,11 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 # Possessive quantifiers: no input makes it backtrack.
 _VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
-"""A text of JSON, or what stands before another value."""
+"""A string of JSON, or a character that precedes another value."""
 
 
 class RequestLog:
-    """ASGI middleware: gives a request an id, counts and logs it once it is answered.
+    """ASGI middleware that gives a request an id, and counts and logs its response.
 
     Whatever error the inner application raises becomes a problem document.
     """
@@ -124,7 +124,7 @@ class RequestLog:
 
 
 class Admission:
-    """ASGI middleware: refuses callers without a valid key, too often or with too much.
+    """ASGI middleware that refuses invalid keys, too many requests and large bodies.
 
     Args:
         keys: recognizes callers.
@@ -136,7 +136,7 @@ class Admission:
         self._keys = keys
         self._settings = settings
         self._rate = RateLimit(settings.rate_per_s, settings.burst)
-        # a bucket of one day: who sent nothing yesterday may send all at once today
+        # a bucket of one day: after a day without facts, all may come at once
         n_bytes = settings.untrusted_mb_a_day * 2**20
         self._quota = RateLimit(n_bytes / DAY_S, n_bytes)
 
@@ -154,7 +154,7 @@ class Admission:
         await self._app(scope, receive, send)
 
     async def _caller(self, scope: Scope, headers: Mapping[bytes, bytes]) -> KeyHolder:
-        """Return the caller of a request that is within the rate.
+        """Recognize the caller of a request that is within the rate.
 
         The rate counts before the database is read: a key that was not seen lately
         takes from the address, so that guessing keys is limited as well.
@@ -189,7 +189,8 @@ class Admission:
         check_length(headers, max_bytes)
         check_media_type(headers)
         try:
-            # in all: a byte from time to time does not extend it
+            # the limit is for the whole body: a byte from time to time does not extend
+            # it
             async with asyncio.timeout(body_s):
                 body = await read_body(receive, max_bytes)
         except TimeoutError:
@@ -252,14 +253,14 @@ class RateLimit:
         self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(MAX_CALLERS)
 
     def wait_s(self, caller: str, n_tokens: int = 1) -> float:
-        """Take tokens: 0, or how many seconds until there are as many."""
+        """Take tokens; return 0, or the seconds until there are that many."""
         if not self._rate:
             return 0.0
         now = self._clock()
         tokens, since = self._buckets.get(caller, (float(self._burst), now))
         # no timer refills the buckets: the time since the last request does
         tokens = min(float(self._burst), tokens + (now - since) * self._rate)
-        # more than a full bucket is never there: it takes a full one
+        # a bucket never has more than it can hold: larger requests take a full one
         price = float(min(n_tokens, self._burst))
         wait = 0.0 if tokens >= price else (price - tokens) / self._rate
         self._buckets[caller] = (tokens if wait else tokens - price, now)
@@ -269,7 +270,7 @@ class RateLimit:
 def network_of(address: str) -> str:
     """Return the network whose addresses share a limit.
 
-    Everybody has 2**64 addresses of IPv6, so that their first 64 bits count.
+    One subscriber has 2**64 addresses of IPv6, so that the first 64 bits count.
 
     >>> network_of("192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6")
     ('192.0.2.7', '2001:db8:1:2::/64')
@@ -280,7 +281,7 @@ def network_of(address: str) -> str:
         parsed = ip_address(address)
     except ValueError:  # a proxy may send any text, of any length
         return _digest_start(address)
-    # a dual-stack socket reports addresses of IPv4 so
+    # a dual-stack socket reports addresses of IPv4 in this form
     if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped:
         parsed = parsed.ipv4_mapped
     if parsed.version == 6:
@@ -289,7 +290,7 @@ def network_of(address: str) -> str:
 
 
 def _digest_start(text: str) -> str:
-    """Return sixteen digits that stand for a text."""
+    """Return the first sixteen digits of the digest of a text."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
@@ -361,7 +362,7 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a channel with a body that was read, and then what comes after it."""
+    """Return a channel that repeats a body that was read, then continues."""
     is_sent = False
 
     async def receive_again() -> Message:
@@ -398,14 +399,14 @@ def _secret(authorization: bytes, method: str) -> str | None:
     >>> _secret(b"Basic YW5uOmtleQ==", "POST")
     >>> _secret(b"Basic \xff\xfe", "GET")
     """
-    scheme, _, rest = authorization.decode("latin-1").strip().partition(" ")
+    scheme, _, credentials = authorization.decode("latin-1").strip().partition(" ")
     if scheme.lower() == "bearer":
-        return rest
+        return credentials
     if scheme.lower() != "basic" or method not in ("GET", "HEAD"):
         return None
     try:
-        pair = base64.b64decode(rest.strip(), validate=True).decode("latin-1")
-    except (binascii.Error, ValueError):  # also for what is not of ASCII
+        pair = base64.b64decode(credentials.strip(), validate=True).decode("latin-1")
+    except (binascii.Error, ValueError):  # raised for non-ASCII bytes, too
         return None
     return pair.partition(":")[2]
 
@@ -425,7 +426,7 @@ def _record(
 ) -> None:
     """Count and log a request.
 
-    Metrics have patterns of paths: a label of what callers choose would have no end.
+    Metrics have patterns of paths: labels that callers choose would be unbounded.
     """
     seconds = time.perf_counter() - start
     route = getattr(scope.get("route"), "path", None)
@@ -476,5 +477,5 @@ def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    # it reports every migration at the level info
+    # Alembic reports every migration at the level info
     logging.getLogger("alembic").setLevel(logging.WARNING)

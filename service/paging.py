@@ -66,7 +66,7 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         position = None
     is_position = isinstance(position, list)
     is_position = is_position and [type(x) for x in position] == list(kinds)
-    # Databases compare integers of 32 bits, and texts without NUL and half characters.
+    # Databases compare integers of 32 bits, and texts without NUL and lone surrogates.
     if not is_position or any(
         abs(x) >= 2**31 if isinstance(x, int) else not is_storable(x) for x in position
     ):
@@ -104,7 +104,7 @@ class Listing(Generic[T]):
         reader: the method of a store that reads entries: after a position, and how
             many at most. More arguments filter.
         position: of an entry, as :func:`to_cursor` takes it.
-        length: of the texts of an entry; few long ones fill a page.
+        length: characters of an entry; few long entries fill a page.
         after: the position that a cursor names; None for the first page.
     """
 
@@ -119,7 +119,7 @@ class Listing(Generic[T]):
         """Read a page, and the cursor of the next one if there may be one.
 
         Raises:
-            InvalidRequestError: if nobody was given the cursor.
+            InvalidRequestError: if the service gave no such cursor.
         """
         entries = self.reader(store)(self.after(cursor), limit, **filters)
         return entries, next_cursor(entries, limit, self.position, self.length)
@@ -131,7 +131,7 @@ def next_cursor(
     position: Callable[[T], tuple[str | int, ...]],
     length: Callable[[T], int],
 ) -> str | None:
-    """Return the cursor of what follows a page; None if the page is not full.
+    """Return the cursor of the page that follows; None if this page is not full.
 
     >>> next_cursor("abc", 3, lambda x: (x,), len) == to_cursor("c")
     True

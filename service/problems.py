@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): every refusal, with the code of an error of ours.
+"""Problem documents (RFC 9457): every refusal, with the code of its error.
 
 ::
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 INTERNAL = "internal"
-"""The code of a bug; it is not of the tree."""
+"""The code of a bug; no error of the tree has it."""
 
 STATUS: dict[type[FeinsumError], int] = {
     CanonicalizationError: 422,
@@ -84,7 +84,7 @@ HIDDEN: dict[type[FeinsumError], str] = {
     FeinsumError: "the service failed; it logged the reason under the id of the "
     "request",
 }
-"""Replacements of unforeseen messages, and of those that name the database."""
+"""Replacements for messages that are unforeseen or name the database."""
 
 MAX_QUOTED = 200
 """Characters that are quoted of one argument."""
@@ -130,7 +130,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
     findings: Sequence[tuple[str, str, str]] = (),
 ) -> Response:
-    """Return a problem document as an answer; no cache keeps it.
+    """Make a response with a problem document; no cache keeps it.
 
     Args:
         status: HTTP status.

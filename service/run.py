@@ -1,4 +1,4 @@
-"""Running the service under uvicorn."""
+"""Run the service under uvicorn."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
 
     Raises:
         StoreError: before the first request, if the database cannot be opened.
-        InvalidRequestError: if nobody can listen at that address.
+        InvalidRequestError: if the address cannot be bound.
     """
     # migrates the database once, before several workers open it
     open_serving_store(settings.database).close()
@@ -66,13 +66,14 @@ def listening(host: str, port: int) -> socket.socket:
     """Open a socket that accepts connections at an address.
 
     Raises:
-        InvalidRequestError: if there is none, as where another program listens.
+        InvalidRequestError: if the address cannot be bound, as when another program
+            listens there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        # asyncio and socket add the address to the text; it is in ours already
+        # asyncio and socket append the address, which our message has already
         reason = (error.strerror or str(error)).partition(" (while")[0]
         raise InvalidRequestError(
             f"cannot listen on {host}, port {port} ({reason}); give another "
@@ -123,6 +124,6 @@ def worker() -> FastAPI:
     settings = read_settings()
     configure_logs(settings.log_level)
     app = create_app(settings)
-    # imported modules and the application stay: no collection looks at them again
+    # imported modules and the application stay: exclude them from collections
     gc.freeze()
     return app

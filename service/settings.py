@@ -1,9 +1,9 @@
 """Settings of the service, from a TOML file and from the environment.
 
-FEINSUM_SERVE_WORKERS=2                     # where it runs: variables
-FEINSUM_SERVE_SETTINGS=/etc/feinsum.toml    # all else: a file
+FEINSUM_SERVE_SETTINGS=/etc/feinsum.toml
 
 # /etc/feinsum.toml
+workers = 2
 rate_per_s = 50
 max_age_s = 600
 """
@@ -28,9 +28,6 @@ PREFIX = "FEINSUM_SERVE_"
 
 FILE_VARIABLE = "FEINSUM_SERVE_SETTINGS"
 """Environment variable with the path of a TOML file of settings, by their names."""
-
-VARIABLES = frozenset({"host", "port", "trusted_proxies", "workers"})
-"""Settings that have a variable; those of the others are deprecated."""
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[int, Field(ge=0)]
@@ -119,13 +116,13 @@ def _read_file() -> dict[str, Any]:
 
 
 def warn_of_deprecated_variables() -> None:
-    """Log the variables whose settings belong into the file."""
-    names = Settings.model_fields.keys() - VARIABLES
+    """Log the variables whose settings belong in the file or on the command line."""
+    names = Settings.model_fields
     used = sorted(name for name in names if f"{PREFIX}{name.upper()}" in os.environ)
     if used:
         logger.warning(
-            "variables of these settings will not be read any more; write them to a "
-            "file that %s names: %s",
+            "the next release will not read the variables of these settings; write "
+            "them to a file that %s names, or use the options of 'feinsum serve': %s",
             FILE_VARIABLE,
             ", ".join(used),
         )

@@ -32,7 +32,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=TuningRecord | PlanRecord | DevicePeaks)
 
 MAX_LISTINGS = 2
-"""How many long lists a worker reads at once; look-ups share its processor with them.
+"""Long lists that a worker reads at once; look-ups share its processor with them.
 """
 
 
@@ -64,7 +64,7 @@ class Service:
         """Check the document in a body, and store it under the name of its sender.
 
         Raises:
-            InvalidRequestError: if its key cannot be one.
+            InvalidRequestError: if its key has not the form of one.
             InvalidRecordError: if it does not fit its schema, or is not plausible.
         """
         body = await request.body()
@@ -75,12 +75,12 @@ class Service:
             if not isinstance(fact, DevicePeaks):
                 check_key(fact.workload)
             serialized = serialize(fact)
-            # Parsers differ in which of two equal names they take: the text must have
-            # one meaning. A canonical text repeats no name.
+            # Parsers differ in which of two equal names they take, so the text must
+            # repeat none. A canonical text does not.
             if body != serialized.text.encode():
                 parse_json(body)
             check_plausible(fact, serialized)
-            # the text that was judged is the one that is stored
+            # store the text that was checked
             return fact, self.store.receive(
                 fact, caller.name, serialized=serialized, is_trusted=caller.is_trusted
             )

@@ -1,4 +1,4 @@
-"""Texts that callers send: what a database can keep, and what nobody should."""
+"""Checks of texts that callers send: storable ones, and ones with secrets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def has_secret(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text in which nothing looks like a key any more."""
+    """Replace everything in a text that looks like a key."""
     return SECRET.sub("feinsum_...", text)
 
 
 def is_storable(text: str) -> bool:
-    """Return whether a database can keep a text: no NUL, and no half of a character.
+    """Return whether a database can keep a text: no NUL, no lone surrogates.
 
     >>> is_storable("é"), is_storable(chr(0)), is_storable(chr(0xD800))
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Facts between databases and files: import, export, merge, rekey, back up, clean."""
+"""Move facts between databases and files: import, export, merge, rekey, clean."""
 
 from feinsum.db.exchange.files import (
     Bad,

@@ -9,7 +9,7 @@ repeat::
     {"document":{"workload":"fe2-...",...},"id":"a1..","kind":"record"}
 
 A Parquet table has a row for every document, and columns for data frames. It needs
-pyarrow (``pip install 'feinsum[parquet]'``), which is imported here alone.
+pyarrow (``pip install 'feinsum[parquet]'``), which only this module imports.
 """
 
 from __future__ import annotations
@@ -111,20 +111,20 @@ def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
     Raises:
         StoreUnavailableError: if it cannot be written.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with part.open("xb") as stream:
+        with temporary.open("xb") as stream:
             n_written = _format_of(path).write(documents, stream)
             stream.flush()
             # a rename may reach the disk before the content of the file
             os.fsync(stream.fileno())
-        part.replace(path)
+        temporary.replace(path)
     except OSError as error:
         raise StoreUnavailableError(
             f"{path} cannot be written: {error}; give another path"
         ) from None
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return n_written
 
 
@@ -151,8 +151,8 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     >>> list(batches("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
     """
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
         yield batch
 
 
@@ -200,13 +200,13 @@ def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Entry]:
-    """Yield the documents of a stream, each checked; one line is in memory.
+    """Yield the documents of a stream, each checked; only one line is in memory.
 
     Raises:
         InvalidRecordError: if the first line is not a header.
         SchemaVersionError: if it is a header of a newer format.
     """
-    # Anything without a header is another file, of which no line is imported.
+    # A file without a header is not ours: none of its lines is imported.
     has_header = False
     for number, text in _lines(stream):
         position = f"line {number}"

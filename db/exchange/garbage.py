@@ -1,11 +1,11 @@
-"""Garbage: finding and removing facts that no look-up can prefer.
+"""Find and remove facts that no look-up can prefer.
 
-All facts of a recipe that was anywhere no faster than the untransformed kernel are
-kept: they stop a look-up from taking it from a worse-fitting level. Such a recipe may
-be skipped, so the others compete without it, in groups: one workload as written, one
-device and driver, the same sizes, the same version of a transform; trusted facts only
-with trusted ones. In each group, the facts tied for first place and some more after
-them are kept, together with those from which any kept fact was rekeyed.
+Facts compete in groups: one workload as written, one device and driver, the same sizes,
+the same version of a transform; trusted facts compete only with trusted ones. Each
+group keeps the facts that are tied for first place, a few after them, and those from
+which a kept fact was rekeyed. If a recipe was no faster than the untransformed kernel
+anywhere, all its facts are kept and the others compete without them: they stop a
+look-up from taking the recipe from a worse-fitting level.
 
 So every look-up has the same answer as before, for any machine, policy and
 installation. One group, with one fact kept after those that are tied::
@@ -36,7 +36,7 @@ from feinsum.db.sql.store import SqlStore
 from feinsum.records import Document, TuningRecord, tied
 
 N_NEXT = 3
-"""How many facts are kept after those that are tied for the best."""
+"""Facts to keep after those that are tied for the best."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,9 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
         hidden = (fact for fact in store.retracted() if fact.id in retracted)
         for document in chain(store.documents("record", ids), hidden):
             yield document
-            # The writer came back for the next one, so this one is in the file. Only
-            # those are removed: facts that arrive meanwhile, and damaged ones, stay.
+            # The writer requests the next document once this one is in the file. Only
+            # written ones are removed: facts that arrive meanwhile, and damaged ones,
+            # stay.
             written.append(document.id)
 
     write_file(removable(), removed)

@@ -1,4 +1,4 @@
-"""Kernel Tuner's T4 format, for other people's tools.
+"""Kernel Tuner's T4 format, for other tools.
 
 A file holds the results of one workload in one environment: one for every fact and
 every trial. The format is write-only here, since T4 cannot represent all of a fact.

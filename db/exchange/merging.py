@@ -129,9 +129,9 @@ def merge(
     """Add the documents that a store lacks from another; return counts of new ones.
 
     Nothing is changed or removed. Merging is the union of plausible documents:
-    commutative, associative, idempotent; what either store retracts is in no answer of
-    the result. What was added before an interruption stays. Damaged documents are
-    logged and skipped.
+    commutative, associative, idempotent; the result hides what either store retracts.
+    What was added before an interruption stays. Damaged documents are logged and
+    skipped.
 
     Args:
         target: store that receives the documents.
@@ -240,20 +240,20 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
     # The suffix says how to restore it: a server is written as text.
     if store.path is None and path.suffix != ".jsonl":
         path = path.with_name(f"{path.name}.jsonl")
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if store.path is None:
             write_file(all_documents(store, has_trials=True), path)
         else:
-            copy_database(store.path, part)
-            part.rename(path)  # a reader never sees half a copy
+            copy_database(store.path, temporary)
+            temporary.rename(path)  # a reader never sees half a copy
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailableError(
             f"cannot write a backup to {path}: {error}; give the path of a new file in "
             "a writable folder"
         ) from None
     finally:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return path

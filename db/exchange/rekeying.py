@@ -1,4 +1,4 @@
-"""Rekeying: adding facts and trials of older keys again under current keys.
+"""Rekey: add facts and trials of older keys again under current keys.
 
 A key contains the versions of the canonical form and of the canonicalizer. When one of
 them changes, an older fact is no longer found, though it is as true as before. It is
@@ -87,11 +87,14 @@ def rekey(store: SqlStore, on_step: Callable[[int], None] = lambda _n: None) -> 
     result = Rekeyed()
     # Facts of one workload may have several texts, of which each may get another key.
     key_of = cache(lambda text: canonicalize(from_text(text)).key)
-    for old in sorted({*store.workloads(), *store.tried()}):
-        if old.startswith(CURRENT_PREFIX):
+    for old_key in sorted({*store.workloads(), *store.tried()}):
+        if old_key.startswith(CURRENT_PREFIX):
             continue
         problems: dict[str, FeinsumError] = {}
-        documents: list[TuningRecord | Trial] = [*store.query(old), *store.trials(old)]
+        documents: list[TuningRecord | Trial] = [
+            *store.query(old_key),
+            *store.trials(old_key),
+        ]
         for document in documents:
             try:
                 key = key_of(document.workload_text)
@@ -99,7 +102,7 @@ def rekey(store: SqlStore, on_step: Callable[[int], None] = lambda _n: None) -> 
                 problems.setdefault(document.workload_text, error)
             else:
                 result.n_new[kind_of(document)] += _add(store, document, key)
-        result.unreadable += [Unreadable(old, error) for error in problems.values()]
+        result.unreadable += [Unreadable(old_key, error) for error in problems.values()]
         on_step(1)
     return result
 

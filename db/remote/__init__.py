@@ -1,4 +1,4 @@
-"""A service of facts as a store: its client, quick for look-ups, otherwise patient."""
+"""A service as a store of facts: bounded waiting for look-ups, retries for commands."""
 
 from feinsum.db.remote.layer import (
     BUDGET_MS,

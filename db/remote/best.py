@@ -26,13 +26,13 @@ from feinsum.records.kinds import document_in
 logger = logging.getLogger(__name__)
 
 MAX_AGE_S = 60.0
-"""How long an answer is cached that does not say so: a miss, or one of a batch."""
+"""How long to cache an answer without a lifetime: a miss, or one of a batch."""
 
 MAX_STATED_AGE_S = 86400.0
-"""However long a service says that its answer may be cached."""
+"""Maximum lifetime of a cached answer, whatever the service allows."""
 
 BATCH = 200
-"""How many workloads one request names."""
+"""Maximum workloads in one request."""
 
 MAX_TEXT_LENGTH = 20_000
 """Maximum characters of a workload's text that a service stores with a miss."""
@@ -41,7 +41,7 @@ MAX_IN_URL = 2_000
 """Maximum characters of a text in a URL; longer ones are sent in a body."""
 
 NO_DEMAND = {"counts": "false"}
-"""Parameters of a query that does not count as demand."""
+"""Parameters of a query that is not counted as demand."""
 
 _ETAG = re.compile(r'(W/)?"[!#-~]{1,200}"')
 _FACTS = re.compile(r'"facts"\s*:\s*\[\s*')
@@ -86,25 +86,25 @@ def request_best(
         ServiceError: if an answer is not about its workload.
     """
     workloads = list(look_up.workloads.items())
-    parts = [workloads[k : k + BATCH] for k in range(0, len(workloads), BATCH)]
-    while parts:
-        part = parts.pop(0)
+    batches = [workloads[k : k + BATCH] for k in range(0, len(workloads), BATCH)]
+    while batches:
+        batch = batches.pop(0)
         try:
-            answers = _request_part(client, look_up, part, etags or {})
+            answers = _request_part(client, look_up, batch, etags or {})
         except CutOffError as error:
-            truncated = _parse_truncated(part[0][0], error.body)
+            truncated = _parse_truncated(batch[0][0], error.body)
             # without a complete fact, it is garbage, however large
             if on_cut_off is None or truncated is None:
                 raise
             on_cut_off(str(error))
-            if len(part) > 1:
-                middle = len(part) // 2
-                parts[:0] = [part[:middle], part[middle:]]
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                batches[:0] = [batch[:middle], batch[middle:]]
                 continue
-            answers = {part[0][0]: truncated}
+            answers = {batch[0][0]: truncated}
         # What did not fit into the response is requested again, alone if necessary.
-        if left := [item for item in part if item[0] not in answers]:
-            parts.insert(0, left)
+        if missing := [item for item in batch if item[0] not in answers]:
+            batches.insert(0, missing)
         yield from answers.items()
 
 
@@ -114,7 +114,7 @@ def _request_part(
     workloads: list[tuple[WorkloadKey, str]],
     etags: Mapping[WorkloadKey, str],
 ) -> dict[WorkloadKey, BestAnswer]:
-    """Return the answers that fit into one response; always that to the first."""
+    """Return the answers that fit into one response: at least the first one."""
     parameters: dict[str, str] = {"policy": look_up.policy}
     if (device := look_up.device) is not None:
         parameters["device"] = device.id
@@ -205,17 +205,17 @@ def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
     """
     text = body.decode(errors="replace")
     start = _FACTS.search(text)
-    at = start.end() if start else len(text)
+    position = start.end() if start else len(text)
     facts: list[Any] = []
     decoder = json.JSONDecoder()
-    while at < len(text):
+    while position < len(text):
         try:
-            fact, at = decoder.raw_decode(text, at)
+            fact, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             break
         facts.append(fact)
-        following = _COMMA.match(text, at)
-        at = following.end() if following else len(text)
+        following = _COMMA.match(text, position)
+        position = following.end() if following else len(text)
     if not facts:
         return None
     return BestAnswer(_records({"workload": workload, "facts": facts}, workload))

@@ -1,7 +1,7 @@
-"""What all processes of a user remember of services: answers, failures, invalidations.
+"""Entries about services that all processes of a user share: answers and failures.
 
-Each entry has a time. It is in the memory of this process and, through a file of the
-cache, in reach of all others; of both, the newest one counts::
+Each entry has a time. This process keeps it in memory, and shares it with the others in
+a file of the cache; the newer of the two counts::
 
     answer        the facts of a workload for a device and a policy, as text
     failure       a service that failed is skipped for a minute
@@ -31,7 +31,7 @@ from feinsum.memory import remembered
 from feinsum.records import LookUp, TuningRecord, from_json, to_json, untrusted
 
 MAX_IN_MEMORY = 2000
-"""How many entries a process holds; the least recently used one is dropped."""
+"""Maximum entries of a process; the least recently used one is dropped."""
 
 PAUSE_S = 60.0
 """How long a service is skipped after it failed.
@@ -136,8 +136,8 @@ def _write_event(name: str, event: Event) -> None:
 
 def _parse_event(content: bytes) -> Event | None:
     try:
-        at, reason = json.loads(content)
-        return Event(float(at), str(reason))
+        time_s, reason = json.loads(content)
+        return Event(float(time_s), str(reason))
     except (TypeError, ValueError, RecursionError):
         return None
 
@@ -145,7 +145,7 @@ def _parse_event(content: bytes) -> Event | None:
 class Breaker:
     """Whether a service may be queried now: not within a minute after a failure.
 
-    With a different key, a service may be queried.
+    A failure counts for one key: with another key, the service may be queried.
     """
 
     def __init__(self, address: Address, key: str | None) -> None:
@@ -194,17 +194,19 @@ class AnswerCache:
     def store(
         self,
         answers: Iterable[tuple[WorkloadKey, BestAnswer]],
-        old: Mapping[WorkloadKey, AgedAnswer],
+        earlier: Mapping[WorkloadKey, AgedAnswer],
     ) -> dict[WorkloadKey, AgedAnswer]:
         """Cache each answer as it arrives, and return all of them.
 
         Args:
             answers: workloads with their new answers.
-            old: the earlier answers, for those that are unchanged.
+            earlier: the cached answers, for those that are unchanged.
         """
         stored: dict[WorkloadKey, AgedAnswer] = {}
         for workload, answer in answers:
-            records = old[workload].records if answer.is_unchanged else answer.records
+            records = (
+                earlier[workload].records if answer.is_unchanged else answer.records
+            )
             cached = AgedAnswer(records, time.time(), answer.max_age_s, answer.etag)
             _write(self.name_of(workload), cached, _to_bytes(cached))
             stored[workload] = cached

@@ -2,8 +2,8 @@
 
 The one door to urllib3, whose time-outs apply to single reads: a slow-drip server, or
 name resolution, could block a reader forever. So each exchange runs in a thread of its
-own; when its time is up, the connection is shut down, and nobody waits for that thread.
-Redirects are not followed, so that a key goes to no other host.
+own; when its time is up, the connection is shut down, and nothing waits for that
+thread. Redirects are not followed, so that no other host receives a key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_WAITING_S = 120.0
 """How long to retry while a service is busy."""
 
 MAX_ENTRIES, MAX_PAGES = 5_000_000, 50_000
-"""How much of one list is read: a hostile service could list entries for ever."""
+"""Maximum entries of a list: a hostile service could list entries for ever."""
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
@@ -292,7 +292,7 @@ def _pause_s(reply: Reply) -> int | None:
 
 
 def _problem(reply: Reply) -> tuple[str | None, str]:
-    """Return code and message of a problem document; None without a valid one."""
+    """Parse a problem document into its code, None without a valid one, and message."""
     if reply.media_type == PROBLEM:
         try:
             document = json.loads(reply.body)
@@ -305,7 +305,7 @@ def _problem(reply: Reply) -> tuple[str | None, str]:
 
 
 def _printable(text: str) -> str:
-    """Return a text of somebody else as one line without control characters."""
+    """Return foreign text as one line without control characters."""
     line = " ".join(text[: 4 * _MAX_LENGTH].split())[:_MAX_LENGTH]
     return "".join(c if c.isprintable() else "?" for c in line)
 
@@ -355,7 +355,7 @@ class _Call:
                     self._connection.close()
 
     def outcome(self) -> Reply:
-        """Return the answer; without one, end the connection and raise why."""
+        """Return the response; without one, close the connection and raise."""
         from urllib3.exceptions import TimeoutError as HTTPTimeoutError
 
         if self._reply is not None:
@@ -394,8 +394,8 @@ class _Call:
         )
         response = connection.getresponse()
         body, most_bytes = self._body, self._limits.most_bytes
-        for part in response.stream(_CHUNK_BYTES, decode_content=True):
-            body += part  # decompressed: a small response may unpack to gigabytes
+        for chunk in response.stream(_CHUNK_BYTES, decode_content=True):
+            body += chunk  # decompressed: a small response may unpack to gigabytes
             if len(body) > most_bytes:
                 problem = f"answered with more than the {most_bytes} bytes that are"
                 message = _message(self._address, f"{problem} read")

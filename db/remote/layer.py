@@ -46,12 +46,12 @@ from feinsum.records import (
 logger = logging.getLogger(__name__)
 
 BUDGET_VARIABLE = "FEINSUM_REMOTE_BUDGET_MS"
-"""Environment variable with how long all requests of one look-up may take."""
+"""Environment variable: milliseconds for all requests of one look-up."""
 
 BUDGET_MS = 300.0
 MAX_BUDGET_MS = 60_000.0
 CONNECT_SHARE = 1 / 3
-"""Part of the budget that one attempt to connect may take."""
+"""Share of the budget for one attempt to connect."""
 
 MAX_BYTES = 16 * 2**20
 
@@ -72,7 +72,7 @@ class _SpentError(StoreUnavailableError):
 
 
 class BudgetedClient(Client):
-    """A client that neither waits nor disturbs a service that failed.
+    """A client with a time budget, which leaves a service that failed alone.
 
     Args:
         budget_s: time for all of its requests together.
@@ -145,8 +145,8 @@ class RemoteLayer(HttpStore):
             request = replace(look_up, workloads=stale)
             etags = {key: cached.etag for key, cached in answers.items()}
             try:
-                new = request_best(self.client, request, etags, self._warn_once)
-                answers |= cache.store(self._in_time(new), answers)
+                fetched = request_best(self.client, request, etags, self._warn_once)
+                answers |= cache.store(self._in_time(fetched), answers)
                 self.client.breaker.reset()
             except FeinsumError as error:
                 failure = self._failed(error)

@@ -43,7 +43,7 @@ from feinsum.records.kinds import document_in, is_content_id
 T = TypeVar("T")
 
 PAGE = 200
-"""How many facts are read at once, or looked for."""
+"""Facts to read, or ids to look for, in one request."""
 
 PATHS: Mapping[DocumentKind, str] = {
     "record": "/v1/facts",
@@ -195,13 +195,13 @@ class HttpStore(Store):
         if kind not in ("record", "plan"):
             return frozenset(ids) - frozenset(self.ids(kind))
         missing: set[str] = set()
-        for part in batches(ids, PAGE):
-            reply = self.client.post("/v1/facts:missing", json.dumps({"ids": part}))
+        for batch in batches(ids, PAGE):
+            reply = self.client.post("/v1/facts:missing", json.dumps({"ids": batch}))
             page = self.client.parse(reply)
             listed = page.get("ids") if isinstance(page, dict) else None
             if not isinstance(listed, list):
                 raise self._error("does not say which facts it lacks")
-            missing |= set(part).intersection(filter(is_content_id, listed))
+            missing |= set(batch).intersection(filter(is_content_id, listed))
         return frozenset(missing)
 
     def check_writable(self) -> None:
@@ -245,8 +245,8 @@ class HttpStore(Store):
     ) -> Iterator[Document]:
         name = PATHS[kind].removeprefix("/v1/")
         entries = self.client.pages(PATHS[kind], name, {**query, "limit": PAGE})
-        for part in batches(entries, PAGE):
-            yield from valid_documents(kind, part, query.get("workload"))
+        for batch in batches(entries, PAGE):
+            yield from valid_documents(kind, batch, query.get("workload"))
 
     def _device_ids(self) -> Iterator[str]:
         for entry in self._list("/v1/devices", "devices"):
@@ -268,7 +268,7 @@ class HttpStore(Store):
 
 
 def _parse(kind: type[T], data: Any) -> T:
-    """Return the value of a class in JSON data of a service, which has no id."""
+    """Parse JSON data of a service that has no id."""
     try:
         return from_json(kind, json.dumps(data))
     except (ValueError, RecursionError) as error:

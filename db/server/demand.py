@@ -1,8 +1,8 @@
 """Demand: unanswered requests for workloads, counted for tuning.
 
 Demand is counted per caller, so that workloads wanted by many precede those that one
-caller requests often, and so that nobody uses up the space of others. Demands that are
-not repeated expire, soon if their text is unknown.
+caller requests often, and so that no caller uses up the space of others. Demands that
+are not repeated expire, soon if their text is unknown.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordR
 from feinsum.records import Demand, Miss
 
 UNREADABLE_DAYS = 1.0
-"""After how many days a demand expires of which nobody sent the text.
+"""Days after which a demand without a text expires.
 
-Without its text nobody can tune it, and anybody can make up keys.
+Without its text a workload cannot be tuned, and keys are easy to make up.
 """
 
 MAX_CHARACTERS = 1_000_000
 """Maximum characters of the texts on one page of demands."""
 
 CHUNK = 400
-"""How many demands one statement names; SQLite has a limit of variables."""
+"""Demands in one statement; SQLite limits the number of variables."""
 
 
 class DemandRequest(NamedTuple):
@@ -114,10 +114,13 @@ def _upsert(
     """Insert rows, or add their counts to those that exist."""
     table = row_class.__table__
     insert = INSERTS[connection.dialect.name](table)
-    new = insert.excluded
-    changes = {"count": table.c["count"] + new["count"], "last_seen": new.last_seen}
+    inserted = insert.excluded
+    changes = {
+        "count": table.c["count"] + inserted["count"],
+        "last_seen": inserted.last_seen,
+    }
     if row_class is DemandRow:
-        text = func.coalesce(table.c.workload_text, new.workload_text)
+        text = func.coalesce(table.c.workload_text, inserted.workload_text)
         changes["workload_text"] = text
     statement = insert.on_conflict_do_update(
         index_elements=list(table.primary_key), set_=changes
@@ -143,9 +146,9 @@ def _within_limit(
             for key, device in connection.execute(statement)
         }
         stored += [request for request in requests if request.miss in earlier]
-        new = [request for request in requests if request.miss not in earlier]
-        new.sort(key=lambda request: -counts[request])  # the most wanted fit first
-        stored += new[: max(0, limit - len(earlier))]
+        unknown = [request for request in requests if request.miss not in earlier]
+        unknown.sort(key=lambda request: -counts[request])  # the most wanted fit first
+        stored += unknown[: max(0, limit - len(earlier))]
     return stored
 
 
@@ -166,7 +169,7 @@ def _count_callers(connection: Connection, misses: list[Miss]) -> None:
 
 
 def _expire(connection: Connection, now: datetime, limits: DemandLimits) -> None:
-    """Delete demands that were not repeated in a long time."""
+    """Delete demands that were not repeated for a long time."""
     unreadable_days = min(UNREADABLE_DAYS, limits.days)
     is_old = DemandRow.last_seen < now - timedelta(days=limits.days)
     is_unreadable = and_(

@@ -1,8 +1,8 @@
 """Lists of the service: pages of workloads, devices and facts, and totals.
 
 A page ends after ``limit`` entries or about a megabyte of text, whichever comes first.
-So that no long document is read in vain, the ids and lengths of the entries are read
-first, then the entries of the page.
+The ids and lengths of the entries are read first, then the entries of the page, so that
+no long document is read in vain.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ DTYPE_CODES = {
 BAR = " | "
 
 Order: TypeAlias = Literal["key", "speedup", "facts", "latest"]
-"""Of workloads: by key, or those first with the highest speed-up, the most facts, or
-the latest fact.
+"""Orders of workloads: by key, or first those with the highest speed-up, the most facts
+or the latest fact.
 """
 
 ORDER_VALUES: dict[Order, ColumnElement[Any]] = {
@@ -176,7 +176,7 @@ FactCounts: TypeAlias = Mapping[str, int]
 
 
 def is_cut(lengths: Iterable[int]) -> bool:
-    """Return whether a page of entries of these lengths ends for lack of room.
+    """Return whether entries of these lengths are too long for one page.
 
     >>> is_cut([10, 20]), is_cut([10, MAX_CHARACTERS - 10])
     (False, True)
@@ -185,7 +185,7 @@ def is_cut(lengths: Iterable[int]) -> bool:
 
 
 def fitting(connection: Connection, entries: Select[str, int], limit: int) -> list[str]:
-    """Return the ids of the entries of a page, of which only the lengths are read.
+    """Select the ids of the entries of a page by their lengths alone.
 
     Args:
         connection: connection to the database.
@@ -223,7 +223,7 @@ def ordered_workloads(
     having: Having,
     notations: Collection[str] | None = None,
 ) -> list[str]:
-    """Return the keys of a page of workloads, in an order.
+    """List the keys of a page of workloads in a given order.
 
     Args:
         connection: connection to the database.
@@ -329,12 +329,12 @@ def count_by_device(connection: Connection) -> FactCounts:
 
 
 def devices_named(
-    connection: Connection, part: str, limit: int, counts: FactCounts
+    connection: Connection, text: str, limit: int, counts: FactCounts
 ) -> tuple[ListedDevice, ...]:
     """Return devices whose names or microarchitectures contain a text in any case."""
     microarchitecture = func.coalesce(DeviceRow.microarchitecture, "")
     words = func.lower(DeviceRow.name + " " + microarchitecture)
-    is_named = words.contains(part.lower(), autoescape=True)
+    is_named = words.contains(text.lower(), autoescape=True)
     page = select(DeviceRow.id, N_CHARACTERS).where(is_named, IS_MEASURED)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)

@@ -60,10 +60,10 @@ SIZES = "SELECT workload_key, count(*), sum({length})" + VALID + "GROUP BY 1"
 LENGTH = {"sqlite": "length(document)", "postgresql": "octet_length(document)"}
 
 MAX_OF_TRANSFORM = 8
-"""How many facts of one transform, recorder and device are considered, the fastest."""
+"""Facts of one transform, recorder and device to consider: the fastest ones."""
 
 MAX_OF_RECORDER = 200
-"""How many facts of one recorder are considered."""
+"""Facts of one recorder to consider."""
 
 SUMMARIES = f"""
 SELECT id, device_id, transform_name, transform_version, speedup, recorder, n_bytes,
@@ -90,8 +90,8 @@ FROM (
 WHERE turn <= {MAX_OF_RECORDER}
 ORDER BY recorder, turn
 """  # noqa: S608
-"""The facts of a workload without their documents: a part from each recorder, so that
-no number of facts of one hides those of another.
+"""The facts of a workload without their documents: some of each recorder, so that one
+recorder cannot hide the facts of another.
 """
 
 DOCUMENTS = FACTS.replace("workload_key {among}", "id {among}")
@@ -101,7 +101,7 @@ STATES = f"SELECT workload_key, id, {IS_TRUSTED}" + VALID
 DEVICES = f"SELECT id, {', '.join(DEVICE_COLUMNS)} FROM devices"  # noqa: S608
 
 CHUNK = 500
-"""How many workloads one statement names."""
+"""Workloads in one statement."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,12 @@ class StoredFact:
 
     @property
     def state(self) -> str:
-        """Equal as long as answers with the fact are."""
+        """A text that is equal as long as answers with the fact are equal."""
         return state_of(self.record.id, is_trusted=self.record.is_trusted)
 
 
 def state_of(record_id: str, *, is_trusted: bool) -> str:
-    """Return what may change of a fact: whether it is trusted."""
+    """Format what may change about a fact: whether it is trusted."""
     return record_id if is_trusted else f"{record_id}?"
 
 
@@ -204,7 +204,7 @@ class Reader:
         return facts
 
     def sizes(self, workloads: Sequence[str]) -> dict[str, Size]:
-        """Return how much :meth:`facts` would read of each workload."""
+        """Count what :meth:`facts` would read of each workload."""
         sizes = dict.fromkeys(workloads, Size(0, 0))
         statement = SIZES.replace("{length}", LENGTH[self._dialect])
         for workload, n_facts, n_bytes in self._rows_of(statement, workloads):
@@ -245,13 +245,13 @@ class Reader:
         """Yield the rows of some keys, a part of the keys at a time."""
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), CHUNK):
-            part = distinct[start : start + CHUNK]
+            chunk = distinct[start : start + CHUNK]
             if self._dialect == "postgresql":
                 # an array: one prepared statement for any number of keys
-                yield from self._rows(statement.format(among="= ANY(%s)"), [part])
+                yield from self._rows(statement.format(among="= ANY(%s)"), [chunk])
             else:
-                marks = ", ".join("?" * len(part))
-                yield from self._rows(statement.format(among=f"IN ({marks})"), part)
+                marks = ", ".join("?" * len(chunk))
+                yield from self._rows(statement.format(among=f"IN ({marks})"), chunk)
 
     def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         return self._transactions.read(

@@ -46,16 +46,14 @@ from feinsum.records import PlanRecord, Serialized, TuningRecord
 T = TypeVar("T")
 
 MIN_FREE_BYTES = 32 * 2**20
-"""Below this a disk counts as full."""
+"""A disk with fewer free bytes counts as full."""
 
 COSTLY_S = 0.02
-"""A read that takes less processor time is not kept, so that it is always current."""
+"""Results of reads that take less processor time are not cached: they stay current."""
 
 KEEP_FACTOR = 20
-"""A result is kept this many times as long as it took to read.
-
-So that costly reads take at most a twentieth of a processor, however often somebody
-requests them.
+"""A result is cached this many times as long as it took to read. So costly reads take
+at most a twentieth of a processor, however often they are requested.
 """
 
 MAX_RESULTS = 256
@@ -206,9 +204,9 @@ class ServingStore(SqlStore):
         keys = self._results(name, read) if is_whole else read()
         return self.read(pages.workloads_with, keys, having.device)
 
-    def devices_named(self, part: str, limit: int) -> tuple[ListedDevice, ...]:
+    def devices_named(self, text: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices whose names contain a text, ignoring case."""
-        return self.read(pages.devices_named, part, limit, self._facts_by_device())
+        return self.read(pages.devices_named, text, limit, self._facts_by_device())
 
     def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices by id, after ``after``."""

@@ -1,12 +1,12 @@
 """Connections of a database that are safe for many processes, and its failures.
 
 SQLite: write-ahead log, foreign keys checked, a busy timeout, and writers that acquire
-the write lock at the start (``BEGIN IMMEDIATE``). So writers queue; none fails half-way
-because another one was first.
+the write lock at the start (``BEGIN IMMEDIATE``). So writers queue, and none fails
+half-way because of another.
 
 No other module catches errors of database libraries. A PostgreSQL server that restarts
 drops all connections and is away for seconds; the service waits for it
-(:class:`RetryPolicy`), so that a restart is a delay and no outage.
+(:class:`RetryPolicy`), so that a restart is a delay, not an outage.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ P = ParamSpec("P")
 IS_WRITER = "feinsum_is_writer"
 
 CONNECT = {"connect_timeout": 5}
-"""Seconds that a server has for a new connection, if its URL does not say."""
+"""Seconds for a new connection to a server, unless its URL has a limit."""
 
 SET_UP = {
     "sqlite": "PRAGMA cache_size = -256",
@@ -46,12 +46,12 @@ SET_UP = {
 """Settings of a connection that only reads.
 
 For SQLite KiB of pages that a connection keeps, 2 MiB by default; the system has the
-pages of the file once for all of them. PostgreSQL would read a table as a whole while
-it has no statistics of it.
+pages of the file once for all of them. PostgreSQL would scan a whole table while it has
+no statistics of it.
 """
 
 MAX_WAL_WAIT_S = 2.0
-"""How long to wait for the moment in which the journal can be changed."""
+"""How long to wait until the journal mode can be changed."""
 
 RESTORE = "restore a backup, or move the file away to start a new one"
 
@@ -89,7 +89,7 @@ MAX_WAIT_S = 10.0
 
 # The first retry comes at once: often only the connections of the pool are stale.
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""Between attempts; the last one again and again."""
+"""Pauses between attempts, in seconds; the last one repeats."""
 
 _inherited: list[Any] = []
 """Connections of the parent process, which must not be closed here."""
@@ -187,10 +187,10 @@ class Transactions:
 
         def run() -> T:
             self._check_open()
-            # SQLite would say so only at the first write, in its own words.
+            # SQLite would report this only at the first write, in its own words.
             if self.location.is_read_only:
                 raise read_only(self.location)
-            # and it stays so if anything is raised before the commit is complete
+            # this stays true if anything is raised before the commit is complete
             self.has_failed = True
             with translated(self.location), writer(self.engine).begin() as connection:
                 result = change(connection, *args, **kwargs)
@@ -244,10 +244,10 @@ def translated(location: Location) -> Iterator[None]:
 
 
 def _is_lost(location: Location, error: Exception) -> bool:
-    """Return whether it is the connection to a server that failed, and not a statement.
+    """Return whether the connection to a server failed, rather than a statement.
 
-    A socket that fails has no code; an error of another kind than of operation is one
-    of the statement.
+    A socket that fails has no code; errors other than operational ones are about a
+    statement.
     """
     if location.path is not None or not isinstance(error, DBAPIError):
         return False
@@ -345,7 +345,7 @@ def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
         connection.execute("PRAGMA foreign_keys=ON")
         # with a write-ahead log, NORMAL may lose the last facts at a power failure
         connection.execute("PRAGMA synchronous=FULL")
-        # SQLite opens the file at the first statement: errors shall come here
+        # SQLite opens the file at the first statement: its errors are raised here
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
         connection.close()

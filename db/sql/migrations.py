@@ -1,8 +1,8 @@
 """The migrations of the schema, one function each, run by Alembic's operations.
 
-They are history: the tables of today are in :mod:`feinsum.db.sql.tables`. A migration
-adds columns and tables; it does not change facts, whose ids are digests of their
-documents. It runs on SQLite and on PostgreSQL.
+Migrations are history: the current tables are in :mod:`feinsum.db.sql.tables`. A
+migration adds columns and tables; it does not change facts, whose ids are digests of
+their documents. It runs on SQLite and on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ def create_table(
         ),
     )
     for index in indexes:
-        parts = index.split("+")
-        op.create_index(f"ix_{name}_{'_'.join(parts)}", name, parts)
+        columns_of_index = index.split("+")
+        op.create_index(
+            f"ix_{name}_{'_'.join(columns_of_index)}", name, columns_of_index
+        )
 
 
 def create_facts(op: Operations) -> None:
@@ -299,7 +301,7 @@ VALUES (:id, :document_id, 'operator', :retracted_at, :document)
 
 
 def end_quarantine(op: Operations) -> None:
-    """0011: what waited is untrusted, what was accepted is trusted.
+    """0011: waiting facts become untrusted, accepted ones trusted.
 
     An operator's rejection becomes a retraction, so that no rejected fact comes back.
     Every fact and plan stays.
@@ -315,8 +317,8 @@ def end_quarantine(op: Operations) -> None:
     reason = "rejected by the operator, before quarantine was removed"
     for record_id, decided in op.get_bind().execute(rejected).all():
         # SQLite has no time zones; what is stored is UTC
-        at = decided if decided.tzinfo else decided.replace(tzinfo=UTC)
-        text = at.astimezone(UTC).replace(microsecond=0).isoformat()
+        time = decided if decided.tzinfo else decided.replace(tzinfo=UTC)
+        text = time.astimezone(UTC).replace(microsecond=0).isoformat()
         retraction = Retraction(record_id, reason, "operator", text)
         values = {
             "id": retraction.id,

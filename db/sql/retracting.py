@@ -25,7 +25,7 @@ from sqlalchemy import cast as sql_cast
 
 from feinsum.db.sql.rows import (
     FACT_TABLES,
-    FactRow,
+    FactTable,
     in_parts,
     insert_missing,
     read_documents,
@@ -125,7 +125,7 @@ _TRANSFORM = (
     RecordRow.transform_name + "@" + sql_cast(RecordRow.transform_version, String)
 )
 
-SUSPECTS: dict[FactRow, tuple[type[Any], Any]] = {
+SUSPECTS: dict[FactTable, tuple[type[Any], Any]] = {
     RecordRow: (
         Suspect,
         select(
@@ -188,7 +188,7 @@ def retract(
             "no reason was given for the retraction; state one for the users of these "
             "facts"
         )
-    suspects: dict[FactRow, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
+    suspects: dict[FactTable, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
     n_shared = 0
     for table in _tables_of(query):
         kind, columns = SUSPECTS[table]
@@ -223,8 +223,8 @@ def find_retractions(
 ) -> tuple[Retraction, ...]:
     """Return the retractions of some documents, ordered by id."""
     retractions: list[Retraction] = []
-    for part in in_parts(ids):
-        among = RetractionRow.document_id.in_(part)
+    for chunk in in_parts(ids):
+        among = RetractionRow.document_id.in_(chunk)
         retractions += _read(connection, select_documents("retraction").where(among))
     return tuple(sorted(retractions, key=lambda retraction: retraction.id))
 
@@ -241,11 +241,13 @@ def latest_retractions(
         before: time and id of the last one seen.
         limit: maximum number of retractions.
     """
-    at, name = RetractionRow.retracted_at, RetractionRow.id
-    statement = select_documents("retraction").order_by(at.desc(), name)
+    retracted_at, id_ = RetractionRow.retracted_at, RetractionRow.id
+    statement = select_documents("retraction").order_by(retracted_at.desc(), id_)
     if before is not None:
-        time, seen = before
-        statement = statement.where(or_(at < time, (at == time) & (name > seen)))
+        last_time, last_id = before
+        statement = statement.where(
+            or_(retracted_at < last_time, (retracted_at == last_time) & (id_ > last_id))
+        )
     return tuple(_read(connection, statement.limit(limit)))
 
 
@@ -261,10 +263,10 @@ def count_retracted(connection: Connection) -> int:
     return connection.execute(n).scalar_one()
 
 
-def _tables_of(query: RetractionQuery) -> tuple[FactRow, ...]:
-    """Return the tables of facts that may fulfil a query.
+def _tables_of(query: RetractionQuery) -> tuple[FactTable, ...]:
+    """List the tables whose facts may match a query.
 
-    Plans have no transform, and limits of devices no workload either.
+    Plans have no transform; device limits have neither a transform nor a workload.
     """
     if query.transform is not None:
         return (RecordRow,)
@@ -272,7 +274,7 @@ def _tables_of(query: RetractionQuery) -> tuple[FactRow, ...]:
 
 
 def _conditions(
-    query: RetractionQuery, table: FactRow
+    query: RetractionQuery, table: FactTable
 ) -> Iterator[ColumnElement[bool]]:
     if query.ids:
         yield _has_id(query.ids, table)
@@ -284,7 +286,7 @@ def _conditions(
         if version is not None:
             yield RecordRow.transform_version == version
     if query.recorders:
-        # A fact that somebody else sent, too, is not the lie of these recorders.
+        # A fact that others sent, too, does not depend on these recorders.
         is_sent, is_sent_by_others = _senders(query, table)
         yield is_sent
         yield ~is_sent_by_others
@@ -296,18 +298,18 @@ def _conditions(
             .where(RecordingRow.record_id == table.id)
             .scalar_subquery()
         )
-        at = "measured_at" if table is DevicePeaksRow else "recorded_at"
-        yield func.coalesce(received_at, table.__table__.c[at]) >= since
+        time_column = "measured_at" if table is DevicePeaksRow else "recorded_at"
+        yield func.coalesce(received_at, table.__table__.c[time_column]) >= since
 
 
-def _has_id(ids: Iterable[str], table: FactRow) -> ColumnElement[bool]:
+def _has_id(ids: Iterable[str], table: FactTable) -> ColumnElement[bool]:
     complete = [digits for digits in ids if len(digits) == DIGITS]
     prefixes = [table.id.like(f"{digits}%") for digits in ids if len(digits) < DIGITS]
     return or_(table.id.in_(complete), *prefixes)
 
 
 def _senders(
-    query: RetractionQuery, table: FactRow
+    query: RetractionQuery, table: FactTable
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """Select whether the query's recorders sent a fact since its time, and others did.
 
@@ -321,7 +323,7 @@ def _senders(
 
 
 def _count_shared(
-    connection: Connection, query: RetractionQuery, table: FactRow
+    connection: Connection, query: RetractionQuery, table: FactTable
 ) -> int:
     """Return how many facts are kept because others sent them, too."""
     if not query.recorders:
@@ -334,32 +336,34 @@ def _count_shared(
 def _unknown_ids(
     connection: Connection, query: RetractionQuery, suspects: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return the complete ids that are of no fact here, and not retracted yet."""
+    """Find the complete ids that belong to no stored fact and are not retracted yet."""
     matched = set(suspects)
-    left = [digits for digits in dict.fromkeys(query.ids) if digits not in matched]
-    for digits in [digits for digits in left if len(digits) < DIGITS]:
+    unmatched = [digits for digits in dict.fromkeys(query.ids) if digits not in matched]
+    for digits in [digits for digits in unmatched if len(digits) < DIGITS]:
         n = sum(document_id.startswith(digits) for document_id in matched)
         if n > 1:
             raise InvalidRequestError(
                 f"{n} facts have ids that begin with {digits}; give more digits"
             )
         if n == 1 or _is_stored(connection, digits):
-            left.remove(digits)
+            unmatched.remove(digits)
             continue
         raise RecordNotFoundError(
             f"no record has an id that begins with {digits}; list ids with "
             "'feinsum query --json'"
         )
-    gone = {retraction.document for retraction in find_retractions(connection, left)}
+    gone = {
+        retraction.document for retraction in find_retractions(connection, unmatched)
+    }
     return tuple(
         document_id
-        for document_id in left
+        for document_id in unmatched
         if document_id not in gone and not _is_stored(connection, document_id)
     )
 
 
 def _is_stored(connection: Connection, digits: str) -> bool:
-    """Return whether a fact with such an id is stored, under any conditions."""
+    """Return whether any fact with such an id is stored."""
     return any(
         connection.scalar(select(exists().where(_has_id([digits], table))))
         for table in FACT_TABLES

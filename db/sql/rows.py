@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 DEVICE_COLUMNS = (
     "platform", "name", "vendor", "kind", "architecture", "compute_units", "processor",
 )  # fmt: skip
-"""The columns that a device is made of, in the order of its fields."""
+"""The columns of a device, in the order of its fields."""
 
 MAX_INDEXED_LENGTHS = {"key": 500, "workload_key": 500, "transform_name": 500}
 """Maximum characters of columns with an index; an entry of a B-tree is bounded."""
@@ -292,8 +292,8 @@ def read_documents(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document
             logger.error("row %s is skipped: %s", row.id, error)
             continue
         if isinstance(document, TuningRecord):
-            # The columns are what a look-up filters by: if they lie, the record would
-            # be an answer to another question.
+            # The columns are what a look-up filters by: if they are wrong, the record
+            # would answer another query.
             columns = row.workload_key, row.device_id
             if columns != (document.workload, document.environment.device.id):
                 logger.error("fact %s is skipped: its columns are damaged", row.id)
@@ -319,12 +319,12 @@ def device_of(columns: Sequence[Any]) -> Device:
 
 # Statements
 
-FactRow = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
+FactTable = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
 
-FACT_TABLES: tuple[FactRow, ...] = (RecordRow, PlanRow, DevicePeaksRow)
+FACT_TABLES: tuple[FactTable, ...] = (RecordRow, PlanRow, DevicePeaksRow)
 
 MAX_IDS = 500
-"""How many ids are passed to one statement; SQLite has a limit of variables."""
+"""Ids in one statement; SQLite limits the number of variables."""
 
 
 def retracted(table: DocumentRow) -> ColumnElement[bool]:

@@ -107,20 +107,20 @@ def _create_file(location: Location, path: Path) -> None:
 
     So no process ever sees a database that another one is still creating.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
-    engine = engine_of(replace(location, path=part))
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
+    engine = engine_of(replace(location, path=temporary))
     try:
         if location.is_private:  # as are the log and the index that SQLite puts beside
-            part.touch(mode=0o600)
+            temporary.touch(mode=0o600)
         with writer(engine).begin() as connection:
             _create(connection)
         # Closed, and so without a journal, before others find it by its name.
         engine.dispose()
         with suppress(FileExistsError):
-            _rename(part, path)
+            _rename(temporary, path)
     finally:
         engine.dispose()
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _create(connection: Connection) -> None:
@@ -132,17 +132,17 @@ def _create(connection: Connection) -> None:
     connection.execute(_VERSION.insert().values(version_num=NEWEST))
 
 
-def _rename(part: Path, path: Path) -> None:
+def _rename(temporary: Path, path: Path) -> None:
     """Rename a file, or raise FileExistsError if the new name is taken."""
     try:
         # a rename would replace the database that another process has just made
-        path.hardlink_to(part)
+        path.hardlink_to(temporary)
     except FileExistsError:
         raise
     except OSError:  # a file system without such links
         if path.exists():
             raise FileExistsError(path) from None
-        part.rename(path)
+        temporary.rename(path)
 
 
 def _migrate(engine: Engine, location: Location) -> None:
@@ -160,7 +160,7 @@ def _migrate(engine: Engine, location: Location) -> None:
         with requiring("alembic", "tune", f"migrating the database {location}"):
             from feinsum.db.sql.migrations import upgrade
         if location.path is not None:
-            # There is no downgrade: who needs the old schema has the copy.
+            # There is no downgrade: the copy has the old schema.
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
             name = f"{location.path.name}.backup-{version}-{stamp}"
             copy_database(location.path, location.path.with_name(name))
@@ -174,7 +174,7 @@ def _version(connection: Connection, location: Location) -> str | None:
     names = inspect(connection).get_table_names()
     if not names:
         return None
-    # Never create tables beside those of another program.
+    # Tables are never created beside those of another program.
     if VERSION_TABLE not in names:
         raise _foreign(location)
     versions = connection.scalars(_VERSION.select()).all()
@@ -236,8 +236,8 @@ def _is_ours(path: Path) -> bool:
 def _is_truncated(path: Path, header: bytes) -> bool:
     """Return whether pages that the header counts are missing from the file.
 
-    A log or a journal beside the file may still hold them. The order of the
-    questions makes the answer right while another process writes.
+    A log or a journal beside the file may still hold them. The order of the checks
+    makes the result right while another process writes.
     """
     if header[24:28] != header[92:96]:  # written by a version that does not count
         return False

@@ -186,8 +186,8 @@ def list_workloads(connection: Connection) -> tuple[WorkloadCount, ...]:
     ]
     # A trial has no row in workloads: its text is in one of the documents.
     documents = select(key, func.min(TrialRow.document)).group_by(key)
-    for part in in_parts({*n_trials} - {workload.key for workload in counts}):
-        for workload, document in connection.execute(documents.where(key.in_(part))):
+    for chunk in in_parts({*n_trials} - {workload.key for workload in counts}):
+        for workload, document in connection.execute(documents.where(key.in_(chunk))):
             einsum = json.loads(document).get("workload_text", "")
             n = n_trials[workload]
             counts.append(WorkloadCount(workload, einsum, 0, 0, n, None))

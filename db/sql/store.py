@@ -218,7 +218,7 @@ class SqlStore(Store):
         rows = self._rows(RECORDS.where(RecordRow.id == record_id))
         for record in read_documents("record", rows):
             return cast(TuningRecord, record)
-        # A damaged row is an error of the disk, and no wrong id.
+        # A damaged row is an error of the disk, not a wrong id.
         state = "stored but damaged" if rows else "not stored"
         raise RecordNotFoundError(
             f"a record with the id {record_id!r} is {state} in {self.location}; "
@@ -245,8 +245,8 @@ class SqlStore(Store):
         if statement is None:
             return
         if among is not None:
-            for part in in_parts(among):
-                yield self._rows(statement, values | {"among": part})
+            for chunk in in_parts(among):
+                yield self._rows(statement, values | {"among": chunk})
         elif values:
             yield self._rows(statement, values)
         else:
@@ -320,8 +320,8 @@ class SqlStore(Store):
 
     def retracted(self) -> Iterator[TuningRecord]:
         """Yield the facts that are stored and retracted, ordered by id."""
-        for part in in_parts(self._values(select(RecordRow.id).where(RETRACTED))):
-            among = RECORDS.where(RecordRow.id.in_(part)).order_by(RecordRow.id)
+        for chunk in in_parts(self._values(select(RecordRow.id).where(RETRACTED))):
+            among = RECORDS.where(RecordRow.id.in_(chunk)).order_by(RecordRow.id)
             rows = self._rows(among)
             yield from cast(Iterator[TuningRecord], read_documents("record", rows))
 

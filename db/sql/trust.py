@@ -125,9 +125,11 @@ def insert_rekeyed(
 def delete_records(connection: Connection, ids: Collection[str]) -> int:
     """Delete records, and who sent them; returns their number."""
     n_removed = 0
-    for part in in_parts(ids):
-        connection.execute(delete(RecordingRow).where(RecordingRow.record_id.in_(part)))
-        records = delete(RecordRow).where(RecordRow.id.in_(part))
+    for chunk in in_parts(ids):
+        connection.execute(
+            delete(RecordingRow).where(RecordingRow.record_id.in_(chunk))
+        )
+        records = delete(RecordRow).where(RecordRow.id.in_(chunk))
         n_removed += len(connection.execute(records.returning(RecordRow.id)).all())
     return n_removed
 

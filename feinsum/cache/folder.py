@@ -57,8 +57,8 @@ class DiskCache:
     """Values by key; the least recently used ones are removed when space runs out.
 
     Every entry is a file that is renamed into place when complete, so that other
-    processes see all of it or nothing. Missing space, folders or permissions raise
-    nothing: there is no entry then, and one warning in the log.
+    processes see all of it or nothing. Missing space, folders or permissions raise no
+    error: then there is no entry, and one warning in the log.
 
     Args:
         folder: created when it is needed, with access for the user alone.
@@ -89,13 +89,13 @@ class DiskCache:
         return value
 
     def write(self, key: str, value: bytes) -> None:
-        """Keep a value, in place of what was there."""
+        """Store a value in place of an earlier one."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             content = _digest(self._secret(), key, value) + value
             # readers see the old entry or the new one, never a part of it
-            with _complete_file(self.folder, content) as part:
-                part.replace(self._path(key))
+            with _complete_file(self.folder, content) as temporary:
+                temporary.replace(self._path(key))
             self._make_room()
         except OSError as error:
             _warn_once(self.folder, error)
@@ -111,10 +111,10 @@ class DiskCache:
         return CacheInfo(str(self.folder), len(sizes), sum(sizes), self.max_bytes)
 
     def clear(self) -> int:
-        """Remove every entry, the secret and what was left over; how many entries."""
+        """Remove all entries, the secret and leftovers; return how many entries."""
         paths = [path for _, _, path in self._entries()]
-        others = [*self.folder.glob(f"{_PART}*"), *self.folder.glob(_SECRET)]
-        for path in (*paths, *others):
+        leftovers = [*self.folder.glob(f"{_PART}*"), *self.folder.glob(_SECRET)]
+        for path in (*paths, *leftovers):
             path.unlink(missing_ok=True)
         return len(paths)
 
@@ -148,8 +148,11 @@ class DiskCache:
         path = self.folder / _SECRET
         if not path.exists():
             drawn = secrets.token_bytes(_N_SECRET_BYTES)
-            with _complete_file(self.folder, drawn) as part, suppress(FileExistsError):
-                path.hardlink_to(part)  # the first process is the one that counts
+            with (
+                _complete_file(self.folder, drawn) as temporary,
+                suppress(FileExistsError),
+            ):
+                path.hardlink_to(temporary)  # the secret of the first process counts
         _check_private(path)
         secret = path.read_bytes()
         if len(secret) != _N_SECRET_BYTES:
@@ -234,7 +237,7 @@ def locked(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
         patience_s: how long to wait for the lock, in seconds.
 
     Yields:
-        whether it is locked. It is not where no such file can be made.
+        whether it is locked; False where no such file can be made.
     """
     with ExitStack() as stack:
         try:

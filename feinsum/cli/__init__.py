@@ -1,4 +1,4 @@
-"""The command line ``feinsum``: one command a file, no logic of its own."""
+"""The command line ``feinsum``: one module for each command, no logic of its own."""
 
 from feinsum.cli.app import app, main
 

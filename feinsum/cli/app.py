@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "roofline": (roofline.roofline, roofline.EXAMPLES),
     "serve": (serve.serve, serve.EXAMPLES),
 }
-"""Every command but the groups: what runs, and examples for its help."""
+"""Every command except the groups: its function, and examples for its help."""
 
 ALIASES = frozenset({"query"})
 """Commands that stay for scripts; ``explain`` does the same."""
@@ -85,22 +85,24 @@ class ReportingGroup(TyperGroup):
     """Ends every failure with one line and an exit code."""
 
     def main(
-        self, args: Sequence[str] | None = None, *rest: Any, **options: Any
+        self, args: Sequence[str] | None = None, *arguments: Any, **options: Any
     ) -> NoReturn:
         words = list(sys.argv[1:] if args is None else args)
         # Typer would print errors itself, and exit
         options["standalone_mode"] = False
         try:
-            code = super().main(words, *rest, **options)
+            code = super().main(words, *arguments, **options)
         except (FeinsumError, typer.TyperException) as error:
-            # the options may not have been parsed, so look at the words
+            # the options may not have been parsed, so check the words
             code = report_failure(error, is_json="--json" in words)
         except Exception as error:  # noqa: BLE001  # the last net, for our own bugs
-            code = report_bug(error, is_json="--json" in words)
+            code = report_bug(
+                error, is_json="--json" in words, has_traceback="--debug" in words
+            )
         sys.exit(code or 0)
 
 
-class Program(ReportingGroup, GroupedCommands):
+class ProgramGroup(ReportingGroup, GroupedCommands):
     """The command ``feinsum``, whose help groups its commands."""
 
     sections: ClassVar[Mapping[str, Sequence[str]]] = {
@@ -119,7 +121,7 @@ class Program(ReportingGroup, GroupedCommands):
 
 app = typer.Typer(
     name="feinsum",
-    cls=Program,
+    cls=ProgramGroup,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -151,6 +153,10 @@ def feinsum(
             is_eager=True,
             help="Print the version.",
         ),
+    ] = False,
+    has_traceback: Annotated[
+        bool,
+        typer.Option("--debug", help="Print the traceback of an internal error."),
     ] = False,
 ) -> None:
     """Find, record and reuse the fastest kernels of batched einsums."""

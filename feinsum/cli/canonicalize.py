@@ -173,7 +173,7 @@ def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
     bijection = isomorphism(a.general, b.general)
     difference: InvariantDifference | None = None
     if bijection is None:
-        # invariants are compared only after the forms differ: equal ones prove nothing
+        # compare invariants only after the forms differ: equal invariants prove nothing
         difference = first_difference(a.general, b.general)
     document = {
         "is_same": bijection is not None,
@@ -222,16 +222,16 @@ def _print_names(relabeling: Relabeling) -> None:
 
 
 def _print_orders(bijection: Relabeling) -> None:
-    """Print where every row of A is in B, and every operand of a row."""
-    new_row = {old: new for new, old in enumerate(bijection.rows)}
+    """Print the positions in B of the rows of A, and of the operands of each row."""
+    new_row = {row_of_a: row_of_b for row_of_b, row_of_a in enumerate(bijection.rows)}
     _print_pairs("rows", sorted(new_row.items()))
-    for old, new in sorted(new_row.items()):
-        # from a permutation to its inverse: from A to B
-        positions = {p: q for q, p in enumerate(bijection.positions[new])}
-        _print_pairs(f"operands of row {old}", sorted(positions.items()))
+    for row_of_a, row_of_b in sorted(new_row.items()):
+        # the inverse permutation leads from A to B
+        positions = {p: q for q, p in enumerate(bijection.positions[row_of_b])}
+        _print_pairs(f"operands of row {row_of_a}", sorted(positions.items()))
 
 
 def _print_pairs(title: str, pairs: Iterable[tuple[object, object]]) -> None:
     """Print a renaming on one line."""
-    renaming = ", ".join(f"{old} -> {new}" for old, new in pairs)
+    renaming = ", ".join(f"{name} -> {renamed}" for name, renamed in pairs)
     typer.echo(f"{title}: {renaming or '(none)'}")

@@ -21,10 +21,10 @@ app = typer.Typer(
 )
 
 MAX_LISTED = 1000
-"""Demands of one page of a service, and all that a database lists."""
+"""Maximum demands of one page of a service, and of the list of a database."""
 
 MAX_TEXT = 60
-"""Characters of an einsum or a device that a table has."""
+"""Maximum characters of an einsum or a device in the table."""
 
 
 def demands_in(source: str | None) -> Iterator[Demand]:
@@ -37,7 +37,7 @@ def demands_in(source: str | None) -> Iterator[Demand]:
 
     Raises:
         StoreUnavailableError: if it does not answer.
-        ServiceError: if it refuses, or is no service of ours.
+        ServiceError: if it refuses, or is not a feinsum service.
     """
     from feinsum.db import HttpStore, is_service
     from feinsum.db.server import open_serving_store
@@ -100,7 +100,7 @@ def clear(
     """Delete demands; later requests are counted from zero."""
     from feinsum.db.server import open_serving_store
 
-    # neither, or both
+    # neither or both are given
     if is_all == (workload is not None):
         raise typer.BadParameter("expected either --workload KEY or --all")
     with open_serving_store(database, may_create=False) as store:

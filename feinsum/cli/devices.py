@@ -94,7 +94,7 @@ def _measure_all(
         return measure_peaks(opened)
 
     for _, device, trouble in states:
-        # measuring a device that fails would end the command
+        # skip failing devices: measuring one would end the command
         if device is None or trouble:
             say(f"skipping {device}: {trouble}")
             continue
@@ -109,7 +109,7 @@ def _measure_all(
 
 
 def _listed(state: DeviceState, store: Store) -> _Listed:
-    """Return known data of a device; without a driver if it cannot be opened now."""
+    """Describe a device; without a driver if it cannot be opened now."""
     from feinsum.measure import open_device
 
     assert state.device is not None

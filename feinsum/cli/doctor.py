@@ -1,4 +1,4 @@
-"""``feinsum doctor``: what is wrong with an installation, and what to do."""
+"""``feinsum doctor``: diagnose an installation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def doctor(
     from feinsum.doctor import examination
 
     findings = []
-    # printed one by one: checks of a slow service take seconds
+    # print findings one by one: checks of a slow service take seconds
     for finding in examination(database, device):
         findings.append(finding)
         if not as_json:

@@ -128,7 +128,7 @@ def explain(
         _refuse_options("a kernel", of_kernel)
         _query(target, arrays, sparse, lookup, program, as_json)
         return
-    # options of the other kind would be ignored without a word
+    # options of the other kind would be ignored silently
     of_einsum = {"--sparse": sparse, "--program": program}
     _refuse_options("an einsum", arrays.on_command_line() | of_einsum)
     text, document = _explain(
@@ -180,7 +180,7 @@ def _query(
     """Print the facts about an einsum, or the plans of a program."""
     if program is not None:
         options = lookup.device, lookup.policy, lookup.effort, sparse, subscripts
-        # a dtype is harmless: a program has its own
+        # a dtype is harmless: a program declares its own
         has_options = arrays.on_command_line().keys() - {"--dtype"}
         if has_options or any(option is not None for option in options):
             raise typer.BadParameter(
@@ -229,7 +229,7 @@ def _query_einsum(
         fractions = fractions_of(match.ranking, store)
         bound = bound_of_first(match, store)
         plans = store.plans(key)
-        # only advice needs it, and it opens the device
+        # look for trials only if advice needs them: this opens the device
         tried = None if match.ranking else tried_here(store, einsum, device)
     command = tune_command(einsum, sparse, arrays.sizes, database, device, tried)
     document = {
@@ -299,7 +299,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
     try:
         retrieved = retrieval.look_up(t_unit, **options)
     except NotAnEinsumError as error:
-        # a kernel that does not exist is a mistake of the caller; others are explained
+        # a missing kernel is bad usage; other failures are explained
         if is_bad_usage(error):
             raise
         refusal = _refusal(error.instructions, error.rule, str(error))
@@ -307,7 +307,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
         return retrieval.explain(t_unit, **options), document
     document, bounds = _document(retrieved, options["database"])
     lines = [str(retrieved), *bounds]
-    # for every nest how to tune it, if nothing fast is on record
+    # for every nest, say how to tune it if no fast recipe is on record
     for nest, entry in zip(retrieved.nests, document["nests"], strict=True):
         entry["tune"] = None
         if nest.applied is None and nest.best_match.level == MatchLevel.MISS:
@@ -321,7 +321,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
 def _document(
     retrieved: Retrieval, database: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return everything as data, and lines with the lower bounds of the facts used."""
+    """Make the document, and lines with the lower bounds of the facts used."""
     from feinsum.db import looked_up_store
 
     with looked_up_store(database) as store:

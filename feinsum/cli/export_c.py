@@ -89,7 +89,7 @@ def export_c(
     else:
         typer.echo(f"{code.signature};")
         say(f"wrote {output[0]} and {output[1]}; recipe: {code.recipe or 'none'}")
-    # the file is written all the same; scripts see the exit code
+    # the file is written in any case; scripts see the exit code
     if not code.recipe:
         words, command = unchanged_advice(einsum, database, device)
         say(f"no recipe was applied; {words}: {command}")

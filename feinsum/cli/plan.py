@@ -122,7 +122,7 @@ class MachineOptions:
     ranks_per_host: RanksPerHost = None
 
     def levels(self) -> Levels | None:
-        """Return the ranks on each host, and in each smaller unit."""
+        """Parse the ranks on each host, and in each smaller unit."""
         from feinsum.distributed import Levels
 
         if self.ranks_per_host is None:
@@ -162,7 +162,7 @@ def plan(
     """
     values = read_values(size or (), "--size")
     if picture is not None:
-        # before planning, which may take minutes
+        # check before planning, which may take minutes
         check_output_file(picture, PICTURES, "--picture")
     planned: Plan | ProgramPlan
     if program is not None:
@@ -225,7 +225,7 @@ def _draw(path: Path, planned: Plan | ProgramPlan) -> None:
     from feinsum.distributed.display import MAX_DRAWN
     from feinsum.drawing import draw_blocks
 
-    # blocks of more processes cannot be distinguished
+    # the blocks of more processes could not be distinguished in a picture
     if isinstance(planned, Plan) and planned.processes > MAX_DRAWN:
         raise typer.BadParameter(
             f"a plan for {planned.processes} processes cannot be drawn; expected at "
@@ -245,7 +245,7 @@ def _record(planned: Plan | ProgramPlan, location: str) -> PlanRecord:
     from feinsum.distributed.recorded import random_arrays, record_run
 
     with opened_documents(location, may_create=True) as store:
-        # before the run, which may take minutes
+        # check before the run, which may take minutes
         store.check_writable()
         return record_run(planned, random_arrays(planned), store)
 

@@ -1,4 +1,4 @@
-"""``feinsum roofline``: workloads under the measured limits of a device.
+"""``feinsum roofline``: compare workloads with the measured limits of a device.
 
 Suites, einsums and kernels become workloads; each gets its operations and bytes, and
 the fact that fits the device. A view shows them as a table, as JSON or as a chart::
@@ -105,7 +105,7 @@ limits are too low, or the device has changed. Measure them again on an idle
 machine: feinsum devices --again
 """
 MAX_SHARE = 1.02
-"""Of the roofline; what is above it is no noise of a fact."""
+"""Share of the roofline that noise of a fact does not exceed."""
 
 
 @expand_groups
@@ -140,7 +140,7 @@ def roofline(
     workloads = [w for name in suites for w in of_suite(name, arrays.dtype, max_gflop)]
     workloads += of_targets(targets or [], arrays, size)
     opened = open_device(device)
-    # the limits that are measured may be the first content of the user's own database
+    # measured limits may be the first content of the user's own database
     may_create = database is None
     with opened_store(database, has_shipped=True, may_create=may_create) as store:
         peaks = peaks_of(opened, store, measure=_measured_peaks, say=say)
@@ -155,7 +155,7 @@ def roofline(
 
 
 def _suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
-    """Return the suites of the option; all if there is no option and no target."""
+    """Choose the suites of the option; all if there is no option and no target."""
     from feinsum.suites import NAMES
 
     if suite == "all" or (suite is None and not has_targets):
@@ -193,11 +193,11 @@ def _draw(view: RooflineView, png: Path) -> None:
 
 
 @dataclass(frozen=True)
-class SizedEinsum:
+class RooflineWorkload:
     """An einsum at the sizes at which its work is counted.
 
     Attributes:
-        group: of what it is a part, for the legend of the picture.
+        group: its entry in the legend of the picture.
         sizes: values of size parameters; others get their defaults.
     """
 
@@ -211,7 +211,7 @@ class SizedEinsum:
 class Placed:
     """A workload with its work, and the fact that fits the device best, if any."""
 
-    workload: SizedEinsum
+    workload: RooflineWorkload
     work: MinimumWork
     fact: TuningRecord | None
 
@@ -223,7 +223,7 @@ class Placed:
         return self.fact.measurement.giga_operations_per_s * 1e9
 
 
-def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[SizedEinsum]:
+def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[RooflineWorkload]:
     """Return the entries of a suite; ``max_gflop`` limits those of TCCG."""
     from feinsum.suites import read_suite
 
@@ -232,7 +232,7 @@ def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[SizedEinsum
     if name == "tccg" and max_gflop is not None:
         entries = [_scaled(entry, max_gflop) for entry in entries]
     return [
-        SizedEinsum(e.name, f"{name} {e.group}", e.einsum(dtype), e.parameters)
+        RooflineWorkload(e.name, f"{name} {e.group}", e.einsum(dtype), e.parameters)
         for e in entries
     ]
 
@@ -248,11 +248,11 @@ def _scaled(entry: SuiteEntry, max_gflop: float) -> SuiteEntry:
 
 def of_targets(
     targets: Sequence[str], arrays: EinsumOptions, size: Sequence[str] | None
-) -> list[SizedEinsum]:
+) -> list[RooflineWorkload]:
     """Return the workloads of einsums and kernel files, at the values of ``--size``.
 
     Raises:
-        typer.BadParameter: if a value is of no size parameter.
+        typer.BadParameter: if a value belongs to no size parameter.
     """
     values = read_values(size or (), "--size")
     files = [target for target in targets if is_file(target)]
@@ -263,7 +263,7 @@ def of_targets(
         else []
     )
     workloads = [
-        SizedEinsum(text, "einsums", einsum, {})
+        RooflineWorkload(text, "einsums", einsum, {})
         for text, einsum in zip(texts, einsums, strict=True)
     ]
     workloads += [nest for file in files for nest in _nests_of(file)]
@@ -271,14 +271,14 @@ def of_targets(
     return [_at(workload, values) for workload in workloads]
 
 
-def _at(workload: SizedEinsum, values: Mapping[str, int]) -> SizedEinsum:
+def _at(workload: RooflineWorkload, values: Mapping[str, int]) -> RooflineWorkload:
     """Return the workload at the sizes of its own parameters."""
     names = {x.name for x in workload.einsum.size_params}
     sizes = {name: value for name, value in values.items() if name in names}
     return replace(workload, sizes={**workload.sizes, **sizes})
 
 
-def _nests_of(file: str) -> Iterator[SizedEinsum]:
+def _nests_of(file: str) -> Iterator[RooflineWorkload]:
     """Yield the einsums of a kernel: its nests, by number if it has several.
 
     Raises:
@@ -290,11 +290,11 @@ def _nests_of(file: str) -> Iterator[SizedEinsum]:
     nests = raised.raised if len(raised.raised) > 1 else (single_nest(raised),)
     for k, nest in enumerate(nests):
         name = file if len(nests) == 1 else f"{file} [{k}]"
-        yield SizedEinsum(name, "kernels", nest.einsum, nest.generalized)
+        yield RooflineWorkload(name, "kernels", nest.einsum, nest.generalized)
 
 
 def placed(
-    workloads: Iterable[SizedEinsum], store: Store, device: DeviceRecord
+    workloads: Iterable[RooflineWorkload], store: Store, device: DeviceRecord
 ) -> list[Placed]:
     """Return the work of each workload, as recorded in its fact where there is one."""
     from feinsum.measure import MinimumWork
@@ -327,7 +327,7 @@ def bound_under(entry: Placed, peaks: DevicePeaks) -> Bound | None:
         return None
 
 
-def _sized(workload: SizedEinsum) -> tuple[BatchedEinsum, dict[str, int]]:
+def _sized(workload: RooflineWorkload) -> tuple[BatchedEinsum, dict[str, int]]:
     """Return the einsum as facts store it, with all sizes."""
     from feinsum.ir import generalize
     from feinsum.tuning import default_sizes
@@ -409,7 +409,7 @@ class RooflineView:
         }
 
     def _is_local(self, fact: TuningRecord) -> bool:
-        """Return whether a fact is surely of the machine that the limits are of."""
+        """Return whether a fact was surely measured on the machine of the limits."""
         return fact.environment.device.is_surely(self.peaks.device)
 
     def print(self) -> None:
@@ -476,9 +476,9 @@ class RooflineView:
         ]
         peaks, date = self.peaks, self.peaks.measured_at[:10]
         is_mixed = any(p.fact and not self._is_local(p.fact) for p in self.placed)
-        more = "; some rates are from other machines" if is_mixed else ""
+        remark = "; some rates are from other machines" if is_mixed else ""
         return Chart(
-            f"Roofline of {peaks.device}, {date}{more}",
+            f"Roofline of {peaks.device}, {date}{remark}",
             peaks.bandwidth_bytes_per_s * 1e-9,
             {_full_name(d): rate * 1e-9 for d, rate in peaks.operations_per_s.items()},
             tuple(dots),

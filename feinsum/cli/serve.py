@@ -34,7 +34,7 @@ def serve(
     host: Annotated[
         str | None,
         typer.Option(
-            help="Address to listen on. Default: FEINSUM_SERVE_HOST, else 127.0.0.1.",
+            help="Address to listen on. Default: 127.0.0.1.",
             show_default=False,
         ),
     ] = None,
@@ -43,13 +43,19 @@ def serve(
         typer.Option(
             min=0,
             max=65535,
-            help="Port to listen on. Default: FEINSUM_SERVE_PORT, else 8765.",
+            help="Port to listen on. Default: 8765.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
+        typer.Option(min=1, help="Worker processes. Default: 1."),
+    ] = None,
+    trusted_proxies: Annotated[
+        str | None,
         typer.Option(
-            min=1, help="Worker processes. Default: FEINSUM_SERVE_WORKERS, else 1."
+            metavar="ADDRESSES",
+            help="Addresses of proxies whose X-Forwarded-For is trusted, separated by "
+            "commas. Default: none.",
         ),
     ] = None,
     database: Database = None,
@@ -57,12 +63,16 @@ def serve(
 ) -> None:
     """Run the REST service over a database.
 
-    Other settings are in the file that FEINSUM_SERVE_SETTINGS names; see
-    docs/reference/settings.md. Logs are JSON lines on stderr.
+    Options override the file that FEINSUM_SERVE_SETTINGS names, which has all settings;
+    see docs/reference/settings.md. Logs are JSON lines on stderr.
     """
     service = import_service()
     settings = service.read_settings(
-        host=host, port=port, workers=workers, database=database
+        host=host,
+        port=port,
+        workers=workers,
+        trusted_proxies=trusted_proxies,
+        database=database,
     )
 
     # the port is known only after it is bound, for --port 0

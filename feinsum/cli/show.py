@@ -83,7 +83,7 @@ def show(
     Shows code for the device, and exits with code 3 if there is no recipe. For a
     plan, shows the blocks of every process and the steps of one.
     """
-    # no einsum has a dot before letters
+    # no einsum ends in a dot and letters
     if subscripts.endswith(".json"):
         _show_plan(Path(subscripts), rank or 0, as_json)
         return
@@ -175,7 +175,7 @@ def _generate(t_unit: lp.TranslationUnit, opened: OpenDevice) -> _Kernel:
     from feinsum.targets.quiet import quiet
 
     built = compile_kernel(t_unit, opened).t_unit
-    with quiet(Warning):  # compiling has warned already
+    with quiet(Warning):  # compilation has already warned
         code = lp.generate_code_v2(built).device_code()
     return _Kernel(_loops(t_unit), code.strip())
 

@@ -1,4 +1,4 @@
-"""``feinsum signing``: keys that facts are signed with."""
+"""``feinsum signing``: the keys that sign facts."""
 
 from __future__ import annotations
 

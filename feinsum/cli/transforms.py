@@ -67,7 +67,7 @@ def transforms(
 
 
 def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> None:
-    """Show the resources of a multiprocessor that kernels take, by recipe."""
+    """Show the resources of a multiprocessor that the kernel of each recipe takes."""
     from feinsum.measure.gpu_figures import figures_of_starts
 
     recipes = figures_of_starts(einsum, architecture)

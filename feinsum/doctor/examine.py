@@ -79,7 +79,7 @@ def examination(
     for name, check in checks.items():
         try:
             yield from check()
-        except Exception as error:  # a doctor must see the other patients, too
+        except Exception as error:  # the other checks must run, too
             logger.exception("the check of %s failed", name)
             yield problem(
                 name,
@@ -190,7 +190,7 @@ def check_room() -> Iterator[Diagnosis]:
     """Check that there is room for compiler output and Loopy's databases."""
     try:
         why = find_folder_problem(Path(tempfile.gettempdir()))
-    except OSError as error:  # none of the usual folders can be written
+    except OSError as error:  # no usual folder is writable
         why = str(error)
     if why:
         yield problem(

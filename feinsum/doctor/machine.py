@@ -21,6 +21,7 @@ from feinsum.db import shipped_facts
 from feinsum.errors import DeviceUnavailableError
 from feinsum.measure import device_states, open_device
 from feinsum.measure.disturbance import STATISTICS, throttled_periods
+from feinsum.options import DEPRECATED_VARIABLES
 from feinsum.records import MatchLevel, level_of
 from feinsum.targets.devices import DeviceState
 from feinsum.targets.host.compiler import find_compiler
@@ -37,7 +38,6 @@ VARIABLES = frozenset(
         "FEINSUM_CACHE_DIR",
         "FEINSUM_CC",
         "FEINSUM_DATABASE",
-        "FEINSUM_DEBUG",
         "FEINSUM_DEVICE",
         "FEINSUM_EFFORT",
         "FEINSUM_IDLE_BYTES",
@@ -48,7 +48,6 @@ VARIABLES = frozenset(
         "FEINSUM_REMOTE",
         "FEINSUM_REMOTE_BUDGET_MS",
         "FEINSUM_REMOTE_KEY",
-        "FEINSUM_REMOTE_KEY_FILE",
         "FEINSUM_REMOTE_KEY_OVER_HTTP",
         "FEINSUM_SIGNING_KEY",
         "FEINSUM_SITE_DATABASE",
@@ -60,7 +59,7 @@ VARIABLES = frozenset(
 """All variables but those of the service, which begin with ``FEINSUM_SERVE_``."""
 
 OLDEST = {"gcc": 9, "clang": 11}
-"""Compilers whose code for the vectors of current processors is known to be good."""
+"""Oldest compilers that generate good code for the vectors of current processors."""
 
 BUSY = 0.3
 """Share of the cores that others may use during timings."""
@@ -71,7 +70,7 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 
 
 def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
-    """Report variables that begin with FEINSUM_ but have no effect.
+    """Report variables that begin with FEINSUM_ but have no effect, or soon none.
 
     Args:
         variables: the variables; by default those of this process.
@@ -80,6 +79,13 @@ def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diag
     for name in sorted(names):
         is_ours = name.startswith(PREFIX) and not name.startswith("FEINSUM_SERVE_")
         if not is_ours or name in VARIABLES:
+            continue
+        if replacement := DEPRECATED_VARIABLES.get(name):
+            yield note(
+                "variables",
+                f"{name} is deprecated: the next release will not read it",
+                f"use {replacement}",
+            )
             continue
         near = _find_similar(name)
         meant = f"; did you mean {near}?" if near else ""
@@ -106,7 +112,7 @@ def check_plugins() -> Iterator[Diagnosis]:
     for name, source in modules.items():
         try:
             import_module(name)
-        except Exception as error:  # whatever a foreign module does wrong
+        except Exception as error:  # foreign modules may fail in any way
             logger.info("cannot load the plug-in %s", name, exc_info=True)
             yield problem(
                 "plug-ins",
@@ -135,7 +141,7 @@ def check_compiler() -> Iterator[Diagnosis]:
     try:
         text = find_compiler().version
     except DeviceUnavailableError:
-        return  # that is a finding about devices
+        return  # check_devices reports this
     for name, oldest in OLDEST.items():
         match = re.search(rf"{name}\b.*?(\d+)\.\d+", text, re.IGNORECASE)
         if match and int(match[1]) < oldest:
@@ -226,7 +232,7 @@ def find_openblas_kernel() -> str | None:
 
 
 State = Literal["ok", "note", "problem"]
-"""Well; worth knowing; something does not work."""
+"""It works; worth knowing; it does not work."""
 
 
 @dataclass(frozen=True)
@@ -234,9 +240,9 @@ class Diagnosis:
     """One finding of the doctor.
 
     Attributes:
-        check: a short name of what was looked at.
-        text: what was seen.
-        advice: what to do; empty if it is well.
+        check: short name of what was checked.
+        text: the finding.
+        advice: what to do; empty if all is well.
     """
 
     check: str
@@ -332,7 +338,7 @@ def check_packaged_facts(selector: str | None) -> Iterator[Diagnosis]:
     try:
         environment = open_device(selector).environment({})
     except DeviceUnavailableError:
-        return  # that is another finding
+        return  # another check reports this
     levels = Counter(level_of(fact, environment) for fact in shipped_facts().records())
     text = ", ".join(f"{n} {level}" for level, n in sorted(levels.items()))
     if any(level <= MatchLevel.SAME_ARCHITECTURE for level in levels):

@@ -19,7 +19,7 @@ class Node:
 
     Attributes:
         layer: from the top; arrows go down.
-        cells: for each machine axis what it cuts; each axis has a color.
+        cells: for each machine axis, what it partitions; each axis has a color.
     """
 
     name: str
@@ -64,7 +64,7 @@ def draw_flow(
 
 
 def places_of(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
-    """Return column and layer of each node, layer by layer, each one centered."""
+    """Return the column and layer of each node, layer by layer; layers are centered."""
     layers: dict[int, list[str]] = defaultdict(list)
     for node in nodes:
         layers[node.layer].append(node.name)
@@ -122,7 +122,7 @@ COLUMNS_INCH, ROW_INCH = 2.3, 2.5
 
 @dataclass(frozen=True)
 class FlowBox:
-    """A rectangle in the unit square, from left and top, with what is written there.
+    """A rectangle in the unit square, measured from the left and the top, with a text.
 
     Attributes:
         number: of the color; equal numbers have one color.
@@ -138,7 +138,7 @@ class FlowBox:
 
 @dataclass(frozen=True)
 class Panel:
-    """A tensor: blocks, and what runs down and to the right."""
+    """A tensor: its blocks, and the labels of the vertical and horizontal axes."""
 
     title: str
     blocks: tuple[FlowBox, ...]
@@ -164,10 +164,10 @@ def draw_blocks(rows: Sequence[StepRow], path: str | Path) -> None:
     n_columns = max(len(row.panels) for row in rows)
     size = (COLUMNS_INCH * n_columns, ROW_INCH * len(rows))
     figure = new_figure(*size)
-    parts = figure.subfigures(len(rows), 1, squeeze=False)
-    for part, row in zip(parts[:, 0], rows, strict=True):
-        part.suptitle(row.title, fontsize=9)
-        axes = part.subplots(1, n_columns, squeeze=False)[0]
+    row_figures = figure.subfigures(len(rows), 1, squeeze=False)
+    for row_figure, row in zip(row_figures[:, 0], rows, strict=True):
+        row_figure.suptitle(row.title, fontsize=9)
+        axes = row_figure.subplots(1, n_columns, squeeze=False)[0]
         for panel_axes in axes[len(row.panels) :]:
             panel_axes.set_axis_off()
         for panel_axes, panel in zip(axes, row.panels, strict=False):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 
 class NotebookFigure(Figure):
-    """A figure that a notebook shows although nobody imported pyplot."""
+    """A figure that a notebook shows without an import of pyplot."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""matplotlib, which only pictures need; and bars with a number at each."""
+"""Access to matplotlib, an optional dependency for pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def can_plot() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
@@ -28,7 +28,7 @@ def check_plots(purpose: str) -> None:
     """Refuse what needs matplotlib if that is not installed.
 
     Raises:
-        FeinsumError: naming ``what``, and how to install it.
+        FeinsumError: naming the purpose, and how to install matplotlib.
     """
     with requiring("matplotlib", "plots", purpose):
         import matplotlib  # noqa: F401  (only whether it is there)

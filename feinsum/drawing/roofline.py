@@ -31,8 +31,8 @@ class Dot:
     Attributes:
         group: what the legend calls it.
         intensity: operations per byte.
-        rate: what was reached, or what the roofline allows, in Gop/s.
-        is_measured: whether it was reached.
+        rate: the rate reached, or allowed by the roofline, in Gop/s.
+        is_measured: whether the rate was reached.
     """
 
     group: str
@@ -43,7 +43,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Roof:
-    """The limit of what computes: along the bandwidth to its ridge, then level.
+    """The limit of one unit: along the bandwidth up to its ridge, then level.
 
     Attributes:
         corners: intensity and rate where it starts, bends and ends.
@@ -73,7 +73,7 @@ class Chart:
 
     Attributes:
         bandwidth: in GB/s.
-        peaks: rate in Gop/s by the name of what computes.
+        peaks: rate in Gop/s by the name of the dtype or unit.
         caches: bandwidth in GB/s by the name of a cache.
     """
 
@@ -171,8 +171,8 @@ def _draw_roofs(axes: Any, chart: Chart) -> None:
     low, high = chart.intensities
     limits = roofs(chart.bandwidth, chart.peaks, low, high)
     for style, roof in zip(("-", "--", ":"), limits, strict=False):
-        at, rates = zip(*roof.corners, strict=True)
-        axes.plot(at, rates, ls=style, color=ROOF, lw=1.4, zorder=1)
+        xs, rates = zip(*roof.corners, strict=True)
+        axes.plot(xs, rates, ls=style, color=ROOF, lw=1.4, zorder=1)
         axes.annotate(f"{roof.peak:.3g} Gop/s, {roof.name}", (high, roof.peak), (-4, 5),
                       textcoords="offset points", ha="right", size=8,
                       color=ROOF)  # fmt: skip
@@ -185,15 +185,15 @@ def _draw_roofs(axes: Any, chart: Chart) -> None:
 
 
 def _draw_slope(axes: Any, chart: Chart, name: str, bandwidth: float) -> None:
-    """Draw the roof of what comes from a cache: along its bandwidth, to the peak."""
+    """Draw the roof of a cache: along its bandwidth, up to the peak."""
     low, _ = chart.intensities
     top = max(chart.peaks.values())
     if low * bandwidth >= top:
         return
     axes.plot((low, top / bandwidth), (low * bandwidth, top), ls="-", lw=0.8,
               color=LADDER, zorder=1)  # fmt: skip
-    at = low**0.3 * (top / bandwidth) ** 0.7
-    axes.annotate(f"{name} {bandwidth:.3g} GB/s", (at, at * bandwidth), (-5, 3),
+    x = low**0.3 * (top / bandwidth) ** 0.7
+    axes.annotate(f"{name} {bandwidth:.3g} GB/s", (x, x * bandwidth), (-5, 3),
                   textcoords="offset points", ha="right", size=8, color=LADDER,
                   bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
 
@@ -202,10 +202,10 @@ def _draw_ladder(axes: Any, steps: Sequence[LadderKernel]) -> None:
     """Draw the measured saturation: medians as a line, quartiles as a band."""
     if not steps:
         return
-    at = [step.intensity for step in steps]
-    axes.fill_between(at, [s.lower for s in steps], [s.upper for s in steps],
+    xs = [step.intensity for step in steps]
+    axes.fill_between(xs, [s.lower for s in steps], [s.upper for s in steps],
                       color=LADDER, alpha=0.3, lw=0, zorder=1)  # fmt: skip
-    axes.plot(at, [s.rate for s in steps], marker=".", ms=5, lw=1, color=LADDER,
+    axes.plot(xs, [s.rate for s in steps], marker=".", ms=5, lw=1, color=LADDER,
               label="triad with more multiply-adds", zorder=2)  # fmt: skip
 
 
@@ -213,17 +213,17 @@ def _draw_dots(axes: Any, dots: Sequence[Dot]) -> None:
     """Draw each group in its color: points if measured, else ticks on the roof."""
     for k, group in enumerate(dict.fromkeys(dot.group for dot in dots)):
         color, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
-        its = [dot for dot in dots if dot.group == group]
-        measured = [dot for dot in its if dot.is_measured]
-        others = [dot for dot in its if not dot.is_measured]
+        group_dots = [dot for dot in dots if dot.group == group]
+        measured = [dot for dot in group_dots if dot.is_measured]
+        predicted = [dot for dot in group_dots if not dot.is_measured]
         name = group.replace("_", " ")
         _scatter(axes, measured, name, marker=marker, ms=5, color=color)
         unknown = None if measured else f"{name}: no fact"
-        _scatter(axes, others, unknown, marker="|", ms=9, color=color)
+        _scatter(axes, predicted, unknown, marker="|", ms=9, color=color)
 
 
 def _scatter(axes: Any, dots: Sequence[Dot], label: str | None, **style: Any) -> None:
     """Draw dots in one style; without a label they are not in the legend."""
     if dots:
-        at, rates = [dot.intensity for dot in dots], [dot.rate for dot in dots]
-        axes.plot(at, rates, ls="", alpha=0.8, label=label, zorder=3, **style)
+        xs, rates = [dot.intensity for dot in dots], [dot.rate for dot in dots]
+        axes.plot(xs, rates, ls="", alpha=0.8, label=label, zorder=3, **style)

@@ -7,7 +7,7 @@ from math import log
 from statistics import fmean, pvariance
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-"""Units of time, and how many seconds each is."""
+"""Units of time, with their lengths in seconds."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Bar:
-    """A time with a name, and a note behind it; what is a limit has another color."""
+    """A time with a name and a note; limits have another color."""
 
     name: str
     seconds: float
@@ -37,7 +37,7 @@ class Strip:
 
     @property
     def share(self) -> float:
-        """The share of the variance of log times that is between the values.
+        """The share of the variance of log times between the values.
 
         >>> Strip("rows", (("4", (1.0, 1.0)), ("8", (2.0, 2.0)))).share
         1.0
@@ -46,9 +46,9 @@ class Strip:
         """
         groups = [[log(s) for s in times] for _, times in self.values]
         everything = [x for group in groups for x in group]
-        whole = pvariance(everything)
+        total_variance = pvariance(everything)
         means = [fmean(group) for group in groups for _ in group]
-        return pvariance(means) / whole if whole else 0.0
+        return pvariance(means) / total_variance if total_variance else 0.0
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Coordinates:
     def heights(self) -> tuple[tuple[float, ...], ...]:
         """Return where each line crosses each axis, from 0 to 1.
 
-        Each value has a band of the axis. In it the lines are spread by their times,
-        the fastest at the bottom, so that none hides another.
+        Each value has a band of the axis, in which lines are spread by their times, the
+        fastest at the bottom, so that none hides another.
 
         >>> Coordinates("f", (("rows", ("4",)),), (((0,), 2.0), ((0,), 1.0))).heights()
         ((0.75,), (0.25,))

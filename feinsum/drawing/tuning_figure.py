@@ -1,4 +1,4 @@
-"""The figure of a tuning: its trace, its best, and what each parameter did."""
+"""The figure of a tuning: its trace, its best recipes, the effect of each parameter."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _time_axis(axes: Axes, which: Literal["x", "y"], seconds: Sequence[float]) -
     """Make an axis logarithmic, with a limited number of readable labels."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     middle = (min(seconds) * max(seconds)) ** 0.5
-    low = min(min(seconds) / 1.25, middle / 1.6)  # however alike they are
+    low = min(min(seconds) / 1.25, middle / 1.6)  # room for equal times, too
     high = max(max(seconds) * 1.25, middle * 1.6)
     if which == "x":
         axes.set_xscale("log")

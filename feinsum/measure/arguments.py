@@ -70,8 +70,8 @@ def random_arguments(
 def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     """Bound each argument that is read inside a subscript.
 
-    The extent of the axis if the argument's entry alone is the index; 1, that is
-    zeros only, if it is a part of a larger index expression.
+    The bound is the extent of the axis if the argument's entry alone is the index. It
+    is 1, which admits only zeros, if the entry is part of a larger index expression.
     """
     kernel = entry_kernel(typed(lp.expand_subst(t_unit)))
     arrays = {arg.name: arg for arg in kernel.args if not isinstance(arg, lp.ValueArg)}
@@ -92,13 +92,13 @@ def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
 def _find_kernel_subscripts(kernel: Any) -> Iterator[Any]:
     for instruction in kernel.instructions:
         if isinstance(instruction, lp.MultiAssignmentBase):
-            parts = (
+            expressions = (
                 *instruction.assignees,
                 instruction.expression,
                 *instruction.predicates,
             )
-            for part in parts:
-                yield from _find_subscripts(part)
+            for expression in expressions:
+                yield from _find_subscripts(expression)
 
 
 def _find_subscripts(expression: Any) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """Test cases of an einsum: a kernel, arguments, and the correct results.
 
-Or a few of their entries, at a fraction of the full cost.
+For large results, a few entries are checked at a fraction of the full cost.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, i
 
 
 N_SAMPLES = 24
-"""Number of drawn entries: they reveal one wrong entry in ten nine times in ten."""
+"""Number of drawn entries; if one in ten is wrong, they reveal it nine times in ten."""
 
 BOX_ENTRIES = 1 << 22
 """Entries of each operand that are compared at a time."""
@@ -188,41 +188,41 @@ def _compute_entry(
     """Compute an entry, and its sum of magnitudes, in at least double precision."""
     fixed = dict(zip(einsum.output, position, strict=True))
     letters = {index: k for k, index in enumerate(einsum.summation_indices)}
-    parts = [
+    slices = [
         arrays[operand.name][tuple(fixed.get(i, slice(None)) for i in term)]
         for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True)
     ]
     terms = [tuple(i for i in term if i in letters) for term in einsum.inputs]
-    whole = {
+    ranges = {
         index: range(extent)
-        for part, term in zip(parts, terms, strict=True)
-        for index, extent in zip(term, part.shape, strict=True)
+        for slice_, term in zip(slices, terms, strict=True)
+        for index, extent in zip(term, slice_.shape, strict=True)
     }
-    right, magnitude = einsum.output_dtypes[0].type(0), 0.0
+    result, magnitude = einsum.output_dtypes[0].type(0), 0.0
     # Copies in double precision of a whole operand may not fit the memory.
-    for box in _split_box(whole, terms):
+    for box in _split_box(ranges, terms):
         exact: list[Any] = []
         sizes: list[Any] = []
-        for part, term, operand in zip(parts, terms, einsum.rows[0], strict=True):
-            cut = part[tuple(slice(box[i].start, box[i].stop) for i in term)]
+        for slice_, term, operand in zip(slices, terms, einsum.rows[0], strict=True):
+            cut = slice_[tuple(slice(box[i].start, box[i].stop) for i in term)]
             wide = np.asarray(cut, _widen(operand.dtype))
-            left = [letters[i] for i in term]
-            exact += [wide, left]
-            sizes += [np.abs(wide).astype(np.float64), left]
+            axes = [letters[i] for i in term]
+            exact += [wide, axes]
+            sizes += [np.abs(wide).astype(np.float64), axes]
         with np.errstate(all="ignore"):
-            right = right + np.einsum(*exact, (), optimize=True)
+            result = result + np.einsum(*exact, (), optimize=True)
             magnitude += float(np.einsum(*sizes, (), optimize=True))
     with np.errstate(all="ignore"):
-        return einsum.output_dtypes[0].type(right), magnitude
+        return einsum.output_dtypes[0].type(result), magnitude
 
 
 _Box: TypeAlias = dict[str, range]
 
 
 def _split_box(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
-    """Split a box into parts in which no operand has many entries to copy.
+    """Split a box into boxes in which no operand has many entries to copy.
 
-    An array of few entries can look like one of billions.
+    A broadcast array of few entries can have a shape of billions.
     """
     sizes = [prod(len(box[i]) for i in term) for term in terms]
     if max(sizes) <= BOX_ENTRIES:
@@ -230,8 +230,8 @@ def _split_box(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
         return
     longest = max(terms[sizes.index(max(sizes))], key=lambda i: len(box[i]))
     middle = len(box[longest]) // 2
-    for part in (box[longest][:middle], box[longest][middle:]):
-        yield from _split_box({**box, longest: part}, terms)
+    for half in (box[longest][:middle], box[longest][middle:]):
+        yield from _split_box({**box, longest: half}, terms)
 
 
 def _widen(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""Whether others used the processor during a measurement."""
+"""Detect whether others used the processor during a measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from feinsum.words import counted
 BUSY = 0.1
 """Share of the processors that others may use during a measurement."""
 MIN_S = 0.2
-"""Processor times count in hundredths of a second: a shorter measurement shows none."""
+"""The resolution of processor times is 0.01 s: shorter measurements show none."""
 STATISTICS = Path("/sys/fs/cgroup/cpu.stat")
 _IDLE = (
     "idle",
@@ -40,7 +40,7 @@ class Watch:
     n_throttled: int = field(default_factory=lambda: throttled_periods()[1])
 
     def disturbance(self) -> str:
-        """Describe what disturbed this process since; empty if nothing did."""
+        """Describe what has disturbed this process since then; empty if nothing has."""
         elapsed_s = perf_counter() - self.started_s
         if elapsed_s < MIN_S:
             return ""
@@ -55,7 +55,7 @@ class Watch:
 
 
 def _used_s() -> float:
-    """Return the time that any process used on the processors of this one."""
+    """Return the time that all processes used on the processors of this one."""
     times = psutil.cpu_times(percpu=True)
     allowed = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
     return sum(

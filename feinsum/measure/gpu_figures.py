@@ -1,4 +1,4 @@
-"""Resources of kernels on a GPU: the compiler's figures, without a GPU."""
+"""Resources of GPU kernels from the compiler's figures; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecipeFigures:
     Attributes:
         n_items: of a work-group.
         shared_bytes: of a work-group, declared and requested.
-        occupancy: the part of a multiprocessor's work-items that are resident at once.
+        occupancy: the share of a multiprocessor's work-items that are resident at once.
     """
 
     spec: TransformSpec
@@ -64,7 +64,7 @@ def figures_of_recipe(
         One for each launch; none if the recipe needs a newer architecture.
 
     Raises:
-        BuildError: if that is none, or the kernel cannot be compiled for it.
+        BuildError: if there is no such architecture, or compilation for it fails.
     """
     word, _, number = architecture.partition("_")
     if word != "sm" or not number.isdecimal():
@@ -75,7 +75,7 @@ def figures_of_recipe(
     unit, nest = reference_of(einsum).kernel()
     unit = apply_spec(spec, unit, nest)
     code = generated(typed(unit.copy(target=CudaTarget())))
-    # Such as asynchronous copies, which nvrtc would refuse with an error.
+    # Asynchronous copies, for example, are an error of nvrtc on older architectures.
     if any(launch.least_capability > int(number) for launch in code.launches):
         return ()
     log = find_nvrtc().compile(code.source, architecture).log
@@ -83,9 +83,9 @@ def figures_of_recipe(
     for launch in code.launches:
         figures = figures_of(log, launch.name)
         n_items = prod(int(n) for n in launch.block)
-        part = occupancy(figures, n_items, int(number), launch.shared_bytes)
+        occupied = occupancy(figures, n_items, int(number), launch.shared_bytes)
         shared = figures.shared_bytes + launch.shared_bytes
-        launches.append(RecipeFigures(spec, n_items, figures, shared, part))
+        launches.append(RecipeFigures(spec, n_items, figures, shared, occupied))
     return tuple(launches)
 
 

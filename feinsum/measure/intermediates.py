@@ -27,7 +27,7 @@ from feinsum.targets.layout import entry_kernel
 logger = logging.getLogger(__name__)
 
 SHARE = 4
-"""Divisor of the free memory that they may take by default."""
+"""Divisor of the free memory: intermediates may take the quotient by default."""
 
 
 def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
@@ -47,8 +47,8 @@ def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
     if named is not None:
         return named
     share = max(int(psutil.virtual_memory().available) // SHARE, 1)
-    # Rounded, since the limit is a part of cache keys; never below an array that has to
-    # be there anyway.
+    # Rounded, since the limit is part of cache keys; never below the size of an array
+    # that is needed anyway.
     return max(1 << (share.bit_length() - 1), _largest_bytes(einsum, sizes))
 
 
@@ -81,7 +81,7 @@ def has_room(
     literal = at_sizes(einsum, sizes)
     try:
         n_bytes = transform.intermediate_bytes(literal, spec.parameters)
-    except Exception:  # a record may say anything
+    except Exception:  # a record may contain anything
         logger.info("%.200s does not fit %s", spec, einsum.subscripts, exc_info=True)
         return True
     if limit is None:

@@ -1,4 +1,4 @@
-"""Verifying and timing a recipe: generating, building and running its kernels.
+"""Verify and time a recipe: generate, build and run its kernels.
 
 The tuner takes seconds to measure for a record. Here the question is only whether a
 recommended recipe pays off on this machine, which has to be answered in a fraction of a
@@ -53,7 +53,7 @@ from feinsum.transforms.nests import usual_sizes
 LITERAL_BYTES = 16_000_000
 
 LITERAL_OPERATIONS = 200_000_000
-"""An einsum of literal extents is tried at these as well, if it is no larger."""
+"""An einsum with literal extents is also tried at these, if it is no larger."""
 
 
 class Racer(Timeable, Verifiable, Protocol):
@@ -74,7 +74,7 @@ def prepare(question: Question) -> None:
     timed = _choose_timed_einsum(einsum)
     sizes = _choose_timed_sizes(einsum, timed, question.sizes)
     lock = hold_lock(question.timing_lock, fcntl.LOCK_SH)
-    with lock, suppress(FeinsumError):  # the fork says what is wrong
+    with lock, suppress(FeinsumError):  # the fork reports the error
         build_baseline(timed, constantdict(sizes), open_device(question.device))
 
 
@@ -138,10 +138,11 @@ def _race(
         kernel: the recipe's kernel.
         baseline: the untransformed kernel.
         sizes: the values of the size parameters.
-        tolerance: of a result against the correct one; both kernels round.
+        tolerance: error allowed against the correct result; both kernels round.
     """
     with hold_lock(question.timing_lock, fcntl.LOCK_EX):
-        # The first run gives the expected result, and shows whether it takes very long.
+        # The first run gives the expected result, and shows whether the kernel is very
+        # slow.
         baseline.poison()
         baseline_s = baseline.run()
         with wrong_results_located(f"at the sizes {dict(sizes)}"):
@@ -217,7 +218,7 @@ LONGEST = 1 << 20
 def quick_sizes(einsum: BatchedEinsum, near: Mapping[str, int]) -> dict[str, int]:
     """Choose sizes for timing: near those of a kernel, or as large as allowed.
 
-    They are powers of two, so that kernels of about the same size share an answer.
+    They are powers of two, so that kernels of similar sizes share a verdict.
 
     >>> from feinsum.ir import array, einsum
     >>> matvec = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
@@ -302,7 +303,7 @@ def build_baseline(
     """Build the untransformed kernel, once for all recipes of an einsum.
 
     Raises:
-        BuildError, MeasurementError: if it cannot be.
+        BuildError, MeasurementError: if it cannot be built.
     """
     posed = pose_case(einsum, sizes)
     return compile_kernel(pairwise_baseline(posed) or posed.t_unit, opened)
@@ -315,5 +316,5 @@ def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     if n_points * einsum.n_operands * einsum.batch_size <= QUICK_OPERATIONS:
         return False
     n_least = sum(einsum_operations(einsum, sizes).values())
-    # one nest with more operations than that is replaced by pairwise steps
+    # a nest with more operations is replaced by pairwise steps
     return MANY_TIMES * n_least > QUICK_OPERATIONS or not n_least

@@ -30,11 +30,11 @@ from feinsum.words import first_lines
 T = TypeVar("T")
 
 SPIN_S = 0.12
-"""How long threads of a library look for more work, on cores that others need."""
+"""How long idle threads of a library spin on cores that other kernels need."""
 SHORT_S = 0.02
-"""A library that takes less runs once more, and the second run counts. After the pause
-its threads sleep, and waking them takes longer than a product of small matrices. A
-program that calls it again and again finds them awake."""
+"""If a library takes less time, it runs twice, and the second run counts. After the
+pause its threads sleep, and waking them takes longer than a product of small matrices.
+In a program that calls the library repeatedly, they are awake."""
 
 
 def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
@@ -45,7 +45,7 @@ def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
     becomes a note of the error.
 
     Raises:
-        DeviceUnavailableError: if a build tool, such as a compiler, is gone.
+        DeviceUnavailableError: if a build tool, such as a compiler, is missing.
         BuildError: with the first lines of the cause, or of the build log if a compiler
             failed.
     """

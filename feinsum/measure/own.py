@@ -1,8 +1,7 @@
-"""Which facts this installation measured itself, on this machine.
+"""Record which facts this installation measured itself, on this machine.
 
-Nothing in a fact can prove this, because the sender of a fact writes all of it. So when
-the tuner records a fact, it leaves a mark in the user's cache, whose entries are
-signed.
+A fact cannot prove this, because its sender writes all of it. So when the tuner records
+a fact, it leaves a mark in the user's cache, whose entries are signed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions to the process that verifies and times recipes, and its answers."""
+"""Requests to the process that verifies and times recipes, and its verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CompiledHostKernel:
     """A kernel of the host, compiled.
 
     Attributes:
-        path: of the shared object.
+        path: path of the shared object.
         arguments: the name of each, in the order of the entry point; the dtype of those
             that are scalars, and nothing for arrays, which lie in C order.
         function: the name of a plain C function, of pointers and scalars; without one
@@ -37,7 +37,7 @@ class RandomArgument:
     Attributes:
         n_entries: length of the buffer of an array; zero for a scalar.
         value: of a scalar.
-        below: bound of the entries of an array of indices; zero if it has none.
+        below: exclusive bound of the entries of an index array; zero if there is none.
         is_read, is_written: what the given kernel does with an array.
     """
 
@@ -87,9 +87,9 @@ class Question:
         memory_bytes: how much the process may allocate, if the device is the CPU.
         sizes: values of the size parameters of the workload, at which the recipe is
             timed.
-        limit_s: after which it is stopped.
-        timing_lock: a file that is locked while times are taken, by all that compute at
-            the same time; there is none if this process is alone.
+        limit_s: seconds after which the trial is stopped.
+        timing_lock: path of a file that processes which compute at the same time lock
+            while they take times; empty if this process is alone.
         kernels: whole kernels that are compared instead, one of them with the recipe.
     """
 
@@ -132,10 +132,10 @@ class Verdict:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it is right; it may yet be slow."""
+        """Whether the recipe is correct; it may still be slow."""
         return self.code == OK
 
     @property
     def speedup(self) -> float:
-        """Over the untransformed kernel; zero if it was not timed."""
+        """Speed-up over the untransformed kernel; zero if the recipe was not timed."""
         return self.baseline_s / self.least_s if self.least_s > 0 else 0.0

@@ -57,7 +57,7 @@ from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records.capability import n_products
 
 INDEX_BYTES = 4
-"""Of an index or a pointer of a tree."""
+"""Bytes of an index or a pointer of a tree."""
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -66,10 +66,10 @@ Sizes: TypeAlias = Mapping[str, int]
 EinsumKind: TypeAlias = Literal["dense", "sparse"]
 
 NEVER_LONG = 1 << 62
-"""No extent is as long as this, so that none is made a size parameter."""
+"""Longer than any extent, so that no extent becomes a size parameter."""
 
 MANY_TIMES = 8
-"""Ratio of operations to a path's from which one nest is no baseline."""
+"""Ratio of the operations of one nest to a path's above which it is no baseline."""
 
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
 """Odd, so that no tile of vectors divides them, and distinct, so that mixed-up sizes
@@ -77,7 +77,7 @@ are found.
 """
 
 RAGGED_FOOTPRINT_BYTES = 16_000_000
-"""Arrays of more take numpy too long, where many sizes come together."""
+"""Maximum entries of an array: larger ones take numpy too long at many sizes."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Reference:
         n_points = prod(einsum.extents_at(sizes).values())
         n_in_one_nest = n_points * einsum.n_operands * einsum.batch_size
         n_least = sum(self.operations(sizes).values())
-        # Nobody would write a nest that does many times the work of a path.
+        # A nest that does many times the work of a path is no realistic baseline.
         if n_in_one_nest < MANY_TIMES * n_least:
             return None
         limit = intermediate_limit_bytes(einsum, sizes)
@@ -242,7 +242,7 @@ REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
     "dense": Reference.of,
     "sparse": SparseReference.of,
 }
-"""By kind of einsum. Of a kind that is not here nothing is tuned or verified."""
+"""References by kind of einsum; other kinds are neither tuned nor verified."""
 
 
 def kind_of_einsum(einsum: BatchedEinsum) -> EinsumKind:

@@ -124,7 +124,7 @@ def measure_giga_op_rate(
 
 
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Multiply-adds per loaded pair of entries."""
+"""Numbers of multiply-adds per loaded pair of entries."""
 
 # As in the peaks; work-groups of 64 suit every GPU.
 _WIDTHS = (1, 2, 4, 8)
@@ -171,7 +171,7 @@ class Rung:
 
     @property
     def operations_per_s(self) -> float:
-        """At the median time."""
+        """Operations per second at the median time."""
         return self.work.n_operations / median(self.samples_s)
 
     @property
@@ -292,7 +292,7 @@ class _Kernel:
 
     @property
     def work(self) -> MinimumWork:
-        """Two operations a multiply-add; two arrays loaded and one stored."""
+        """The work: two operations per multiply-add, two arrays loaded, one stored."""
         layout = self.arrays.layout
         operations = {layout.dtype.str: 2 * self.n_steps * layout.n_entries}
         return MinimumWork(operations, 3 * self.arrays.n_bytes)
@@ -309,7 +309,7 @@ class _Kernel:
         return self.kernel.run(arguments, n_items, _LOCAL, timer)
 
     def check(self) -> None:
-        """Run, and see that the result is right."""
+        """Run once, and check the result."""
         self.run()
         self.arrays.check(self.n_steps)
 

@@ -1,8 +1,8 @@
 """Cases of an einsum with a sparse operand, and kernels of recipes for them.
 
 The arguments of such a kernel depend on its form: operands are filled up for lanes, and
-chunks and copies are arguments. So a case has operands, and each kernel its own arrays.
-The correct result is defined entry by entry, in numpy.
+chunks and copies are arguments. So a case has operands, and each kernel has arrays of
+its own. The correct result is defined entry by entry, in numpy.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class SparseCase:
     Attributes:
         einsum: canonical.
         sizes: values of its size parameters, and the profile.
-        operands: by position, of one row after the other; the sparse one is a tree. One
-            of rank 0 follows a single operand.
+        operands: by position, row after row; the sparse one is a tree. A scalar follows
+            a single operand.
     """
 
     einsum: BatchedEinsum
@@ -90,7 +90,7 @@ class SparseCase:
         return {"out": np.stack(rows) if len(rows) > 1 else rows[0]}
 
     def untransformed(self, opened: OpenDevice) -> SparseKernel:
-        """Build one loop over all indices that multiplies all operands; one thread."""
+        """Build one sequential loop over all indices that multiplies all operands."""
         return self._kernel(unfactorized(self.network), NestForm(), opened)
 
     def kernel(self, spec: TransformSpec, opened: OpenDevice) -> SparseKernel:
@@ -126,7 +126,7 @@ class SparseCase:
 
 
 class _Kernels(LRUCache[Any, CompiledKernel]):
-    """Kernels that several trees have in common."""
+    """Compiled kernels that several trees share."""
 
     def __init__(self) -> None:
         super().__init__(maxsize=MAX_KERNELS)
@@ -142,11 +142,11 @@ def _compile(
     """Build the kernel of a nest for trees of every size, once.
 
     Args:
-        nest: that is computed.
-        form: of the kernel.
+        nest: the nest to compute.
+        form: the form of the kernel.
         dense: extents of the indices that the tree does not have.
         dtypes: of entries, and of indices.
-        opened: the device that it is built for.
+        opened: the device to build for.
     """
     kernels = remembered(_Kernels)
     key = nest, form, tuple(dense.items()), dtypes, opened.device.id
@@ -196,11 +196,11 @@ class SparseKernel:
         return {"out": nest_result(self.nest, self.form, out, self.sizes)}
 
     def poison(self) -> None:
-        """Fill the result with values that are none: the kernel clears all first."""
+        """Fill the result with poison: the kernel clears all entries first."""
         self.bound.poison()
 
     def sharing(self, other: SparseKernel) -> SparseKernel:
-        """Return the same kernel on the arrays of another one, where they lie alike."""
+        """Bind the same kernel to the arrays of another one, where layouts match."""
         return replace(self, bound=self.bound.sharing(other.bound))
 
 
@@ -240,9 +240,9 @@ def make_sparse_case(
 
 
 def ragged_sparse_cases(einsum: BatchedEinsum) -> list[SparseCase]:
-    """Make trees that kernels go wrong with: empty slices, one entry, every entry.
+    """Make trees that reveal wrong kernels: empty slices, one entry, every entry.
 
-    Of an index with a literal extent it stays; all others are short.
+    Literal extents stay; all others are short.
     """
     names = [x.name for x in einsum.size_params]
     ragged = {n: RAGGED[k % len(RAGGED)] for k, n in enumerate(names)}
@@ -305,33 +305,36 @@ def sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
     """
     position = network.sparse or 0
     tree = operands[position]
-    others = [(t, a) for p, (t, a) in enumerate(zip(network.inputs, operands,
+    dense_operands = [(t, a) for p, (t, a) in enumerate(zip(network.inputs, operands,
               strict=True)) if p != position]  # fmt: skip
     extents = dict(zip(network.inputs[position], tree.shape, strict=True))
-    for term, array in others:
+    for term, array in dense_operands:
         extents.update(zip(term, np.shape(array), strict=True))
     columns = dict(zip(network.levels, _expand_columns(tree), strict=True))
     dense = [i for i in network.output if i not in columns]
     dense_shape = [extents[i] for i in dense]
-    dtype = np.result_type(tree.values, *(array for _, array in others))
-    terms = [term for term, _ in others]
+    dtype = np.result_type(tree.values, *(array for _, array in dense_operands))
+    terms = [term for term, _ in dense_operands]
 
     def products_by_part() -> Iterator[tuple[slice, Array]]:
-        for part in _split_entries(len(tree.values), terms, extents, columns):
-            indices = {i: column[part] for i, column in columns.items()}
-            yield part, _multiply(tree.values[part], others, indices, dense, dtype)
+        for block in _split_entries(len(tree.values), terms, extents, columns):
+            indices = {i: column[block] for i, column in columns.items()}
+            yield (
+                block,
+                _multiply(tree.values[block], dense_operands, indices, dense, dtype),
+            )
 
     if network.has_sparse_output:
         values = np.zeros((len(tree.values), *dense_shape), dtype)
-        for part, products in products_by_part():
-            values[part] = products
+        for block, products in products_by_part():
+            values[block] = products
         return values
     stored = [i for i in network.output if i in columns]
     flat = np.zeros((prod(extents[i] for i in stored), *dense_shape), dtype)
-    for part, products in products_by_part():
+    for block, products in products_by_part():
         rows = np.zeros(len(products), np.int64)
         for index in stored:
-            rows = rows * extents[index] + columns[index][part]
+            rows = rows * extents[index] + columns[index][block]
         _add_rows(flat, rows, products)
     shaped = flat.reshape([extents[i] for i in (*stored, *dense)])
     return np.ascontiguousarray(
@@ -372,7 +375,7 @@ def _split_entries(
 
 def _multiply(
     values: Array,
-    others: Sequence[tuple[IndexList, Any]],
+    dense_operands: Sequence[tuple[IndexList, Any]],
     columns: Mapping[str, Array],
     output: Sequence[str],
     dtype: np.dtype[Any],
@@ -381,7 +384,7 @@ def _multiply(
 
     Args:
         values: the entries of the sparse operand.
-        others: the terms and the arrays of the other operands.
+        dense_operands: the terms and the arrays of the other operands.
         columns: the index of each entry at each level of the tree.
         output: dense indices that are not summed.
         dtype: in which to compute.
@@ -389,7 +392,7 @@ def _multiply(
     entry, letters = LETTERS[0], LETTERS[1:]
     names: dict[str, str] = {}
     terms, arrays = [entry], [values.astype(dtype)]
-    for term, array in others:
+    for term, array in dense_operands:
         dense = [i for i in term if i not in columns]
         for index in dense:
             names.setdefault(index, letters[len(names)])

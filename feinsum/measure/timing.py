@@ -28,7 +28,7 @@ from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer
 
 MAX_SAMPLES = 512
-"""No fact holds more: kernels of a microsecond are run for tens of thousands."""
+"""Maximum samples of a fact; a kernel of 1 us runs tens of thousands of times."""
 
 
 def timeit(
@@ -193,7 +193,7 @@ class _Series:
         return not self.is_capped or len(self.samples_s) < MIN_SAMPLES
 
     def wants_more(self, rounds: int, min_total_s: float) -> bool:
-        """Return whether another round is needed for this kernel's sake."""
+        """Return whether this kernel needs another round."""
         is_short = self.spent_s - self.warmed_s < min_total_s
         # A kernel of every k-th round counts as sampled in the rounds between.
         return self.may_run and (len(self.samples_s) * self.every < rounds or is_short)

@@ -1,6 +1,6 @@
-"""Kernels in turns, on random arguments: recipes of an einsum, and whole kernels.
+"""Run kernels in turns on random arguments: recipes of an einsum, and whole kernels.
 
-Nothing here needs the code generator, so a process that only does this starts at once.
+This module needs no code generator, so a process that only runs kernels starts fast.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
 from feinsum.targets.host.kernel import HostKernel, start_pool
 
-if TYPE_CHECKING:  # what has its kernels compiled needs no code generator
+if TYPE_CHECKING:  # compiled kernels need no code generator
     from feinsum.targets.protocol import Timer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LONG_S = 2.0
-"""How long a given kernel may take for one run, if nothing else takes that long."""
+"""Minimum time limit of one run of a given kernel, in seconds."""
 LONG_FACTOR = 20.0
-"""The same, in times of the slowest kernel with recipes."""
+"""The same limit, relative to the slowest kernel with recipes."""
 BLOCK = 1 << 16
 """Entries that are random; larger arrays repeat them."""
 
@@ -46,8 +46,7 @@ BLOCK = 1 << 16
 def compare_kernels(comparison: KernelComparison, timing_lock: str = "") -> Verdict:
     """Run kernels on the same arrays, compare their results, and time them in turns.
 
-    A given kernel that takes very long is not run to its end: then its one sample is
-    the time after which it was left.
+    A very slow given kernel is abandoned: its only sample is then the time until that.
 
     Raises:
         BuildError, MeasurementError: what went wrong.
@@ -59,7 +58,7 @@ def compare_kernels(comparison: KernelComparison, timing_lock: str = "") -> Verd
     with hold_lock(timing_lock, fcntl.LOCK_SH):
         bench = _Bench(comparison, comparison.arguments)
         first_s, results = bench.first_runs(changed)
-        # The kernels with recipes ran first: they say how long a wait is worth it.
+        # The kernels with recipes run first: their times determine how long to wait.
         limit_s = max(LONG_S, LONG_FACTOR * max(first_s.values()))
         seconds, expected = bench.first_run_within(limit_s, baselines[0])
         if seconds is None:
@@ -154,7 +153,7 @@ def largest_difference(
 ) -> float:
     """Return the largest difference, relative to the largest entry of its array.
 
-    Entries that are not finite have to be the same. Infinite for integers that differ.
+    Non-finite entries must agree. The difference is infinite for integers that differ.
     """
     return max(
         (_difference(right, results[name]) for name, right in expected.items()),
@@ -272,7 +271,7 @@ def hold_lock(path: str, kind: int) -> Iterator[None]:
 
 
 QUICK_S, QUICK_SAMPLES = 0.15, 12
-"""Less than by default: a recipe is compared with others of its einsum, too."""
+"""Less than by default, since a recipe is also compared with others of its einsum."""
 
 
 class Timeable(Protocol):
@@ -314,8 +313,7 @@ def time_in_turns(
 
 
 INTERVAL = (0.5, 1.5)
-"""Where floating point values are drawn from: roots, logarithms and quotients of these
-are finite."""
+"""Interval of random floating-point values: roots, logarithms, quotients are finite."""
 
 _INTEGERS = 10
 

@@ -15,10 +15,10 @@ from feinsum.words import counted
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAFETY = 16
-"""See :func:`tolerance_for`."""
+"""Maximum tolerance; see :func:`tolerance_for`."""
 
 PART = 1 << 16
-"""Entries that are compared at once."""
+"""Entries to compare at once."""
 
 
 class Verifiable(Protocol):
@@ -163,13 +163,13 @@ def poison_value(dtype: DTypeLike) -> Any:
 
 
 def _parts(array: Array) -> Iterator[Array]:
-    """Yield the entries in parts that stay in the caches."""
+    """Yield the entries in pieces that fit in the caches."""
     flat = array.reshape(-1)
     return (flat[start : start + PART] for start in range(0, flat.size, PART))
 
 
 def _scale(expected: Array) -> float:
-    """Return the largest magnitude, of what is finite."""
+    """Return the largest finite magnitude."""
     return max(map(_largest, _parts(expected)), default=0.0)
 
 

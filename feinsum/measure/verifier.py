@@ -34,13 +34,13 @@ from feinsum.processes import (
 from feinsum.records import from_json, to_json
 
 IDLE_S = 60.0
-"""After so long without a question the process ends."""
+"""Seconds without a question after which the process ends."""
 
 _MESSAGE_LENGTH = 65536
 
 
 def main() -> None:
-    """Answer questions until the parent closes the channel or asks nothing for long."""
+    """Answer questions until the parent closes the channel or sends none for long."""
     channel = Channel()
     if sys.argv[1:]:
         # transforms of the user need Loopy

@@ -1,4 +1,4 @@
-"""Tuning records as plain data, their choice, and the protocol of their stores."""
+"""Tuning records as plain data, the choice among them, and the protocol of stores."""
 
 from feinsum.records.document import (
     Serialized,

@@ -1,4 +1,4 @@
-"""The limits of any device of a kind: the minimum and maximum time of an einsum.
+"""Limits of any device of a kind: the minimum and maximum time of an einsum.
 
 The limits are per compute unit and generous: an order of magnitude above the fastest
 hardware of the kind, caches included. Anything beyond them was not measured.
@@ -20,16 +20,16 @@ MAX_UNITS = 2**20
 """More compute units than any device has."""
 
 SLOWEST_OPERATION_S = 1e-6
-"""No device takes longer for one multiplication and its accesses to memory."""
+"""Maximum seconds of any device for one multiplication and its memory accesses."""
 
 MAX_SEARCHED = 6
 """Maximum operands for which the cheapest order is searched.
 
-The search is exponential, and anybody may send an einsum of more operands.
+The search is exponential, and senders choose the number of operands.
 """
 
 OVERHEAD_S = 60.0
-"""No kernel launch takes longer, however busy the machine."""
+"""Maximum seconds of a kernel launch, however busy the machine is."""
 
 _HUGE = 10**30
 """Counts are capped far above realistic values, so that they fit a float."""
@@ -130,13 +130,13 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
 
 
 def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
-    """Return the multiplications of one row; rows may be equal, so one is certain."""
+    """Count the multiplications of one row; the other rows may be equal to it."""
     # The search for an order is not needed for two operands.
     if einsum.n_operands == 2:
-        left, right = map(set, einsum.inputs)
-        return _count((left & right) | set(einsum.output), extents)
+        left_term, right_term = map(set, einsum.inputs)
+        return _count((left_term & right_term) | set(einsum.output), extents)
     if not 2 < einsum.n_operands <= MAX_SEARCHED:
-        return 0  # no bound is known, which refuses nothing
+        return 0  # without a known bound, nothing is refused
     steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     return sum(step.n_operations for step in steps[einsum.n_operands :]) // 2
 
@@ -158,7 +158,7 @@ def least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
 def n_products(
     einsum: BatchedEinsum, indices: Iterable[str], sizes: Mapping[str, int]
 ) -> int:
-    """Count the tuples of indices; of those of a tree no more than it has entries.
+    """Count the tuples of indices; those of a tree at most as often as it has entries.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> e = einsum("ij,jk->ik", sparse_array("A", ("M", 9)), array("B", (9, 4)))

@@ -31,10 +31,10 @@ D = TypeVar("D", bound="Document")
 _UNTRUSTED = "_is_untrusted"
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""How every document is validated: no unknown fields, no silent conversions."""
+"""Settings of validation: no unknown fields, no silent conversions."""
 
 MAX_ERRORS = 5
-"""How many invalid fields an error message names."""
+"""Maximum invalid fields in an error message."""
 
 
 class Document:
@@ -49,7 +49,7 @@ class Document:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its source trusts who sent it; no part of the document."""
+        """Whether its source trusts the sender; no part of the document."""
         return _UNTRUSTED not in vars(self)
 
 
@@ -71,7 +71,7 @@ class Serialized(NamedTuple):
 
 
 def untrusted(document: D) -> D:
-    """Return the same document, marked: its source does not trust who sent it."""
+    """Return a copy that is marked: its source does not trust the sender."""
     # The mark is an attribute beside the fields: equality and content id ignore it.
     marked = copy(document)
     vars(marked)[_UNTRUSTED] = True
@@ -172,7 +172,7 @@ def instant(text: str) -> datetime:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse the JSON text of somebody else; an ambiguous one is refused.
+    """Parse foreign JSON; refuse ambiguous text.
 
     Raises:
         InvalidRecordError: if it is no JSON, or an object has a name twice.

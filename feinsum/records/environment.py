@@ -1,4 +1,4 @@
-"""Where measurements were made: processors, devices, drivers, fleets, and their limits.
+"""Environments of measurements: processors, devices, drivers, fleets, their limits.
 
 The roofline is the least time that the measured limits of a device allow. For ``i j, j
 -> i`` with 1000 x 1000 entries of 8 bytes, on a device with 4e10 bytes/s and 2e11
@@ -81,7 +81,7 @@ class Processor:
         >>> Processor("", -1, -1, -1, "", ("avx", "avx2"), 1, {}).vector_bytes
         32
         """
-        # a name that is not listed is of SSE, NEON or no vectors: 16 bytes
+        # other processors have SSE, NEON or no vectors: 16 bytes
         widths = {"avx512f": 64, "avx2": 32}
         return max((widths.get(name, 16) for name in self.features), default=16)
 
@@ -179,8 +179,8 @@ class Device:
         return f"{self.name} ({self.platform})"
 
 
-# Most documents of a process are of few devices. Bounded, because a document of 64 KiB
-# may be little but a list of features.
+# Most documents of a process name few devices. The cache is bounded, because a document
+# of 64 KiB may be little but a list of features.
 @lru_cache(64)
 def _id_of_device(device: Device) -> str:
     return content_id(device)
@@ -203,7 +203,7 @@ class Environment(Document):
     policy: Mapping[str, str | int | float]
 
     def __post_init__(self) -> None:
-        # constant, and so hashable, as are all parts of a document
+        # constant and so hashable, like all parts of a document
         object.__setattr__(self, "software", constantdict(self.software))
         object.__setattr__(self, "policy", constantdict(self.policy))
 
@@ -250,7 +250,7 @@ _REAL_PER_COMPLEX = 4
 def roofline_s(
     operations: Mapping[str, int], footprint_bytes: int, peaks: DevicePeaks
 ) -> float:
-    """Return the larger of the times to compute and to move the data, in seconds.
+    """Compute the larger of the times to compute and to move the data, in seconds.
 
     Args:
         operations: number of operations by dtype; the times of the dtypes add

@@ -1,6 +1,6 @@
 """The kinds of documents: facts, plans, limits of devices, trials, retractions.
 
-A demand is no document: it counts look-ups without an answer.
+A demand is not a document: it counts unanswered look-ups.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class RetractionQuery:
         """The name of the transform, and its version if given."""
         if self.transform is None:
             return None
-        name, at, version = self.transform.rpartition("@")
-        if not at:
+        name, separator, version = self.transform.rpartition("@")
+        if not separator:
             return self.transform, None
         if not (name and version.isdecimal() and len(version) < 9):
             raise InvalidRequestError(
@@ -372,14 +372,14 @@ def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
 
 
 def document_in(kind: DocumentKind, document_id: Any, data: Any) -> Document:
-    """Return the document in JSON data of somebody else; see :func:`document_of`."""
+    """Parse a document in foreign JSON data; see :func:`document_of`."""
     if not is_content_id(document_id):
         raise InvalidRecordError(
             f"a {kind} has no content id; expected {DIGITS} hexadecimal digits"
         )
     try:
         text = to_text(data)
-    # RecursionError: JSON may be nested as deeply as its sender likes
+    # RecursionError: senders may nest JSON to any depth
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(
             f"{kind} {document_id} is not a valid document: {error}"

@@ -1,4 +1,4 @@
-"""Choosing among records: how well a fact fits, and which recipe is best.
+"""Choose among records: how well a fact fits, and which recipe is best.
 
 A look-up has the facts of a workload from many machines. Each is at a level, the best
 at the top; the best level that has a recipe faster than the untransformed kernel wins::
@@ -177,7 +177,7 @@ def remoteness(measured: Device, local: Device) -> Remoteness:
     >>> remoteness(unknown, unknown)
     Remoteness(is_other_platform=False, is_other_microarchitecture=True)
     """
-    # Two unknown ones are probably two different ones.
+    # Two unknown microarchitectures are probably different.
     name = measured.microarchitecture
     is_other = name is None or name != local.microarchitecture
     return Remoteness(measured.platform != local.platform, is_other)
@@ -193,8 +193,8 @@ def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
     >>> distance({"N0": 100_000, "N1": 40}, {"N0": 384})
     8.0
     """
-    # As a logarithm: twice and half the extent are equally far. A parameter that is not
-    # known here says nothing.
+    # On a logarithmic scale, twice and half the extent are equally far. Parameters that
+    # are not known here are ignored.
     ratios = (
         abs(log2(size) - log2(extents[name]))
         for name, size in sizes.items()
@@ -234,7 +234,7 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     the fewest resources, the text of the spec, and the content id decide. Recipes no
     faster than the untransformed kernel are omitted.
     """
-    # A recipe that is not faster than no recipe is never applied.
+    # A recipe that is no faster than the untransformed kernel is never applied.
     useful = [record for record in records if record.measurement.is_faster]
     first = tied([record for record in useful if record.is_trusted])
     first |= tied([record for record in useful if not record.is_trusted])
@@ -296,7 +296,8 @@ def best_match(
     extents = extents or {}
     fits = {r.id: _fit(r, environment, extents, is_nearest) for r in records}
     groups = list(_groups(records, fits))
-    # The first group with a ranking: a worse fit is used only if no better one has any.
+    # Take the first group with a ranking: a worse fit is used only without a better
+    # one.
     best = next((fit for fit, ranking in groups if ranking), None)
     if best is None or best.level > WORST_ACCEPTED[policy]:
         closest = min(fits.values()).level
@@ -306,7 +307,7 @@ def best_match(
         facts = "1 fact is" if len(records) == 1 else f"{len(records)} facts are"
         last = max(record.recorded_at for record in records)[:10]
         reason = f"{facts} recorded, the last on {last}, but {why}"
-        # Tuned here, in vain: another tuning would find nothing either.
+        # Tuned here without success: another tuning would find nothing, either.
         return Match(MatchLevel.MISS, reason, is_tuned=closest == MatchLevel.EXACT)
     ranking = [r for fit, group in groups if fit.level == best.level for r in group]
     local_extents = extents.get(ranking[0].workload_text, {})
@@ -331,7 +332,7 @@ def _groups(
 ) -> Iterator[tuple[_Fit, tuple[TuningRecord, ...]]]:
     """Yield rankings of records of equal fit, the best fit first."""
     useless: set[FramedSpec] = set()
-    # From the best fit to the worst: what failed at a better one is useless here, too.
+    # From the best fit to the worst: recipes that failed at a better fit are excluded.
     for fit in sorted(set(fits.values())):
         group = [r for r in records if fits[r.id] == fit and r.recipe not in useless]
         ranking = rank(group)
@@ -358,16 +359,18 @@ def _reason(
         devices = _describe(measured.device), _describe(environment.device)
         machine = "on {}; here it is {}".format(*devices)
     sizes = best.measurement.sizes
-    at = ""
+    sizes_note = ""
     if fit.level == MatchLevel.NEAREST_EXTENTS or fit.distance:
-        at = f"; measured at {_listed(sizes)}"
+        sizes_note = f"; measured at {_listed(sizes)}"
     if fit.distance:
-        at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
-        at += f", a distance of {fit.distance:g} (log2 of the ratio)"
+        sizes_note += (
+            f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
+        )
+        sizes_note += f", a distance of {fit.distance:g} (log2 of the ratio)"
     candidates = counted(len(ranking), "candidate")
     return (
         f"{best.spec!s:.200} ran {best.measurement.speedup:.1f} times as fast as the "
-        f"untransformed kernel {machine}; {candidates}{at}"
+        f"untransformed kernel {machine}; {candidates}{sizes_note}"
     )
 
 
@@ -387,10 +390,10 @@ def _listed(sizes: Mapping[str, int]) -> str:
 _IRRELEVANT_OPTION = re.compile(
     r"-w|-fPIC|-shared|-fvisibility=.*|-std=.*|-mprefer-vector-width=256"
 )
-"""Options of warnings, of linking and of the language, with which the loops stay the
-same; and one that changes no loops but those that no recipe has vectorized, which are
-not slower with it: generic loops took 0.96, recipes on record 1.01 times as long in the
-geometric mean, for operators on a Zen 5.
+"""Options of warnings, linking and the language, which leave the loops as they are. One
+of them changes only loops that no recipe has vectorized, without slowing them: for
+operators on a Zen 5, generic loops took 0.96 times as long and recipes on record 1.01
+times, in the geometric mean.
 """
 
 _ONLY_COMPLEX = frozenset({"-fcx-fortran-rules"})

@@ -1,8 +1,8 @@
 """Checks of received facts and limits: plausible or refused.
 
 A finding states a value of a document and what is expected. A document with a finding
-is refused wherever it arrives: by the service, an import, a merge. What this
-installation cannot judge, such as a recipe of a newer one, is not refused.
+is refused wherever it arrives: by the service, an import, a merge. Values that this
+installation cannot check, such as a recipe of a newer one, are accepted.
 
 For one fact of ``i j, j -> i`` with 10,000 x 10,000 entries of 8 bytes, on 8 cores::
 
@@ -75,7 +75,7 @@ TOLERANCE = 1e-3
 """A tolerance that is always allowed; sums of many terms may have a larger one."""
 
 MIN_RATE = 1e6
-"""No device moves fewer bytes, or does fewer operations, a second."""
+"""Minimum bytes moved, and operations done, per second by any device."""
 
 SHIPPED = {
     ("contraction_path", 3), ("element_blocked", 1),
@@ -216,7 +216,7 @@ def check_plausible(document: Document, serialized: Serialized | None = None) ->
 
 
 def unchecked(document: Document) -> None:
-    """Refuse nothing: for copies of databases as they were."""
+    """Accept every document: for exact copies of databases."""
 
 
 def finding(code: str, value: str) -> Finding:
@@ -279,7 +279,7 @@ def _judge_record(record: TuningRecord) -> Iterator[Finding]:
     yield from _judge_device(device)
     yield from _judge_samples(record.measurement)
     key, text = record.workload, record.workload_text
-    # Under another key, the fact would be an answer to somebody else's look-up.
+    # Under another key, the fact would answer look-ups of another workload.
     if not (_KEY.fullmatch(key) and is_text_of(text, key)):
         yield finding("key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}")
         return
@@ -342,11 +342,11 @@ def _judge_device(device: Device) -> Iterator[Finding]:
 
 def _judge_time(text: str, latest: datetime) -> Iterator[Finding]:
     try:
-        at = instant(text)
+        time = instant(text)
     except InvalidRecordError:
         yield finding("time", repr(text[:50]))
         return
-    if at > latest:
+    if time > latest:
         yield finding("future", repr(text[:50]))
 
 
@@ -383,12 +383,12 @@ def _judge_verification(
     measured: Measurement, einsum: BatchedEinsum
 ) -> Iterator[Finding]:
     verified = measured.verification
-    # generous: 64 times the rounding of one sum
+    # be generous: 64 times the rounding error of one sum
     rounding = 64 * least_tolerance(einsum, measured.sizes)
     yield from _judge_error(verified, max(TOLERANCE, rounding))
     if not verified.sizes:
         yield finding("not-verified", "no sizes")
-    for sizes in verified.sizes:  # may have other names: extents of the text, too
+    for sizes in verified.sizes:  # it may have further names: extents of the text, too
         if any(size < 1 for size in sizes.values()):
             yield finding("sizes", str(dict(sizes))[:100])
             return
@@ -396,7 +396,7 @@ def _judge_verification(
 
 def _has_other_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     """Return whether sizes do not fit the size parameters or the sparse tree."""
-    # a size that is missing, or that the text does not have
+    # a size is missing, or the text does not have it
     if set(size_names(einsum)) != set(sizes) or min(sizes.values(), default=1) < 1:
         return True
     return check_profile(einsum, sizes) is not None

@@ -85,9 +85,9 @@ class TransformSpec:
             number = int(version)
         except SyntaxError as error:
             # the offset counts from "f(", which the text does not have
-            at = max((error.offset or 0) - len("f(") - 1, 0)
-            rest = inside[at : at + 20] or inside
-            raise _refuse(text, f"{rest!r} cannot be parsed: {error.msg}") from None
+            position = max((error.offset or 0) - len("f(") - 1, 0)
+            excerpt = inside[position : position + 20] or inside
+            raise _refuse(text, f"{excerpt!r} cannot be parsed: {error.msg}") from None
         except (TypeError, ValueError) as error:
             raise _refuse(text, str(error)) from None
         except (MemoryError, RecursionError):
@@ -111,10 +111,10 @@ def _missing_in(text: str) -> str:
     """Describe the missing part of ``name@version(parameter=value, ...)``."""
     form = "expected name@version(parameter=value, ...)"
     head, bracket, _ = text.partition("(")
-    name, at, version = head.partition("@")
+    name, separator, version = head.partition("@")
     if not bracket:
         return f"the parameters in brackets are missing; {form}"
-    if not at:
+    if not separator:
         return f"{name!r} has no version, such as {name or 'name'}@1; {form}"
     if not version.isascii() or not version.isdigit():
         return f"{version!r} is no version; {form}"
@@ -125,8 +125,8 @@ def _missing_in(text: str) -> str:
 
 def _parameters(inside: str) -> dict[str, Any]:
     """Parse the literals of ``key=value, ...``; nothing is executed."""
-    # A spec arrives from other people, so the values must be literals. Python's own
-    # parser reads them, as the arguments of a call that is never made.
+    # Specs come from others, so the values must be literals. Python's own parser reads
+    # them as the arguments of a call that is never made.
     match ast.parse(f"f({inside})", mode="eval").body:
         case ast.Call(func=ast.Name(), args=[], keywords=keywords):
             pass
@@ -162,7 +162,7 @@ def _refuse(text: str, problem: str) -> InvalidRecordError:
 
 
 NOISE = 0.2
-"""Interquartile range, over the median, above which times say little."""
+"""Interquartile range over the median above which times count as noisy."""
 
 Seconds = Annotated[float, Gt(0)]
 Count = Annotated[int, Ge(0), Le(2**63 - 1)]
@@ -301,14 +301,14 @@ def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
 
 
 def quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
-    """Lower and upper quartile.
+    """Compute the lower and the upper quartile.
 
     >>> quartiles((1.0, 2.0, 3.0))
     (1.5, 2.5)
     """
     if len(samples) == 1:  # of a slow untransformed kernel; quantiles needs two
         return samples[0], samples[0]
-    # inclusive: the samples are all there is, so no quartile lies outside of them
+    # inclusive: the samples are the whole population, so quartiles lie between them
     low, _, high = quantiles(samples, n=4, method="inclusive")
     return low, high
 

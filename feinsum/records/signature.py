@@ -71,7 +71,7 @@ def sign(record: Fact, key: SigningKey) -> Fact:
 
 
 def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -> str:
-    """Return why no trusted key signed a fact; empty if one did.
+    """Explain why no trusted key signed a fact; empty if one did.
 
     Raises:
         SignatureError: if cryptography is not installed.
@@ -189,7 +189,7 @@ def trusted_signers() -> frozenset[str]:
     text = setting if setting.startswith("ed25519:") else _text_of(setting)
     lines = [line.partition("#")[0] for line in text.splitlines()]
     keys = [word for line in lines for word in line.replace(",", " ").split()]
-    # an empty setting or file is refused: it would trust nobody silently
+    # refuse an empty setting or file: it would silently trust no key
     for key in keys or [""]:
         if not _PUBLIC.fullmatch(key):
             raise TrustedSignersError(

@@ -145,7 +145,7 @@ class Store(ABC):
             StoreUnavailableError: if the store is read-only, or does not respond.
             ServiceError: if it is a service that does not permit recording.
         """
-        if type(self).add_all is Store.add_all:  # it was not overridden: it raises
+        if type(self).add_all is Store.add_all:  # add_all was not overridden: it raises
             self.add_all(())
 
     def candidates(self, look_up: LookUp) -> Candidates:
@@ -224,7 +224,7 @@ class Store(ABC):
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
         """Return those ids of a kind that are neither stored nor retracted here."""
         missing = frozenset(ids) - frozenset(self.ids(kind))
-        if kind not in FACT_KINDS:  # others are stored and answered all the same
+        if kind not in FACT_KINDS:  # other kinds are not hidden by retractions
             return missing
         return missing - {r.document for r in self.retractions_of(missing)}
 

@@ -45,8 +45,8 @@ class TuningBar(Progress):
     def begin(self, start: TuningStart) -> None:
         """Show the start, before the first trial."""
         n_known = len(start.earlier)
-        left = _describe_time_left(None, is_last=n_known >= start.n_trials)
-        self._update_task(completed=n_known, total=start.n_trials, left=left)
+        time_left = _describe_time_left(None, is_last=n_known >= start.n_trials)
+        self._update_task(completed=n_known, total=start.n_trials, left=time_left)
 
     def show(self, progress: TuningProgress) -> None:
         """Show the progress after a trial."""

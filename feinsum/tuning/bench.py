@@ -74,10 +74,10 @@ from feinsum.tuning.trials import TrialOutcome, rounds_between
 logger = logging.getLogger(__name__)
 
 HOPELESS = 1.25
-"""Times the reference's time, from where on a recipe is not timed to the end."""
+"""Multiple of the reference's time from which on a recipe is not timed to the end."""
 
 BASELINE_S = 1.0
-"""How long the untransformed kernel runs for its times alone."""
+"""Seconds to run the untransformed kernel for its own times."""
 
 
 @dataclass(frozen=True)
@@ -209,12 +209,12 @@ class Bench:
         against = self._find_reference(reference)
         if against is None:
             timed = [kernel]
-            (samples,), others = self._time(timed), self.baseline_s
-            ratio = median(samples) / median(others)
+            (samples,), reference_s = self._time(timed), self.baseline_s
+            ratio = median(samples) / median(reference_s)
         else:
             timed = [kernel, against.kernel]
-            samples, others = self._time_in_turns(timed)
-            ratio = paired_ratio(samples, others)
+            samples, reference_s = self._time_in_turns(timed)
+            ratio = paired_ratio(samples, reference_s)
         # The best kernel stays bound: the next trial is timed against it.
         if against is None or against.spec is None or ratio < 1:
             self._best = _Reference(spec, kernel)
@@ -231,7 +231,7 @@ class Bench:
     def _time_in_turns(
         self, kernels: Sequence[BoundKernel]
     ) -> tuple[tuple[float, ...], ...]:
-        """Time two kernels in turns; few rounds if the first one is far behind."""
+        """Time two kernels in turns; stop early if the first one is far behind."""
         # Most recipes are far behind: three rounds show it.
         rough = self._time(kernels, rounds=MIN_SAMPLES, warmup=1, min_total_s=0.005)
         if paired_ratio(*rough) > HOPELESS:
@@ -315,7 +315,7 @@ class Bench:
                 return self._best
             try:
                 return _Reference(spec, self.verified_kernel(spec))
-            except Exception:  # no fault of the recipe that is tried
+            except Exception:  # the recipe on trial did not cause this
                 logger.exception("the reference %s failed", spec)
         # A baseline that is too slow for every round would decide how long trials take.
         return _Reference(None, self.baseline) if self.baseline_every == 1 else None

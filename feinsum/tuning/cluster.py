@@ -1,11 +1,11 @@
 """Trials on many machines: the workers of a Dask cluster, each with a device.
 
-A worker has one task at a time, and is chosen here. If a worker is lost, only its
-current trial is lost and repeated elsewhere. The scheduler holds no state that matters:
-after a restart, the trials that were under way are submitted again.
+Each worker has one task at a time, and this module chooses the worker. If a worker is
+lost, only its current trial is lost and repeated elsewhere. The scheduler holds no
+state that matters: after a restart, the trials that were under way are submitted again.
 
-Workers of one environment share a tuning. Each keeps the child process of its latest
-problem, and no state that matters either.
+Workers of one environment share a tuning. Each keeps only the child process of its
+latest problem, which can be started again.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from feinsum.tuning.trials import (
 logger = logging.getLogger(__name__)
 
 CONNECT_LIMIT_S = 10.0
-"""How long a tuning that begins waits for the scheduler."""
+"""How long a new tuning waits for the scheduler."""
 
 RECONNECT_LIMIT_S = 300.0
-"""How long one under way waits for a scheduler that is gone."""
+"""How long a running tuning waits for a lost scheduler."""
 
 WORKERS_LIMIT_S = 300.0
-"""How long it waits while there is no worker."""
+"""How long a tuning waits without any worker."""
 
 MAX_LOST = 3
-"""Losses of workers with one recipe after which the recipe is blamed."""
+"""Workers lost with one recipe after which the recipe counts as crashed."""
 
 POLL_S = 0.1
 
@@ -214,7 +214,7 @@ class ClusterBench(TrialBench):
             )
 
     def _hand_out(self, take: Callable[[], TrialRequest | None]) -> bool:
-        """Give idle workers something to do; whether anything is still to come."""
+        """Give idle workers requests; return whether any are still under way."""
         for worker in sorted(self._ready - set(self._running)):
             if not self._todo:
                 request = take()
@@ -271,11 +271,12 @@ class ClusterBench(TrialBench):
         return difference(reply.environment, self.environment)
 
     def _reconnect(self) -> None:
-        """Wait for a scheduler; what was under way is handed out again."""
+        """Wait for a scheduler, and hand out again what was under way."""
         address = self._connection.address
         logger.warning("lost the scheduler %s; waiting for it to return", address)
         under_way = [job for _, job in self._running.values() if job.request.specs]
-        # A new scheduler has none of the futures, whose workers may have continued.
+        # A new scheduler lacks the old futures, although their workers may have
+        # continued.
         self._todo = under_way + self._todo
         self._running, self._ready, self._refused = {}, set(), set()
         limit_s, self._patience_s = self._patience_s, 0.0
@@ -314,10 +315,10 @@ def _make_crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
 _BUSY = threading.Lock()
 
 _BENCHES: dict[Problem, IsolatedBench] = {}
-"""At most one: the bench of the latest problem."""
+"""At most one entry: the bench of the latest problem."""
 
 _RUNNING: dict[str, IsolatedBench] = {}
-"""At most one: the bench that does a task, by the text of the task."""
+"""At most one entry: the bench that runs a task, by the text of the task."""
 
 
 def answer(text: str) -> str:
@@ -429,8 +430,8 @@ def difference(environment: Environment, expected: Environment) -> str | None:
 def _fields_apart(value: Device | Processor, expected: Any) -> Iterator[str]:
     """Yield the names of fields that differ; for two processors, of their fields."""
     for name in (field.name for field in fields(value)):
-        left, right = getattr(value, name), getattr(expected, name)
-        if isinstance(left, Processor) and right is not None:
-            yield from _fields_apart(left, right)
-        elif left != right:
+        actual, wanted = getattr(value, name), getattr(expected, name)
+        if isinstance(actual, Processor) and wanted is not None:
+            yield from _fields_apart(actual, wanted)
+        elif actual != wanted:
             yield name

@@ -1,4 +1,4 @@
-"""A connection to the scheduler of a cluster: the one door to Dask.
+"""A connection to the scheduler of a cluster; only this module imports Dask.
 
 Only the name of a function and texts go over it. Dask itself uses pickle, so clusters
 need a trusted network, or TLS.
@@ -19,7 +19,7 @@ ATTEMPT_S = 5.0
 """How long one attempt to connect may take."""
 
 FETCH_LIMIT_S = 10.0
-"""How long the text of a finished errand may take to come."""
+"""How long the result of a finished errand may take to arrive."""
 
 RELEASE_LIMIT_S = 5.0
 TELL_LIMIT_S = 5.0
@@ -35,7 +35,7 @@ class WorkerLost(Exception):  # noqa: N818  (caught by us, always)
 
 @dataclass(frozen=True, eq=False)
 class Errand:
-    """A function of a text for a worker to call."""
+    """A call of a function with a text, on a worker."""
 
     worker: str
     text: str
@@ -43,7 +43,7 @@ class Errand:
 
 
 class Connection:
-    """Errands to workers that the caller chooses.
+    """Sends errands to workers that the caller chooses.
 
     Args:
         address: of the scheduler, such as ``tcp://host:8786``.
@@ -89,7 +89,7 @@ class Connection:
         """Disconnect, if still connected."""
         client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):  # whatever is left of it
+            with suppress(Exception):  # the connection may be half closed
                 client.close(timeout=ATTEMPT_S)
 
     def workers(self) -> set[str]:
@@ -112,7 +112,7 @@ class Connection:
             ConnectionLost: if the scheduler is gone.
         """
         try:
-            # pure=False: Dask would answer equal tasks from its memory.
+            # pure=False: Dask would answer equal tasks from its cache.
             future = self._client.submit(function, text, workers=[worker], pure=False)
         except Exception as error:  # Dask raises errors of many kinds
             raise ConnectionLost from error
@@ -135,7 +135,7 @@ class Connection:
                     raise WorkerLost(f"its answer is lost: {error!r:.200}") from error
             case "error":
                 raise WorkerLost(f"{errand.future.exception()!r:.200}")
-            case "cancelled":  # not by us: a lost scheduler does that
+            case "cancelled":  # we cancel nothing: the scheduler was lost
                 raise ConnectionLost
         raise WorkerLost("its answer is lost")
 
@@ -148,7 +148,7 @@ class Connection:
         self, workers: Sequence[str], function: Callable[[str], None], text: str
     ) -> None:
         """Call a short function on workers now, concurrently with their task."""
-        with suppress(Exception):  # they or the scheduler may be gone
+        with suppress(Exception):  # workers or the scheduler may be gone
             self._client.run(
                 function,
                 text,

@@ -104,8 +104,8 @@ def measure_if_possible(
 ) -> None:
     """Run :func:`ensure_measured`, but only log failures.
 
-    One of this machine is a warning once. Nothing breaks without a measurement: the
-    recipe is then predicted.
+    A failure of the machine is a warning, once. Without a measurement the recipe is
+    predicted.
     """
     try:
         ensure_measured(einsum, sizes, effort, device=device, database=database)

@@ -33,7 +33,7 @@ from feinsum.tuning.trials import (
 
 COMMAND = python_command("feinsum.tuning.worker")
 SET_UP_LIMIT_S = 300.0
-"""For data, reference results and the untransformed kernel, at any size."""
+"""Seconds for data, reference results and the untransformed kernel, at any size."""
 
 
 class IsolatedBench(TrialBench):
@@ -74,7 +74,7 @@ class IsolatedBench(TrialBench):
         Args:
             spec: the recipe to try.
             reference: what to time it against. In a new process it is tried first, so
-                that its failures are not blamed on ``spec``.
+                that its failures are not attributed to ``spec``.
 
         Raises:
             MeasurementError: if the problem itself cannot be set up.
@@ -87,7 +87,7 @@ class IsolatedBench(TrialBench):
         return self._try_one(TrialRequest(specs=(spec,), reference=reference))
 
     def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
-        """Try what is asked for, one recipe after another."""
+        """Try the requested recipes, one after another."""
         while (wanted := ask()) is not None:
             yield self.trial(*wanted)
 
@@ -166,7 +166,7 @@ class IsolatedBench(TrialBench):
             )
             while answer.is_waiting:
                 # The wait for the device does not count. It ends with a second such
-                # answer, from which on the rest of the time runs.
+                # answer; then the remaining time runs.
                 left_s -= monotonic() - began_s
                 self._worker.receive(inf)
                 began_s = monotonic()

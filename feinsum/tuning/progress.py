@@ -21,7 +21,7 @@ Event = TypeVar("Event")
 def both(
     first: Callable[[Event], None], then: Callable[[Event], None] | None
 ) -> Callable[[Event], None]:
-    """Combine two callbacks, the second of which may be missing."""
+    """Combine two callbacks; the second one may be None."""
     if then is None:
         return first
 

@@ -1,4 +1,4 @@
-"""What a tuning keeps: trials, facts of the best recipes, and limits of devices.
+"""Record what a tuning yields: trials, facts of the best recipes, limits of devices.
 
 Trials are stored as they end, and never repeated. The best are timed again in one run,
 and the first ones of these become facts.
@@ -36,7 +36,7 @@ from feinsum.tuning.trials import TrialBench, TrialOutcome
 logger = logging.getLogger(__name__)
 
 N_FINALISTS = 6
-"""How many of the best are timed again in one run."""
+"""Number of the best recipes to time again in one run."""
 
 
 def time_finalists(
@@ -64,7 +64,7 @@ def time_finalists(
 def _compare_apart(
     bench: TrialBench, specs: Sequence[TransformSpec]
 ) -> tuple[TrialOutcome, ...]:
-    """Compare in one run; one by one where that fails, so that one spoils no other."""
+    """Compare in one run; if that fails, one by one: one may spoil the others."""
     outcomes = bench.compare(specs)
     # One that crashes the process in the long run takes all others with it.
     if len(specs) == 1 or any(outcome.is_ok for outcome in outcomes):
@@ -80,8 +80,8 @@ def record(
 ) -> tuple[TuningRecord, ...]:
     """Record the results of a comparison; returns the facts, in the given order.
 
-    This installation trusts them from now on, if this machine measured them. Facts of a
-    GPU whose times are noisy, even at the second attempt, have their spread.
+    This installation trusts them from now on, if this machine measured them. If times
+    on a GPU are noisy even at the second attempt, the fact states their spread.
 
     Raises:
         ImplausibleError: if the clock or the timer of this machine is wrong.
@@ -114,7 +114,7 @@ def record(
 
 
 def _describe_noise(measurement: Measurement, device: Device) -> dict[str, str]:
-    """Return what the provenance of a fact says about noise in its times."""
+    """Return the provenance that describes noise in the times of a fact."""
     if device.kind != "gpu" or not measurement.is_noisy:
         return {}
     return {"spread": f"{measurement.spread_s / measurement.median_s:.2f}"}
@@ -134,7 +134,7 @@ def find_trials(
             problem.sizes,
         )
         if is_same and level_of(trial, environment) == MatchLevel.EXACT:
-            # Popped first: a dict keeps the place of a key that is only overwritten.
+            # Popped first: overwriting a key of a dict keeps its position.
             latest.pop(trial.spec, None)
             latest[trial.spec] = trial
     return list(latest.values())
@@ -196,7 +196,7 @@ def peaks_of(
         return stored
     watch = Watch()
     peaks = measure(opened)
-    # Load on the host does not slow a GPU's own memory and units.
+    # Load on the host slows neither a GPU's memory nor its units.
     disturbance = watch.disturbance() if opened.device.kind == "cpu" else ""
     if disturbance and not even_if_busy:
         say(

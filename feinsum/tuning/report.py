@@ -279,7 +279,7 @@ def _make_coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
         chosen = families[family]
         varied = _find_varied(chosen)
         if len(varied) < 2:
-            continue  # the strip shows all there is
+            continue  # the strip shows everything already
         yield Coordinates(
             family,
             tuple((name, tuple(map(str, values))) for name, values in varied.items()),
@@ -360,14 +360,14 @@ NOT_BEGUN = f"""<!doctype html>
 """
 
 PATIENCE_S = 4.0
-"""How long browsers have to fetch the last page; they fetch it every two seconds."""
+"""Seconds for browsers to fetch the last page; they fetch it every two seconds."""
 
 
 class LivePage:
     """Serves the report of the trials so far; see ``feinsum tune --live``.
 
-    The page is updated between trials, so as not to disturb timings. At the end, a
-    browser that shows it gets the time to fetch the last page.
+    The page is updated between trials, so as not to disturb timings. At the end, open
+    browsers have time to fetch the last page.
 
     Attributes:
         url: its address, for browsers on this machine.
@@ -399,8 +399,12 @@ class LivePage:
     def show(self, progress: TuningProgress) -> None:
         """Add a trial to the page."""
         self._trials.append(progress.trial)
-        left = progress.seconds_left
-        remaining = "" if left is None else f", {timedelta(seconds=round(left))} left"
+        seconds_left = progress.seconds_left
+        remaining = (
+            ""
+            if seconds_left is None
+            else f", {timedelta(seconds=round(seconds_left))} left"
+        )
         self._draw(
             f"{progress.n_done} of {counted(progress.n_trials, 'trial')}{remaining}"
         )

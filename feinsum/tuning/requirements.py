@@ -1,7 +1,7 @@
 """The minimum memory and time of a tuning, checked before anything is started.
 
 The workload may come from elsewhere, such as the misses of a service. A workload that
-does not fit is refused by name; a tuning that is started cannot exceed its limit.
+does not fit is refused by name; a tuning that has started cannot exceed its limit.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from feinsum.tuning.problem import Problem
 
 MIN_LIMIT_BYTES = 2**30
 SHARE = 0.75
-"""The part of the free memory that the process of the trials may take."""
+"""Share of the free memory that the process of the trials may take."""
 COPIES = 5
 """Copies of all arrays: for numpy, the untransformed kernel and the recipe."""
 MAX_SECONDS = 300.0
-"""Longest single run of the reference and of the untransformed kernel."""
+"""Maximum seconds of one run of the reference and of the untransformed kernel."""
 OPERATIONS_PER_S = 4e9
-"""More than an untransformed kernel does in a second."""
+"""Operations per second: more than an untransformed kernel reaches."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 

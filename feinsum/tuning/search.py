@@ -1,7 +1,7 @@
 """Search strategies over the configurations of the transforms that fit.
 
-The one door to Optuna; studies live in memory, our records are the store. The best
-recipes of neighbours are starting points.
+Only this module imports Optuna. Studies are in memory; our records are the store.
+Searches start from the best recipes of neighbours.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ConfigurationSearch(Protocol):
     def ask(self) -> TransformSpec | None:
         """Return the next configuration, or None if none is left.
 
-        Earlier ones may not be answered yet.
+        The costs of earlier ones may still be unknown.
         """
         ...
 
@@ -88,9 +88,9 @@ def make_search(
         case "exhaustive":
             return _Listed(_interleave(spaces))
         case "random":
-            rest = _interleave(spaces)
-            random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
-            return _Listed(rest)
+            shuffled = _interleave(spaces)
+            random.Random(seed).shuffle(shuffled)  # noqa: S311  (no cryptography)
+            return _Listed(shuffled)
         case "tpe":
             return _Tpe(spaces, seed)
 
@@ -115,12 +115,12 @@ def _interleave(
 def _silence_optuna(optuna: Any) -> None:
     """Silence Optuna's study logs and experimental warnings in quiet contexts.
 
-    Its verbosity and the filters of warnings are those of the user's own studies.
+    Its verbosity and the filters of warnings belong to the user's own studies.
     """
     logging.getLogger(optuna.storages.InMemoryStorage.__module__).addFilter(
         drop_when_quiet
     )
-    # Its warning has a class of its own, but filters belong to the whole process.
+    # Optuna's warning has its own class, but filters affect the whole process.
     names = vars(sys.modules[optuna.samplers.TPESampler.__module__])
     loud = names.get("warn_experimental_argument")
     if loud is None or hasattr(loud, "__wrapped__"):
@@ -135,7 +135,7 @@ def _silence_optuna(optuna: Any) -> None:
 
 
 class _Listed:
-    """Takes configurations in a given order."""
+    """Proposes configurations in a given order."""
 
     def __init__(self, specs: Sequence[TransformSpec]) -> None:
         self.left: dict[TransformSpec, None] = dict.fromkeys(specs)
@@ -165,14 +165,14 @@ class _Tpe:
 
     First comes what is preferred, then the recommended configuration of each family,
     then the best of these with one parameter changed at a time, and with all of the
-    changes that made it faster. From then on every other
-    proposal is the best so far with one parameter changed, so that searches with other
-    seeds end at like ones. What is proposed and not answered yet counts as bad until it
-    is, so that nothing close to it is proposed beside it.
+    changes that made it faster. From then on every other proposal is the best so far
+    with one parameter changed, so that searches with other seeds end at similar ones. A
+    proposal without a known cost counts as bad, so that no neighbour is proposed at the
+    same time.
     """
 
     FAILED = 1e9
-    """The cost of what failed; only the order of costs counts."""
+    """The cost of a failed trial; only the order of costs counts."""
 
     def __init__(
         self,
@@ -267,8 +267,8 @@ class _Tpe:
         specs, choices_of_spec = self._specs[spec.name], dict(_format_choices(spec))
         by_parameter = []
         for parameter, values in self._spaces[spec.name].items():
-            others = ({**choices_of_spec, parameter: value} for value in values)
-            near = (specs.get(tuple(choices.items())) for choices in others)
+            alternatives = ({**choices_of_spec, parameter: value} for value in values)
+            near = (specs.get(tuple(choices.items())) for choices in alternatives)
             by_parameter.append([s for s in near if s is not None and s in self.left])
         return [near for near in by_parameter if near]
 
@@ -333,7 +333,7 @@ def _pruned() -> Any:
 
 
 N_SEEDS = 4
-"""Few, as they take trials from the search."""
+"""Maximum recipes of neighbours; few, since they take trials from the search."""
 
 
 def find_neighbours(

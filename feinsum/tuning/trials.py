@@ -1,4 +1,4 @@
-"""Trials: what runs them, the messages to it, outcomes, and the scale to rank them.
+"""Trials: the protocol of benches, messages, outcomes, and the scale of ranks.
 
 A trial is timed in turns with a *reference*, the best verified kernel so far. Both see
 the same machine in every round, so a trial is judged by the median of the ratios within
@@ -125,7 +125,7 @@ class TrialRequest:
     """Start with a problem; then try recipes one by one, or compare them in one run.
 
     Attributes:
-        is_shared: said with the problem: others may use the device, so take turns.
+        is_shared: set with the problem: others may use the device, so take turns.
         reference: a recipe that passed its trial, to time the others against.
     """
 
@@ -143,8 +143,8 @@ class TrialAnswer:
     """One outcome per recipe; the environment once the problem is set up.
 
     Attributes:
-        is_waiting: no answer yet, for the device is not free; a second such answer
-            says that the wait is over.
+        is_waiting: no outcome yet, since the device is not free; a second such answer
+            ends the wait.
     """
 
     __pydantic_config__ = STRICT
@@ -160,7 +160,7 @@ class TrialAnswer:
 class Task:
     """A request to a worker of a cluster, which may not know the problem yet.
 
-    Without recipes it only asks for the environment.
+    Without recipes it only requests the environment.
     """
 
     __pydantic_config__ = STRICT
@@ -171,7 +171,7 @@ class Task:
 
 
 N_RECORDED = 3
-"""How many of the finalists are recorded."""
+"""Number of finalists to record."""
 
 
 def rounds_between(seconds: float, rounds: int, max_total_s: float) -> int:

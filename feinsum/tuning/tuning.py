@@ -63,7 +63,7 @@ Event = TypeVar("Event")
 DEFAULT_TRIALS = 20
 
 N_PREDICTED = 5
-"""Predicted recipes that a search begins with."""
+"""Number of predicted recipes at the beginning of a search."""
 
 
 def tune_einsum(
@@ -136,7 +136,7 @@ def tune_einsum(
         opened_store(database, has_shipped=True, may_create=True) as store,
         _make_bench(problem, trial_limit_s, scheduler) as bench,
     ):
-        # Before hours of trials: can their results be kept and signed?
+        # Check before hours of trials that their results can be stored and signed.
         store.check_writable()
         check_signing_key()
         session = _open_session(bench, store, strategy, seed, n_trials, budget_s, first)
@@ -180,7 +180,7 @@ def _open_session(
     predicted = predictions(problem.einsum, problem.sizes, device)
     if predicted and strategy != "exhaustive":
         session.is_hopeless = _make_filter(problem, device, predicted, first)
-    # What was measured for a neighbour is more reliable than what a model predicts.
+    # Measurements of a neighbour are more reliable than predictions.
     near = find_neighbours(store, problem.workload_text, environment, search.left)
     best = (candidate.spec for candidate in predicted[:N_PREDICTED])
     search.prefer([*first, *near, *best])
@@ -281,7 +281,7 @@ def _make_bench(
 def _check(
     problem: Problem, n_trials: int | None, strategy: str, *, is_here: bool
 ) -> None:
-    """Refuse what can be refused before anything is started."""
+    """Check what can be checked before anything is started."""
     check_strategy(strategy)
     if n_trials is not None and n_trials < 1:
         raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
@@ -294,7 +294,7 @@ def _check(
 
 
 def _list_kinds(device: str | None) -> Collection[DeviceKind]:
-    """Return the device kinds that may be meant; only the host needs no driver."""
+    """List the kinds of device that may be meant; only the host needs no driver."""
     named = device or os.environ.get(DEVICE_VARIABLE) or ""
     return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
 
@@ -330,7 +330,7 @@ def _recording_when_stopped(session: Session, strategy: str) -> Iterator[None]:
     except BaseException:
         if any(trial.is_ok for trial in session.trials):
             try:
-                # Whoever interrupts is waiting: only what is recorded is timed again.
+                # The user is waiting: only recipes to be recorded are timed again.
                 best = time_finalists(session.bench, session.trials, limit=N_RECORDED)
                 session.finalists = best
                 session.record(strategy)
@@ -342,7 +342,7 @@ def _recording_when_stopped(session: Session, strategy: str) -> Iterator[None]:
 
 
 MAX_HOPELESS = 50
-"""Proposals in a row: a search may know of thousands, and needs time for each."""
+"""Maximum hopeless proposals in a row: each takes time, and there may be thousands."""
 
 
 @dataclass
@@ -352,7 +352,7 @@ class Session:
     Attributes:
         n_trials: maximum number of trials, including known ones.
         budget_s: no new trial starts after this time.
-        is_hopeless: whether to skip a recipe that is far too slow to be worth a trial.
+        is_hopeless: decides whether a recipe is predicted far too slow for a trial.
         trials: all trials so far, known ones first.
         n_known: number of these from an earlier tuning.
         finalists, records: the results of the trials, once available.
@@ -378,7 +378,7 @@ class Session:
         problem, environment = self.bench.problem, self.bench.start()
         if resume:
             recorded = find_trials(self.store, problem, environment)
-            # Those outside of the space, as of a transform that is gone, do not count.
+            # Trials outside the space, as of a removed transform, do not count.
             self.trials = [t for t in recorded if self.search.learn(t.spec, t.cost)]
             self.n_known = len(self.trials)
         return TuningStart(
@@ -500,5 +500,5 @@ def compute_roofline(
     n_bytes = footprint_bytes(problem.einsum, problem.sizes)
     try:
         return roofline_s(operations, n_bytes, peaks)
-    except MeasurementError:  # no peak of a dtype
+    except MeasurementError:  # there is no peak for a dtype
         return None

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _limit_trials(problem: Problem) -> None:
-    """Limit memory so that trials end this process before others run short."""
+    """Limit memory, so that trials end this process before others run short."""
     if open_device(problem.device).device.kind == "cpu":
         limit_memory(memory_limit_bytes())
 
@@ -80,7 +80,7 @@ def _set_up(
         check_requirements(request.problem)
         prepare(request.problem)
         bench = make_bench(request.problem, _make_turn(request, send))
-        # Its cost counts as set-up, which may take longer than a trial.
+        # Its time counts as set-up, which may take longer than a trial.
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
         return None, TrialAnswer(error_code=error.code, error=str(error))
@@ -166,7 +166,7 @@ def _attempt(work: Callable[[], T], *specs: TransformSpec) -> T | FeinsumError:
     except FeinsumError as error:
         logger.info("a trial of %s failed", ", ".join(map(str, specs)), exc_info=True)
         return error
-    except Exception as error:  # whatever else a candidate does wrong
+    except Exception as error:  # candidates may fail in any other way
         logger.exception("a trial of %s failed", ", ".join(map(str, specs)))
         return MeasurementError(f"{type(error).__name__}: {error}")
 

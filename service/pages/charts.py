@@ -1,4 +1,4 @@
-"""Facts side by side: the ranking of a workload, and the history of a recipe.
+"""Charts of facts: the ranking of a workload, and the history of a recipe.
 
 Each row of a table has a strip, drawn along the axis of the table::
 
@@ -78,7 +78,7 @@ class Axis:
     width: float = WIDTH
 
     def at(self, value: float) -> float:
-        """Return where a value is, in pixels; the nearest end for one beyond.
+        """Return the position of a value in pixels; beyond an end, that of the end.
 
         >>> round(Axis(1.0, 100.0).at(10.0))
         160
@@ -99,7 +99,7 @@ class Axis:
 def axis_of(
     values: Iterable[float], label: Callable[[float], str], width: float = WIDTH
 ) -> Axis:
-    """Return an axis that shows some values; those that it cannot are left out.
+    """Make an axis that shows some values; it leaves out those that it cannot show.
 
     >>> list(axis_of([0.9, 30.0], "{:g}".format).ticks.values())
     ['1', '2', '5', '10', '20']
@@ -107,23 +107,23 @@ def axis_of(
     # facts of others may have any numbers; their logarithms would fail
     shown = [value for value in values if 1e-150 < value < 1e150]
     low, high = min(shown, default=1.0), max(shown, default=1.0)
-    # a single value gets an axis, too
+    # an axis for a single value needs a width, too
     low, high = min(low, high / 1.2), max(high, low * 1.2)
     ticks = {value: label(value) for value in _round_values(low, high)}
     return Axis(low, high, ticks, width)
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    """Return round values between two others: as many as have room, at least one."""
+    """Choose round values between two ends: as many as have room, at least one."""
     first, last = floor(log10(low)), ceil(log10(high))
     # an outlier at 1e-100 would have hundreds of powers beside it
-    every = max(1, (last - first) // 20)
-    powers = [float(f"1e{power}") for power in range(first, last + 1, every)]
+    power_step = max(1, (last - first) // 20)
+    powers = [float(f"1e{power}") for power in range(first, last + 1, power_step)]
     finer: list[float] = []
     for steps in STEPS:
         values = [step * power for power in powers for step in steps]
         values = [value for value in values if low <= value <= high]
-        # the finest steps whose ticks fit; of too many coarse ones every n-th
+        # take the finest steps whose ticks fit; of too many coarse ones every n-th
         if len(values) > MAX_TICKS:
             return finer or values[:: -(-len(values) // MAX_TICKS)]
         finer = values
@@ -146,7 +146,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Strip:
+class FactStrip:
     """A line of a chart, in the unit of its axis.
 
     Attributes:
@@ -156,7 +156,7 @@ class Strip:
         levels: what each level of the memory allows.
         words: the same as text, for screen readers.
         extent: values that the axis has to show.
-        samples: all of them, or none.
+        samples: all samples of the fact, or none.
     """
 
     middle: float
@@ -171,7 +171,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class FactRow:
+class ChartRow:
     """A fact in a table.
 
     Attributes:
@@ -183,7 +183,7 @@ class FactRow:
     """
 
     record: TuningRecord
-    strip: Strip
+    strip: FactStrip
     fraction: float | None
     position: int | None = None
     is_tied: bool = False
@@ -202,11 +202,11 @@ class DeviceRows:
 
     Attributes:
         n_more: how many are not shown.
-        n_slower: how many of all are no faster than the untransformed kernel.
+        n_slower: how many recipes are no faster than the untransformed kernel.
     """
 
     device: Device
-    rows: tuple[FactRow, ...]
+    rows: tuple[ChartRow, ...]
     n_more: int = 0
     n_slower: int = 0
 
@@ -219,7 +219,7 @@ class FactChart:
     groups: tuple[DeviceRows, ...]
 
     @property
-    def rows(self) -> list[FactRow]:
+    def rows(self) -> list[ChartRow]:
         """All rows."""
         return [row for group in self.groups for row in group.rows]
 
@@ -230,7 +230,7 @@ class FactChart:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a share of the roofline may be of another machine's."""
+        """Whether a share of the roofline may belong to another machine."""
         return any(
             is_doubtful(row.fraction, group.device)
             for group in self.groups
@@ -277,7 +277,7 @@ def _ranked(
         example = examples.setdefault(transform, (k, record.spec))
         roof_s = roofline_of(record.measurement, peaks)
         rows.append(
-            FactRow(
+            ChartRow(
                 record,
                 _strip(record.measurement, roof_s, marks[record.id], is_ratio=True),
                 _fraction(record.measurement, roof_s),
@@ -317,7 +317,7 @@ def history_of(
             strip = _strip(
                 timing, roof_s, marks_of_fact, is_ratio=False, samples=samples
             )
-            rows.append(FactRow(fact, strip, _fraction(fact.measurement, roof_s)))
+            rows.append(ChartRow(fact, strip, _fraction(fact.measurement, roof_s)))
         groups.append(DeviceRows(device, tuple(rows), len(alike) - len(rows)))
     values = [v for g in groups for row in g.rows for v in row.strip.extent]
     return FactChart(axis_of(values, seconds), tuple(groups))
@@ -372,7 +372,7 @@ def marks_of_each(
 
 
 def _plausible(value: float | None) -> float | None:
-    """Return None for a number that follows from limits that no device has."""
+    """Replace a number that follows from limits that no device has by None."""
     return value if value is not None and value > 0 and isfinite(value) else None
 
 
@@ -383,7 +383,7 @@ def _strip(
     *,
     is_ratio: bool,
     samples: tuple[float, ...] = (),
-) -> Strip:
+) -> FactStrip:
     """Return a strip in seconds, or as ratios of the untransformed kernel's time."""
     baseline_s = median(timing.baseline_s)
     text: Callable[[float], str] = ratio if is_ratio else seconds
@@ -404,11 +404,11 @@ def _strip(
         words += f"; the roofline allows {text(roof)}"
     words += "".join(f"; {name} allows {text(x)}" for name, x in levels.items())
     words += f"; untransformed {text(value(baseline_s))}"
-    # of the levels the slowest one alone: faster ones would squeeze the rest
+    # show only the slowest level: faster ones would squeeze the rest
     slowest_s = max((mark.seconds for mark in marks if mark.seconds), default=None)
     times = baseline_s, *filter(None, (roof_s, slowest_s)), *samples
     extent = *middle, *map(value, times)
-    return Strip(*middle, value(baseline_s), roof, levels, words, extent, samples)
+    return FactStrip(*middle, value(baseline_s), roof, levels, words, extent, samples)
 
 
 def _fraction(timing: Measurement, roof_s: float | None) -> float | None:

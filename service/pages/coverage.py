@@ -57,13 +57,13 @@ class Coverage:
 
 @cache
 def _keys(suite: str) -> tuple[str, ...]:
-    """Return the keys of a suite: about a millisecond each, once in a process."""
+    """Compute the keys of a suite: about a millisecond each, once in a process."""
     entries = read_suite(suite)
     return tuple(canonicalize(generalize(e.einsum())[0]).key for e in entries)
 
 
 def coverage_of(suite: str, store: ServingStore, device_id: str) -> Coverage:
-    """Return the coverage of a suite of the package.
+    """Compute the coverage of a suite of the package.
 
     Args:
         suite: name of the suite.

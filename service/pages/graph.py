@@ -27,11 +27,11 @@ from feinsum.ir import from_text
 from feinsum.service.pages.notation import CACHE_BYTES, MAX_TEXT, n_bytes_of
 
 MAX_VERTICES = 200
-"""Larger graphs are not drawn: nobody could read them."""
+"""Larger graphs are not drawn: they would be unreadable."""
 
 # the server knows no fonts: a monospaced one has widths that can be computed
 NAME, DATA = 7.3, 5.5
-"""Widths of letters, in pixels; those of a font whose letters are all as wide."""
+"""Widths of letters in pixels, in a monospaced font."""
 LINE = 13.0
 MARGIN = 8.0
 
@@ -41,7 +41,7 @@ class Drawing:
     """A graph on a sheet, in pixels; without vertices if it cannot be drawn.
 
     Attributes:
-        text: of the workload; with it a cache knows the size of its key.
+        text: of the workload; a cache counts it as the size of the key.
         nodes: vertices, with their boxes and their outlines as SVG paths.
         edges: SVG paths.
         kinds: title and meaning of each kind of vertex that there is.
@@ -57,7 +57,7 @@ class Drawing:
 
 @cached(LRUCache(CACHE_BYTES, n_bytes_of), lock=Lock())
 def drawing_of(text: str) -> Drawing:
-    """Draw the graph of a workload; nothing if that is no einsum, or too large."""
+    """Draw the graph of a workload; an empty one if it is no einsum, or too large."""
     try:
         einsum = from_text(text[: MAX_TEXT + 1])
     except FeinsumError:

@@ -15,7 +15,7 @@ from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, IndexList, from_text, write_subscripts
 
 MAX_TEXT = 20_000
-"""Characters of a text that is parsed; a longer one is shown as it is."""
+"""Maximum characters of a text to parse; a longer one is shown as it is."""
 
 MAX_ROWS = 4
 """Rows of a batch that are written out."""
@@ -26,9 +26,9 @@ CACHE_BYTES = 16 * 2**20
 def n_bytes_of(value: object) -> int:
     """Estimate from above how much memory an entry of a cache takes.
 
-    Characters have up to four bytes, and objects of fields of few characters 50 bytes
-    and more. A number of entries alone bounds no memory, for callers choose the lengths
-    of texts.
+    A character has up to four bytes, and an object with short fields 50 bytes and more.
+    A number of entries alone bounds no memory, since callers choose the lengths of
+    texts.
     """
     return 700 + 8 * len(repr(value))
 
@@ -47,7 +47,7 @@ class Notation:
     """An einsum in words.
 
     Attributes:
-        text: the text of the workload; with it a cache knows the size of its key.
+        text: the text of the workload; a cache counts it as the size of the key.
         title: the subscripts; the text itself if that is no einsum.
         shapes: all operands in one line, and of which dtype they are.
         dtypes: of the operands, each once.
@@ -66,7 +66,7 @@ class Notation:
 
 @cached(LRUCache(CACHE_BYTES, n_bytes_of), lock=Lock())
 def notation_of(text: str) -> Notation:
-    """Return the words for a workload, by its text.
+    """Describe a workload, given by its text.
 
     >>> words = notation_of("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
     >>> words.title, words.shapes
@@ -76,7 +76,7 @@ def notation_of(text: str) -> Notation:
     >>> notation_of("no einsum").title
     'no einsum'
     """
-    # parsing takes time in proportion; facts of others may have any text
+    # parsing takes time in proportion to the length, which others choose
     if len(text) > MAX_TEXT:
         return Notation(text, text)
     try:

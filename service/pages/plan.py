@@ -1,12 +1,12 @@
-"""Plans as pictures: one of the grid for every step, and the graph of a program.
+"""Pictures of plans: the grid at every step, and the graph of a program.
 
 ::
 
     step 1   A [0|1]   x [0 1]   out [0]      blocks, with the ranks that have them
                [2|3]     [2 3]       [1]
 
-What draws them stands above the database, and is imported when a page is asked for: it
-needs no code generator, as nothing here runs a plan.
+The planner draws them. It belongs to a higher layer, and is imported when a page needs
+it; no plan runs here, so no code generator is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BLOCKS = 512
 """Most blocks of one tensor in all drawn steps; the first step is always drawn."""
 
 MAX_NODES = 60
-"""Larger graphs are not drawn: nobody could read them."""
+"""Larger graphs are not drawn: they would be unreadable."""
 
 WIDTH, HEIGHT, GAP = 150.0, 46.0, 46.0
 """Size of a node of a graph, and the gap between layers, in pixels."""
@@ -40,7 +40,7 @@ COUNTS = {
     "peak": "most held by one process",
     "busy": "processes with work",
 }
-"""The counts that a page has, and what they are called."""
+"""The counts on a page, with their labels."""
 
 
 @dataclass(frozen=True)

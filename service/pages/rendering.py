@@ -1,4 +1,4 @@
-"""Templates to answers: HTML that loads nothing but the files of this package.
+"""Render templates: HTML that loads nothing but the files of this package.
 
 The context of a template is computed in plain functions; templates only lay it out.
 """
@@ -42,7 +42,7 @@ MEDIA_TYPES = {
 """The files that pages load, and no others."""
 
 PROBLEM_HEADERS = ("allow", "cache-control", "connection", "retry-after")
-"""Headers of a problem document that its page has too."""
+"""Headers that a problem document and its page share."""
 
 BASIC = 'Basic realm="feinsum", charset="UTF-8"'
 """Makes a browser prompt for a key, which it sends as a password."""
@@ -77,7 +77,7 @@ def html(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return a page as an answer; whatever is in its context is escaped."""
+    """Render a page as a response; everything in its context is escaped."""
     text = _templates().get_template(template).render(context)
     return Response(text, status, {**HEADERS, **(headers or {})}, "text/html")
 

@@ -67,7 +67,7 @@ class RooflineChart:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a share of the roofline may be of another machine's."""
+        """Whether a share of the roofline may belong to another machine."""
         return any(is_doubtful(dot.fraction, self.device) for dot in self.dots)
 
 
@@ -136,12 +136,12 @@ def _line(
     corners: Iterable[tuple[float, float]],
     x_axis: Axis,
     y_axis: Axis,
-    at: int,
+    corner: int,
 ) -> Line:
-    """Return a line through some corners, labeled at one of them."""
+    """Make a line through some corners, labeled at the one with this index."""
     points = [(x_axis.at(x), HEIGHT - y_axis.at(y)) for x, y in corners]
     path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return Line(path, label, round(points[at][1], 1))
+    return Line(path, label, round(points[corner][1], 1))
 
 
 def _slopes(

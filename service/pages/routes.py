@@ -1,4 +1,4 @@
-"""The pages, by their paths; reading them takes what reading ``/v1`` takes."""
+"""The routes of the pages; they need the same scope as reading ``/v1``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ N_LATEST = 12
 N_IN_CHART = 200
 
 NEVER_LONG = 1 << 62
-"""No extent counts as long: the text has size parameters already."""
+"""No extent counts as long: the text already has size parameters."""
 
 PROGRAM = """\
 import feinsum
@@ -332,6 +332,6 @@ def _with_words(facts: Iterable[TuningRecord]) -> list[tuple[TuningRecord, Notat
 
 
 def _limits(service: Service, facts: Iterable[TuningRecord]) -> Limits:
-    """Return the limits of the devices of some facts, in the order of these."""
+    """Return the limits of the devices of some facts, in the order of the facts."""
     devices: dict[Device, None] = dict.fromkeys(f.environment.device for f in facts)
     return {device: service.store.peaks(device.id) for device in devices}

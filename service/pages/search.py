@@ -39,7 +39,7 @@ MAX_TEXT = 2_000
 """Characters of a search."""
 
 ARROW = "→"
-"""As pages write it, so that a text copied from a page is found."""
+"""Characters as pages write them, so that a text copied from a page is found."""
 
 SCALAR = "·"
 """Scalar in titles of pages, but not in subscripts."""
@@ -56,7 +56,7 @@ CACHE_BYTES = 32 * 2**20
 """Memory of spellings with their keys: 1.5 kB each."""
 
 _KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}|[0-9a-f]{6,64}")
-"""A key, how one begins, or how its digest begins."""
+"""Pattern of a key, of its beginning, or of that of its digest."""
 
 _NAME = re.compile(r"[^,|<>=]{3,200}")
 """Pattern of the names of transforms and devices."""
@@ -69,7 +69,7 @@ _ROWS = re.compile(r"\s*\(\d+ rows\)$")
 
 @dataclass(frozen=True)
 class SearchCriteria:
-    """What a workload has to be, or to have, to be listed.
+    """Conditions on the workloads to list.
 
     Attributes:
         q: subscripts, a call with them, the text of a workload, or its key.
@@ -77,7 +77,7 @@ class SearchCriteria:
         dtype: of an operand, and of all if sizes are given; empty for any, and for
             double precision with sizes.
         device: id of the one on which workloads have facts; empty for any.
-        order: of the workloads found.
+        order: the order of the workloads.
     """
 
     q: str = ""
@@ -121,17 +121,17 @@ def search(
     start: int = 0,
     limit: int = 100,
 ) -> SearchView:
-    """Return the workloads that a text means.
+    """Find the workloads that a text describes.
 
     Args:
         criteria: text and filters of the search.
         store: store of the workloads.
-        notations: reads how the texts of all workloads begin.
-        limit_s: how long canonicalization may take, in all.
-        start: how many workloads are on the pages before.
+        notations: reads the subscripts of all workloads.
+        limit_s: seconds for all canonicalizations.
+        start: number of workloads on earlier pages.
         limit: maximum number of workloads of a page.
     """
-    # of a call, its first argument
+    # of a call, take the first argument
     call = _CALL.search(criteria.q)
     text = _ROWS.sub("", (call[2] if call else criteria.q).strip())
     text = text.replace(ARROW, "->").replace(SCALAR, "")
@@ -195,7 +195,7 @@ def _extents(sizes: str) -> dict[str, int | str]:
     """
     extents: dict[str, int | str] = {}
     for item in filter(None, map(str.strip, sizes.split(","))):
-        index, equals, value = (part.strip() for part in item.partition("="))
+        index, equals, value = (word.strip() for word in item.partition("="))
         # int() takes digits of all scripts, and any number of them
         is_number = value.isascii() and value.isdecimal() and len(value) < 20
         if not (index and equals and (is_number or value.isidentifier())):
@@ -213,7 +213,7 @@ def _alike(
     notations: frozenset[str],
     deadline: float,
 ) -> tuple[list[str], bool]:
-    """Return the notations with the key of an einsum; and whether time ran out."""
+    """Find the notations with the key of an einsum, and whether time ran out."""
     profile = sorted(map(len, inputs)), len(output)
     alike: list[str] = []
     n_new = 0

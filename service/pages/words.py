@@ -6,9 +6,10 @@ from datetime import datetime
 
 from feinsum.drawing.tuning import time_text
 from feinsum.records import Device
+from feinsum.words import counted
 
 THIN = "\u202f"
-"""A narrow space that no line is broken at."""
+"""A narrow no-break space."""
 
 MAX_SPEEDUP = 1e5
 """The largest speed-up that is drawn; beyond all lanes and caches of a device."""
@@ -18,7 +19,7 @@ DOUBT = "(another machine?)"
 RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
-"""Vendors of processors, by what the processors say."""
+"""Vendors of processors, by the id that processors report."""
 
 DTYPES = {"<f4": "float32", "<f8": "float64", "<c8": "complex64", "<c16": "complex128"}
 
@@ -127,7 +128,7 @@ def hardware(device: Device) -> str:
 
 
 def is_doubtful(fraction: float | None, device: Device) -> bool:
-    """Return whether a share gets the mark of :func:`share`."""
+    """Return whether :func:`share` marks a fraction as doubtful."""
     return fraction is not None and fraction > 1 and not device.is_identified
 
 
@@ -140,13 +141,13 @@ def clipped(text: str, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def plural(number: int, noun: str, nouns: str = "") -> str:
+def plural(number: int, noun: str) -> str:
     """Format a number with its noun.
 
-    >>> plural(1, "fact"), plural(2, "fact"), plural(0, "vertex", "vertices")
+    >>> plural(1, "fact"), plural(2, "fact"), plural(0, "vertex")
     ('1 fact', '2 facts', '0 vertices')
     """
-    return f"{count(number)} {noun if number == 1 else nouns or f'{noun}s'}"
+    return counted(number, noun, ",").replace(",", THIN)
 
 
 def dtype(name: str) -> str:

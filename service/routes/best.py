@@ -5,8 +5,8 @@
     GET /v1/best/{key}?device=...&policy=default  -> Shortcut -> best -> PreparedAnswer
     POST /v1/best:batch                           -> routing -> best_of_many
 
-A single look-up is what clients wait for, thousands a second: it goes around routing
-and validation, reads its query by hand, and sends bytes that are ready.
+Clients wait for single look-ups, thousands a second. These bypass routing and
+validation, parse their query by hand, and send prepared bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ router = APIRouter(prefix="/v1", tags=["look-ups"])
 
 PREFIX = "/v1/best/"
 GZIP = re.compile(rb"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", re.IGNORECASE)
-"""In what a client accepts; a weight of 0 refuses (RFC 9110, section 12.4.2)."""
+"""In ``Accept-Encoding``: a weight of 0 refuses (RFC 9110, section 12.4.2)."""
 
 MAX_CACHED_QUERY = 500
 """Bytes of a query whose parsed form is cached; 1,024 such take 4 MB."""
@@ -79,7 +79,7 @@ class Best(BaseModel):
     """Candidate facts for a workload, best first.
 
     Attributes:
-        next: the cursor of what had no room; null if everything had.
+        next: the cursor of the facts that did not fit; null if all did.
         slower: facts of the same recipes that were no faster than the untransformed
             kernel; for choosing, not for serving.
     """
@@ -129,7 +129,7 @@ def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
     }
 
 
-# for FastAPI: the route reads its parameters itself
+# FastAPI documents these; the route parses its parameters itself
 PARAMETERS = [
     _parameter("key", "The key of the workload.", pattern=f"^{KEY}$"),
     _parameter("device", "Id or name of a device; any if omitted.", maxLength=MAX_NAME),
@@ -153,7 +153,7 @@ PARAMETERS = [
 async def best(request: Request) -> Response:
     """Return candidate facts for a workload, best first."""
     scope = request.scope
-    # dependencies do this for other routes; this one has none
+    # other routes have dependencies that check this
     require(caller_of(scope), "read")
     service: Service = request.app.state.service
     workload = check_key(scope["path"][len(PREFIX) :])
@@ -176,7 +176,7 @@ class PreparedAnswer(Response):
     """An answer whose body and headers are bytes already."""
 
     def __init__(self, answer: Answer, headers: dict[bytes, bytes], age: bytes) -> None:
-        # Response.__init__ would encode and count what is known
+        # Response.__init__ would encode and count bytes that are ready
         self.background = None
         self.raw_headers = [
             (b"etag", answer.etag),
@@ -249,18 +249,18 @@ async def best_of_many(
             service.misses.count(key, target.device, texts.get(key), client)
 
     has_key = bool(caller.key_id)
-    parts = _batch_parts(service, keys, target, count, has_key=has_key)
+    chunks = _batch_parts(service, keys, target, count, has_key=has_key)
     # a short answer has a length, so that clients can check that it is whole
     if len(keys) <= PART_SIZE:
-        body = b"".join([part async for part in parts])
+        body = b"".join([part async for part in chunks])
         return Response(body, media_type="application/json")
     # the first part before the status: what fails at once gets a problem document
-    first = await anext(parts)
+    first_chunk = await anext(chunks)
 
     async def chained() -> AsyncIterator[bytes]:
-        yield first
-        async for part in parts:
-            yield part
+        yield first_chunk
+        async for chunk in chunks:
+            yield chunk
 
     return StreamingResponse(chained(), media_type="application/json")
 
@@ -275,15 +275,15 @@ async def _batch_parts(
 ) -> AsyncIterator[bytes]:
     """Yield the answer to a batch; a key that is requested again is not read again.
 
-    What has no room, or would take too long to read, gets an answer without facts whose
-    ``next`` leads to them.
+    A workload whose facts do not fit, or would take too long to read, gets an answer
+    without facts, whose ``next`` leads to them.
     """
     n_left, separator = MAX_BYTES if has_key else ANONYMOUS_BYTES, b'{"answers":['
     budget = None if has_key else ReadBudget(ANONYMOUS_BYTES)
     bodies: dict[str, bytes] = {}
     for start in range(0, max(1, len(keys)), PART_SIZE):
-        part = keys[start : start + PART_SIZE]
-        unread = [key for key in dict.fromkeys(part) if key not in bodies]
+        chunk = keys[start : start + PART_SIZE]
+        unread = [key for key in dict.fromkeys(chunk) if key not in bodies]
         queries = [(key, target) for key in unread]
         answers = await service.lookup.answers(queries, budget)
         missed = [key for (key, _), answer in answers.items() if answer is None]
@@ -291,11 +291,11 @@ async def _batch_parts(
             count(key)
         count_answer("miss", len(missed))
         count_answer("hit", len(answers) - len(missed))
-        # what was too much to read is referred to a query of its own
+        # workloads that were too much to read are referred to queries of their own
         bodies |= {key: _deferred(key) for key in unread}
         bodies |= {key: a.body if a else MISS for (key, _), a in answers.items()}
         answered = []
-        for key in part:
+        for key in chunk:
             if len(bodies[key]) > n_left and bodies[key] != MISS:
                 bodies[key] = _deferred(key)
             # a key that was sent twice is answered twice, and counts twice

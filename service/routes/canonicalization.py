@@ -107,7 +107,7 @@ def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canoni
     check_work(text, caller, len(einsum.rows or ()), len(einsum.extents))
     # long literal extents are parameters in look-ups, and so in keys
     general, literal = generalize(einsum_of(einsum))
-    # not from the cache of forms, whose texts have no bound in length
+    # not from the cache of forms, which does not bound the length of texts
     form = computed_form(general, limit_for(caller, service.settings))
     return Canonical(
         key=form.key,

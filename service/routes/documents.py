@@ -1,7 +1,7 @@
-"""Documents that are sent and answered: facts, plans, limits of devices, retractions.
+"""Routes that receive and send documents: facts, plans, limits, retractions.
 
-A document is stored as the text that was sent and judged, and is answered as that text:
-none is parsed to be answered.
+A document is stored as the text that was sent and checked. Responses contain that text,
+so that no stored document is parsed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ router = APIRouter(prefix="/v1", tags=["documents"])
 CONTENT_ID = r"^[0-9a-f]{64}$"
 
 MAX_SUSPECTS = 1000
-"""Facts of each kind that are listed of those that are retracted."""
+"""Maximum facts of each kind in the list of those retracted."""
 
 ContentId = Annotated[str, Path(pattern=CONTENT_ID, description="Content id.")]
 WorkloadFilter = Annotated[str | None, Query(max_length=200)]
@@ -115,7 +115,7 @@ class Recorded(BaseModel):
 
 
 class TrustOf(BaseModel):
-    """Who stands behind a fact.
+    """Who sent a fact, and who retracted it.
 
     Attributes:
         is_trusted: whether a trusted key sent it, or nobody did.
@@ -178,7 +178,7 @@ STORED: dict[int | str, dict[str, Any]] = {
     200: {"description": "OK"},
     201: {"description": "Created"},
 }
-"""Answers to a document: 200 without a body if it was stored before, or 201."""
+"""Responses to a document: 200 without a body if it was stored before, or 201."""
 
 
 # Facts
@@ -383,7 +383,7 @@ def _retract(
     )
     if not is_dry_run:
         service.lookup.expire()
-    # counts are of all; only the lists are cut
+    # the counts include all; only the lists are cut
     return replace(
         retracted,
         suspects=retracted.suspects[:MAX_SUSPECTS],
@@ -400,7 +400,7 @@ async def _page(
     limit: int,
     filters: dict[str, Any],
 ) -> Response:
-    """Answer a page of documents, which are sent as the text that is stored."""
+    """Respond with a page of documents, which are sent as stored text."""
 
     def read() -> Response:
         entries, following = listing.page(service.store, cursor, limit, **filters)

@@ -1,4 +1,4 @@
-"""Lists of workloads, devices and misses; and what operators and clients check."""
+"""Routes of lists, and of the state and limits of the service."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Capabilities(BaseModel):
     """Versions and limits of this service; the limits are settings of the same names.
 
     Attributes:
-        confirmations: 0, for no fact waits; without it from the next release.
+        confirmations: 0, since no fact waits; removed in the next release.
     """
 
     # every answer has all of them
@@ -151,7 +151,7 @@ async def healthz() -> State:
 @router.get("/readyz")
 async def readyz(service: TheService) -> State:
     """Check that the database responds and accepts facts."""
-    # a query that takes the way of look-ups, without the cache
+    # the query of look-ups, without their cache
     await service.lookup.refresh()
     # a database that cannot be written must get no traffic either
     await run_in_threadpool(service.store.check_room)

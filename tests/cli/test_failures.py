@@ -122,14 +122,13 @@ def test_no_device_is_a_failure(run):
     assert "no-such-device" in result.stderr
 
 
-@pytest.mark.parametrize("debug", ["", "1"])
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
 @pytest.mark.parametrize("is_json", [False, True], ids=["text", "json"])
 def test_a_bug_ends_as_one_line(run, monkeypatch, debug, is_json):
     """An unforeseen error is ``internal``, exit code 1; the traceback on demand."""
-    monkeypatch.setenv("FEINSUM_DEBUG", debug)
     error = ZeroDivisionError("first line\nsecond line")
     monkeypatch.setattr(feinsum.retrieval, "query", raising(error))
-    result = run("query", *MATVEC, *["--json"] * is_json)
+    result = run(*debug, "query", *MATVEC, *["--json"] * is_json)
     assert result.exit_code == 1
     *traceback, last = result.stderr.splitlines()
     message = "ZeroDivisionError: first line second line"

@@ -139,7 +139,8 @@ def test_compose_opens_the_service_to_this_machine_alone() -> None:
 def test_compose_believes_the_proxy_of_the_host() -> None:
     """The trusted address is that from which the host's requests come."""
     (config,) = COMPOSE["networks"]["default"]["ipam"]["config"]
-    trusted = SERVER["environment"]["FEINSUM_SERVE_TRUSTED_PROXIES"]
+    command = SERVER["command"]
+    trusted = command[command.index("--trusted-proxies") + 1]
     assert trusted == config["gateway"]
 
 

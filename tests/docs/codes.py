@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from feinsum.service.settings import PREFIX, VARIABLES, Settings
+from feinsum.options import DEPRECATED_VARIABLES
+from feinsum.service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT, files
 
 __all__ = [
@@ -82,14 +83,13 @@ def settings() -> set[str]:
     """Every environment variable that the code names, those of the service too."""
     texts = [p.read_text() for p in files(".py") if ROOT / "tests" not in p.parents]
     named = {name for text in texts for name in re.findall(r"FEINSUM_[A-Z_]+", text)}
-    served = {f"{PREFIX}{name.upper()}" for name in VARIABLES}
-    return {name for name in named if not name.endswith("_")} - deprecated() | served
+    return {name for name in named if not name.endswith("_")} - deprecated()
 
 
 def deprecated() -> set[str]:
-    """Variables of settings that belong into the file of the service."""
-    names = Settings.model_fields.keys() - VARIABLES
-    return {f"{PREFIX}{name.upper()}" for name in names}
+    """Variables that one more release reads, without a place in the documentation."""
+    served = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    return served | DEPRECATED_VARIABLES.keys()
 
 
 def _calls(folder: Path, without: tuple[Path, ...] = ()) -> Iterator[ast.Call]:

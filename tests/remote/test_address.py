@@ -57,15 +57,18 @@ def test_a_key_is_read_from_the_environment_or_a_file(monkeypatch, tmp_path):
     assert key_for(address) is None
     path = tmp_path / "key"
     path.write_text(f"{KEY}-file\n")
+    for variable in ("FEINSUM_REMOTE_KEY", "FEINSUM_REMOTE_KEY_FILE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, str(path))
+            assert key_for(address) == f"{KEY}-file"
     monkeypatch.setenv("FEINSUM_REMOTE_KEY_FILE", str(path))
-    assert key_for(address) == f"{KEY}-file"
     monkeypatch.setenv("FEINSUM_REMOTE_KEY", f" {KEY} ")
     assert key_for(address) == KEY
 
 
 def test_a_file_that_cannot_be_read_is_an_error(monkeypatch, tmp_path):
     """That names the file."""
-    monkeypatch.setenv("FEINSUM_REMOTE_KEY_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("FEINSUM_REMOTE_KEY", str(tmp_path / "none"))
     with pytest.raises(StoreUnavailableError, match="none"):
         key_for(address_of("https://facts.example"))
 

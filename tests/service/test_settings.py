@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.errors import InvalidRequestError
 from feinsum.service import Settings, read_settings
-from feinsum.service.settings import VARIABLES, warn_of_deprecated_variables
+from feinsum.service.settings import warn_of_deprecated_variables
 
 
 @pytest.fixture
@@ -59,14 +59,7 @@ def test_a_missing_file_is_refused(file):
 def test_deprecated_variables_are_read_and_logged(monkeypatch, caplog):
     """For one release, so that an upgrade changes no limit."""
     monkeypatch.setenv("FEINSUM_SERVE_BURST", "7")
-    monkeypatch.setenv("FEINSUM_SERVE_WORKERS", "2")
     assert read_settings().burst == 7
     with caplog.at_level(logging.WARNING):
         warn_of_deprecated_variables()
     assert "burst" in caplog.text
-    assert "workers" not in caplog.text
-
-
-def test_variables_are_settings():
-    """Each has a field."""
-    assert Settings.model_fields.keys() >= VARIABLES

@@ -127,7 +127,7 @@ def import_(
     from feinsum.records import check_plausible, unchecked
 
     entries = _entries(file)
-    # Retractions of others hide facts for good; who imports may decline them.
+    # Retractions by others hide facts for good; an import may decline them.
     if without_retractions:
         entries = _without_retractions(entries)
     with (
@@ -147,7 +147,7 @@ def _entries(file: str) -> Iterator[Entry]:
     from feinsum.db import shipped_facts
     from feinsum.db.exchange import read_file, read_lines
 
-    # First, so that the facts of the installation need no path.
+    # Checked first, so that the facts of the installation need no path.
     if file == PACKAGED:
         return ((f"packaged {r.id[:12]}", r) for r in shipped_facts().records())
     if file == STREAM:
@@ -205,7 +205,7 @@ Examples:
 """
 
 N_SHOWN = 10
-"""How many ids are printed of a kind."""
+"""Maximum ids to print of each kind."""
 
 DatabaseA = Annotated[
     str,
@@ -233,7 +233,7 @@ def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
     kinds = {difference.kind: difference for difference in differences}
     document = {"is_same": is_same, "kinds": kinds}
     print_document(document, as_json, lambda: _print_differences(differences))
-    # as diff(1): a script can test whether databases are equal
+    # like diff(1), so that a script can test whether databases are equal
     if not is_same:
         raise typer.Exit(DIFFERENT)
 

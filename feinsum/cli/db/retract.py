@@ -21,7 +21,7 @@ Examples:
 """
 
 N_SHOWN = 20
-"""How many facts are printed."""
+"""Maximum facts to print."""
 
 
 def retract(
@@ -84,7 +84,7 @@ def retract(
         transform=transform,
         since=since,
     )
-    # Before the database is opened: a service would refuse it only after a request.
+    # Checked before the database is opened: a service would need a request to refuse.
     if yes and not reason.strip():
         raise typer.BadParameter("give the reason with --reason", param_hint="--yes")
     # Without --yes, nothing is written: a retraction cannot be taken back.

@@ -28,7 +28,7 @@ Examples:
 """
 
 KEY_LENGTH = 24
-"""How much of a key is shown: its version, and enough to distinguish workloads."""
+"""Characters of a key to show: its version, and enough to distinguish workloads."""
 
 
 def stats(
@@ -150,9 +150,9 @@ def _print_workloads(
 
 
 def _workload(store: SqlStore, start: str) -> WorkloadKey:
-    """Return the only workload with trials whose key begins so."""
+    """Find the only workload with trials whose key begins like this."""
     keys = [key for key in store.tried() if key.startswith(start)]
-    # A prefix of several keys is refused: the trials would be of another workload.
+    # A prefix of several keys is refused: the trials could belong to another workload.
     if len(keys) == 1:
         return keys[0]
     raise typer.BadParameter(

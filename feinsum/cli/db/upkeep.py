@@ -138,7 +138,7 @@ Examples:
 """
 
 N_SHOWN = 20
-"""How many facts are printed."""
+"""Maximum facts to print."""
 
 
 def gc(
@@ -176,7 +176,7 @@ def gc(
     from feinsum.db.exchange import collect_garbage, find_garbage
 
     with open_store(database, may_create=False) as store:
-        # The facts that are removed are written there first, so there must be one.
+        # Removed facts are written to this folder first, so there must be one.
         backups = folder or (store.path.parent if store.path else None)
         if write and backups is None:
             raise typer.BadParameter("a database on a server needs --folder")
@@ -184,7 +184,7 @@ def gc(
             # one workload at a time: facts of different ones never compete
             groups = (store.query(key) for key in store.workloads())
             plan = find_garbage(counted(groups, step), keep)
-        # A retraction hides its fact for ever, so the fact itself is of no more use.
+        # A retraction hides its fact for ever, so the fact itself is of no further use.
         if retracted:
             ids = tuple(fact.id for fact in store.retracted())
             plan = replace(plan, retracted=ids)

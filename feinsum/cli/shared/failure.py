@@ -1,4 +1,4 @@
-"""How failures are reported, and the exit codes of the program."""
+"""Report failures, and define the exit codes of the program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FAILED, USAGE, NO_FACT, INTERRUPTED = 1, 2, 3, 130
 
 DIFFERENT = 1
-"""Two einsums differ, as in diff; a failure also has a line on stderr."""
+"""Exit code if two einsums differ; a failure also prints a line on stderr."""
 
 _BAD_USAGE = (
     InvalidEinsumError,
@@ -41,18 +41,19 @@ _BAD_CALL_RULES = ("kernel", "arguments")
 """Rules of a refused kernel that say how it was named, not what it computes."""
 
 DEBUG_VARIABLE = "FEINSUM_DEBUG"
+"""Deprecated environment variable, the same as ``feinsum --debug``."""
 
 
 def is_bad_usage(error: FeinsumError) -> bool:
-    """Return whether the command line is wrong, not what it started."""
-    # a kernel that is no einsum is an answer of the program, not bad usage
+    """Return whether the command line is at fault rather than what it started."""
+    # that a kernel is no einsum is a result of the program, not bad usage
     if isinstance(error, NotAnEinsumError):
         return error.rule in _BAD_CALL_RULES
     return isinstance(error, _BAD_USAGE)
 
 
 def report_bad(bad: Bad) -> None:
-    """Print on stderr what of a file or database was left out, and why."""
+    """Print on stderr which entry of a file or database was skipped, and why."""
     say(f"[{bad.problem.code}] {bad}")
 
 
@@ -92,16 +93,19 @@ def _similar(option: str, options: Iterable[str]) -> str | None:
     return names[near[0]] if near else None
 
 
-def report_bug(error: Exception, *, is_json: bool) -> int:
-    """Report an error that nothing foresaw, as :func:`report_failure` does.
+def report_bug(error: Exception, *, is_json: bool, has_traceback: bool) -> int:
+    """Report an unforeseen error, as :func:`report_failure` does.
 
-    The traceback is printed first if ``FEINSUM_DEBUG`` is set.
+    Args:
+        error: the error.
+        is_json: whether to print a document on stdout, too.
+        has_traceback: whether to print the traceback, too.
 
     Returns:
         The exit code.
     """
     # a traceback frightens users, but a report of a bug needs one
-    if os.environ.get(DEBUG_VARIABLE, "").strip():
+    if has_traceback or os.environ.get(DEBUG_VARIABLE, "").strip():
         typer.echo("".join(format_exception(error)), err=True, nl=False)
     message = _one_line(f"{type(error).__name__}: {error}")
     _print("internal", message, is_json)

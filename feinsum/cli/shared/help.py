@@ -65,7 +65,7 @@ def short_help(*rare_options: str) -> type[TyperCommand]:
 
 
 class GroupedCommands(TyperGroup):
-    """A program whose help lists its commands by what people come for."""
+    """A program whose help groups its commands by task."""
 
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
 

@@ -1,4 +1,4 @@
-"""How many documents of each kind, in words."""
+"""Format numbers of documents by kind."""
 
 from __future__ import annotations
 

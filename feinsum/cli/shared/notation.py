@@ -1,4 +1,4 @@
-"""What commands compute, as it is written on the command line.
+"""Parse what a command computes from the command line.
 
 ::
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from feinsum.programs import Program
 
 USUAL_RANK = 32
-"""The extent of a dense index beside a sparse operand, without a size of its own."""
+"""The default extent of a dense index beside a sparse operand."""
 
 _FILE = re.compile(r"(\w*[./\\])*[\w-]+[./\\]\w+")
-"""What looks like a path, and has no arrow."""
+"""Pattern of a text that looks like a path, and has no arrow."""
 
 MAX_DIGITS = 1000
-"""Python reads integers of up to 4300 digits by default."""
+"""Maximum digits of an integer that Python parses by default."""
 
 
 def read_einsum(
@@ -66,8 +66,8 @@ def read_einsums(
 ) -> list[BatchedEinsum]:
     """Read the einsums of a command line: subscripts, or whole einsums as text.
 
-    The options describe all that are subscripts. If none is, they must agree
-    with what the texts say.
+    The options describe the subscripts. If all are whole einsums, the options must
+    agree with them.
 
     Raises:
         InvalidEinsumError: if a text or the options describe no einsum.
@@ -77,18 +77,18 @@ def read_einsums(
 
     extents = _extents(sizes or ())
     # a whole text has rows behind a bar
-    whole = [from_text(text.strip()) for text in texts if "|" in text]
+    complete = [from_text(text.strip()) for text in texts if "|" in text]
     described = [
         _described(text, extents, operands, rows, dtype)
         for text in texts
         if "|" not in text
     ]
-    _check_unknown([i for e in whole + described for i in e.indices], extents)
+    _check_unknown([i for e in complete + described for i in e.indices], extents)
     if not described:
-        for einsum in whole:
+        for einsum in complete:
             _check_agreement(einsum, extents, operands, rows, dtype)
     # in the order of the command line
-    return [whole.pop(0) if "|" in text else described.pop(0) for text in texts]
+    return [complete.pop(0) if "|" in text else described.pop(0) for text in texts]
 
 
 def _described(
@@ -275,7 +275,7 @@ def _extent(index: str, text: str) -> Extent:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text is digits of ASCII, and not too many for Python to read."""
+    """Return whether a text consists of ASCII digits, as many as Python parses."""
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
@@ -283,7 +283,7 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
     """Yield the pairs of ``name=value,name=value``; no name may occur twice."""
     seen = set()
     for item in (item for text in texts for item in text.split(",") if item.strip()):
-        name, equals, value = (part.strip() for part in item.partition("="))
+        name, equals, value = (word.strip() for word in item.partition("="))
         if not (name and equals and value):
             raise typer.BadParameter(
                 f"{item.strip()!r} is not of the form name=value", param_hint=option
@@ -356,7 +356,7 @@ def _listed(indices: Sequence[str]) -> str:
 
 
 def _names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
-    """Return the names of the operands of each row."""
+    """Parse the names of the operands of each row."""
     if operands is not None and rows is not None:
         raise typer.BadParameter("give --operands or --rows", param_hint="--rows")
     if operands is None and rows is None:

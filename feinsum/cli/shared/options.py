@@ -1,4 +1,4 @@
-"""The options that commands share, each declared once, and groups of them.
+"""Options that several commands share, each declared once, and groups of them.
 
 A command that looks an einsum up has eight options in common with others. It declares
 them as two parameters, whose fields Typer gets one by one::
@@ -248,7 +248,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     def expanded(**options: Any) -> None:
         for name, group in groups.items():
             names = [field.name for field in fields(group)]
-            # a command gets its groups as it declares them
+            # a command gets its groups under the names that it declares
             options[name] = group(**{field: options.pop(field) for field in names})
         command(**options)
 

@@ -56,19 +56,19 @@ def print_json(document: object, *, is_line: bool = False) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON lacks as one that it has."""
+    """Convert a value that JSON lacks."""
     if isinstance(value, datetime):
         return value.isoformat()
     return asdict(value)
 
 
 def to_digits(value: float, n_digits: int = 4) -> str:
-    """Format a number with so many significant digits, without an exponent.
+    """Format a number with that many significant digits, without an exponent.
 
     >>> to_digits(0.000123456), to_digits(9.9999, 3), to_digits(123456.7)
     ('0.0001235', '10.0', '123457')
 
-    A time that nobody measured has an exponent:
+    A time beyond all measurements has an exponent:
 
     >>> to_digits(float("inf")), to_digits(2.5e300), to_digits(1e-300)
     ('inf', '2.5e+300', '1e-300')
@@ -117,7 +117,7 @@ def print_table(
         table.add_column(last, no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
-    if is_wrapped:  # at the least width every word is still whole
+    if is_wrapped:  # the narrowest column that breaks no word
         wide.width = max(screen.width, wide.measure(table).minimum)
     with wide.capture() as printed:
         wide.print(table)

@@ -1,4 +1,4 @@
-"""A count on stderr of what is done, while a command works."""
+"""Show progress as a count on stderr."""
 
 from __future__ import annotations
 

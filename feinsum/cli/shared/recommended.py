@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def more_trials(n_tried: int) -> int:
-    """Return how many trials to recommend after some without a result, which count."""
+    """Return how many trials to recommend, including earlier ones without a result."""
     return max(20, 2 * n_tried)
 
 
@@ -76,7 +76,7 @@ class Tried(NamedTuple):
 
 
 def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried | None:
-    """Return the recipes tried for an einsum on this device and driver, if any.
+    """Find the recipes tried for an einsum on this device and driver, if any.
 
     A service stores no trials, but it has the facts about the best of them.
     """
@@ -111,7 +111,7 @@ def tune_advice(tried: Tried | None) -> str:
 def unchanged_advice(
     einsum: BatchedEinsum, database: str | None, device: str | None
 ) -> tuple[str, str]:
-    """Return words about an einsum without a recipe, and the command to run."""
+    """Return a remark about an einsum without a recipe, and the command to run."""
     from feinsum.db import opened_store
 
     try:

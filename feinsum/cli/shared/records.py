@@ -34,14 +34,14 @@ WIDTH = 80
 def fractions_of(records: Iterable[TuningRecord], store: Store) -> Fractions:
     """Return the fraction of the roofline that each record reaches.
 
-    Left out are records whose device has no limits in ``store``, none for a dtype that
-    they compute in, or limits that no device has. Nothing is measured.
+    Records are omitted if ``store`` has no limits of their device, none for a dtype
+    that they use, or implausible ones. Nothing is measured.
     """
     peaks: dict[str, DevicePeaks | None] = {}
     fractions: dict[str, float] = {}
     for record in records:
         device = record.environment.device.id
-        # a request each at a service; most records are of one device
+        # one request per device of a service; most records share a device
         if device not in peaks:
             peaks[device] = store.peaks(device)
         fraction = _fraction(record, peaks[device])
@@ -124,7 +124,7 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
 
 
 def _finite(value: float) -> float | None:
-    """Return None in place of an infinity or nan, which JSON lacks."""
+    """Replace infinity or nan, which JSON lacks, by None."""
     return value if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""The user's Python files: ``FILE.py[:name]`` to a Loopy translation unit."""
+"""Read a Loopy translation unit from a Python file of the user: ``FILE.py[:name]``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TARGET = re.compile(r"(?P<path>.+\.py)(:(?P<function>\w+))?")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _DYNAMIC = {"exec", "globals", "setattr", "vars"}
-"""Functions by which a file can bind names that are not written in it."""
+"""Functions that bind names which the text of a file does not show."""
 _MODULE = "feinsum_user_file"
 
 
@@ -186,7 +186,7 @@ def _reporting_errors_of(path: Path) -> Iterator[None]:
             for frame in extract_tb(error.__traceback__)
             if Path(frame.filename).name == path.name
         ]
-        # it has no frame in the file that it is about
+        # a syntax error has no frame in its file
         if isinstance(error, SyntaxError) and error.filename == str(path):
             lines = [error.lineno]
         location = f", line {lines[-1]}" if lines else ""

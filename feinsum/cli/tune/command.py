@@ -146,7 +146,7 @@ def _prepare_report(folder: Path) -> None:
 
 def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
     """Refuse options of subscripts for a file, which describes its arrays itself."""
-    # values do not show it: --dtype has one even if it is not on the command line
+    # check the source, not the values: --dtype has a default
     options = [
         f"--{name}"
         for name in OF_SUBSCRIPTS

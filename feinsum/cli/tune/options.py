@@ -1,4 +1,4 @@
-"""The options of ``feinsum tune``, beside those that commands share, in groups."""
+"""The options of ``feinsum tune`` that no other command shares, in groups."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of how, and how long, recipes are tried."""
+    """Options of the search: its strategy and limits."""
 
     effort: Effort = "patient"
     trials: Trials = None
@@ -147,7 +147,7 @@ class SearchOptions:
         limits = LIMITS[self.effort]
         strategy = self.strategy or limits.strategy
         n_trials = self.trials
-        # another strategy ends by itself: exhaustive search has tried everything then
+        # the limit belongs to a strategy; exhaustive search ends by itself
         if n_trials is None and strategy == limits.strategy:
             n_trials = limits.n_trials
         return {
@@ -162,7 +162,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Options of what is shown beside the progress."""
+    """Options of what is shown besides the progress."""
 
     report: Report = None
     live: Live = False

@@ -1,4 +1,4 @@
-"""Tuning one workload: its report, and what is printed of an early end."""
+"""Tune one workload, print the result, and write the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tune_one(
     is_live: bool = False,
     folder: Path | None = None,
 ) -> None:
-    """Tune one target, print the result, and write the report, even of an early end.
+    """Tune one target, print the result, and write the report, even after an early end.
 
     Args:
         read_target: returns what to tune, and sizes that ``options`` override.

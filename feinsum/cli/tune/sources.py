@@ -1,7 +1,7 @@
-"""Several workloads to tune, one after the other; a failure ends only its own.
+"""Tune several workloads, one after the other; a failure ends only its own tuning.
 
-They are from suites and files, the leaves of a plan, or look-ups that a service could
-not answer. A file has an einsum and its sizes on each line, or is CSV or JSON::
+Workloads come from suites and files, leaves of a plan, or unanswered look-ups of a
+service. A file has an einsum and its sizes on each line, or is CSV or JSON::
 
     einsum,sizes,size
     "ij,j->i","i=n,j=4","n=1000000"
@@ -44,7 +44,7 @@ class Entry:
     """A workload to tune.
 
     Attributes:
-        name: what is printed before: its name in a suite, or where it is from.
+        name: its name in a suite, or its origin; printed before the tuning.
         sizes: values of size parameters, which options override.
         call: the call for which a kernel is built once its einsum is tuned.
     """
@@ -91,7 +91,7 @@ def tune_each(
 
 
 def _is_tuned(entry: Entry, database: str | None, options: dict[str, Any]) -> bool:
-    """Tune one workload; whether that succeeded, after saying why not."""
+    """Tune one workload; return whether that succeeded, and print why not."""
     typer.echo(f"{entry.name}: {entry.einsum}")
     try:
         tune_one(lambda: (entry.einsum, entry.sizes), database, options)
@@ -109,7 +109,7 @@ def _build(call: BuildRequest) -> None:
 
     try:
         build_elsewhere(call)
-    except FeinsumError as error:  # the facts are recorded all the same
+    except FeinsumError as error:  # the facts are recorded in any case
         say(f"no kernel was built for later calls: {error}")
 
 
@@ -140,7 +140,7 @@ def demanded(source: str, device: Device) -> Iterator[Entry]:
 
     Raises:
         StoreUnavailableError: if it does not answer.
-        ServiceError: if it refuses, or is no service of ours.
+        ServiceError: if it refuses, or is not a feinsum service.
     """
     from feinsum.canonical import canonicalize
     from feinsum.ir import from_text
@@ -289,7 +289,7 @@ def _call(document: Any) -> BuildRequest:
 
 
 def _text(key: str, value: Any) -> str:
-    """Return a field in the syntax of its option; sizes may be an object."""
+    """Format a field in the syntax of its option; sizes may be an object."""
     if isinstance(value, str):
         # a comma separates cells of CSV
         return value.replace(";", ",") if key in ("sizes", "size") else value

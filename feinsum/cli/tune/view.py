@@ -113,13 +113,13 @@ class ProgressBar(TuningBar):
             print_records(report.records, fractions)
             if report.records[0].measurement.is_noisy:
                 say(NOISY)
-            # facts that are no faster are recorded, so that nobody tries them again
+            # facts that are no faster are recorded, so that no tuning repeats them
             if not any(record.measurement.is_faster for record in report.records):
                 say(USELESS.format(more_trials(len(report.trials))))
 
 
 def why_failed(trials: Sequence[Trial]) -> list[str]:
-    """Return a line per status of failed trials: how many, and the first reason."""
+    """Format a line per status of failed trials: how many, and the first reason."""
     failed = [trial for trial in trials if not trial.is_ok]
     lines = []
     for status, n in Counter(trial.status for trial in failed).most_common():
@@ -149,7 +149,7 @@ def _finalist_document(finalist: Finalist) -> dict[str, Any]:
 
 
 def _tally(trials: Sequence[Trial], n_known: int) -> str:
-    """Format how many trials ended how: ``3 (2 ok, 1 build-failed)``."""
+    """Format the number of trials by status: ``3 (2 ok, 1 build-failed)``."""
     counts = Counter(trial.status for trial in trials).most_common()
     repeated = f"; {n_known} already known" if n_known else ""
     statuses = ", ".join(f"{n} {status}" for status, n in counts)

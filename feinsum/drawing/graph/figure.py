@@ -1,6 +1,6 @@
-"""The induced graph as a figure; the one door to matplotlib.
+"""The induced graph as a figure of matplotlib.
 
-All lengths are points. The figure is as large as what is on it.
+All lengths are in points. The size of the figure follows from its content.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LEGEND_TITLE = (
     "Kinds of vertices, and what else is part of their colors (names are not)"
 )
 FONT = "DejaVu Sans"
-"""Comes with matplotlib."""
+"""The font, which comes with matplotlib."""
 NO_GLYPH = "\N{WHITE SQUARE}"
 STYLE: dict[str, object] = {
     "font.family": FONT,
@@ -95,7 +95,7 @@ def _metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
 
 
 def size_of(vertex: Vertex) -> tuple[float, float]:
-    """Return the size in points of a vertex's outline with its words."""
+    """Compute the size in points of a vertex's outline around its text."""
     width = max(
         _text_width(vertex.name, NAME_SIZE, "bold"),
         _text_width(vertex.data, DATA_SIZE),
@@ -109,7 +109,7 @@ def _text_width(text: str, size: float, weight: Weight = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(family=FONT, weight=weight)
-    # without a canvas, which would need the resolution of a device
+    # measured without a canvas, which would need a resolution
     path = TextPath((0, 0), _drawable(text), size=size, prop=font, usetex=False)
     return float(path.get_extents().width)
 
@@ -158,7 +158,7 @@ def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(-MARGIN, width + MARGIN)
-    # upside down: heights of the layout grow downwards
+    # the axis is inverted: heights of the layout grow downwards
     axes.set_ylim(height + MARGIN, top - MARGIN)
     return figure, axes
 

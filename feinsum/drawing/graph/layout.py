@@ -2,7 +2,7 @@
 
 Outlines of vertices and ways of edges are curves that every format can draw.
 
-A layout counts in vertices; boxes are places on a sheet, in points or any other unit.
+The unit of a layout is one vertex; boxes have positions on a sheet, in any unit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PITCH = 40.0
 N_SWEEPS = 24
 
 TERM_GAP, WAYPOINT = 0.5, 0.5
-"""Room between terms, and for an edge that passes a layer; a vertex needs 1."""
+"""Space between terms, and for an edge that passes a layer; a vertex needs 1."""
 
 GRID = 4
 """Heights are whole multiples of ``1 / GRID``, so that lines are level or not."""
@@ -30,7 +30,7 @@ GRID = 4
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """Places of vertices and ways of edges.
+    """Positions of vertices and routes of edges.
 
     An edge between layers that are not neighbours has a waypoint in each layer
     between; waypoints are numbered after the vertices.
@@ -48,7 +48,7 @@ class GraphLayout:
 
 @dataclass(frozen=True)
 class Box:
-    """The place of a vertex: its middle, and the size of its outline."""
+    """The position of a vertex: its center, and the size of its outline."""
 
     x: float
     y: float
@@ -58,14 +58,14 @@ class Box:
 
 @dataclass(frozen=True)
 class VertexColumn:
-    """Vertices below each other, 1 apart, in a given height."""
+    """Vertices below each other, 1 apart, in a space of a given height."""
 
     vertices: tuple[int, ...]
     room: float
 
     @property
     def offset(self) -> float:
-        """From the upper end of the room to the first vertex."""
+        """The distance from the upper end of the space to the first vertex."""
         return (self.room - len(self.vertices) + 1) / 2
 
 
@@ -83,8 +83,8 @@ def layers_of(picture: Picture) -> list[list[int]]:
 def layout_of(picture: Picture) -> GraphLayout:
     """Compute a layout with short edges, the same in every process.
 
-    Every layer is moved in turn to the mean heights of its neighbours, to and
-    fro, and the best of the sweeps is taken.
+    Sweeps from left to right and back move every layer to the mean heights of its
+    neighbours; the best sweep is taken.
     """
     layers = layers_of(picture)
     # edges across a layer get a vertex there, so that they do not run through others
@@ -114,7 +114,7 @@ def boxes(
     """
     # steep edges need room: the gap grows with the height, up to a page's width
     gap = min(40 + 4 * max(layout.heights.values()), 160)
-    offsets, left = {}, 0.0
+    offsets, layer_left = {}, 0.0
     for layer in layout.layers:
         sizes = {
             v: size_of(picture.vertices[v]) for v in layer if v < len(picture.vertices)
@@ -122,8 +122,8 @@ def boxes(
         width = max(w for w, _ in sizes.values())
         for v in layer:
             w, h = sizes.get(v, (width, 0.0))
-            offsets[v] = Box(left + width / 2, layout.heights[v] * PITCH, w, h)
-        left += width + gap
+            offsets[v] = Box(layer_left + width / 2, layout.heights[v] * PITCH, w, h)
+        layer_left += width + gap
     return offsets
 
 
@@ -134,12 +134,12 @@ def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
     routes = []
     for edge in picture.edges:
         # from left to right; vertices of one layer by number, the same in each process
-        left, right = sorted(edge, key=lambda v: (layer_of[v], v))
-        between = layers[layer_of[left] + 1 : layer_of[right]]
+        start, end = sorted(edge, key=lambda v: (layer_of[v], v))
+        between = layers[layer_of[start] + 1 : layer_of[end]]
         for layer in between:
             layer.append(n)
             n += 1
-        routes.append((left, *range(n - len(between), n), right))
+        routes.append((start, *range(n - len(between), n), end))
     return routes
 
 
@@ -161,7 +161,7 @@ def _best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
     heights: dict[int, float] = {}
     for stack in stacks:
         _stack_positions(stack, [0.0] * len(stack), heights)
-    # sweeps oscillate where wishes conflict: the shortest of all trials is taken
+    # sweeps oscillate where preferred heights conflict: take the shortest layout
     trials = [_on_grid(heights)]
     for sweep in range(N_SWEEPS):
         for stack in stacks[:: -1 if sweep % 2 else 1]:
@@ -171,10 +171,10 @@ def _best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
 
 
 def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
-    """Put every block of a layer where its neighbours in other layers are."""
+    """Move every block of a layer to the height of its neighbours in other layers."""
 
     def wish(block: VertexColumn) -> float:
-        """Return where the block would best begin."""
+        """Return the preferred height of the first vertex of a block."""
         wishes = [
             heights[u] - number
             for number, v in enumerate(block.vertices)
@@ -194,7 +194,7 @@ def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
 def _stack_positions(
     stack: Stack, wishes: Sequence[float], heights: dict[int, float]
 ) -> None:
-    """Place the blocks in this order, as near to the wishes as their rooms allow."""
+    """Place the blocks in this order, as near to the preferred heights as possible."""
     starts = [0.0]
     for block in stack[:-1]:
         starts.append(starts[-1] + block.room)
@@ -235,7 +235,7 @@ def _length(heights: dict[int, float], edges: Iterable[tuple[int, int]]) -> floa
 Point: TypeAlias = tuple[float, float]
 
 Command: TypeAlias = Literal["M", "L", "C", "Z"]
-"""As in SVG: move, line, cubic curve with two points that steer it, close."""
+"""Commands as in SVG: move, line, cubic curve with two control points, close."""
 
 Curve: TypeAlias = Sequence[tuple[Command, tuple[Point, ...]]]
 
@@ -251,14 +251,14 @@ RADIUS = 6.0
 """Radius of rounded corners, where a box has room for them."""
 
 ROUND = 0.5523
-"""Where cubic curves are steered to, from an end to the corner, to be nearly an arc."""
+"""Position of control points, from an end to the corner, for a cubic near an arc."""
 
 INSET = 5.0
-"""How far an edge goes below the vertices at its ends."""
+"""How far an edge extends below the vertices at its ends."""
 
 
 def padding(shape: str, width: float, height: float) -> tuple[float, float]:
-    """Return the size of a shape around a text of the given size."""
+    """Compute the size of a shape around a text of the given size."""
     match shape:
         case "circle":
             side = max(width, height) + 10
@@ -281,8 +281,8 @@ def outline(shape: str, box: Box) -> Curve:
     if shape == "rounded":
         radius = min(RADIUS, w, h)
         return _round_box(box, radius, radius)
-    first, *others = ((box.x + w * x, box.y + h * y) for x, y in POLYGONS[shape])
-    return [("M", (first,)), *(("L", (point,)) for point in others), ("Z", ())]
+    first, *corners = ((box.x + w * x, box.y + h * y) for x, y in POLYGONS[shape])
+    return [("M", (first,)), *(("L", (point,)) for point in corners), ("Z", ())]
 
 
 def _round_box(box: Box, rx: float, ry: float) -> Curve:
@@ -305,9 +305,9 @@ def _round_box(box: Box, rx: float, ry: float) -> Curve:
     return [*curve, ("Z", ())]
 
 
-def _between(start: Point, other: Point, share: float) -> Point:
-    return start[0] + share * (other[0] - start[0]), start[1] + share * (
-        other[1] - start[1]
+def _between(start: Point, end: Point, share: float) -> Point:
+    return start[0] + share * (end[0] - start[0]), start[1] + share * (
+        end[1] - start[1]
     )
 
 

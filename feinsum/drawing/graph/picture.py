@@ -1,4 +1,4 @@
-"""The induced graph with words on it, and how each kind of vertex looks."""
+"""The induced graph with labels, and the appearance of each kind of vertex."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class VertexKind:
         meaning: what else is part of its color; empty if nothing is.
         layer: its column, from the left.
         shape: the word of DOT for its outline.
-        fill: its color; the palette is told apart by color-blind readers, and
-            the shapes are in print without color.
+        fill: its color; color-blind readers can distinguish the palette, and the shapes
+            differ in print without color.
     """
 
     title: str
@@ -64,8 +64,8 @@ class Vertex:
 
     Attributes:
         kind: a key of :data:`KINDS`.
-        name: whose vertex it is, for the reader; no part of the graph.
-        data: what its color says beside the kind.
+        name: label for the reader; no part of the graph.
+        data: what its color contains besides the kind.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class Vertex:
 
 @dataclass(frozen=True)
 class Picture:
-    """Vertices with words, by number, and the edges between them."""
+    """Labelled vertices by number, and the edges between them."""
 
     vertices: tuple[Vertex, ...]
     edges: tuple[tuple[int, int], ...]
