@@ -233,7 +233,7 @@ def _positions(
     if len(graph.term_vertices) == len(inputs):
         return (by_term,) * len(rows)
 
-    def by_term_and_use(row: int) -> tuple[int, ...]:
+    def order_by_term_and_use(row: int) -> tuple[int, ...]:
         operands = einsum.rows[row]
         names = [operand.name for operand in operands]
         uses = [graph.use_vertices[use] for use in zip(names, inputs, strict=True)]
@@ -242,7 +242,7 @@ def _positions(
             sorted(by_term, key=lambda p: (term_rank[p], is_late[p], ranks[uses[p]]))
         )
 
-    return tuple([by_term_and_use(row) for row in rows])
+    return tuple([order_by_term_and_use(row) for row in rows])
 
 
 def canonical_relabeling(order: CanonicalOrder) -> Relabeling:

@@ -199,12 +199,12 @@ def arrange_axes(
         others: plans whose machine axes keep their order.
     """
 
-    def cost(plan: Plan) -> tuple[float, ...]:
+    def compute_cost(plan: Plan) -> tuple[float, ...]:
         return levels.cost(moved_by_level(plan, levels.units))
 
     # the plan itself comes first, so that ties change nothing
     ordered = (reordered for plan in plans for reordered in _reorder_axes(plan))
-    return _add_levels(min((*ordered, *others), key=cost), levels.units)
+    return _add_levels(min((*ordered, *others), key=compute_cost), levels.units)
 
 
 def _reorder_axes(plan: Plan) -> Iterator[Plan]:

@@ -239,7 +239,9 @@ def identity(plan: Plan) -> Hashable:
     form = canonicalize(einsum)
     indices, operands = form.relabeling.indices, form.relabeling.operands
 
-    def placement(distribution: Distribution, names: Sequence[str]) -> Hashable:
+    def describe_placement(
+        distribution: Distribution, names: Sequence[str]
+    ) -> Hashable:
         cuts = zip([indices[i] for i in names], distribution.cuts, strict=True)
         return (
             distribution.machine.sizes,
@@ -259,7 +261,7 @@ def identity(plan: Plan) -> Hashable:
                 tuple(None if i is None else indices[i] for i in schedule.axes),
                 schedule.cyclic,
                 loop and (indices[loop.index], loop.parts, loop.rotate, loop.is_cyclic),
-                placement(schedule.result, group.output.indices),
+                describe_placement(schedule.result, group.output.indices),
             )
         )
         # results have names of their own in every plan
@@ -267,7 +269,7 @@ def identity(plan: Plan) -> Hashable:
     terms = zip(einsum.rows[0], einsum.inputs, strict=True)
     first_use = {operand.name: term for operand, term in reversed([*terms])}
     starts = sorted(
-        (operands[name], placement(start, first_use[name]))
+        (operands[name], describe_placement(start, first_use[name]))
         for name, start in plan.starts.items()
     )
     return form.key, plan.processes, tuple(steps), tuple(starts)

@@ -66,7 +66,9 @@ def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     def shorten(text: str, group: Group) -> str:
         return text.replace(f"{group.output.tensor}_", "") if statements else text
 
-    def notation(distribution: Distribution, access: Access, group: Group) -> str:
+    def format_notation(
+        distribution: Distribution, access: Access, group: Group
+    ) -> str:
         return distribution.notation([shorten(i, group) for i in access.indices])
 
     pairs = [*zip(plan.groups, plan.schedules, strict=True)]
@@ -77,10 +79,10 @@ def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     # reversed, so that the first use of a tensor remains
     first_uses = {a.tensor: (a, g) for g, _ in reversed(pairs) for a in g.inputs[::-1]}
     for name, start in plan.starts.items():
-        yield f"  {name} starts as {notation(start, *first_uses[name])}"
+        yield f"  {name} starts as {format_notation(start, *first_uses[name])}"
     for group, schedule in pairs:
         if group.output.tensor in plan.outputs:
-            final = notation(schedule.result, group.output, group)
+            final = format_notation(schedule.result, group.output, group)
             yield f"  {group.output.tensor} ends as {final}"
 
 

@@ -237,7 +237,7 @@ def factorizations(
     [()]
     """
 
-    def ascending(
+    def list_ascending(
         product: int, max_factors: int, smallest: int
     ) -> Iterator[tuple[int, ...]]:
         yield (product,)
@@ -247,13 +247,15 @@ def factorizations(
             if factor * factor > product:
                 return
             if product % factor == 0:
-                for factors in ascending(product // factor, max_factors - 1, factor):
+                for factors in list_ascending(
+                    product // factor, max_factors - 1, factor
+                ):
                     yield (factor, *factors)
 
     if number == 1:
         yield ()
     else:
-        yield from ascending(number, max_factors, 2)
+        yield from list_ascending(number, max_factors, 2)
 
 
 Cyclic = Annotated[tuple[int, ...], Field(exclude_if=_is_empty)]

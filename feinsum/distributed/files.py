@@ -127,14 +127,14 @@ def _opened(path: Path, mode: Mode) -> Iterator[_Arrays]:
 def _files_of_numpy(path: Path, mode: Literal["r", "r+"]) -> _Arrays:
     """Return the files of a folder, or a single one, mapped into memory."""
 
-    def file(name: str) -> Path:
+    def get_path(name: str) -> Path:
         return path if path.suffix == ".npy" else path / f"{name}.npy"
 
     def create(name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        np.lib.format.open_memmap(file(name), "w+", dtype, shape).flush()
+        np.lib.format.open_memmap(get_path(name), "w+", dtype, shape).flush()
 
     return _Arrays(
-        lambda name: np.load(file(name), mmap_mode=mode, allow_pickle=False), create
+        lambda name: np.load(get_path(name), mmap_mode=mode, allow_pickle=False), create
     )
 
 

@@ -449,12 +449,12 @@ def _columns(group: Group, indices: Sequence[str], grids: Ints) -> Ints:
 def _each_group(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Choose:
     """Return a function that chooses a grid for each group independently."""
 
-    def grids(
+    def choose_grids(
         groups: Sequence[Group], extents: Mapping[str, int], n: int
     ) -> list[Grid]:
         return [choose(group, extents, n) for group in groups]
 
-    return grids
+    return choose_grids
 
 
 GRIDS: Mapping[str, Choose] = {

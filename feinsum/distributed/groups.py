@@ -197,16 +197,16 @@ def _fuse_products(steps: list[Group]) -> Iterator[Group]:
     # the last step computes the result, even if it sums over nothing
     products = {s.output.tensor: s for s in steps[:-1] if not s.summed}
 
-    def factors(step: Group) -> Iterator[Access]:
+    def list_factors(step: Group) -> Iterator[Access]:
         for access in step.inputs:
             if access.tensor in products:
-                yield from factors(products[access.tensor])
+                yield from list_factors(products[access.tensor])
             else:
                 yield access
 
     for step in steps:
         if step.output.tensor not in products:
-            yield Group(tuple(factors(step)), step.output)
+            yield Group(tuple(list_factors(step)), step.output)
 
 
 @dataclass(frozen=True)

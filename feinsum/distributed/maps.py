@@ -152,7 +152,7 @@ def _min_resident(
     """
     indices = group.indices
 
-    def resident(looped: str | None) -> NDArray[np.float64]:
+    def count_resident(looped: str | None) -> NDArray[np.float64]:
         total = np.zeros(len(blocks))
         for access in group.accesses:
             used = [indices.index(index) for index in access.indices if index != looped]
@@ -160,7 +160,7 @@ def _min_resident(
             total += share * blocks[:, used].prod(axis=1)
         return total
 
-    totals = [resident(index) for index in (None, *group.summed)]
+    totals = [count_resident(index) for index in (None, *group.summed)]
     smallest: NDArray[np.float64] = np.minimum.reduce(totals)
     return smallest
 

@@ -531,13 +531,13 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
                 _send_part(comm, part, 0)
             return None
 
-        def part_of(rank: int, box: Box) -> Any:
+        def receive_part(rank: int, box: Box) -> Any:
             if rank == 0:
                 return part
             is_sparse = plan.is_sparse(output)
             return _receive_part(comm, rank, box, dtype, is_sparse=is_sparse)
 
-        return assemble_result(plan, output, part_of, dtype)
+        return assemble_result(plan, output, receive_part, dtype)
 
     result = by_output(plan, collect)
     return result if comm.Get_rank() == 0 else None

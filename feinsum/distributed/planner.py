@@ -479,20 +479,22 @@ def _with_loop(
     if not group.summed:
         return schedule
 
-    def length(index: str) -> int:
+    def compute_length(index: str) -> int:
         return -(-extents[index] // schedule.parts(index))
 
-    def saved_elements(index: str) -> float:
+    def count_saved(index: str) -> float:
         sizes = [
-            prod(float(length(i)) for i in access.indices)
+            prod(float(compute_length(i)) for i in access.indices)
             for access in group.inputs
             if index in access.indices
         ]
-        return sum(size * (1 - 1 / min(max_parts, length(index))) for size in sizes)
+        return sum(
+            size * (1 - 1 / min(max_parts, compute_length(index))) for size in sizes
+        )
 
     # only a summed index: loops over other indices would split the result
-    index = max(group.summed, key=saved_elements)
-    n_parts = min(max_parts, length(index))
+    index = max(group.summed, key=count_saved)
+    n_parts = min(max_parts, compute_length(index))
     return replace(schedule, loop=Loop(index, n_parts) if n_parts > 1 else None)
 
 
@@ -514,7 +516,7 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
     ([6, 5], [16])
     """
 
-    def largest_prime(remaining: int) -> int:
+    def find_largest_prime(remaining: int) -> int:
         factor = 2
         while remaining > 1:
             if remaining % factor:
@@ -525,8 +527,8 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
 
     by_prime: dict[int, list[int]] = {}
     for number in range(max(2, -(-2 * n // 3)), n):
-        by_prime.setdefault(largest_prime(number), []).append(number)
-    least = largest_prime(n) if is_even else n
+        by_prime.setdefault(find_largest_prime(number), []).append(number)
+    least = find_largest_prime(n) if is_even else n
     # of numbers with equal largest primes, the largest two leave the fewest idle
     few = [
         number

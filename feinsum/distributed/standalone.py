@@ -149,14 +149,14 @@ def run_steps(steps: Any, folder: Any, comm: Any) -> None:
         ]
         return array[(*index, ...)]
 
-    def whole(sides: Any) -> Any:
+    def get_slices(sides: Any) -> Any:
         return (*(slice(*side) for side in sides), ...)
 
     for kind, name, *arguments in steps:
         if kind == "load":
             array = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             buffers[name] = (
-                np.array(array[whole(arguments[0])], order="C"),
+                np.array(array[get_slices(arguments[0])], order="C"),
                 arguments[0],
             )
         elif kind == "make":
@@ -191,7 +191,7 @@ def run_steps(steps: Any, folder: Any, comm: Any) -> None:
             comm.Barrier()
             if sides is not None:
                 result = np.lib.format.open_memmap(path, "r+")
-                result[whole(sides)] = buffers[name][0]
+                result[get_slices(sides)] = buffers[name][0]
                 result.flush()
             comm.Barrier()
     for request, _ in sending:

@@ -410,7 +410,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     built = compile_kernel(retrieved, opened).built
     shapes = {name: program.shape_at(name, sizes) for name in fusion.results}
 
-    def kernel(operands: Mapping[str, Array]) -> Results:
+    def run_kernel(operands: Mapping[str, Array]) -> Results:
         results = {
             name: aligned_empty(shapes[name], program.arrays[name].dtype)
             for name in fusion.results
@@ -422,7 +422,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
         built.run({**values, **used}, "wall")
         return results
 
-    return kernel
+    return run_kernel
 
 
 def _output(row: FusedRow) -> tuple[str, ...]:

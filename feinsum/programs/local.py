@@ -176,11 +176,11 @@ class _Run:
             return None
         program, sizes, n_workers = self.program, self.sizes, self.n_workers
 
-        def whole(operands: Mapping[str, Array]) -> dict[str, Array]:
+        def run_whole(operands: Mapping[str, Array]) -> dict[str, Array]:
             return _Run(program, sizes, n_workers).one_by_one(block, operands, {})
 
         key = block, arrays, tuple(sorted(sizes.items())), n_workers
-        return shared_choice(key, lambda: whole)
+        return shared_choice(key, lambda: run_whole)
 
     def one_by_one(
         self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]

@@ -130,14 +130,15 @@ class Part:
             if (array := self.operands[name][k]) is not None:
                 overwritten.append(array)
 
-        def copied(array: Array | None) -> Array | None:
+        def copy_if_written(array: Array | None) -> Array | None:
             is_shared = array is not None and any(
                 np.may_share_memory(array, written) for written in overwritten
             )
             return array.copy("K") if array is not None and is_shared else array
 
         operands = {
-            name: [*map(copied, arrays)] for name, arrays in self.operands.items()
+            name: [*map(copy_if_written, arrays)]
+            for name, arrays in self.operands.items()
         }
         outs = {name: np.empty_like(out) for name, out in self.outs.items()}
         return replace(self, operands=operands, outs=outs)
@@ -204,10 +205,10 @@ def compute(part: Part) -> None:
 def _choice_of(kernel: StageKernel) -> KernelChoice[Part]:
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
-    def choice() -> KernelChoice[Part]:
+    def make_choice() -> KernelChoice[Part]:
         return KernelChoice(lambda: Part.run, MIN_S, Part.copied)
 
-    shared: KernelChoice[Part] = remembered(Calls).stages.get(kernel, choice)
+    shared: KernelChoice[Part] = remembered(Calls).stages.get(kernel, make_choice)
     return shared
 
 

@@ -52,7 +52,7 @@ def equal_indices(
     }
     makers = {statement.result: statement for statement in statements}
 
-    def root(position: StatementIndex) -> StatementIndex:
+    def find_root(position: StatementIndex) -> StatementIndex:
         while parent[position] != position:
             position = parent[position]
         return position
@@ -61,8 +61,10 @@ def equal_indices(
         for name, term in zip(statement.operands, statement.inputs, strict=True):
             if name in makers:
                 for written, read in zip(makers[name].output, term, strict=True):
-                    parent[root((statement.result, read))] = root((name, written))
-    return {position: root(position) for position in parent}
+                    parent[find_root((statement.result, read))] = find_root(
+                        (name, written)
+                    )
+    return {position: find_root(position) for position in parent}
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
 
 
 def at_least(rank: int, *arys: Any) -> Any:
-    def padded(a: Any) -> Any:
+    def pad_axes(a: Any) -> Any:
         if a.ndim >= rank:
             return a
         if rank == 3 and a.ndim == 2:
@@ -148,7 +148,7 @@ def at_least(rank: int, *arys: Any) -> Any:
             return expand_dims(a, (0, 2))
         return expand_dims(a, tuple(range(rank - a.ndim)))
 
-    arrays = tuple(map(padded, views_of(arys)))
+    arrays = tuple(map(pad_axes, views_of(arys)))
     return arrays if len(arrays) > 1 else arrays[0]
 
 

@@ -194,15 +194,15 @@ def _replace_functions() -> Callable[[], None]:
         is_all = slab.plain_is_universe()
         return kernel if is_all else intersected(kernel, slab, iname)
 
-    def made_once(**options: Any) -> Callable[[type], type]:
+    def define_once(**options: Any) -> Callable[[type], type]:
         """Define local classes of a function once, as they use nothing of its scope."""
 
-        def decorated(kind: type) -> type:
+        def decorate(kind: type) -> type:
             if (name := kind.__qualname__) not in classes:
                 classes[name] = dataclass(**options)(kind)
             return classes[name]
 
-        return decorated
+        return decorate
 
     tags_of_type = lp.LoopKernel.iname_tags_of_type
 
@@ -212,7 +212,7 @@ def _replace_functions() -> Callable[[], None]:
         lp.LoopKernel.iname_tags_of_type = tags_of_type
 
     loop.intersect_kernel_with_slab = with_slab
-    control.dataclass = made_once
+    control.dataclass = define_once
     lp.LoopKernel.iname_tags_of_type = memoize_method(tags_of_type)
     return end
 

@@ -156,14 +156,14 @@ def _arrays(
     operands: Mapping[str, Sequence[Array | None]],
     outs: Mapping[str, Array],
 ) -> list[Array]:
-    def array(access: ArrayAccess) -> Array:
+    def find_array(access: ArrayAccess) -> Array:
         if access.position is None:
             return outs[access.result]
         operand = operands[access.result][access.position]
         assert operand is not None
         return operand
 
-    return [array(access) for access in loops.accesses]
+    return [find_array(access) for access in loops.accesses]
 
 
 def _integers(values: Sequence[int]) -> Any:

@@ -189,7 +189,7 @@ class CudaBuilt:
     ) -> list[Callable[[], None]]:
         session = self.opened.session
 
-        def step(sized: _Sized) -> Callable[[], None]:
+        def prepare_step(sized: _Sized) -> Callable[[], None]:
             product = sized.launch.product
             if product is not None and sized.gemm is not None:
                 first, second, result = (
@@ -206,7 +206,7 @@ class CudaBuilt:
                 launch.shared_bytes, stream,
             )  # fmt: skip
 
-        return list(map(step, sized))
+        return list(map(prepare_step, sized))
 
     def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
         """Return the launches that have a work-group."""
@@ -227,11 +227,11 @@ class CudaBuilt:
         if all(launch.product is None for launch in self.code.launches):
             return self.opened.session.repeated(run, n)
 
-        def runs() -> None:
+        def run_all() -> None:
             for _ in range(n):
                 run()
 
-        return runs
+        return run_all
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None

@@ -373,7 +373,7 @@ def _compare_clocks(queue: Any) -> list[tuple[float, float]]:
         out = cl.Buffer(queue.context, cl.mem_flags.WRITE_ONLY, 4 * n_items)
         spin.set_scalar_arg_dtypes([None, "uint32"])
 
-        def both(n_iterations: int) -> tuple[float, float]:
+        def time_both(n_iterations: int) -> tuple[float, float]:
             queue.finish()
             start = perf_counter()
             event = spin(queue, (n_items,), None, out, n_iterations)
@@ -381,11 +381,11 @@ def _compare_clocks(queue: Any) -> list[tuple[float, float]]:
             return event_seconds(event), perf_counter() - start
 
         n_steps = 1 << 12
-        both(n_steps)  # the first call compiles
+        time_both(n_steps)  # the first call compiles
         # 5 ms are much longer than a launch, which only the wall clock includes
-        while both(n_steps)[1] < 5e-3 and n_steps < 1 << 30:
+        while time_both(n_steps)[1] < 5e-3 and n_steps < 1 << 30:
             n_steps *= 2
-        return [both(n_steps) for _ in range(5)]
+        return [time_both(n_steps) for _ in range(5)]
 
 
 def check_device_arrays(arrays: Sequence[Any]) -> None:
