@@ -89,7 +89,7 @@ def normal_body(body: str, renamed: Mapping[str, str]) -> str:
     >>> normal_body("( x0-x1 )* s", {"s": "_0"})
     '(x0 - x1) * _0'
     """
-    return _rewritten(body, _Renamed(renamed))
+    return _rewritten(body, _Replacer(renamed))
 
 
 def _rewritten(body: str, rewriter: ast.NodeTransformer) -> str:
@@ -135,16 +135,19 @@ def _collect(node: ast.AST, names: dict[str, None]) -> None:
         _collect(child, names)
 
 
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, renamed: Mapping[str, str]) -> None:
-        self._renamed = renamed
+class _Replacer(ast.NodeTransformer):
+    """Replaces names by expressions, except for names of called functions."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         node.args = [self.visit(argument) for argument in node.args]
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(self._renamed.get(node.id, node.id), node.ctx)
+        text = self._texts.get(node.id)
+        return node if text is None else parse_expression(text)
 
 
 def substituted(body: str, texts: Mapping[str, str]) -> str:
@@ -153,7 +156,7 @@ def substituted(body: str, texts: Mapping[str, str]) -> str:
     >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
     '0.5 * (u[i] + -v)'
     """
-    return _rewritten(body, _Substituted(texts))
+    return _rewritten(body, _KernelReplacer(texts))
 
 
 def linear_in(body: str, name: str) -> tuple[str, str] | None:
@@ -163,11 +166,9 @@ def linear_in(body: str, name: str) -> tuple[str, str] | None:
     (('(-1.0) * (0.5)', 'x1'), None)
     """
     scale_and_shift = _linear(parse_expression(body), name)
-    return (
-        scale_and_shift
-        if scale_and_shift is not None and scale_and_shift[0] != "0"
-        else None
-    )
+    if scale_and_shift is None or scale_and_shift[0] == "0":
+        return None
+    return scale_and_shift
 
 
 def is_cheap(body: str, indices: Collection[str]) -> bool:
@@ -257,17 +258,8 @@ def _plus(left: str, right: str) -> str:
     return f"({left}) + ({right})"
 
 
-class _Substituted(ast.NodeTransformer):
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = texts
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        node.args = [self.visit(argument) for argument in node.args]
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        text = self._texts.get(node.id)
-        return node if text is None else parse_expression(text)
+class _KernelReplacer(_Replacer):
+    """Replaces names in a body for a kernel in C."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """Convert integers to floating-point numbers, because C truncates quotients."""
