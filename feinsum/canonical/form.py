@@ -36,10 +36,10 @@ FORM_VERSION = "fe2"
 """Version of the canonical form; part of every workload key."""
 
 CACHE_SIZE = 1024
-"""How many canonical forms are kept for einsums that come again."""
+"""Number of cached canonical forms."""
 
 WorkloadKey = NewType("WorkloadKey", str)
-"""Names a class of isomorphic batched einsums: version, canonicalizer, digest."""
+"""The name of a class of isomorphic batched einsums: version, canonicalizer, digest."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def canonicalize(
     """Compute the canonical form of ``einsum``.
 
     Einsums that differ only in names, in the order of rows or in the order of the
-    operands of each row have equal canonical forms; any others have different ones. The
-    last :data:`CACHE_SIZE` forms are kept.
+    operands of each row have equal canonical forms; all others have different ones. The
+    last :data:`CACHE_SIZE` forms are cached.
 
     Args:
         einsum: the einsum to canonicalize.
@@ -97,7 +97,7 @@ def canonicalize(
             seconds.
 
     Raises:
-        CanonicalizationError: naming the einsum, if that takes longer.
+        CanonicalizationError: naming the einsum, if the search takes longer.
 
     Complexity: O(n log n) in the length of the notation and the rows if color
     refinement leaves only interchangeable parts; exponential at worst.
@@ -131,7 +131,7 @@ _kept_form = lru_cache(CACHE_SIZE)(computed_form)
 
 
 def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
-    """Compute the canonical einsum alone; the name is the paper's.
+    """Compute the canonical einsum; the function is named as in the paper.
 
     >>> from feinsum.ir import array, einsum
     >>> print(canonicalize_einsum(einsum("pq->q", array("M", (3, 4)))).subscripts)
@@ -143,8 +143,8 @@ def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
 def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
     """Find a relabeling of ``a`` to ``b``; None if they are not isomorphic.
 
-    It goes through the canonical form: there from ``a``, and back to ``b``. It
-    is applied to ``a`` before it is returned.
+    The relabeling composes that of ``a`` to the canonical form with the inverse of that
+    of ``b``. It is checked on ``a`` before it is returned.
 
     >>> from feinsum.ir import array, einsum
     >>> a = einsum("ij,j->i", array("A", (3, 4)), array("x", 4))
@@ -155,7 +155,7 @@ def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
     True
     """
     if first_difference(a, b) is not None:
-        return None  # invariants take microseconds, a canonical form up to milliseconds
+        return None  # invariants take microseconds, canonical forms milliseconds
     form_of_a, back = canonicalize(a), canonicalize(b)
     if form_of_a.einsum != back.einsum:
         return None
@@ -169,10 +169,10 @@ def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
 
 
 class CanonicalOrder(NamedTuple):
-    """The order of the canonical einsum, in the terms of the given one.
+    """The order of the parts of an einsum in its canonical form.
 
     Attributes:
-        rows: numbers of rows.
+        rows: numbers of rows, in canonical order.
         positions: for each of these rows the positions of its operands.
         indices, operands, size_params: in the order of first use.
     """
@@ -224,8 +224,8 @@ def _positions(
 ) -> tuple[tuple[int, ...], ...]:
     """Order the positions of each row by the place of the term, then of the use.
 
-    In a batch, a sparse operand is ahead of dense ones with its term, so that it has
-    one position in all rows.
+    In a batch, a sparse operand precedes dense operands with the same term, so that it
+    has one position in all rows.
     """
     inputs = einsum.inputs
     term_rank = [ranks[graph.term_vertices[term]] for term in inputs]
@@ -233,7 +233,7 @@ def _positions(
     if len(graph.term_vertices) == len(inputs):
         return (by_term,) * len(rows)
 
-    def by_term_and_use(row: int) -> tuple[int, ...]:
+    def order_by_term_and_use(row: int) -> tuple[int, ...]:
         operands = einsum.rows[row]
         names = [operand.name for operand in operands]
         uses = [graph.use_vertices[use] for use in zip(names, inputs, strict=True)]
@@ -242,7 +242,7 @@ def _positions(
             sorted(by_term, key=lambda p: (term_rank[p], is_late[p], ranks[uses[p]]))
         )
 
-    return tuple([by_term_and_use(row) for row in rows])
+    return tuple([order_by_term_and_use(row) for row in rows])
 
 
 def canonical_relabeling(order: CanonicalOrder) -> Relabeling:
@@ -282,7 +282,7 @@ def _canonical_names(
     order: CanonicalOrder,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Return the new names of indices, operands and size parameters."""
-    # Letters as long as they last: the text of common einsums is short.
+    # letters for up to 26 indices keep the text of common einsums short
     n, letters = len(order.indices), string.ascii_lowercase
     indices = letters[:n] if n <= len(letters) else [f"i{k}" for k in range(n)]
     return (
@@ -297,10 +297,10 @@ class Relabeling:
     """Bijections on names, and permutations of rows and of each row's operands.
 
     Attributes:
-        indices, operands, size_params: old name to new name.
-        rows: ``rows[k]`` is the old row that becomes row ``k``.
-        positions: ``positions[k][p]`` is the old position of the operand at position
-            ``p`` of the new row ``k``.
+        indices, operands, size_params: the new name for each present name.
+        rows: ``rows[k]`` is the present number of the row that becomes row ``k``.
+        positions: ``positions[k][p]`` is the present position of the operand that moves
+            to position ``p`` of the new row ``k``.
     """
 
     indices: constantdict[str, str]
@@ -325,8 +325,8 @@ class Relabeling:
         """Relabel an einsum.
 
         Raises:
-            InvalidEinsumError: if this is no relabeling of ``einsum``: names or rows
-                are missing, or the operands of two rows come in different terms.
+            InvalidEinsumError: if this is not a relabeling of ``einsum``: names or rows
+                are missing, or the operands of two rows have different terms.
 
         >>> from feinsum.ir import array, einsum
         >>> from feinsum.canonical.form import canonicalize
@@ -349,8 +349,8 @@ class Relabeling:
             tuple([_renamed(einsum.inputs[p], indices) for p in self.positions[0]]),
             tuple(
                 [
-                    tuple([operands[rows[old][p].name] for p in positions])
-                    for old, positions in zip(self.rows, self.positions, strict=True)
+                    tuple([operands[rows[row][p].name] for p in positions])
+                    for row, positions in zip(self.rows, self.positions, strict=True)
                 ]
             ),
         )
@@ -366,21 +366,21 @@ class Relabeling:
 
     def inverse(self) -> Relabeling:
         """Return the inverse relabeling."""
-        new_row = {old: new for new, old in enumerate(self.rows)}
-        order = tuple(new_row[old] for old in range(len(self.rows)))
+        new_row = {row: position for position, row in enumerate(self.rows)}
+        order = tuple(new_row[row] for row in range(len(self.rows)))
         return Relabeling(
             _inverted(self.indices),
             _inverted(self.operands),
             _inverted(self.size_params),
             order,
-            tuple(_inverse_permutation(self.positions[new]) for new in order),
+            tuple(_inverse_permutation(self.positions[position]) for position in order),
         )
 
     def then(self, other: Relabeling) -> Relabeling:
         """Compose this relabeling with ``other``, which applies afterwards.
 
         Raises:
-            InvalidEinsumError: if ``other`` begins with other names or rows.
+            InvalidEinsumError: if names or rows of ``other`` do not match.
 
         >>> from feinsum.ir import array, einsum
         >>> from feinsum.canonical.form import canonicalize
@@ -395,10 +395,10 @@ class Relabeling:
             _composed("indices", self.indices, other.indices),
             _composed("operands", self.operands, other.operands),
             _composed("size_params", self.size_params, other.size_params),
-            tuple(self.rows[between] for between in other.rows),
+            tuple(self.rows[row] for row in other.rows),
             tuple(
-                tuple(self.positions[between][p] for p in positions)
-                for between, positions in zip(other.rows, other.positions, strict=True)
+                tuple(self.positions[row][p] for p in positions)
+                for row, positions in zip(other.rows, other.positions, strict=True)
             ),
         )
 
@@ -421,7 +421,7 @@ def _composed(
 ) -> constantdict[str, str]:
     if set(first.values()) != set(second):
         raise _misfit(kind, sorted(first.values()), sorted(second))
-    return constantdict({old: second[new] for old, new in first.items()})
+    return constantdict({name: second[between] for name, between in first.items()})
 
 
 def _no_bijection(kind: str, mapping: object) -> InvalidEinsumError:
@@ -438,11 +438,11 @@ def _misfit(kind: str, actual: object, wanted: object) -> InvalidEinsumError:
 
 
 def _inverted(names: constantdict[str, str]) -> constantdict[str, str]:
-    return constantdict({new: old for old, new in names.items()})
+    return constantdict({renamed: name for name, renamed in names.items()})
 
 
 def _inverse_permutation(permutation: tuple[int, ...]) -> tuple[int, ...]:
     inverse = [0] * len(permutation)
-    for new, old in enumerate(permutation):
-        inverse[old] = new
+    for position, value in enumerate(permutation):
+        inverse[value] = position
     return tuple(inverse)

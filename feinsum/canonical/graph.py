@@ -51,7 +51,7 @@ Row: TypeAlias = tuple[Operand, ...]
 
 @dataclass(slots=True)
 class InducedGraph:
-    """Colors and edges, and which vertex stands for what.
+    """Colors and edges, and the vertices that represent the parts of an einsum.
 
     Attributes:
         colors: one color per vertex.
@@ -104,7 +104,7 @@ def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
         if not isinstance(extent, SizeParam):
             graph.colors.append(("index", axis, extent, ""))
             continue
-        # The key has no names of sizes: a vertex marks equal extents.
+        # A vertex marks equal extents, because keys do not contain names of sizes.
         graph.colors.append(("index", axis, -1, ""))
         if extent not in params:
             params[extent] = len(graph.colors)
@@ -113,16 +113,16 @@ def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
 
 
 def _add_term(graph: InducedGraph, term: IndexList) -> None:
-    first = axis = len(graph.colors)
-    graph.term_vertices[term] = first
+    first_axis = axis = len(graph.colors)
+    graph.term_vertices[term] = first_axis
     for index in term:
-        graph.colors.append(("axis", axis - first, 0, ""))
+        graph.colors.append(("axis", axis - first_axis, 0, ""))
         graph.edges.append((graph.index_vertices[index], axis))
         axis += 1
-    # Colors order the axes of a term; the path says which of them are of one term.
-    graph.edges += pairwise(range(first, axis))
+    # Colors order the axes of a term; the path joins the axes of one term.
+    graph.edges += pairwise(range(first_axis, axis))
     if not term:
-        # the uses of a scalar need the vertex of a term, too
+        # the uses of a scalar need a vertex of their term, too
         graph.colors.append(("axis", 0, 0, ""))
 
 
@@ -155,7 +155,7 @@ def _add_uses(
             colors.append(("use", 0 if is_batch else times, 0, dtypes[name]))
             edges.append((graph.term_vertices[term], vertex))
             uses_of.setdefault(name, []).append(vertex)
-    # An array with several uses needs a vertex, which says that they are one array.
+    # A vertex joins the several uses of one array.
     for uses in uses_of.values():
         if len(uses) > 1:
             edges += [(len(colors), use) for use in uses]

@@ -1,7 +1,7 @@
-"""Invariants: what isomorphic einsums have in common, from coarse to fine.
+"""Invariants of isomorphic einsums, from coarse to fine.
 
-They say in words why two einsums are different workloads. Only the canonical
-form tells all einsums apart that are not isomorphic.
+They explain in words why two einsums are different workloads. Only the canonical form
+distinguishes all einsums that are not isomorphic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value: TypeAlias = int | str | Counter[str]
 
 
 class Invariant(NamedTuple):
-    """A function of einsums that is equal for isomorphic ones, and its name."""
+    """A named function whose values are equal for isomorphic einsums."""
 
     name: str
     value: Callable[[BatchedEinsum], Value]
@@ -31,7 +31,7 @@ class Invariant(NamedTuple):
 class InvariantDifference:
     """The first invariant in which two einsums differ, and its two values.
 
-    Of multisets the values show only what the other einsum has not.
+    Values of multisets contain only the elements that the other einsum lacks.
     """
 
     invariant: str
@@ -45,8 +45,8 @@ class InvariantDifference:
 def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> InvariantDifference | None:
     """Find the first of :data:`INVARIANTS` in which two einsums differ, if any does.
 
-    None for isomorphic einsums, and for a few others (see the last of the
-    invariants), which only the canonical form tells apart.
+    None for isomorphic einsums, and for a few others (see the last of the invariants)
+    that only the canonical form distinguishes.
 
     >>> from feinsum.ir import array, einsum
     >>> x, A = array("x", ("N", 4)), array("A", ("N", 5))
@@ -89,7 +89,7 @@ def _index_role(einsum: BatchedEinsum, index: str) -> str:
 
 
 def _pattern(term: IndexList) -> str:
-    """Write which axes of a term carry one index: ``a b a``, whatever the names."""
+    """Write which axes of a term share an index, independent of names: ``i0 i1 i0``."""
     order = {index: f"i{k}" for k, index in enumerate(dict.fromkeys(term))}
     return " ".join(order[index] for index in term)
 
@@ -128,7 +128,7 @@ def _ranks(einsum: BatchedEinsum) -> Counter[str]:
 
 
 def _multiplicities(einsum: BatchedEinsum) -> Counter[str]:
-    """Count, per row, how often it multiplies the same operand, used alike."""
+    """Count, per row, how often it multiplies an operand with the same term."""
     counts = [Counter(zip(row, einsum.inputs, strict=True)) for row in einsum.rows]
     return Counter(" ".join(map(str, sorted(c.values(), reverse=True))) for c in counts)
 

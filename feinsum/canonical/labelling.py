@@ -1,9 +1,15 @@
-"""Canonical labelling: nauty, called on what color refinement leaves undecided.
+"""Canonical labelling: nauty, for the vertices that color refinement leaves open.
 
 A large graph is first refined. Complete sets of edges between two cells carry no
-further information, so they are set aside; the rest falls into components, which are
-labelled one by one and sorted by their certificates. So interchangeable rows need no
-search, however many there are. Proof: the page ``docs/explanation/canonical-form.md``.
+further information, so they are removed. The remaining components are labelled one by
+one, and sorted by their certificates. So any number of interchangeable rows needs no
+search::
+
+    refined cells        {r0, r1}  {u0, u1}  {A}      edges r0-u0, r1-u1, u0-A, u1-A
+    without complete     r0-u0 and r1-u1 are components with equal certificates, which
+    sets (u-A)           may come in any order
+
+Proof: the page ``docs/explanation/canonical-form.md``.
 
 Color refinement gives the coarsest equitable partition, in a canonical order. nauty's
 search is bounded in time; all callers go through this module.
@@ -33,7 +39,7 @@ from feinsum.errors import CanonicalizationError
 from feinsum.processes import Worker, WorkerError, WorkerTimeoutError
 
 SMALL = 32
-"""Largest graph passed to nauty whole: splitting it would take longer."""
+"""Largest graph passed to nauty as a whole, because splitting it would take longer."""
 
 Edges: TypeAlias = Sequence[tuple[int, int]]
 
@@ -46,10 +52,10 @@ Certificate: TypeAlias = tuple[list[int], list[tuple[int, int]]]
 def canonical_places(
     colors: Sequence[Hashable], edges: Edges, time_limit_s: float | None = None
 ) -> list[int]:
-    """Return the place of every vertex in the canonical labelling.
+    """Return the position of every vertex in the canonical labelling.
 
-    Two colored graphs are isomorphic exactly if placing their vertices so
-    makes them equal. Vertices come in the order of their colors.
+    Two colored graphs are isomorphic exactly if they are equal after their vertices are
+    numbered by these positions. Vertices are in the order of their colors.
 
     Args:
         colors: the color of every vertex.
@@ -57,7 +63,7 @@ def canonical_places(
         time_limit_s: time limit of all nauty searches; see :class:`Deadline`.
 
     Raises:
-        CanonicalizationError: if they take longer.
+        CanonicalizationError: if the searches take longer.
 
     >>> canonical_places(["b", "a", "b"], [(0, 1)])
     [1, 0, 2]
@@ -97,24 +103,33 @@ def _order_by_components(
 def _undecided(
     cells: Sequence[set[int]], cell_of: list[int], neighbours: list[list[int]]
 ) -> Adjacency:
-    """Find the vertices that share a cell, and the edges that tell them apart.
+    """Find the vertices that share a cell, and the edges that distinguish them.
 
-    All vertices of a cell have equally many neighbours in another, so one of them
-    determines the number of edges between the cells. Where these are more than half of
-    all pairs, the pairs without an edge carry the same information, and are fewer.
+    All vertices of a cell have equally many neighbours in another cell, so any of them
+    determines the number of edges between the cells. If more than half of all pairs
+    have an edge, the pairs without one carry the same information, and are fewer.
     """
     undecided: Adjacency = {}
     for k, cell in enumerate(cells):
         if len(cell) == 1:
             continue
         counts = Counter(cell_of[w] for w in neighbours[next(iter(cell))])
-        n_pairs = {other: len(cells[other]) - (other == k) for other in counts}
-        sparse = {other for other, n in counts.items() if 2 * n <= n_pairs[other]}
+        n_pairs = {
+            neighbour_cell: len(cells[neighbour_cell]) - (neighbour_cell == k)
+            for neighbour_cell in counts
+        }
+        sparse = {
+            neighbour_cell
+            for neighbour_cell, n in counts.items()
+            if 2 * n <= n_pairs[neighbour_cell]
+        }
         dense = [c for c, n in counts.items() if n_pairs[c] < 2 * n < 2 * n_pairs[c]]
         for vertex in cell:
             undecided[vertex] = [w for w in neighbours[vertex] if cell_of[w] in sparse]
-            for other in dense:
-                missing = cells[other].difference(neighbours[vertex], (vertex,))
+            for neighbour_cell in dense:
+                missing = cells[neighbour_cell].difference(
+                    neighbours[vertex], (vertex,)
+                )
                 undecided[vertex] += missing
     return undecided
 
@@ -128,9 +143,9 @@ def _components(neighbours: Adjacency) -> Iterator[list[int]]:
         seen.add(root)
         component = [root]
         for vertex in component:
-            new = [w for w in neighbours[vertex] if w not in seen]
-            seen.update(new)
-            component += new
+            unseen = [w for w in neighbours[vertex] if w not in seen]
+            seen.update(unseen)
+            component += unseen
         yield component
 
 
@@ -161,25 +176,25 @@ CANONICALIZER = "nauty" + ".".join(metadata.version("pynauty").split(".")[:2])
 """Series of nauty releases with equal labellings; part of every workload key."""
 
 MAX_VERTICES = 20_000
-"""Largest graph that is given to nauty, which a graph of 65,600 vertices crashes."""
+"""Largest graph that is passed to nauty, which crashes on one of 65,600 vertices."""
 
 QUICK = 64
-"""Largest graph that is searched in this process, which cannot stop a search."""
+"""Largest graph that is searched in this process, where a search cannot be stopped."""
 
 TIME_LIMIT_S = 10.0
-"""How long all searches for one einsum may take, where no limit is given."""
+"""Default time limit of all searches for one einsum."""
 
 LARGEST_LIMIT_S = 1e6
 
 
 class Deadline:
-    """When all searches for one einsum must be done.
+    """The time by which all searches for one einsum must end.
 
     Args:
         limit_s: seconds from now; None for :data:`TIME_LIMIT_S`.
 
     Raises:
-        CanonicalizationError: if that is no positive number of seconds.
+        CanonicalizationError: if the limit is not a positive number of seconds.
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
@@ -193,7 +208,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds left; a little, where nothing is left."""
+        """Remaining seconds, at least a millisecond."""
         return max(1e-3, self.at_s - time.monotonic())
 
 
@@ -227,9 +242,9 @@ def bounded_order(
     if sys.executable is None or getattr(sys, "frozen", False):
         raise _failed(n_vertices, "needs a Python interpreter, but none was found")
     limit_s = deadline.left_s
-    # The process ends itself a second later, in case this process cannot stop it
+    # the worker ends itself a second later, in case this process cannot stop it
     request = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
-    # -P: modules beside the script must not hide others of their names
+    # -P: modules in the folder of the script must not shadow others
     command = [sys.executable, "-P", search_process.__file__]
     env = os.environ | {"PYTHONPATH": str(Path(pynauty.__file__).parents[1])}
     try:
@@ -301,10 +316,10 @@ def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[in
 
 
 def refined(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
-    """Split cells until all vertices of one have as many neighbours in any other.
+    """Split cells until vertices of a cell have equally many neighbours in any other.
 
-    What is split, and in what order, depends only on places of cells and on numbers of
-    vertices and neighbours: isomorphic graphs get the same refinement.
+    The splits and their order depend only on positions of cells and on numbers of
+    vertices and neighbours, so isomorphic graphs get the same refinement.
 
     Complexity: O(m log n) for m edges and n vertices.
 
@@ -331,12 +346,12 @@ def _counts(splitter: set[int], neighbours: Neighbours) -> dict[int, int]:
 
 
 class _Partition:
-    """Cells in order, each known by the number of vertices before it.
+    """Ordered cells, each identified by the number of vertices before it.
 
     Attributes:
         cells: the vertices of each cell.
-        start: for every vertex its cell.
-        splitters: cells by which others may still have to be split, in order.
+        start: the cell of every vertex.
+        splitters: the cells, in order, by which others may still have to be split.
     """
 
     def __init__(self, cells: Cells) -> None:
@@ -357,7 +372,7 @@ class _Partition:
         return self.cells[first]
 
     def by_count(self, counts: dict[int, int]) -> dict[int, dict[int, set[int]]]:
-        """Group the counted vertices of each cell that could be split, by count."""
+        """Group the counted vertices of each cell that can be split by their counts."""
         touched: dict[int, dict[int, set[int]]] = {}
         for vertex, count in counts.items():
             first = self.start[vertex]
@@ -366,31 +381,36 @@ class _Partition:
         return touched
 
     def split(self, first: int, by_count: dict[int, set[int]]) -> None:
-        """Split a cell by the counts of its vertices; those of no count come first.
+        """Split a cell by the counts of its vertices; vertices without one come first.
 
-        One part need not split others if the whole cell did already; it is the
-        largest, and the first of the largest, so that numbers do not matter.
+        If the whole cell was a splitter before, all parts but one need to be splitters.
+        The one left out is the largest, to save work, and the first of the largest, so
+        that the choice does not depend on the numbering of vertices.
         """
-        parts = self._parts(first, by_count)
+        begins = self._parts(first, by_count)
         if first not in self._is_waiting:
-            parts.remove(max(parts, key=lambda part: len(self.cells[part])))
-        new = [part for part in parts if part not in self._is_waiting]
-        self.splitters += new
-        self._is_waiting.update(new)
+            begins.remove(max(begins, key=lambda part: len(self.cells[part])))
+        new_splitters = [
+            first_vertex
+            for first_vertex in begins
+            if first_vertex not in self._is_waiting
+        ]
+        self.splitters += new_splitters
+        self._is_waiting.update(new_splitters)
 
     def _parts(self, first: int, by_count: dict[int, set[int]]) -> list[int]:
-        """Make the parts; vertices of no count are never looked at one by one."""
+        """Make the parts without a loop over the vertices that have no count."""
         cell = self.cells[first]
-        parts = [part for _, part in sorted(by_count.items())]
-        for part in parts:
-            cell -= part
+        vertex_sets = [vertices for _, vertices in sorted(by_count.items())]
+        for vertices in vertex_sets:
+            cell -= vertices
         if not cell:
-            self.cells[first] = parts.pop(0)
+            self.cells[first] = vertex_sets.pop(0)
         begins = [first]
-        for part in parts:
+        for vertices in vertex_sets:
             first += len(self.cells[begins[-1]])
             begins.append(first)
-            self.cells[first] = part
-            for vertex in part:
+            self.cells[first] = vertices
+            for vertex in vertices:
                 self.start[vertex] = first
         return begins

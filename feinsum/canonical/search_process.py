@@ -1,9 +1,9 @@
 """nauty's search, as a function and as a process that can be stopped.
 
-As a script it answers one request of a :class:`feinsum.processes.Worker`: a graph as
-JSON, with the order of its vertices. It imports only pynauty and the standard library,
-so that it starts at once, and it ends itself at its time limit, even if its parent is
-gone.
+As a script it serves one request of a :class:`feinsum.processes.Worker`: it reads a
+graph as JSON and writes the order of its vertices. It imports only pynauty and the
+standard library, so that it starts quickly, and ends itself at its time limit, even if
+its parent process has ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def searched_order(
     """Order the vertices 0, 1, ... as in nauty's canonical labelling.
 
     Args:
-        n_vertices: how many there are.
+        n_vertices: number of vertices.
         cells: the vertices of each color, in the order of the colors.
         edges: unordered pairs of vertices, none twice.
 
@@ -44,7 +44,7 @@ def searched_order(
     [1, 0, 2]
     """
     adjacency: dict[int, list[int]] = {}
-    # one direction of an edge: pynauty adds the other one
+    # one direction of each edge: pynauty adds the other one
     for u, v in edges:
         if u in adjacency:
             adjacency[u].append(v)
@@ -55,7 +55,7 @@ def searched_order(
 
 
 if __name__ == "__main__":
-    # standard input is the worker's socket: requests come and answers go through it
+    # standard input is the worker's socket, for requests and answers
     with open(0, encoding="utf-8", closefd=False) as requests:
         limit_s, n, cells, edges = json.loads(requests.readline())
     signal.setitimer(signal.ITIMER_REAL, limit_s)  # the signal ends the process

@@ -69,7 +69,7 @@ def assemble(
     Raises:
         PlanError: naming every rule that is broken.
     """
-    # refuse a wrong path before a plan exists whose errors would be less clear
+    # a plan with a wrong path would report less specific errors
     groups_of(einsum, path, extents_of(einsum, sizes))
     text = to_text(einsum)
     bare = Plan(text, sizes, processes, path, (), {}, (), name, nonzeros=nonzeros)
@@ -121,7 +121,7 @@ def starts_of(
     schedules: Sequence[GroupSchedule],
     extents: Mapping[str, int],
 ) -> dict[str, Distribution]:
-    """Place one copy of every operand, in blocks, where it is first needed."""
+    """Place one copy of every operand, in blocks, on ranks that read it first."""
     starts: dict[str, Distribution] = {}
     # not strict: a wrong number of schedules is reported by the checker
     for group, schedule in zip(groups, schedules, strict=False):
@@ -136,9 +136,9 @@ def starts_of(
 def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
     """Return the same plan with a cyclic distribution of some indices.
 
-    Process p of the P along a machine axis that partitions such an index has its values
-    ``x`` with ``x % P == p`` wherever it held or computed a block. If P divides the
-    extent, exactly as many elements move as before.
+    Along a machine axis of P processes that partitions such an index, process p has the
+    values ``x`` with ``x % P == p`` instead of a block. If P divides the extent,
+    exactly as many elements move as before.
 
     Source: Blackford et al., *ScaLAPACK Users' Guide*, section 4.3.
 
@@ -189,9 +189,9 @@ def arrange_axes(
 ) -> Plan:
     """Return the plan with the least cost over all orders of axes.
 
-    Ties go to the first. The order does not affect how many elements move, only at
-    which level they pass. The machines get levels if no axis crosses the border of a
-    unit. Plans whose groups have different machines keep the order of their axes.
+    Ties go to the first. The order of axes does not change how many elements move, only
+    the level at which they pass. Machines get levels if no axis crosses the border of
+    a unit. Plans whose groups have different machines keep the order of their axes.
 
     Args:
         plans: plans whose machine axes are tried in all orders.
@@ -199,12 +199,12 @@ def arrange_axes(
         others: plans whose machine axes keep their order.
     """
 
-    def cost(plan: Plan) -> tuple[float, ...]:
+    def compute_cost(plan: Plan) -> tuple[float, ...]:
         return levels.cost(moved_by_level(plan, levels.units))
 
     # the plan itself comes first, so that ties change nothing
     ordered = (reordered for plan in plans for reordered in _reorder_axes(plan))
-    return _add_levels(min((*ordered, *others), key=cost), levels.units)
+    return _add_levels(min((*ordered, *others), key=compute_cost), levels.units)
 
 
 def _reorder_axes(plan: Plan) -> Iterator[Plan]:
@@ -227,31 +227,31 @@ def _permute_axes(
     Args:
         group: the group of the schedule.
         schedule: its schedule.
-        order: the old numbers of the axes, in their new order.
+        order: the present numbers of the axes, in their new order.
     """
     machine = Machine(tuple(schedule.machine.sizes[k] for k in order))
-    new = {old: number for number, old in enumerate(order)}
+    position = {axis: number for number, axis in enumerate(order)}
     cuts = []
     for index, term in zip(group.output.indices, schedule.result.cuts, strict=True):
         # axes that partition an index come first, in the order in which blocks have
         # them; then those of partial sums, which subdivide the blocks
-        partition = sorted(new[k] for k in term if schedule.axes[k] == index)
-        subdivide = [new[k] for k in term if schedule.axes[k] != index]
+        partition = sorted(position[k] for k in term if schedule.axes[k] == index)
+        subdivide = [position[k] for k in term if schedule.axes[k] != index]
         cuts.append((*partition, *subdivide))
-    fixed = tuple((new[k], coordinate) for k, coordinate in schedule.result.fixed)
-    cyclic = tuple(new[k] for k in schedule.result.cyclic)
+    fixed = tuple((position[k], coordinate) for k, coordinate in schedule.result.fixed)
+    cyclic = tuple(position[k] for k in schedule.result.cyclic)
     loop = schedule.loop
     return GroupSchedule(
         machine,
         tuple(schedule.axes[k] for k in order),
         Distribution(machine, tuple(cuts), fixed, cyclic),
-        loop and replace(loop, rotate=tuple(new[k] for k in loop.rotate)),
-        tuple(new[k] for k in schedule.cyclic),
+        loop and replace(loop, rotate=tuple(position[k] for k in loop.rotate)),
+        tuple(position[k] for k in schedule.cyclic),
     )
 
 
 def _add_levels(plan: Plan, units: Sequence[int]) -> Plan:
-    """Return the same plan with levels in machines in which units are the last axes."""
+    """Return the plan with levels in machines whose last axes make up the units."""
 
     def add_levels(machine: Machine) -> Machine:
         # consecutive ranks of the last axes, for each number of axes
@@ -262,14 +262,14 @@ def _add_levels(plan: Plan, units: Sequence[int]) -> Plan:
         return replace(machine, levels=tuple(b - a for a, b in pairwise(bounds)))
 
     machines = {schedule.machine for schedule in plan.schedules}
-    new = {machine: add_levels(machine) for machine in machines}
-    if len({machine.units for machine in new.values()}) > 1:
+    with_levels = {machine: add_levels(machine) for machine in machines}
+    if len({machine.units for machine in with_levels.values()}) > 1:
         return plan  # a plan has one kind of hosts
     schedules = [
         replace(
             schedule,
-            machine=new[schedule.machine],
-            result=replace(schedule.result, machine=new[schedule.machine]),
+            machine=with_levels[schedule.machine],
+            result=replace(schedule.result, machine=with_levels[schedule.machine]),
         )
         for schedule in plan.schedules
     ]

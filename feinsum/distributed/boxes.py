@@ -43,9 +43,11 @@ Box: TypeAlias = tuple[range, ...]
 
 
 def block_part(
-    first: Ints, end: Ints, part: Ints, n_parts: int, step: int = 1
+    first: Ints, end: Ints, number: Ints, n_parts: int, step: int = 1
 ) -> tuple[Ints, Ints]:
-    """Return one block of each range; all are equally long except the last ones.
+    """Return block ``number`` of each range cut into ``n_parts`` blocks.
+
+    All blocks of a range are equally long except the last ones.
 
     Source: Deinsum, section II-C; DISTAL, section 5.3: blocks of ``ceil(N / P)``.
 
@@ -53,16 +55,16 @@ def block_part(
     >>> a.tolist(), b.tolist()
     ([0, 3, 6, 9], [3, 6, 9, 10])
     """
-    # rounded up, so that only the last parts are shorter, or empty
+    # rounded up, so that only the last blocks are shorter, or empty
     length = -(-(end - first) // (step * n_parts)) * step
-    low = np.minimum(first + part * length, end)
+    low = np.minimum(first + number * length, end)
     return low, np.minimum(low + length, end)
 
 
 def cyclic_part(
-    first: Ints, end: Ints, part: Ints, n_parts: int, step: int = 1
+    first: Ints, end: Ints, number: Ints, n_parts: int, step: int = 1
 ) -> tuple[Ints, Ints]:
-    """Return every ``n_parts``-th value of each range, from the value ``part`` on.
+    """Return every ``n_parts``-th value of each range, from value ``number`` on.
 
     The step of the parts is ``step * n_parts``.
 
@@ -70,7 +72,7 @@ def cyclic_part(
     >>> a.tolist(), b.tolist()
     ([0, 1, 2, 3], [12, 13, 10, 11])
     """
-    low = first + part * step
+    low = first + number * step
     return low, end_after(low, end - 1, step * n_parts)
 
 
@@ -90,7 +92,7 @@ def intersect(left: Ranges, right: Ranges) -> Ranges:
 
 
 def intersect_along(left: RangesAlong, right: RangesAlong) -> RangesAlong:
-    """Return the values that ranges share; the end is not after the start for none.
+    """Return the values that ranges share; an empty result ends where it starts.
 
     By the Chinese remainder theorem these are a range too, whose step is the least
     common multiple.
@@ -105,9 +107,13 @@ def intersect_along(left: RangesAlong, right: RangesAlong) -> RangesAlong:
     low = first + (start - first) // divisor * inverse % (other_step // divisor) * step
     # it may precede the right range, whose values repeat with the common step
     low = low + np.maximum(0, -((low - start) // common_step)) * common_step
-    last = np.minimum(end - step, stop - other_step)
+    last_common = np.minimum(end - step, stop - other_step)
     meets = (start - first) % divisor == 0
-    return low, np.where(meets, end_after(low, last, common_step), low), common_step
+    return (
+        low,
+        np.where(meets, end_after(low, last_common, common_step), low),
+        common_step,
+    )
 
 
 def end_after(first: Ints, last: Ints, step: int | Ints) -> Ints:
@@ -141,7 +147,7 @@ class Boxes:
 
     def __post_init__(self) -> None:
         is_filled = (self.end > self.first).all(axis=1)
-        # an empty box is none: nobody allocates, sends or computes it
+        # a rank with an empty box allocates, sends and computes nothing
         object.__setattr__(self, "is_there", self.is_there & is_filled)
         steps = self.steps or (1,) * self.first.shape[1]
         object.__setattr__(self, "steps", steps)
@@ -185,9 +191,9 @@ class Boxes:
         return ranks
 
     def contains(self, other: Boxes) -> NDArray[np.bool_]:
-        """Return for each rank whether the other's box is inside this one."""
+        """Return for each rank whether its box contains the box in ``other``."""
         common = intersect(self.ranges, other.ranges)
-        # a longer common step skips entries of the other one
+        # a longer common step skips entries of the other box
         is_same_step = common[2] == other.steps
         is_inside = (range_lengths(common) == other.lengths).all(axis=1) & is_same_step
         contains: NDArray[np.bool_] = is_inside & self.is_there & other.is_there
@@ -230,10 +236,10 @@ def common_box(left: Box, right: Box) -> Box | None:
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """The boxes shared by sources and targets, by target and then by source.
+    """The intersections of boxes of sources and targets, by target, then by source.
 
     Attributes:
-        source, target: ranks, one of each per box, shape (n_boxes,).
+        source, target: the two ranks of each box, shape (n_boxes,).
         first, end: the boxes, shape (n_boxes, n_axes).
         steps: as in :class:`Boxes`.
     """
@@ -300,8 +306,10 @@ class Overlap:
             pieces += [(low.copy(), before, rows), (after, high.copy(), rows)]
             # what remains is the slab of the inner box along this axis
             low[:, axis], high[:, axis] = first[:, axis], end[:, axis]
-        lows, highs, of = (np.concatenate(part) for part in zip(*pieces, strict=True))
-        return _drop_empty(overlap, of, (lows, highs, overlap.steps))
+        lows, highs, origins = (
+            np.concatenate(arrays) for arrays in zip(*pieces, strict=True)
+        )
+        return _drop_empty(overlap, origins, (lows, highs, overlap.steps))
 
 
 def _meet_targets(overlap: Overlap, boxes: Boxes) -> tuple[Ranges, NDArray[np.bool_]]:
@@ -310,58 +318,60 @@ def _meet_targets(overlap: Overlap, boxes: Boxes) -> tuple[Ranges, NDArray[np.bo
     Returns:
         The intersections, and whether they are not empty.
     """
-    at = overlap.target
-    both = intersect(overlap.ranges, (boxes.first[at], boxes.end[at], boxes.steps))
-    return both, boxes.is_there[at] & (both[0] < both[1]).all(axis=1)
+    targets = overlap.target
+    common = intersect(
+        overlap.ranges, (boxes.first[targets], boxes.end[targets], boxes.steps)
+    )
+    return common, boxes.is_there[targets] & (common[0] < common[1]).all(axis=1)
 
 
 def _refine_steps(overlap: Overlap, steps: tuple[int, ...]) -> Overlap:
-    """Split boxes into ones whose steps are multiples of others.
+    """Split boxes until their steps are multiples of the given steps.
 
-    Only then is the rest of a box without a cyclic part again a few boxes.
+    A box minus a cyclic part consists of few boxes only if their steps agree.
     """
-    new = tuple(map(lcm, overlap.steps, steps))
-    if new == overlap.steps:
+    fine_steps = tuple(map(lcm, overlap.steps, steps))
+    if fine_steps == overlap.steps:
         return overlap
     # no more offsets than the longest box has values
     longest = range_lengths(overlap.ranges).max(axis=0, initial=1).tolist()
     offsets = [
-        range(0, min(step, old * n), old)
-        for step, old, n in zip(new, overlap.steps, longest, strict=True)
+        range(0, min(step, box_step * n), box_step)
+        for step, box_step, n in zip(fine_steps, overlap.steps, longest, strict=True)
     ]
     shifts = np.array([*product(*offsets)])
     rows = np.repeat(np.arange(len(overlap.target)), len(shifts))
-    first = (overlap.first[:, None] + shifts).reshape(-1, len(new))
-    end = end_after(first, overlap.end[rows] - 1, np.array(new))
-    return _drop_empty(overlap, rows, (first, end, new))
+    first = (overlap.first[:, None] + shifts).reshape(-1, len(fine_steps))
+    end = end_after(first, overlap.end[rows] - 1, np.array(fine_steps))
+    return _drop_empty(overlap, rows, (first, end, fine_steps))
 
 
 def _drop_empty(overlap: Overlap, rows: Ints, ranges: Ranges) -> Overlap:
-    """Return parts of some boxes without empty ones.
+    """Return the overlap whose boxes are the ranges that are not empty.
 
     Args:
-        overlap: pairs of boxes.
-        rows: the box of which each range is a part.
-        ranges: start, end and step of each part.
+        overlap: the overlap that the ranges are parts of.
+        rows: for each range, the number of its box in ``overlap``.
+        ranges: start, end and step of each range.
     """
     first, end, steps = ranges
     is_filled = (first < end).all(axis=1)
-    at = rows[is_filled]
-    source, target = overlap.source[at], overlap.target[at]
+    filled_rows = rows[is_filled]
+    source, target = overlap.source[filled_rows], overlap.target[filled_rows]
     return Overlap(source, target, first[is_filled], end[is_filled], steps)
 
 
 class _Side(NamedTuple):
-    """Which ranges of sources and targets meet along an axis.
+    """The pairs of ranges of sources and targets that intersect along an axis.
 
     Attributes:
         pairs: numbers of ranges of targets, ascending, and of sources that they meet.
-        of_target, of_source: the number of the range of every rank.
+        target_numbers, source_numbers: the number of the range of every rank.
     """
 
     pairs: tuple[Ints, Ints]
-    of_target: Ints
-    of_source: Ints
+    target_numbers: Ints
+    source_numbers: Ints
 
 
 def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Overlap:
@@ -370,54 +380,63 @@ def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Over
     Args:
         sources: a box for each source rank.
         targets: a box for each target rank.
-        labels: a natural number for each rank; sources serve targets with the same one.
-            By default all serve all.
+        labels: a natural number for each rank; a source serves only targets with its
+            label. By default every source serves every target.
 
     Complexity: about proportional to the number of intersections. Boxes are matched
-    axis by axis, and boxes that are the same so far are matched once.
+    axis by axis; boxes that are equal along the axes so far are matched together.
     """
-    of, at = np.nonzero(sources.is_there)[0], np.nonzero(targets.is_there)[0]
+    senders, receivers = (
+        np.nonzero(sources.is_there)[0],
+        np.nonzero(targets.is_there)[0],
+    )
     # ranges repeat along an axis: far fewer pairs of ranges than of ranks
     sides = [_meet_along(sources, targets, axis) for axis in range(len(sources.steps))]
     # the axis with the most different ranges first: it rules out the most pairs
     sides.sort(key=lambda side: -len(side.pairs[0]))
     if labels is not None:
-        each = np.arange(labels.max() + 1)
+        label_numbers = np.arange(labels.max() + 1)
         # labels join first: copies split the ranks into independent parts
-        sides.insert(0, _Side((each, each), labels, labels))
-    of, at = _match_sides(sides, of, at) if len(of) else (of, of)
-    source_ranges = sources.first[of], sources.end[of], sources.steps
-    target_ranges = targets.first[at], targets.end[at], targets.steps
-    return Overlap(of, at, *intersect(source_ranges, target_ranges))
+        sides.insert(0, _Side((label_numbers, label_numbers), labels, labels))
+    senders, receivers = (
+        _match_sides(sides, senders, receivers) if len(senders) else (senders, senders)
+    )
+    source_ranges = sources.first[senders], sources.end[senders], sources.steps
+    target_ranges = targets.first[receivers], targets.end[receivers], targets.steps
+    return Overlap(senders, receivers, *intersect(source_ranges, target_ranges))
 
 
-def _match_sides(sides: Sequence[_Side], of: Ints, at: Ints) -> tuple[Ints, Ints]:
-    """Return all pairs that meet on all sides; by target, and then by source.
+def _match_sides(
+    sides: Sequence[_Side], sources: Ints, targets: Ints
+) -> tuple[Ints, Ints]:
+    """Return all pairs that meet on all sides, by target and then by source.
 
-    A join, side by side: sources with the same ranges so far form a group, and each
-    target has a list of groups that it meets so far.
+    This is a join, side by side: sources with the same ranges so far form a group, and
+    each target has a list of the groups that it meets so far.
 
     Args:
         sides: the pairs of ranges that meet, for each axis.
-        of: ranks that are sources.
-        at: ranks that are targets.
+        sources: ranks that are sources.
+        targets: ranks that are targets.
     """
-    group, met_group = np.zeros_like(of), np.zeros_like(at)
-    for pairs, of_target, of_source in sides:
-        n_ranges = int(of_source.max()) + 1
-        keys, group = np.unique(group * n_ranges + of_source[of], return_inverse=True)
-        row, met_range = _expand_keys(of_target[at], pairs)
-        at, met_key = at[row], met_group[row] * n_ranges + met_range
+    group, met_group = np.zeros_like(sources), np.zeros_like(targets)
+    for pairs, target_numbers, source_numbers in sides:
+        n_ranges = int(source_numbers.max()) + 1
+        keys, group = np.unique(
+            group * n_ranges + source_numbers[sources], return_inverse=True
+        )
+        rows, met_range = _expand_keys(target_numbers[targets], pairs)
+        targets, met_key = targets[rows], met_group[rows] * n_ranges + met_range
         position = np.searchsorted(keys, met_key)
-        # the search gives the length for what is greater than all
+        # searchsorted returns the length for a key greater than all
         is_known = keys[np.minimum(position, len(keys) - 1)] == met_key
-        at, met_group = at[is_known], position[is_known]
+        targets, met_group = targets[is_known], position[is_known]
     # sources by group, to expand each group into its sources
     order = np.argsort(group, kind="stable")
-    row, of = _expand_keys(met_group, (group[order], of[order]))
-    at = at[row]
-    order = np.lexsort((of, at))
-    return of[order], at[order]
+    rows, sources = _expand_keys(met_group, (group[order], sources[order]))
+    targets = targets[rows]
+    order = np.lexsort((sources, targets))
+    return sources[order], targets[order]
 
 
 def _expand_keys(wanted: Ints, pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
@@ -433,24 +452,27 @@ def _expand_keys(wanted: Ints, pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """
     keys, values = pairs
     begin, end = (np.searchsorted(keys, wanted, side) for side in ("left", "right"))
-    row = np.repeat(np.arange(len(wanted)), end - begin)
+    key_rows = np.repeat(np.arange(len(wanted)), end - begin)
     first = np.cumsum(end - begin) - (end - begin)
-    return row, values[np.arange(len(row)) - first[row] + begin[row]]
+    return key_rows, values[
+        np.arange(len(key_rows)) - first[key_rows] + begin[key_rows]
+    ]
 
 
 def _meet_along(sources: Boxes, targets: Boxes, axis: int) -> _Side:
-    target_ranges, of_target = _distinct_ranges(targets, axis)
-    source_ranges, of_source = _distinct_ranges(sources, axis)
+    """Find the pairs of different ranges that intersect along an axis."""
+    target_ranges, target_numbers = _distinct_ranges(targets, axis)
+    source_ranges, source_numbers = _distinct_ranges(sources, axis)
     low, high, _ = intersect_along(
         (target_ranges[:, None, 0], target_ranges[:, None, 1], targets.steps[axis]),
         (source_ranges[None, :, 0], source_ranges[None, :, 1], sources.steps[axis]),
     )
-    at, of = np.nonzero(low < high)
-    return _Side((at, of), of_target, of_source)
+    target_pairs, source_pairs = np.nonzero(low < high)
+    return _Side((target_pairs, source_pairs), target_numbers, source_numbers)
 
 
 def _distinct_ranges(boxes: Boxes, axis: int) -> tuple[Ints, Ints]:
-    """Return the different ranges along an axis, and which of them each rank has."""
+    """Return the distinct ranges along an axis, and the number of each rank's range."""
     pairs = np.stack([boxes.first[:, axis], boxes.end[:, axis]], axis=1)
-    unique, which = np.unique(pairs, axis=0, return_inverse=True)
-    return unique, which.reshape(-1)
+    unique, numbers = np.unique(pairs, axis=0, return_inverse=True)
+    return unique, numbers.reshape(-1)

@@ -1,10 +1,10 @@
 """Choosing among plans by more than communication volume: levels, prices, timings.
 
-The planner minimizes the elements that move. Several plans may move equally many or
-hardly more. Then one may be better on the levels of a machine (:func:`ties`,
-:func:`priced`), by estimated seconds (:func:`price`, :func:`cheapest`), or because it
-was timed on such a fleet (:func:`prefer_measured`). Counts are exact and need no
-database; times are estimates, from those given for links and leaves, or facts.
+The planner minimizes the elements that move. Among plans that move about equally many,
+other criteria decide: the levels of a machine (:func:`ties`, :func:`priced`), estimated
+seconds (:func:`price`, :func:`cheapest`), or times measured on such a fleet
+(:func:`prefer_measured`). Counts are exact and need no database. Times are estimates
+from the given rates of links and leaves, or come from facts.
 """
 
 from __future__ import annotations
@@ -36,25 +36,29 @@ MAX_PRICED = 24
 def alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]:
     """Return other plans with the same path that move few elements, best first.
 
-    Plans that differ only in their names are the same. With a sparse operand there are
-    none: its entries fix where the others are needed.
+    Plans that differ only in their names are the same. A plan with a sparse operand has
+    no alternatives: the entries fix where the other operands are needed.
     """
     if plan.density:
         return ()
-    others = [
+    candidates = [
         with_schedules(plan, result.schedules, name="planned")
         for result in best_of_machines(plan.groups, plan.extents, plan.processes)
     ]
-    unique = {_unnamed_id(p): p for p in (*others, *grid_plans(plan).values(), plan)}
+    unique = {
+        _unnamed_id(p): p for p in (*candidates, *grid_plans(plan).values(), plan)
+    }
     # the plan itself came last into the dictionary, and is no alternative
     del unique[_unnamed_id(plan)]
     # a single process moves nothing, and would always be best
-    shared = [other for other in unique.values() if other.outline().busy > 1]
-    return tuple(sorted(shared, key=lambda other: other.outline().moved)[:max_plans])
+    parallel = [
+        candidate for candidate in unique.values() if candidate.outline().busy > 1
+    ]
+    return tuple(sorted(parallel, key=lambda other: other.outline().moved)[:max_plans])
 
 
 def _unnamed_id(plan: Plan) -> str:
-    """Return the content id that all names of a plan share."""
+    """Return the content id of a plan without its name."""
     return replace(plan, name="").id
 
 
@@ -66,8 +70,8 @@ def ties(plan: Plan, max_elements: float = inf) -> tuple[Plan, ...]:
         max_elements: limit on the elements that a process holds.
     """
     moved = plan.outline().moved
-    others = alternatives(plan, None)
-    tied = [other for other in others if other.outline().moved <= moved]
+    candidates = alternatives(plan, None)
+    tied = [candidate for candidate in candidates if candidate.outline().moved <= moved]
     return _select_as_even(plan, tied, max_elements)
 
 
@@ -82,19 +86,21 @@ def priced(plan: Plan, levels: Levels, max_elements: float = inf) -> tuple[Plan,
     if plan.density:
         return ()
     results = best_of_machines(plan.groups, plan.extents, plan.processes, levels)
-    others = [with_schedules(plan, result.schedules) for result in results[:MAX_PRICED]]
-    return _select_as_even(plan, others, max_elements)
+    candidates = [
+        with_schedules(plan, result.schedules) for result in results[:MAX_PRICED]
+    ]
+    return _select_as_even(plan, candidates, max_elements)
 
 
 def _select_as_even(
-    plan: Plan, others: Sequence[Plan], max_elements: float
+    plan: Plan, candidates: Sequence[Plan], max_elements: float
 ) -> tuple[Plan, ...]:
     # a plan that communicates less but computes longer is no tie
     max_points = plan.outline().most_points
-    outlines = [other.outline() for other in others]
+    outlines = [candidate.outline() for candidate in candidates]
     return tuple(
-        other
-        for other, counts in zip(others, outlines, strict=True)
+        candidate
+        for candidate, counts in zip(candidates, outlines, strict=True)
         if counts.most_points <= max_points and counts.peak <= max_elements
     )
 
@@ -151,10 +157,11 @@ def prefer_measured(
     *,
     max_bytes: float = float("inf"),
 ) -> Plan:
-    """Return the plan, or another with few elements that was measured to be faster.
+    """Return the plan, or an alternative that was measured to be faster.
 
-    Only trusted facts count, for nobody can time a fleet here: those of recorders that
-    their source trusts, and of trusted signers, if any are configured.
+    Only trusted facts count, because their times cannot be verified on this machine:
+    facts of recorders that their source trusts, and of trusted signers, if any are
+    configured.
 
     Args:
         plan: a plan of an einsum.
@@ -172,8 +179,8 @@ def prefer_measured(
     # nothing to compare others with
     if identity(plan) not in seconds:
         return plan
-    others = [p for p in alternatives(plan) if p.peak_bytes <= max_bytes]
-    return fastest_measured([plan, *others], seconds)
+    candidates = [p for p in alternatives(plan) if p.peak_bytes <= max_bytes]
+    return fastest_measured([plan, *candidates], seconds)
 
 
 def _trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
@@ -183,9 +190,9 @@ def _trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
 
 
 def fastest_measured(plans: Sequence[Plan], seconds: Mapping[Hashable, float]) -> Plan:
-    """Return the first plan, or a measured one that is faster.
+    """Return the first plan, or another one that was measured to be faster.
 
-    A timing alone, without one of the first plan to compare with, decides nothing.
+    If the first plan itself has no measured time, it is returned.
 
     Args:
         plans: plans, the default one first.
@@ -223,7 +230,7 @@ def _einsum_plan(record: PlanRecord) -> Plan | None:
 
 
 def identity(plan: Plan) -> Hashable:
-    """Return a value that is equal for plans that do the same, whatever their names.
+    """Return a value that is equal for plans that differ only in names.
 
     Indices and operands are renamed to those of the canonical form. Plans that differ
     by a symmetry of their einsum may have different identities.
@@ -232,7 +239,9 @@ def identity(plan: Plan) -> Hashable:
     form = canonicalize(einsum)
     indices, operands = form.relabeling.indices, form.relabeling.operands
 
-    def placement(distribution: Distribution, names: Sequence[str]) -> Hashable:
+    def describe_placement(
+        distribution: Distribution, names: Sequence[str]
+    ) -> Hashable:
         cuts = zip([indices[i] for i in names], distribution.cuts, strict=True)
         return (
             distribution.machine.sizes,
@@ -252,7 +261,7 @@ def identity(plan: Plan) -> Hashable:
                 tuple(None if i is None else indices[i] for i in schedule.axes),
                 schedule.cyclic,
                 loop and (indices[loop.index], loop.parts, loop.rotate, loop.is_cyclic),
-                placement(schedule.result, group.output.indices),
+                describe_placement(schedule.result, group.output.indices),
             )
         )
         # results have names of their own in every plan
@@ -260,7 +269,7 @@ def identity(plan: Plan) -> Hashable:
     terms = zip(einsum.rows[0], einsum.inputs, strict=True)
     first_use = {operand.name: term for operand, term in reversed([*terms])}
     starts = sorted(
-        (operands[name], placement(start, first_use[name]))
+        (operands[name], describe_placement(start, first_use[name]))
         for name, start in plan.starts.items()
     )
     return form.key, plan.processes, tuple(steps), tuple(starts)

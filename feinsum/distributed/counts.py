@@ -45,14 +45,15 @@ MAX_ROW_NUMBER = 2**62
 
 
 USUAL_LINKS = Links(message_s=0.0, element_s=1e-9)
-"""Of ranks on one host, which exchange 8 GB of doubles in a second; messages of large
-arrays take no time beside their elements.
+"""Links of ranks on one host, which exchange 8 GB of doubles in a second.
+
+The latency of large messages is negligible.
 """
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a process takes for its part of a plan: the model that compares plans.
+    """Seconds per operation of a process: the model by which plans are compared.
 
     Attributes:
         point_s: seconds of a multiply-add.
@@ -64,7 +65,7 @@ class Rates:
 
 
 USUAL = Rates()
-"""Of a core with 20 Gflop/s."""
+"""Rates of a core with 20 Gflop/s."""
 
 
 TIE = 1.01
@@ -72,12 +73,12 @@ TIE = 1.01
 
 
 class Estimate(NamedTuple):
-    """What decides between plans.
+    """The values by which two plans are compared.
 
     Attributes:
-        seconds: of the process that takes longest.
+        seconds: estimated seconds of the process that takes longest.
         moved: elements that pass between ranks.
-        counts: without requests, which are 0.
+        counts: the counts of the plan, except for requests, which are 0.
     """
 
     seconds: float
@@ -87,7 +88,7 @@ class Estimate(NamedTuple):
     def is_better_than(self, other: Estimate) -> bool:
         """Return whether the slowest process takes clearly less time.
 
-        If both take as long, the one that moves less is better.
+        If the two times tie, the plan that moves less is better.
         """
         if self.seconds > TIE * other.seconds or other.seconds > TIE * self.seconds:
             return self.seconds < other.seconds
@@ -135,9 +136,9 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What each rank receives, computes and holds, by the events of a plan.
+    """Elements that each rank receives, computes and holds, by the events of a plan.
 
-    Numbers are Python's integers, which do not overflow.
+    Arrays hold Python's integers, which do not overflow.
 
     Attributes:
         received, reduced, messages, points, peak: see :class:`Counts`; one per rank.
@@ -197,46 +198,49 @@ def tally(
     *,
     has_requests: bool = True,
 ) -> Tally:
-    """Count what the events of a plan do, without making the steps.
+    """Count elements, messages and multiply-adds of a plan without making its steps.
 
     Args:
         events: the events of the plan, in order.
         resident: elements of operands that each rank holds all the time.
         density: the share of entries that sparse tensors store.
-        has_requests: also count requests, which takes the longest.
+        has_requests: also count requests, which takes most of the time.
     """
-    now = np.array(resident, object)
-    peak, sizes, most_requests = now.copy(), dict[str, NDArray[Any]](), 0
-    received, reduced, points = np.zeros((3, len(now)), object)
-    messages = np.zeros(len(now))
+    in_use = np.array(resident, object)
+    peak, sizes, most_requests = in_use.copy(), dict[str, NDArray[Any]](), 0
+    received, reduced, points = np.zeros((3, len(in_use)), object)
+    messages = np.zeros(len(in_use))
     for event in events:
         match event:
             case Allocation(buffer, boxes):
                 share = density.get(tensor_of(buffer))
                 sizes[buffer] = np.array(stored_elements(boxes, share), object)
-                now = now + sizes[buffer]
+                in_use = in_use + sizes[buffer]
                 # only an allocation can raise the peak
-                peak = np.maximum(peak, now)
+                peak = np.maximum(peak, in_use)
             case Release(buffer, ranks):
-                now = now - sizes[buffer] * ranks
+                in_use = in_use - sizes[buffer] * ranks
             case Computation():
                 points = points + _points_of(event, density) * _exact(event.weight)
             case Move(overlap=overlap):
                 is_sent = event.is_sent
-                to, n_elements = overlap.target[is_sent], overlap.sizes()[is_sent]
+                receivers, n_elements = (
+                    overlap.target[is_sent],
+                    overlap.sizes()[is_sent],
+                )
                 # one move fits 64 bits, which are added faster than Python's integers
-                by_rank = np.zeros(len(now), np.int64)
-                np.add.at(by_rank, to, n_elements)
+                by_rank = np.zeros(len(in_use), np.int64)
+                np.add.at(by_rank, receivers, n_elements)
                 total = reduced if event.is_added else received
                 total += by_rank.astype(object) * _exact(event.weight)
-                np.add.at(messages, to, event.weight)
-                if has_requests and len(to):
+                np.add.at(messages, receivers, event.weight)
+                if has_requests and len(receivers):
                     most_requests = max(most_requests, _count_requests(event))
     return Tally(received, reduced, messages, points, peak, most_requests)
 
 
 def _exact(weight: float) -> float:
-    """Return a weight that leaves integers as they are if it is one."""
+    """Return the integer 1 for a weight of 1.0, so that products stay integers."""
     return 1 if weight == 1 else weight
 
 
@@ -244,23 +248,23 @@ def _points_of(event: Computation, density: Mapping[str, Fraction]) -> NDArray[A
     """Return the multiply-adds of every rank, at the entries that are stored."""
     # an index of several inputs has one length, as all have the same block
     lengths = {
-        index: each.boxes.lengths[:, axis]
-        for each in event.inputs
-        for axis, index in enumerate(each.indices)
+        index: read.boxes.lengths[:, axis]
+        for read in event.inputs
+        for axis, index in enumerate(read.indices)
     }
     points: NDArray[Any] = np.array(event.boxes.is_there, object) * 1
     for length in lengths.values():
         points = points * length.astype(object)
-    for each in event.inputs:
+    for read in event.inputs:
         # the first buffer of an input is where its tensor is
-        share = density.get(each.buffers[0][0])
+        share = density.get(read.buffers[0][0])
         if share is not None:
             points = np.array([ceil(share * n) for n in points], object)
     return points
 
 
 def _count_requests(move: Move) -> int:
-    """Return to how many ranks one rank sends the same block, at most.
+    """Return the maximum number of ranks to which one rank sends the same block.
 
     Requests for one block at a time contend for its sender's link.
     """
@@ -272,7 +276,7 @@ def _count_requests(move: Move) -> int:
 
 
 def _number_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a number for each row of natural numbers: equal exactly if the rows are.
+    """Return a number for each row of natural numbers; equal rows have equal numbers.
 
     Numbers are sorted ten times as fast as rows.
 
@@ -283,7 +287,7 @@ def _number_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     for column in rows.T:
         n_values = int(column.max()) + 1
         if n_numbers * n_values >= MAX_ROW_NUMBER:
-            # the numbers so far have gaps: renumber them without
+            # the numbers so far have gaps: renumber consecutively
             different, numbers = np.unique(numbers, return_inverse=True)
             n_numbers = len(different)
         numbers = numbers * n_values + column
@@ -407,12 +411,12 @@ def _report_lines(report: RunReport) -> Iterator[str]:
     n = len(report.peak_bytes)
     yield f"{counted(n, 'process')} ({report.engine}) in {report.wall_s:.3g} s"
     for edge in report.edges:
-        to = f"to {edge.reader}" if edge.reader else "partial results"
+        destination = f"to {edge.reader}" if edge.reader else "partial results"
         received = (
             "not counted" if edge.counted is None else f"{edge.counted:,} counted"
         )
         yield (
-            f"  {edge.tensor} {to}: {counted(edge.predicted, 'element', ',')} "
+            f"  {edge.tensor} {destination}: {counted(edge.predicted, 'element', ',')} "
             f"predicted, {received}"
         )
     for result, seconds in report.leaf_s.items():
@@ -431,7 +435,7 @@ def report_of(
     wall_s: float,
     lost_workers: int = 0,
 ) -> RunReport:
-    """Return the report of what all ranks did.
+    """Build the report of a run from the traffic of all ranks.
 
     Args:
         plan: the plan that ran.
@@ -448,7 +452,7 @@ def report_of(
     edges = tuple(
         Edge(*edge, predicted[edge], None if lost_workers else measured[edge])
         for edge in {**predicted, **measured}
-        # an engine may count what the plan did not predict: that shows, too
+        # an engine may count traffic that the plan did not predict: report it, too
         if predicted[edge] or measured[edge]
     )
     leaf_s = {
@@ -460,20 +464,20 @@ def report_of(
 
 
 def predicted_by_edge(plan: Plan) -> Counter[tuple[str, str]]:
-    """Return elements by tensor and reader, as in :class:`Edge`."""
-    received: Counter[str] = Counter()
+    """Count the elements that a plan moves, by tensor and reader of an edge."""
+    by_buffer: Counter[str] = Counter()
     for event in plan.events():
         if isinstance(event, Move):
-            received[event.target] += int(event.overlap.sizes()[event.is_sent].sum())
-    return _sum_by_edge(received, [group.output.tensor for group in plan.groups])
+            by_buffer[event.target] += int(event.overlap.sizes()[event.is_sent].sum())
+    return _sum_by_edge(by_buffer, [group.output.tensor for group in plan.groups])
 
 
 def _sum_by_edge(
     by_buffer: Mapping[str, int], names: Sequence[str]
 ) -> Counter[tuple[str, str]]:
     by_edge: Counter[tuple[str, str]] = Counter()
-    for buffer, n in by_buffer.items():
-        by_edge[_edge_of(buffer, names)] += n
+    for buffer, n_elements in by_buffer.items():
+        by_edge[_edge_of(buffer, names)] += n_elements
     return by_edge
 
 
@@ -484,5 +488,5 @@ def _edge_of(buffer: str, names: Sequence[str]) -> tuple[str, str]:
     (('A', 'out'), ('out', ''))
     """
     # names of buffers: see feinsum.distributed.steps
-    tensor, at, number = buffer.partition("@")
-    return (tensor, names[int(number.partition(".")[0])] if at else "")
+    tensor, separator, number = buffer.partition("@")
+    return (tensor, names[int(number.partition(".")[0])] if separator else "")

@@ -1,7 +1,7 @@
-"""Plans as text and as pictures for people.
+"""Plans as text and as pictures.
 
-:func:`plan_text` is what ``print(plan)`` shows, :func:`blocks_text` says which ranks
-need and hold which blocks, :func:`steps_text` what one rank does. :func:`rows_of` and
+:func:`plan_text` is what ``print(plan)`` shows, :func:`blocks_text` lists the blocks
+that ranks need and hold, :func:`steps_text` the steps of one rank. :func:`rows_of` and
 :func:`flow_of` are the data of pictures: the blocks of every group, and the graph of a
 program. :mod:`feinsum.drawing` and the pages of the service draw them.
 """
@@ -66,7 +66,9 @@ def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     def shorten(text: str, group: Group) -> str:
         return text.replace(f"{group.output.tensor}_", "") if statements else text
 
-    def notation(distribution: Distribution, access: Access, group: Group) -> str:
+    def format_notation(
+        distribution: Distribution, access: Access, group: Group
+    ) -> str:
         return distribution.notation([shorten(i, group) for i in access.indices])
 
     pairs = [*zip(plan.groups, plan.schedules, strict=True)]
@@ -77,10 +79,10 @@ def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     # reversed, so that the first use of a tensor remains
     first_uses = {a.tensor: (a, g) for g, _ in reversed(pairs) for a in g.inputs[::-1]}
     for name, start in plan.starts.items():
-        yield f"  {name} starts as {notation(start, *first_uses[name])}"
+        yield f"  {name} starts as {format_notation(start, *first_uses[name])}"
     for group, schedule in pairs:
         if group.output.tensor in plan.outputs:
-            final = notation(schedule.result, group.output, group)
+            final = format_notation(schedule.result, group.output, group)
             yield f"  {group.output.tensor} ends as {final}"
 
 
@@ -210,7 +212,9 @@ def _step_text(step: Step) -> str:
         case Reduce(rank, target, box):
             return f"reduce   {target}[{_box_text(box)}] from {rank}"
         case Leaf(_, sources, target, box):
-            factors = " * ".join(f"{name}[{_box_text(part)}]" for name, part in sources)
+            factors = " * ".join(
+                f"{name}[{_box_text(operand_box)}]" for name, operand_box in sources
+            )
             return f"compute  {target}[{_box_text(box)}] += {factors}"
         case Free(buffer):
             return f"free     {buffer}"
@@ -234,7 +238,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
         return ",".join(map(str, ranks))
     step = ranks[1] - ranks[0]
     if list(ranks) != list(range(ranks[0], ranks[-1] + 1, step)):
-        # irregular ranks occur with idle processes; a few are enough
+        # ranks are irregular only if some are idle; the first ones are enough
         few = ",".join(map(str, ranks[:4]))
         return few if len(ranks) <= 4 else f"{few} .."
     if step == 1:
@@ -295,22 +299,22 @@ def _panel(plan: Plan, access: Access, distribution: Distribution, title: str) -
     )
     names = [access.indices[k] + "%" * (boxes.steps[k] > 1) for k in shown]
     # a vector is drawn as a row, without a name of its only line
-    down, right = {0: ("", ""), 1: ("", *names), 2: tuple(names)}[len(names)]
-    return Panel(title, blocks, down, right)
+    vertical, horizontal = {0: ("", ""), 1: ("", *names), 2: tuple(names)}[len(names)]
+    return Panel(title, blocks, vertical, horizontal)
 
 
 def _positions(sides: set[range]) -> dict[range, tuple[float, float]]:
     """Return where the parts of an axis are drawn, one after the other, in shares."""
-    parts = sorted(sides, key=lambda side: side.start)
-    ends = [0, *accumulate(map(len, parts))]
+    ranges = sorted(sides, key=lambda side: side.start)
+    ends = [0, *accumulate(map(len, ranges))]
     # cyclic parts are drawn side by side, though their values alternate
     shares = [end / max(1, ends[-1]) for end in ends]
-    return dict(zip(parts, pairwise(shares), strict=True))
+    return dict(zip(ranges, pairwise(shares), strict=True))
 
 
 def _block(sides: Sequence[tuple[float, float]], ranks: Sequence[int]) -> FlowBox:
-    whole = ((0.0, 1.0),) * (2 - len(sides))
-    (top, bottom), (left, right) = (*whole, *sides)
+    full_sides = ((0.0, 1.0),) * (2 - len(sides))
+    (top, bottom), (left, right) = (*full_sides, *sides)
     return FlowBox(left, top, right - left, bottom - top, min(ranks), ranks_text(ranks))
 
 

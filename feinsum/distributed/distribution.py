@@ -117,12 +117,12 @@ class Machine:
         Raises:
             PlanError: with the rule ``notation``, saying what was expected.
         """
-        parts = (
-            [part.split() for part in text.split("|")] if text != ONE_PROCESS else []
+        level_words = (
+            [level.split() for level in text.split("|")] if text != ONE_PROCESS else []
         )
-        words = [word.rpartition("=") for part in parts for word in part]
+        words = [word.rpartition("=") for level in level_words for word in level]
         expected = [axis_name(k) for k in range(len(words))]
-        is_named = [name for name, *_ in words] == expected and all(parts)
+        is_named = [name for name, *_ in words] == expected and all(level_words)
         if not (is_named and all(re.fullmatch("[0-9]+", n) for *_, n in words)):
             raise notation_error(
                 "machine",
@@ -130,7 +130,7 @@ class Machine:
                 "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels",
                 rules=("notation",),
             )
-        return cls(tuple(int(size) for *_, size in words), tuple(map(len, parts)))
+        return cls(tuple(int(size) for *_, size in words), tuple(map(len, level_words)))
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -237,23 +237,25 @@ def factorizations(
     [()]
     """
 
-    def ascending(
-        rest: int, max_factors: int, smallest: int
+    def list_ascending(
+        product: int, max_factors: int, smallest: int
     ) -> Iterator[tuple[int, ...]]:
-        yield (rest,)
+        yield (product,)
         if max_factors == 1:
             return
-        for first in range(smallest, rest):
-            if first * first > rest:
+        for factor in range(smallest, product):
+            if factor * factor > product:
                 return
-            if rest % first == 0:
-                for others in ascending(rest // first, max_factors - 1, first):
-                    yield (first, *others)
+            if product % factor == 0:
+                for factors in list_ascending(
+                    product // factor, max_factors - 1, factor
+                ):
+                    yield (factor, *factors)
 
     if number == 1:
         yield ()
     else:
-        yield from ascending(number, max_factors, 2)
+        yield from list_ascending(number, max_factors, 2)
 
 
 Cyclic = Annotated[tuple[int, ...], Field(exclude_if=_is_empty)]
@@ -262,17 +264,17 @@ Cyclic = Annotated[tuple[int, ...], Field(exclude_if=_is_empty)]
 
 @dataclass(frozen=True)
 class Distribution:
-    """A tensor in parts over the processes of a machine.
+    """The parts of a tensor that the processes of a machine hold.
 
     The machine axes in ``cuts`` partition each axis of the tensor into blocks of
     ``ceil(extent / processes)``; those in ``cyclic`` distribute its values cyclically.
-    Of several machine axes, each subdivides the parts of the one before. Only processes
-    at the given coordinates of ``fixed`` axes hold anything. Along all other machine
-    axes the tensor is replicated.
+    If several machine axes partition one axis, each subdivides the parts of the one
+    before. Only processes at the given coordinates of ``fixed`` axes hold entries.
+    Along all other machine axes the tensor is replicated.
 
     Args:
         cuts: for each axis of the tensor, the machine axes that partition it.
-        fixed: machine axes, each with the one coordinate where the tensor is.
+        fixed: machine axes, each with the only coordinate whose processes hold entries.
         cyclic: the axes of ``cuts`` whose distribution is cyclic.
 
     Source: DISTAL, section 3.2 (tensor distribution notation); Blackford et al.,
@@ -307,12 +309,12 @@ class Distribution:
 
     @cached_property
     def _hash(self) -> int:
-        # a planner looks up the same distributions many times
+        # cached, because a planner looks up the same distributions many times
         return hash((self.machine.sizes, self.cuts, self.fixed, self.cyclic))
 
     @property
     def copied_axes(self) -> tuple[int, ...]:
-        """Axes of the machine along which every process holds the same."""
+        """Axes of the machine along which the tensor is replicated."""
         # an axis partitions, selects one coordinate, or copies
         used = {k for term in self.cuts for k in term} | {k for k, _ in self.fixed}
         return tuple(k for k in range(self.machine.n_axes) if k not in used)
@@ -321,10 +323,10 @@ class Distribution:
     def parse(cls, text: str, machine: Machine) -> Distribution:
         """Parse DISTAL's notation.
 
-        The names of the tensor's axes, an arrow, and for each machine axis a name, a
-        number (a fixed coordinate) or ``*`` (copies). A ``%`` after a name makes its
-        axis cyclic. A bar where an inner level of the machine begins may be left out;
-        each level has a name once.
+        The text has the names of the tensor's axes, an arrow, and for each machine axis
+        a name, a number (a fixed coordinate) or ``*`` (copies). A ``%`` after a name
+        makes its axis cyclic. A bar where an inner level of the machine begins is
+        optional; a name occurs at most once in each level.
 
         Raises:
             PlanError: with the rule ``notation``, saying what was expected.
@@ -336,14 +338,14 @@ class Distribution:
         >>> Distribution.parse("xy->x%y", Machine((2, 2))).cyclic
         (0,)
         """
-        left, arrow, right = text.replace(" ", "").partition("->")
-        # a name with its mark is one word, any other character by itself
-        words = re.findall(r"[^\W\d]%|.", right)
-        names, targets = list(left), [word[0] for word in words if word != "|"]
+        axis_names, arrow, target_text = text.replace(" ", "").partition("->")
+        # a name with a percent sign is one word; so is every other character
+        words = re.findall(r"[^\W\d]%|.", target_text)
+        names, targets = list(axis_names), [word[0] for word in words if word != "|"]
         is_cyclic = [word[1:] == "%" for word in words if word != "|"]
         without_bars = [word for word in words if word != "|"]
         if "|" in words and words != insert_bars(without_bars, machine.bounds):
-            targets = words  # a bar where no level begins is no name
+            targets = words  # a misplaced bar is reported as an unknown name
         problem = _notation_problem(names, targets, machine, bool(arrow))
         if problem:
             raise notation_error(
@@ -367,31 +369,31 @@ class Distribution:
         }
         fixed = dict(self.fixed)
         # long names need spaces between them
-        glue = "" if all(len(i) == 1 for i in indices) else " "
+        separator = "" if all(len(i) == 1 for i in indices) else " "
         axes = range(self.machine.n_axes)
         targets = [names.get(k, str(fixed.get(k, "*"))) for k in axes]
-        right = glue.join(insert_bars(targets, self.machine.bounds))
-        return f"{glue.join(indices)}->{right}"
+        target_text = separator.join(insert_bars(targets, self.machine.bounds))
+        return f"{separator.join(indices)}->{target_text}"
 
     def boxes(self, shape: Sequence[int], n_ranks: int) -> Boxes:
         """Return the box that each rank holds of a tensor of this shape."""
         return _boxes(self, tuple(shape), n_ranks)
 
 
-# a planner requests the same boxes for many plans with few distributions
+# cached: a planner needs the boxes of a few distributions for many plans
 @lru_cache(4096)
 def _boxes(distribution: Distribution, shape: tuple[int, ...], n_ranks: int) -> Boxes:
     machine = distribution.machine
     coordinates = machine.coordinates(n_ranks)
     first = np.zeros((n_ranks, len(shape)), np.int64)
     end, steps = first + np.array(shape, np.int64), [1] * len(shape)
-    for axis, cutting in enumerate(distribution.cuts):
+    for axis, machine_axes in enumerate(distribution.cuts):
         low, high = first[:, axis], end[:, axis]
-        for k in cutting:
+        for k in machine_axes:
             is_cyclic, n = k in distribution.cyclic, machine.sizes[k]
-            part_of = cyclic_part if is_cyclic else block_part
+            get_part = cyclic_part if is_cyclic else block_part
             # each axis subdivides the part of the one before
-            low, high = part_of(low, high, coordinates[:, k], n, steps[axis])
+            low, high = get_part(low, high, coordinates[:, k], n, steps[axis])
             steps[axis] *= n if is_cyclic else 1
         first[:, axis], end[:, axis] = low, high
     # ranks beyond the grid hold nothing

@@ -7,9 +7,9 @@ combinations. Eliminating a first costs |a| |b|, and leaves a table of b alone::
     = min over b, c of f'(b) + g(b,c)        f'(b)  = min over a of f(a,b)
     = min over c of g'(c)                    g'(c)  = min over b of f'(b) + g(b,c)
 
-Then the choices follow in the opposite order: c, from it b, from it a. Where tables are
-joined in cycles, those that result may be too large: :func:`bounded_least_sum` gives
-some variables a value first, and improves the choices afterwards.
+Then values are chosen in the opposite order: c, from it b, from it a. If tables form
+cycles, elimination may need tables that are too large. :func:`bounded_least_sum` then
+fixes the values of some variables first, and improves these choices afterwards.
 
 Source: Dechter 1999 (bucket elimination); Bertele and Brioschi 1972.
 """
@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_FINITE = 0.25
-"""Share of finite values of a table below which it is worth listing these."""
+"""Share of finite costs in a table up to which it is handled as sparse."""
 
 MIN_GAIN = 1e-9
-"""Relative gain of an improvement: no rounding."""
+"""Relative gain from which a change is an improvement, and not rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +67,10 @@ def least_sum(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
 
 
 class LeastSum(NamedTuple):
-    """The least sum of tables that was found.
+    """The least sum of tables that a search reached.
 
     Attributes:
+        total: the sum.
         choices: the value of every variable.
         is_exact: whether no other values have a lower sum.
     """
@@ -82,17 +83,17 @@ class LeastSum(NamedTuple):
 def bounded_least_sum(
     tables: Sequence[Table], blocks: Sequence[Sequence[str]], max_entries: int
 ) -> LeastSum:
-    """Return a low sum of tables, without a table of more than so many entries.
+    """Return a low sum of tables, without making a table above ``max_entries``.
 
     Where an elimination would need a larger table, the first variable of a block gets
-    the value that looks best by itself. From the values that result, each block and
-    each pair of blocks with a common table is optimized, with all others as they are,
-    until nothing improves.
+    the value with the least lower bound of its costs. Then each block, and each pair of
+    blocks with a common table, is optimized while all other variables are fixed, until
+    nothing improves.
 
     Args:
         tables: the tables to sum.
-        blocks: variables that belong together; the value of the first one leaves at
-            least one for each of the others.
+        blocks: variables that are optimized together; every value of the first variable
+            is compatible with at least one value of each of the others.
         max_entries: maximum number of entries of a table.
 
     >>> ring = [Table((a, b), np.array([[1.0, 0.0], [0.0, 2.0]]))
@@ -107,15 +108,21 @@ def bounded_least_sum(
     choices, is_better = least.choices, True
     while is_better:
         is_better = False
-        for variables, joined in neighborhoods:
-            others = {v: choices[v] for t in joined for v in t.variables}
+        for variables, touching in neighborhoods:
+            values_outside = {
+                v: choices[v]
+                for sliced_table in touching
+                for v in sliced_table.variables
+            }
             for v in variables:
-                others.pop(v, None)
-            sliced = [_restrict(table, others) for table in joined]
-            before = sum(float(_restrict(t, choices).costs) for t in sliced)
-            after = _eliminate_all(sliced, (), max_entries)
-            if after.total < before - MIN_GAIN * (1 + abs(before)):
-                choices, is_better = choices | after.choices, True
+                values_outside.pop(v, None)
+            sliced = [_restrict(table, values_outside) for table in touching]
+            total_before = sum(
+                float(_restrict(sliced_table, choices).costs) for sliced_table in sliced
+            )
+            least_joined = _eliminate_all(sliced, (), max_entries)
+            if least_joined.total < total_before - MIN_GAIN * (1 + abs(total_before)):
+                choices, is_better = choices | least_joined.choices, True
     total = sum(float(_restrict(table, choices).costs) for table in tables)
     return LeastSum(total, choices, is_exact=False)
 
@@ -134,21 +141,21 @@ def _neighborhoods(
     neighborhoods = []
     for numbers in chosen:
         variables = {v for k in numbers for v in blocks[k]}
-        joined = [table for table in tables if variables & {*table.variables}]
-        neighborhoods.append((variables, joined))
+        touching = [table for table in tables if variables & {*table.variables}]
+        neighborhoods.append((variables, touching))
     return neighborhoods
 
 
 def _eliminate_all(
     tables: Sequence[Table], fixable: Sequence[str], max_entries: float
 ) -> LeastSum:
-    """Eliminate one variable after another, the one with the least work first.
+    """Eliminate the variables one by one, the one with the least work first.
 
     The tables that contain a variable are combined into one without it.
 
     Args:
         tables: the tables to sum.
-        fixable: variables that get a value where elimination needs larger tables.
+        fixable: variables that may be fixed if their elimination needs larger tables.
         max_entries: maximum number of entries of a table.
     """
     containing = {
@@ -156,42 +163,48 @@ def _eliminate_all(
         for name in variables_of(tables)
     }
     total: Any = sum(float(table.costs) for table in tables if not table.variables)
-    work = {name: _elimination_work(name, of) for name, of in containing.items()}
+    work = {
+        name: _elimination_work(name, joined) for name, joined in containing.items()
+    }
     fixed, eliminated = dict[str, int](), list[tuple[str, list[Table]]]()
     while work:
-        # greedy: of a tree, a leaf comes first, which leaves no larger table
+        # greedy; in a tree, this eliminates leaves first, which makes no larger table
         chosen = min(work, key=work.__getitem__)
         new_tables: list[Table]
         if work[chosen] <= max_entries:
-            parts = containing.pop(chosen)
-            new_tables = [_eliminate(parts, chosen)]
-            eliminated.append((chosen, parts))
+            joined_tables = containing.pop(chosen)
+            new_tables = [_eliminate(joined_tables, chosen)]
+            eliminated.append((chosen, joined_tables))
         else:
             wide = [name for name in fixable if name in work]
             if not wide:
                 return LeastSum(inf, {}, is_exact=False)
             # where the most tables meet, so that few variables are fixed
             chosen = max(wide, key=work.__getitem__)
-            parts = containing.pop(chosen)
-            fixed[chosen] = _best_value(chosen, parts)
-            new_tables = [_restrict(table, fixed) for table in parts]
+            joined_tables = containing.pop(chosen)
+            fixed[chosen] = _best_value(chosen, joined_tables)
+            new_tables = [_restrict(table, fixed) for table in joined_tables]
         del work[chosen]
         total += sum(float(t.costs) for t in new_tables if not t.variables)
-        # only these have other neighbors now
+        # only the variables of the new tables have other neighbors now
         for name in variables_of(new_tables):
-            others = [table for table in containing[name] if table not in parts]
-            containing[name] = others + [t for t in new_tables if name in t.variables]
+            unchanged = [
+                table for table in containing[name] if table not in joined_tables
+            ]
+            containing[name] = unchanged + [
+                t for t in new_tables if name in t.variables
+            ]
             work[name] = _elimination_work(name, containing[name])
     is_exact, choices = not fixed, fixed
-    # the last variable eliminated depends on none; each one before, on later ones
-    for name, parts in reversed(eliminated):
-        costs: Any = sum(_costs_along(table, name, choices) for table in parts)
+    # the value of a variable depends only on those eliminated after it
+    for name, joined_tables in reversed(eliminated):
+        costs: Any = sum(_costs_along(table, name, choices) for table in joined_tables)
         choices[name] = int(costs.argmin())
     return LeastSum(float(total), choices, is_exact)
 
 
 def _best_value(name: str, tables: Sequence[Table]) -> int:
-    """Return the value with the least sum of what each table costs at least."""
+    """Return the value with the least lower bound: the sum of the tables' minima."""
     total: Any = 0.0
     for table in tables:
         costs = np.moveaxis(table.costs, table.variables.index(name), 0)
@@ -200,7 +213,7 @@ def _best_value(name: str, tables: Sequence[Table]) -> int:
 
 
 def _restrict(table: Table, values: Mapping[str, int]) -> Table:
-    """Return a table for given values of some variables, without these."""
+    """Fix the values of some variables, which the returned table no longer has."""
     free = tuple(v for v in table.variables if v not in values)
     if len(free) == len(table.variables):
         return table
@@ -222,53 +235,54 @@ def variables_of(tables: Sequence[Table]) -> dict[str, None]:
     return dict.fromkeys(v for table in tables for v in table.variables)
 
 
-def _elimination_work(name: str, parts: Sequence[Table]) -> int:
-    """Return the number of sums that it takes to eliminate a variable.
-
-    Args:
-        name: the variable.
-        parts: the tables that contain it.
-    """
+def _elimination_work(name: str, tables: Sequence[Table]) -> int:
+    """Count the sums that it takes to eliminate a variable from the tables with it."""
     sizes: dict[str, int] = {}
-    for table in parts:
+    for table in tables:
         sizes.update(zip(table.variables, table.costs.shape, strict=True))
-    whole = prod(sizes.values())
-    sparse = _sparse_table(parts, name)
+    n_combinations = prod(sizes.values())
+    sparse = _sparse_table(tables, name)
     # combinations with an infinite cost are never summed
-    return whole if sparse is None else whole // sparse.costs.size * sparse.n_finite
+    return (
+        n_combinations
+        if sparse is None
+        else n_combinations // sparse.costs.size * sparse.n_finite
+    )
 
 
-def _eliminate(parts: Sequence[Table], name: str) -> Table:
-    """Return the minimum over a variable of the sum of the tables that contain it."""
-    sparse = _sparse_table(parts, name)
+def _eliminate(tables: Sequence[Table], name: str) -> Table:
+    """Minimize over a variable the sum of the tables that contain it."""
+    sparse = _sparse_table(tables, name)
     if sparse is None:
-        joined = _join(parts, name)
+        joined = _join(tables, name)
         return Table(joined.variables[:-1], joined.costs.min(axis=-1))
-    rest = _join([table for table in parts if table is not sparse], name)
-    return _eliminate_sparse(sparse, rest, name)
+    dense = _join([table for table in tables if table is not sparse], name)
+    return _eliminate_sparse(sparse, dense, name)
 
 
-def _sparse_table(parts: Sequence[Table], name: str) -> Table | None:
-    """Return the table of a variable most of whose values exclude each other, if any.
+def _sparse_table(tables: Sequence[Table], name: str) -> Table | None:
+    """Return the table with few finite costs, if there is one.
 
-    Such a table links a map to the few distributions that fit it. All others must have
-    no variable in common with it but this one.
+    Such a table links a map to the few distributions that fit it. It qualifies only if
+    ``name`` is the only variable that it shares with the other tables.
     """
-    if len(parts) < 2:
+    if len(tables) < 2:
         return None
-    sparsest = min(parts, key=lambda table: table.n_finite / max(1, table.costs.size))
+    sparsest = min(tables, key=lambda table: table.n_finite / max(1, table.costs.size))
     if sparsest.n_finite > MAX_FINITE * sparsest.costs.size:
         return None
-    others = {v for table in parts if table is not sparsest for v in table.variables}
-    return sparsest if others & {*sparsest.variables} == {name} else None
+    other_variables = {
+        v for table in tables if table is not sparsest for v in table.variables
+    }
+    return sparsest if other_variables & {*sparsest.variables} == {name} else None
 
 
-def _eliminate_sparse(sparse: Table, rest: Table, name: str) -> Table:
-    """Return the minimum over a variable, from what is finite in one of two tables.
+def _eliminate_sparse(sparse: Table, dense: Table, name: str) -> Table:
+    """Minimize the sum of two tables over a variable, at the finite costs of one.
 
     Args:
-        sparse: the table with few finite entries.
-        rest: the other table, with this variable last.
+        sparse: the table with few finite costs.
+        dense: the other table, with this variable last.
         name: the variable to eliminate.
     """
     other_variables = tuple(v for v in sparse.variables if v != name)
@@ -277,13 +291,13 @@ def _eliminate_sparse(sparse: Table, rest: Table, name: str) -> Table:
     row, value = np.nonzero(np.isfinite(rows))
     # only rows with a finite value: np.minimum.reduceat allows no empty segment
     finite_rows, begins = np.unique(row, return_index=True)
-    shape = rest.costs.shape[:-1]
+    shape = dense.costs.shape[:-1]
     minimum = np.full((*shape, len(rows)), inf)
     if len(finite_rows):
-        sums = rest.costs[..., value] + rows[row, value]
+        sums = dense.costs[..., value] + rows[row, value]
         minimum[..., finite_rows] = np.minimum.reduceat(sums, begins, axis=-1)
-    whole = minimum.reshape((*shape, *costs.shape[:-1]))
-    return Table((*rest.variables[:-1], *other_variables), whole)
+    costs_left = minimum.reshape((*shape, *costs.shape[:-1]))
+    return Table((*dense.variables[:-1], *other_variables), costs_left)
 
 
 def _join(tables: Sequence[Table], last: str) -> Table:
@@ -294,7 +308,8 @@ def _join(tables: Sequence[Table], last: str) -> Table:
 def sum_tables(tables: Sequence[Table], variables: Sequence[str]) -> Any:
     """Return the sum with an axis for each variable.
 
-    Small tables come first: few sums are as large as the result.
+    Small tables are added first, so that few intermediate sums are as large as the
+    result.
     """
     total: Any = 0.0
     for table in sorted(tables, key=lambda table: table.costs.size):

@@ -3,7 +3,7 @@
 ====== ======================= ===============================================
 engine where ranks are         what it is for
 ====== ======================= ===============================================
-local  this process, in turns  the reference, and exact counts; no times
+local  this process, in turn   the reference, with exact counts but no times
 mpi    ranks of a communicator every rank calls it; rank 0 has whole arrays
 dask   workers of a client     called by one process; lost workers are replaced
 ====== ======================= ===============================================
@@ -31,11 +31,11 @@ ENGINES = tuple(_CLASSES)
 """The engines that run plans: this process, MPI ranks, Dask workers."""
 
 Reader = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""From the arrays of a run to the operands of its plan."""
+"""Converts the arrays of a run to the operands of its plan."""
 
 
 class Engine(Protocol):
-    """Runs one plan any number of times.
+    """An engine that runs one plan any number of times.
 
     Attributes:
         n_ahead: runs that may begin before the last one has ended.
@@ -46,7 +46,7 @@ class Engine(Protocol):
     def submit(
         self, arrays: Mapping[str, Any] | None, progress: Progress | None
     ) -> Any:
-        """Begin a run; its arguments are not read again."""
+        """Begin a run; the caller may reuse the arrays afterwards."""
 
     def outcome(self, run: Any) -> Outcome:
         """Wait for a run."""
@@ -127,8 +127,8 @@ def prepare(
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`,
             and numpy for ``local``.
         meaning: computes statements that are not einsums.
-        read: from the arrays of a run to the operands of the plan, where they are;
-            raises a FeinsumError for arrays that do not fit.
+        read: converts the arrays of a run to the operands of the plan; is called where
+            the arrays are, and raises a FeinsumError for arrays that do not fit.
 
     Raises:
         PlanError: with the rule ``engine``, if there is no such engine.
@@ -138,7 +138,7 @@ def prepare(
             f"there is no engine {engine!r}; expected {', '.join(ENGINES)}",
             rules=("engine",),
         )
-    # each brings its own packages
+    # imported when needed: engines need mpi4py or Dask
     module, name = _CLASSES[engine]
     adapter = getattr(import_module(module), name)(plan, on, leaf, meaning, read)
     return Prepared(plan, adapter)

@@ -1,9 +1,9 @@
 """Facts of plans: their documents, verification by samples, and plausibility.
 
-A fact says that a plan ran on a fleet, moved so many elements and, if its ranks had
-cores of their own, took so many seconds. Its result is verified by samples: each rank
-compares a small block of its part with a reference that is computed for this block
-alone, from the boxes of operands that it depends on. Nothing is gathered::
+A fact records that a plan ran on a fleet, how many elements it moved and, if its ranks
+had cores of their own, its seconds. The result is verified by samples: each rank
+compares a small block of its part with a reference, which is computed for this block
+alone from the boxes of operands that it depends on. Nothing is gathered::
 
     out[i,k] = A[i,j] * B[j,k], a sample of 8 x 8 entries
 
@@ -51,15 +51,16 @@ Read: TypeAlias = Callable[[str, Box], Array]
 """A box of an operand, by its name."""
 
 MAX_EXTENT = 2**40
-"""Extent of an index in a plan from others."""
+"""Maximum extent of an index in a recorded plan; limits the work of checking it."""
 
 MAX_STEPS = 2**18
-"""Steps of all ranks in sequential loops; recounting more takes too long."""
+"""Maximum steps of all ranks in sequential loops; recounting more takes too long."""
 
 SAMPLE_LENGTH = 8
 """Entries of a sample along each axis."""
 
 MAX_TOLERANCE = 1e-3
+"""Relative error above which a block is wrong, however long its sums are."""
 
 
 def read_plan(text: str | bytes) -> AnyPlan:
@@ -115,13 +116,13 @@ def fact_of(
     samples_s: Sequence[float] = (),
     recorded_by: str = "feinsum",
 ) -> PlanRecord:
-    """Return the fact of a run of a plan; with seconds only if they are meaningful.
+    """Build the fact of a run of a plan; a fleet without cores for all has no seconds.
 
     Args:
         plan: the plan that ran.
         fleet: the hosts and ranks on which it ran.
         counted: elements that the engine counted.
-        verification: how blocks of the result were verified.
+        verification: the comparison of sampled blocks with the reference.
         samples_s: seconds of each timed run.
         recorded_by: who recorded the fact.
     """
@@ -141,7 +142,7 @@ def fact_of(
 
 
 def findings(record: PlanRecord) -> Iterator[Finding]:
-    """Yield what is implausible in a fact whose single values are plausible."""
+    """Yield the implausible values of a fact: those that contradict each other."""
     try:
         document = _read_bounded(record.plan)
         key = key_of(document)
@@ -166,10 +167,14 @@ def findings(record: PlanRecord) -> Iterator[Finding]:
         yield finding("faster-than-possible", claim)
 
 
-# a database judges each fact several times: when it arrives, and when it is served
+# cached: a database checks each fact when it arrives, and again when it is served
 @lru_cache(64)
 def _read_bounded(text: str) -> AnyPlan:
-    """Read a plan that can be counted again in little time."""
+    """Read a plan, and refuse one whose steps take too long to count again.
+
+    Raises:
+        PlanError: if an extent or the number of steps exceeds its limit.
+    """
     document = read_plan(text)
     plan = plan_in(document)
     if max(plan.extents.values(), default=0) > MAX_EXTENT:
@@ -184,7 +189,7 @@ def _read_bounded(text: str) -> AnyPlan:
 
 
 def _min_seconds(plan: Plan, fleet: Fleet) -> float:
-    """Return the least time of the rank with the largest leaf, with its threads."""
+    """Return the least seconds of the rank with the largest leaf, on its threads."""
     rank = capability_of(replace(fleet.device, compute_units=fleet.threads))
     works = (least_work(from_text(leaf.text), {}) for leaf in plan.leaves)
     return max((rank.seconds(work) for work in works), default=0.0)
@@ -207,11 +212,11 @@ class Sample:
 
 
 def sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
-    """Choose a block of the part of every output of which a rank has one.
+    """Choose a block within a rank's part of every output.
 
     Its position depends on the rank, so that samples of ranks differ.
     """
-    # reproducible: anyone can compute the same sample again
+    # seeded by the rank, so that the same samples can be checked again
     rng = np.random.default_rng(rank)
 
     def sample(side: range) -> range:
@@ -228,16 +233,16 @@ def sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
 
 
 def compare_samples(
-    plan: AnyPlan, read: Read, parts: Mapping[str, tuple[Box, Array]]
+    plan: AnyPlan, read: Read, blocks: Mapping[str, tuple[Box, Array]]
 ) -> list[Sample]:
     """Compare blocks of outputs, given with their boxes, with the reference."""
     samples = []
-    for name, (box, part) in parts.items():
+    for name, (box, block) in blocks.items():
         expected = _reference(plan, read, name, box)
         scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
         # relative to the largest entry: single ones may cancel to zero
-        error = float(np.max(np.abs(part - expected), initial=0.0)) / scale
-        samples.append(Sample(part.size, error))
+        error = float(np.max(np.abs(block - expected), initial=0.0)) / scale
+        samples.append(Sample(block.size, error))
     return samples
 
 
@@ -252,10 +257,10 @@ def operand_boxes(plan: Plan, output: str, box: Box) -> dict[str, Box]:
 
 
 def check_of(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
-    """Return the record of the samples of all ranks.
+    """Build the record of the samples of all ranks.
 
     Raises:
-        WrongResultError: if one is wrong.
+        WrongResultError: if a sample differs by more than the tolerance.
     """
     tolerance = tolerance_of(plan_in(plan))
     errors = [sample.error for sample in samples]
@@ -271,16 +276,16 @@ def check_of(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
 
 
 def tolerance_of(plan: Plan) -> float:
-    """Return the tolerance for rounding, for sums as long as the longest one."""
+    """Compute the tolerance for rounding errors in the longest sum of a plan."""
     kind = np.result_type(plan.dtype, np.float16)
     eps = float(np.finfo(kind if kind == plan.dtype else np.float64).eps)
     n_terms = max(prod(plan.extents[i] for i in group.summed) for group in plan.groups)
-    # a bound of rounding grows with the number of terms
+    # the bound of rounding errors grows with the number of terms
     return float(min(MAX_TOLERANCE, 64 * eps * max(1, n_terms)))
 
 
 def _reference(plan: AnyPlan, read: Read, output: str, box: Box) -> Array:
-    """Compute a block of a result, from all that it depends on and nothing else."""
+    """Compute a block of a result from the boxes of operands that it depends on."""
     inner = plan_in(plan)
     groups = _statements(inner)
     boxes = _dependencies(groups, inner, output, box)
@@ -296,7 +301,7 @@ def _reference(plan: AnyPlan, read: Read, output: str, box: Box) -> Array:
 
 
 def _statements(plan: Plan) -> tuple[Group, ...]:
-    """Return the statements, whatever the path."""
+    """Return the statements of a plan, without the groups of its path."""
     if plan.statements is not None:
         return plan.groups
     einsum, output = plan.batched_einsum, plan.outputs[0]
@@ -321,9 +326,9 @@ def _dependencies(
         sides = _sides(group, boxes, plan.extents)
         for access in group.inputs:
             needed = tuple(sides[i] for i in access.indices)
-            before = boxes.get(access.tensor, needed)
-            # one box for all readers: a little more work, much simpler
-            boxes[access.tensor] = tuple(map(_hull, before, needed))
+            present = boxes.get(access.tensor, needed)
+            # one box for all readers: slightly more work, but simpler
+            boxes[access.tensor] = tuple(map(_hull, present, needed))
     n_bytes = 8 * sum(prod(map(len, box)) for box in boxes.values())
     if n_bytes > (available := free_bytes()):
         raise PlanError(
@@ -334,17 +339,17 @@ def _dependencies(
     return boxes
 
 
-def _hull(left: range, right: range) -> range:
+def _hull(range_a: range, range_b: range) -> range:
     """Return a range that contains both."""
-    if left == right:
-        return left
-    return range(min(left.start, right.start), max(left.stop, right.stop))
+    if range_a == range_b:
+        return range_a
+    return range(min(range_a.start, range_b.start), max(range_a.stop, range_b.stop))
 
 
 def _sides(
     group: Group, boxes: Mapping[str, Box], extents: Mapping[str, int]
 ) -> dict[str, range]:
-    """Return for each index of a statement the values that matter."""
+    """Return for each index of a statement the values that its output box needs."""
     box = boxes[group.output.tensor]
     sides = dict(zip(group.output.indices, box, strict=True))
     inputs = {i for access in group.inputs for i in access.indices}
@@ -369,7 +374,7 @@ def _compute_block(
         product: Array = numpy_leaf(group.subscripts, *exact)
         return product
     statement = plan.program.statements[k]
-    # bodies may use the values of indices, so they get where blocks begin
+    # bodies may use the values of indices: pass the start and step of each block
     own_sides = {
         name: sides[index]
         for term, access in zip(statement.inputs, group.inputs, strict=True)

@@ -43,8 +43,8 @@ def read_block(
             wrong shape or dtype.
     """
     with _opened(path, "r") as arrays:
-        whole = _find_array(arrays, path, name)
-        actual = (tuple(whole.shape), np.dtype(whole.dtype))
+        array = _find_array(arrays, path, name)
+        actual = (tuple(array.shape), np.dtype(array.dtype))
         if actual != (shape, np.dtype(dtype)):
             raise PlanError(
                 f"{name} in {path} has shape {actual[0]} and dtype {actual[1]}; "
@@ -52,7 +52,7 @@ def read_block(
                 rules=("files",),
             )
         # a copy: the file is closed before the block is used
-        return None if box is None else np.array(whole[slices(box)], order="C")
+        return None if box is None else np.array(array[slices(box)], order="C")
 
 
 def create_arrays(
@@ -60,7 +60,7 @@ def create_arrays(
     shapes: Mapping[str, tuple[int, ...]],
     dtype: np.dtype[Any] | Mapping[str, np.dtype[Any]],
 ) -> None:
-    """Create arrays of zeros, replacing existing ones; one rank does this.
+    """Create arrays of zeros, replacing existing ones; call this on one rank only.
 
     A path that ends in ``.npy`` is the file of a single array.
 
@@ -84,12 +84,12 @@ def create_arrays(
             arrays.create(name, shape, own_dtype)
 
 
-def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:
+def write_block(path: Path, name: str, box: Box | None, block: Any) -> None:
     """Write a box of a created array."""
     if box is None:
         return
     with _opened(path, "r+") as arrays:
-        _find_array(arrays, path, name)[slices(box)] = part
+        _find_array(arrays, path, name)[slices(box)] = block
 
 
 def _find_array(arrays: _Arrays, path: Path, name: str) -> Any:
@@ -100,7 +100,7 @@ def _find_array(arrays: _Arrays, path: Path, name: str) -> Any:
 
 
 class _Arrays(NamedTuple):
-    """The arrays of a folder, a file or a store: to find one by name, and to create."""
+    """The functions that find and create arrays of a folder, a file or a store."""
 
     find: Callable[[str], Any]
     create: Callable[[str, tuple[int, ...], Any], Any]
@@ -127,14 +127,14 @@ def _opened(path: Path, mode: Mode) -> Iterator[_Arrays]:
 def _files_of_numpy(path: Path, mode: Literal["r", "r+"]) -> _Arrays:
     """Return the files of a folder, or a single one, mapped into memory."""
 
-    def file(name: str) -> Path:
+    def get_path(name: str) -> Path:
         return path if path.suffix == ".npy" else path / f"{name}.npy"
 
     def create(name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        np.lib.format.open_memmap(file(name), "w+", dtype, shape).flush()
+        np.lib.format.open_memmap(get_path(name), "w+", dtype, shape).flush()
 
     return _Arrays(
-        lambda name: np.load(file(name), mmap_mode=mode, allow_pickle=False), create
+        lambda name: np.load(get_path(name), mmap_mode=mode, allow_pickle=False), create
     )
 
 

@@ -1,11 +1,11 @@
-"""Fleets: where ranks run, on which hosts, cores and links; part of facts of plans.
+"""Fleets: the hosts, cores and links of the ranks that run a plan.
 
 Two ranks on host ``a`` with a core each, and three on host ``b`` that share two::
 
     Fleet(hosts=(Host(ranks=2, cores=2), Host(ranks=3, cores=2)), ...)
 
-A fleet with a core for each thread is timed; seconds of the others say nothing, because
-their ranks wait for each other.
+A fleet with a core for each thread is timed. Other times are not meaningful, because
+ranks wait for each other's cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from feinsum.errors import PlanError
 from feinsum.records import Device, EngineName, Fleet, Host, Links
 
 ROUND_TRIPS = 21
-"""Round trips of a message; their median counts."""
+"""Number of round trips of a message, of which the median is taken."""
 
 LONG_MESSAGE = 1 << 17
 """Elements of the long message: 1 MB, as blocks of plans may have."""
@@ -59,7 +59,7 @@ def locate_rank() -> RankLocation:
 
 
 def fleet_of(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
-    """Return the fleet of ranks that run at these locations.
+    """Build the fleet of ranks that run at these locations.
 
     Raises:
         PlanError: with the rule ``fleet``, if ranks differ in processor or number of
@@ -92,13 +92,13 @@ def fleet_of(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
 
 
 def fleet_here(processes: int, engine: EngineName = "mpi", threads: int = 1) -> Fleet:
-    """Return the fleet of processes on this machine."""
+    """Describe a fleet of processes on this machine."""
     location = replace(locate_rank(), threads=threads)
     return fleet_of(engine, [location] * processes)
 
 
 def fleet_on_ranks(comm: Any) -> Fleet:
-    """Return the fleet of an mpi4py communicator, with its links; collective.
+    """Describe the fleet of an mpi4py communicator, with its links; collective.
 
     Raises:
         PlanError: see :func:`fleet_of`.

@@ -1,12 +1,12 @@
 """Plans in which every group has a grid of its own, for the planner to compare.
 
-Such grids can move less than any map of one machine to all groups, because their blocks
-may be uneven, and processes that are idle fetch nothing. A grid has a number of parts
-for each index of a group, in order of first use; three ways to choose one, for MTTKRP
+Such grids can move less than any mapping of one machine to all groups, because their
+blocks may be uneven, and idle processes fetch nothing. A grid has a number of parts for
+each index of a group, in order of first use. Three ways to choose one, for MTTKRP
 ``ijk,ja,ka->ia`` with i, j, k = 512, a = 24 on 8 processes:
 
 ============ =============== ===================================================
-stationary   (2, 2, 2, 1)    the largest tensor stays, all else is copied
+stationary   (2, 2, 2, 1)    the largest tensor stays, the others are copied
 deinsum      (2, 2, 2, 1)    tiles of the shape that the I/O lower bound prefers
 footprint    (2, 2, 2, 1)    the smallest blocks of a process
 ============ =============== ===================================================
@@ -59,7 +59,10 @@ def by_first_use(group: Group) -> tuple[str, ...]:
 
 
 def grid_plans(plan: Plan) -> dict[str, Plan]:
-    """Return plans of the same einsums by the names in :data:`GRIDS`, as far as fit."""
+    """Return plans of the same einsums on the grids of :data:`GRIDS`, by name.
+
+    A grid that does not apply to these groups is left out.
+    """
     plans = {}
     for name, choose in GRIDS.items():
         grids = choose(plan.groups, plan.extents, plan.processes)
@@ -77,7 +80,7 @@ def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
         group: the group to schedule.
         grid: the number of parts of each index, in order of first use.
     """
-    # axes of one process would only lengthen the text of the machine
+    # axes with a single process would only lengthen the text of the machine
     used = [(i, p) for i, p in zip(by_first_use(group), grid, strict=True) if p > 1]
     axes, machine = tuple(i for i, _ in used), Machine(tuple(p for _, p in used))
     result = without_copies(needed_by(axes, group.output, machine))
@@ -90,7 +93,7 @@ def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
 def grids_within(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
-    """Return all grids of n processes with no more parts of an index than values."""
+    """Return all grids of n processes that cut no index into more parts than values."""
     grids = _factor_grids(n, len(indices))
     lengths = np.array([max(1, extents[i]) for i in indices], np.int64)
     return grids[(grids <= lengths).all(axis=1)]
@@ -99,7 +102,7 @@ def grids_within(
 def largest_grids(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
-    """Return the grids of n processes; if there are none, of the most that have one."""
+    """Return the grids of n processes, or of the largest number below that has any."""
     # a prime may be larger than every extent
     for processes in range(n, 0, -1):
         grids = grids_within(processes, indices, extents)
@@ -114,9 +117,9 @@ def _factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
     if n_axes == 0:
         return np.empty((int(n == 1), 0), np.int64)
     rows = []
-    for first in (d for d in range(1, n + 1) if n % d == 0):
-        rest = _factor_grids(n // first, n_axes - 1)
-        rows.append(np.insert(rest, 0, first, axis=1))
+    for factor in (d for d in range(1, n + 1) if n % d == 0):
+        inner_grids = _factor_grids(n // factor, n_axes - 1)
+        rows.append(np.insert(inner_grids, 0, factor, axis=1))
     grids: NDArray[np.int64] = np.concatenate(rows)
     return grids
 
@@ -127,12 +130,12 @@ def _factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
 def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
     """Return the grid of Deinsum, with indices in order of first use.
 
-    Tiles with the shape preferred by the bound cover the work of one process, clipped
-    to the extents. Of all grids of the processes the one whose blocks are closest to
-    such tiles, by the squares of their logarithms; of ties the one that moves the
-    least, then the first. So products of matrices get the grids that the paper names,
-    (2, 2, 4) for 16 processes and (2, 4, 4) for 32, and more partial sums at 4, 32 and
-    256, as it reports.
+    The tile of a process has the shape that the I/O lower bound prefers, clipped to the
+    extents. Of all grids, this one has blocks closest to the tile, by the squared
+    differences of logarithms of lengths; ties go to the grid that moves the least, then
+    to the first. Products of matrices get the grids that the paper names, (2, 2, 4) for
+    16 processes and (2, 4, 4) for 32, and more partial sums at 4, 32 and 256, as it
+    reports.
 
     Source: Ziogas et al., sections II and VI-B (8 processes; 16 and 32).
 
@@ -163,10 +166,10 @@ def subscripts_in_letters(group: Group, letters: Mapping[str, str]) -> str:
 def _bound_tile(
     group: Group, indices: Sequence[str], extents: Mapping[str, int], n: int
 ) -> list[float]:
-    """Return the tile of one process: as the bound has it, no longer than extents.
+    """Return the tile of one process that attains the bound, clipped to the extents.
 
-    The bound says which share of the elements each access should have. Logarithms make
-    sizes of accesses linear in the lengths of the tile.
+    The bound gives the share of the elements that each access should have. In
+    logarithms, sizes of accesses are linear in the lengths of the tile.
     """
     letters = {i: chr(ord("a") + k) for k, i in enumerate(indices)}
     text = subscripts_in_letters(group, letters)
@@ -174,10 +177,12 @@ def _bound_tile(
     intensity = intensity_of(statement(text, lengths))
     pairs = zip(map(float, intensity.exponents), intensity.cover.terms, strict=True)
     # accesses with exponent 0 do not limit the reuse of a tile
-    active = [(s, a) for s, a in pairs if s]
-    total = sum(s for s, _ in active)
-    matrix = np.array([[float(letters[i] in a) for i in indices] for _, a in active])
-    shares = np.log([s / total for s, _ in active])
+    active = [(exponent, term) for exponent, term in pairs if exponent]
+    total = sum(exponent for exponent, _ in active)
+    matrix = np.array(
+        [[float(letters[i] in term) for i in indices] for _, term in active]
+    )
+    shares = np.log([exponent / total for exponent, _ in active])
     longest = np.log([extents[i] for i in indices])
     log_work = longest.sum() - log(n)
     clamped: dict[int, float] = {}
@@ -195,21 +200,21 @@ def _solve_tile(
 ) -> list[float]:
     """Return logarithms of the tile of a volume whose accesses have given shares.
 
-    Of all such tiles the one closest to a cube.
+    Of all such tiles, the one closest to a cube is chosen.
 
     Args:
         matrix: which accesses (rows) have which indices (columns).
         shares: logarithm of the share of each access.
         log_work: logarithm of the volume.
-        clamped: logarithms of lengths that are given.
+        clamped: logarithms of the lengths that are fixed, by column.
     """
     n = matrix.shape[1]
     logs = np.array([clamped.get(k, 0.0) for k in range(n)])
     free = [k for k in range(n) if k not in clamped]
     if free:
-        right = np.stack([shares - matrix @ logs, np.ones(len(shares))], axis=1)
-        # least squares: of all solutions the shortest, so lengths are alike
-        (begin, growth) = np.linalg.lstsq(matrix[:, free], right, rcond=None)[0].T
+        right_sides = np.stack([shares - matrix @ logs, np.ones(len(shares))], axis=1)
+        # lstsq returns the solution of least norm, so lengths are similar
+        (begin, growth) = np.linalg.lstsq(matrix[:, free], right_sides, rcond=None)[0].T
         total = growth.sum()
         size = (log_work - logs.sum() - begin.sum()) / total if total > 1e-9 else 0.0
         logs[free] = begin + size * growth
@@ -235,10 +240,10 @@ def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
 def _stationary_grid(
     groups: Sequence[Group], extents: Mapping[str, int], n: int
 ) -> list[Grid] | None:
-    """Return the grid that leaves the largest tensor: of MTTKRP, TTM and TTV.
+    """Return the grid that moves least while the largest tensor stays in place.
 
-    Of all grids over the axes of the tensor the one that moves the least. Only blocks
-    that are not empty count: 9 values in 8 parts are in 5 blocks.
+    It applies to a single group whose largest tensor has three axes or more, such as
+    MTTKRP, TTM and TTV. Empty blocks do not count: 9 values in 8 parts fill 5 blocks.
     """
     tensor = max(
         (access for group in groups for access in group.inputs),
@@ -252,8 +257,8 @@ def _stationary_grid(
         return None
     moved = _moved_elements(group, tensor.indices, grids, extents)
     best = grids[int(moved.argmin())].tolist()
-    parts = dict(zip(tensor.indices, best, strict=True))
-    return [tuple(parts.get(i, 1) for i in by_first_use(group))]
+    parts_by_index = dict(zip(tensor.indices, best, strict=True))
+    return [tuple(parts_by_index.get(i, 1) for i in by_first_use(group))]
 
 
 def _moved_elements(
@@ -268,9 +273,9 @@ def _moved_elements(
     blocks = -(-lengths // -(-lengths // grids))
     moved = np.zeros(len(grids))
     for access in group.accesses:
-        others = [k for k, i in enumerate(indices) if i not in access.indices]
+        absent = [k for k, i in enumerate(indices) if i not in access.indices]
         size = prod(extents[i] for i in access.indices)
-        moved += size * (blocks[:, others].prod(axis=1) - 1.0)
+        moved += size * (blocks[:, absent].prod(axis=1) - 1.0)
     return moved
 
 
@@ -278,7 +283,7 @@ def _moved_elements(
 
 
 def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
-    """Return elements of all inputs of all kernel calls: each gets blocks of its own.
+    """Count the elements of the input blocks of all kernel calls.
 
     Args:
         grid: number of parts of every index, along the last axis.
@@ -293,7 +298,7 @@ def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
 
 
 def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
-    """Return elements of partial results that are sent to be added.
+    """Count the elements of partial results that are sent to be added.
 
     Args:
         grid: parts of every index.
@@ -312,7 +317,7 @@ def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
 def repartition(
     consumer: ArrayLike, producer: ArrayLike, extents: Sequence[int]
 ) -> Floats:
-    """Return elements that move if a tensor is repartitioned.
+    """Count the elements that move when a tensor is repartitioned.
 
     Args:
         consumer: required number of parts of every axis, along the last axis.
@@ -343,7 +348,7 @@ def eindecomp_grids(
     The sum over all groups is minimized exactly, by elimination. The paper does so for
     trees, and for other graphs one path after another.
     """
-    # empty indices have no parts, and costs divide by the parts
+    # an index without values has no parts, and costs divide by the parts
     if not all(extents[i] for group in groups for i in group.indices):
         return [(1,) * len(by_first_use(group)) for group in groups]
     grids = {
@@ -367,8 +372,8 @@ def cost_tables(
         extents: extent of each index.
         grids: for each result the grids of its group, whose variable has its name; the
             columns are parts of the indices in the order of :func:`by_first_use`.
-        producers: for each result those of the others whose repartitions count; by
-            default all that it reads.
+        producers: for each result, the results whose repartitions count; by default
+            all that its group reads.
     """
     by_result = {group.output.tensor: group for group in groups}
     tables = []
@@ -386,11 +391,11 @@ def cost_tables(
 def statement_costs(
     group: Group, indices: Sequence[str], grids: Ints, extents: Mapping[str, int]
 ) -> Floats:
-    """Return join and aggregation of a group for each of several grids.
+    """Compute join plus aggregation of a group for each of several grids.
 
     Args:
         group: the group.
-        indices: what the columns of ``grids`` are parts of.
+        indices: the index of each column of ``grids``.
         grids: number of parts of each index, shape (n_grids, n_indices).
         extents: extent of each index.
     """
@@ -413,42 +418,43 @@ def _repartition_tables(
     extents: Mapping[str, int],
     grids: Mapping[str, Ints],
 ) -> list[Table]:
-    """Return the elements that pass between two groups, by how they cut their tensor.
+    """Return the tables of elements that pass between two groups, by their grids.
 
-    Many grids cut the tensor alike. An extra variable for the different ways keeps the
-    tables small: one from the producer's grids to it, one from it to the consumer's.
+    Many grids cut the tensor alike. An extra variable for the distinct partitions keeps
+    the tables small: one table links the producer's grids to it, the other links it to
+    the consumer's grids.
     """
     source, target = producer.output.tensor, consumer.output.tensor
     produced = _columns(producer, producer.output.indices, grids[source])
     consumed = _columns(consumer, access.indices, grids[target])
-    ways, way_of = np.unique(produced, axis=0, return_inverse=True)
-    needs, need_of = np.unique(consumed, axis=0, return_inverse=True)
+    distinct, number_of = np.unique(produced, axis=0, return_inverse=True)
+    required, required_number_of = np.unique(consumed, axis=0, return_inverse=True)
     lengths = [extents[i] for i in access.indices]
-    costs = repartition(needs[None, :, :], ways[:, None, :], lengths)
-    link = np.full((len(produced), len(ways)), np.inf)
-    link[np.arange(len(produced)), way_of.reshape(-1)] = 0.0
-    parts = f"{source} in {target}"
+    costs = repartition(required[None, :, :], distinct[:, None, :], lengths)
+    link = np.full((len(produced), len(distinct)), np.inf)
+    link[np.arange(len(produced)), number_of.reshape(-1)] = 0.0
+    variable = f"{source} in {target}"
     return [
-        Table((source, parts), link),
-        Table((parts, target), costs[:, need_of.reshape(-1)]),
+        Table((source, variable), link),
+        Table((variable, target), costs[:, required_number_of.reshape(-1)]),
     ]
 
 
 def _columns(group: Group, indices: Sequence[str], grids: Ints) -> Ints:
-    """Return the parts of some indices of a group."""
+    """Return the numbers of parts of some indices of a group, for each grid."""
     order = by_first_use(group)
     return grids[:, [order.index(i) for i in indices]]
 
 
 def _each_group(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Choose:
-    """Choose a grid for every group, whatever the others have."""
+    """Return a function that chooses a grid for each group independently."""
 
-    def grids(
+    def choose_grids(
         groups: Sequence[Group], extents: Mapping[str, int], n: int
     ) -> list[Grid]:
         return [choose(group, extents, n) for group in groups]
 
-    return grids
+    return choose_grids
 
 
 GRIDS: Mapping[str, Choose] = {

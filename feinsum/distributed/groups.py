@@ -8,8 +8,8 @@ uses its product, so the Khatri-Rao product of ``B`` and ``C`` is never stored::
     t0[j,k,a] = B[j,a] * C[k,a]          no sum: joins the next step
     out[i,a]  = A[i,j,k] * t0[j,k,a]     becomes A[i,j,k] * B[j,a] * C[k,a]
 
-Programs give several groups at once (:class:`Statements`), whose results may be read by
-several others.
+Programs consist of several groups (:class:`Statements`), whose results several other
+groups may read.
 
 Source: Deinsum, section IV-A (fusion, never across a reduction).
 """
@@ -35,7 +35,7 @@ from feinsum.records.document import STRICT
 from feinsum.words import counted
 
 RESULT = "out"
-"""Name of the result of an einsum, unless an operand has it."""
+"""Name of the result of an einsum, unless an operand has this name."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Group:
-    """One einsum, as documents of plans have it: a view of a product statement.
+    """One einsum of a plan, in the form that documents store.
 
     >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
     ...                Access("M", "ia"))
@@ -74,7 +74,7 @@ class Group:
 
     @cached_property
     def statement(self) -> Statement:
-        """The same as a statement of a program: the product of all inputs, summed."""
+        """The group as a statement of a program: the summed product of all inputs."""
         terms = tuple(access.indices for access in self.inputs)
         operands = tuple(access.tensor for access in self.inputs)
         return Statement(self.output.tensor, self.output.indices, terms, operands)
@@ -111,10 +111,10 @@ def shape_of(access: Access, extents: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def default_path(einsum: BatchedEinsum, extents: Mapping[str, int]) -> Path:
-    """Find a path: with the fewest operations for up to seven operands, else greedy.
+    """Find a path: an optimal one for up to seven operands, else a greedy one.
 
-    A sparse operand meets all others at once, entry by entry: its leaf has a nest for
-    that, and no product of it is stored.
+    An einsum with a sparse operand has a single step, because its leaf multiplies all
+    operands at once, entry by entry, and stores no intermediate product.
     """
     if einsum.sparse_position is not None:
         return (tuple(range(len(einsum.inputs))),)
@@ -155,30 +155,32 @@ def _require_plain(einsum: BatchedEinsum) -> None:
 def _split_along(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
     """Yield one group for every step of the path."""
     names = [operand.name for operand in einsum.rows[0]]
-    left = [Access(n, t) for n, t in zip(names, einsum.inputs, strict=True)]
+    remaining = [Access(n, t) for n, t in zip(names, einsum.inputs, strict=True)]
     fresh_names = (name for k in range(10**6) if (name := f"t{k}") not in names)
-    for at, step in enumerate(path):
+    for position, step in enumerate(path):
         is_distinct = len(set(step)) == len(step)
-        if not (step and is_distinct and set(step) <= set(range(len(left)))):
+        if not (step and is_distinct and set(step) <= set(range(len(remaining)))):
             raise PlanError(
-                f"step {step} of the path is out of range for {len(left)} tensors",
+                f"step {step} of the path is out of range for {len(remaining)} tensors",
                 rules=("path",),
             )
-        inputs = tuple(left[k] for k in step)
-        left = [access for k, access in enumerate(left) if k not in step]
-        if at + 1 == len(path):
+        inputs = tuple(remaining[k] for k in step)
+        remaining = [access for k, access in enumerate(remaining) if k not in step]
+        if position + 1 == len(path):
             name = RESULT if RESULT not in names else f"{RESULT}_"
             output = Access(name, einsum.output)
         else:
-            # indices that nobody needs later are summed in this step
-            needed = {i for access in left for i in access.indices} | set(einsum.output)
+            # indices that no later step needs are summed in this one
+            needed = {i for access in remaining for i in access.indices} | set(
+                einsum.output
+            )
             indices = _ordered_union(inputs, needed, einsum.indices)
             output = Access(next(fresh_names), indices)
         yield Group(inputs, output)
-        left.append(output)
-    if len(left) != 1:
+        remaining.append(output)
+    if len(remaining) != 1:
         raise PlanError(
-            f"the path leaves {len(left)} tensors; expected one", rules=("path",)
+            f"the path leaves {len(remaining)} tensors; expected one", rules=("path",)
         )
 
 
@@ -192,19 +194,19 @@ def _ordered_union(
 
 def _fuse_products(steps: list[Group]) -> Iterator[Group]:
     """Merge each step without a sum into the step that takes its product."""
-    # the last step is the result, also if it sums over nothing
+    # the last step computes the result, even if it sums over nothing
     products = {s.output.tensor: s for s in steps[:-1] if not s.summed}
 
-    def factors(step: Group) -> Iterator[Access]:
+    def list_factors(step: Group) -> Iterator[Access]:
         for access in step.inputs:
             if access.tensor in products:
-                yield from factors(products[access.tensor])
+                yield from list_factors(products[access.tensor])
             else:
                 yield access
 
     for step in steps:
         if step.output.tensor not in products:
-            yield Group(tuple(factors(step)), step.output)
+            yield Group(tuple(list_factors(step)), step.output)
 
 
 @dataclass(frozen=True)
@@ -297,19 +299,19 @@ def statements(
 
 
 def _parse_group(line: str) -> Group:
-    left, equals, right = line.partition("=")
-    inputs = tuple(_parse_access(term, line) for term in right.split("*"))
+    output_text, equals, product_text = line.partition("=")
+    inputs = tuple(_parse_access(term, line) for term in product_text.split("*"))
     if not equals:
         raise _unreadable(line)
-    return Group(inputs, _parse_access(left, line))
+    return Group(inputs, _parse_access(output_text, line))
 
 
 def _parse_access(term: str, line: str) -> Access:
-    name, bracket, rest = term.strip().partition("[")
-    indices = [i.strip() for i in rest.rstrip("]").split(",")] if bracket else []
+    name, bracket, index_text = term.strip().partition("[")
+    indices = [i.strip() for i in index_text.rstrip("]").split(",")] if bracket else []
     if indices == [""]:
         indices = []
-    is_closed = rest.endswith("]") == bool(bracket)
+    is_closed = index_text.endswith("]") == bool(bracket)
     if not (name.isidentifier() and is_closed and all(map(str.isidentifier, indices))):
         raise _unreadable(line)
     return Access(name, tuple(indices))
@@ -381,7 +383,7 @@ def _statement_problems(graph: Statements) -> Iterator[str]:
 def _access_problems(
     access: Access, extents: Mapping[str, int], shapes: dict[str, Any]
 ) -> Iterator[str]:
-    """Yield what is wrong with one access; ``shapes`` has those seen so far."""
+    """Yield the problems of one access; ``shapes`` collects the shapes seen so far."""
     if len(set(access.indices)) != len(access.indices):
         yield f"{access} has an index twice; take the diagonal before"
     if missing := sorted(set(access.indices) - set(extents)):

@@ -1,4 +1,4 @@
-"""Levels of a machine, such as hosts, sockets and cores: what passes at each of them.
+"""Levels of a machine, such as hosts, sockets and cores, and the traffic at each.
 
 Ranks of a unit, such as a host, are consecutive. An element counts at the outermost
 level at which its source and its target are in different units. With ``units=(4, 2)``,
@@ -41,8 +41,8 @@ class Levels:
         units: number of consecutive ranks in a unit of each level but the innermost,
             outermost first, such as the ranks of a host and then of a socket.
         links: the links between two units of each level, and those within the smallest
-            unit. If there are none, fewer elements are better, and of equally many
-            those that pass within smaller units.
+            unit. Without links, fewer elements are better; ties go to those that pass
+            within smaller units.
 
     Raises:
         PlanError: with the rule ``processes``, for units that are not positive integers
@@ -183,7 +183,7 @@ def seconds_on(plan: Plan, levels: Levels) -> float:
 
 
 def _receive_by_level(plan: Plan, levels: Levels) -> tuple[Ints, Ints]:
-    """Count what every rank receives from other units of each level.
+    """Count elements and messages that every rank receives, by level.
 
     Returns:
         Elements and messages, shape (n_levels, n_ranks) each.
@@ -193,25 +193,25 @@ def _receive_by_level(plan: Plan, levels: Levels) -> tuple[Ints, Ints]:
     for event in plan.events():
         if not isinstance(event, Move):
             continue
-        overlap, left = event.overlap, event.is_sent
+        overlap, is_uncounted = event.overlap, event.is_sent
         sizes = overlap.sizes()
         for level, unit in enumerate(units):
-            passes = left & (overlap.source // unit != overlap.target // unit)
+            passes = is_uncounted & (overlap.source // unit != overlap.target // unit)
             np.add.at(elements[level], overlap.target[passes], sizes[passes])
             np.add.at(messages[level], overlap.target[passes], 1)
             # an element counts once, at the outermost level
-            left = left & ~passes
+            is_uncounted = is_uncounted & ~passes
     return elements, messages
 
 
 class CopyCosts(NamedTuple):
-    """The cost of fetching, by where the copies of a tensor are.
+    """The cost of fetching an element, by the axes along which it is replicated.
 
     Attributes:
         of_axes: for each set of machine axes, as the bits of a number: the cost of an
-            element that is needed all along them. Those who need it hold equal shares.
+            element that all ranks along these axes need, and hold equal shares of.
         of_another: the average cost of an element from another rank.
-        cheapest: the lowest.
+        cheapest: the cost of an element over the cheapest link.
     """
 
     of_axes: NDArray[np.float64]
@@ -221,7 +221,7 @@ class CopyCosts(NamedTuple):
 
 @lru_cache(1024)
 def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
-    """Return costs in elements, or relative to those that pass on the slowest link.
+    """Return costs in elements; with links, relative to an element on the slowest link.
 
     An element that is needed along axes of n processes together costs n - 1, because
     one of them holds it.
@@ -230,7 +230,7 @@ def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
     [0.0, 1.0, 3.0, 7.0]
     """
     n_ranks, n_axes = machine.n_processes, machine.n_axes
-    # all ranks are one unit, and each rank is one
+    # the outermost unit is all ranks, the innermost is one rank
     units = (n_ranks, *(levels.units if levels else ()), 1)
     element_s = np.ones(len(units) - 1)
     if levels and levels.links:
@@ -240,12 +240,14 @@ def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
     ranks, coordinates = np.arange(n_ranks), machine.coordinates(n_ranks)
     costs = []
     for chosen in range(2**n_axes):
-        others = [k for k in range(n_axes) if not chosen >> k & 1]
+        other_axes = [k for k in range(n_axes) if not chosen >> k & 1]
         # ranks with the same coordinates on the other axes need the same element
-        group = coordinates[:, others] @ _strides([machine.sizes[k] for k in others])
-        together = [_count_pairs(group * n_ranks + ranks // unit) for unit in units]
-        costs.append(float(-np.diff(together) @ element_s) / n_ranks)
-    # the last set has all axes: everyone needs what one rank holds
+        group = coordinates[:, other_axes] @ _strides(
+            [machine.sizes[k] for k in other_axes]
+        )
+        n_pairs = [_count_pairs(group * n_ranks + ranks // unit) for unit in units]
+        costs.append(float(-np.diff(n_pairs) @ element_s) / n_ranks)
+    # the last set has all axes: every rank needs what one rank holds
     average = costs[-1] / max(1, n_ranks - 1)
     return CopyCosts(np.array(costs), average, float(element_s.min()))
 

@@ -65,7 +65,7 @@ def free_bytes() -> int:
 
 
 def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
-    """Raise unless a run fits into memory, before anything is allocated.
+    """Check that a run fits into memory, before anything is allocated.
 
     Args:
         plan: the plan to run.
@@ -129,7 +129,7 @@ def in_letters(indices: Sequence[str]) -> Sequence[str]:
 
 
 class Semantics(Protocol):
-    """What a plan's statements compute, if they are not sums of products."""
+    """The operations of a plan's leaves and reductions, if not sums of products."""
 
     @property
     def id(self) -> str:
@@ -145,7 +145,7 @@ class Semantics(Protocol):
         """Compute the result of a statement for blocks of its operands."""
 
     def combine(self, tensor: str, left: NDArray[Any], right: NDArray[Any]) -> Any:
-        """Combine two partial results, in the first or in a new array."""
+        """Combine two partial results; the result may overwrite the first one."""
 
     def neutral(self, tensor: str) -> Any:
         """Return the neutral element of the reduction of a tensor."""
@@ -196,13 +196,13 @@ class Buffers:
 
         Arrays are copied when they are first written to.
         """
-        other = Buffers(self.semantics, self.traffic.copy())
-        other.arrays = dict(self.arrays)
-        other._shared = set(self.arrays)
-        return other
+        copy = Buffers(self.semantics, self.traffic.copy())
+        copy.arrays = dict(self.arrays)
+        copy._shared = set(self.arrays)
+        return copy
 
     def __sizeof__(self) -> int:
-        # Dask decides by this where to compute, and when to spill
+        # Dask schedules tasks and spills data by this size
         return sum(n_bytes(array) for array, _ in self.arrays.values())
 
     def put(self, name: str, box: Box, array: Stored) -> None:
@@ -212,15 +212,15 @@ class Buffers:
 
     def view(self, name: str, box: Box) -> Any:
         """Return a part of a buffer, without a copy if it is dense."""
-        array, whole = self.arrays[name]
-        return take(array, within(box, whole))
+        array, buffer_box = self.arrays[name]
+        return take(array, within(box, buffer_box))
 
     def do(self, step: Step) -> None:
         """Execute a step that involves no other rank."""
         match step:
             case Make(buffer, box, is_zero):
                 tensor = tensor_of(buffer)
-                # what is fetched or computed overwrites all of it
+                # other buffers need no values: they are overwritten completely
                 fill = self.semantics.neutral(tensor) if is_zero else None
                 dtype, is_sparse = self._kind(tensor)
                 self.put(buffer, box, new_array(box, dtype, fill, is_sparse=is_sparse))
@@ -245,17 +245,17 @@ class Buffers:
 
     def store(self, name: str, box: Box, value: Any, is_added: bool) -> None:
         """Store values in a buffer, or reduce them into it."""
-        array, whole = self.arrays[name]
+        array, buffer_box = self.arrays[name]
         if isinstance(array, COO):
-            # leaves write all entries, in the order of the operand with their pattern
-            assert box == whole
+            # leaves write all entries, in the order of the operand with this pattern
+            assert box == buffer_box
             total = array.values + value.values if is_added else value.values
             self.traffic.count_bytes(-n_bytes(array))
             self.put(name, box, COO(value.shape, value.indices, total))
             return
         # copy on write: another state of this rank may still read it
         if name in self._shared:
-            self.arrays[name] = (array.copy(), whole)
+            self.arrays[name] = (array.copy(), buffer_box)
             self._shared.remove(name)
         target = self.view(name, box)
         if is_added:
@@ -265,7 +265,7 @@ class Buffers:
             target[...] = value
 
     def receive(self, name: str, box: Box, value: Any, is_added: bool) -> None:
-        """Store what was received from another rank, and count it."""
+        """Store values received from another rank, and count them."""
         self.traffic.count_message(name, value.size, is_added=is_added)
         self.store(name, box, value, is_added)
 
@@ -306,7 +306,7 @@ def run_here(
     semantics = meaning or Products(plan, leaf or numpy_leaf)
     records = traffic or [Traffic() for _ in range(plan.processes)]
     ranks = [Buffers(semantics, record) for record in records]
-    # copies, as other engines have them: ranks must not share memory
+    # copies, because ranks must not share memory
     for name, array in arrays.items():
         for rank, buffers in enumerate(ranks):
             box = plan.start_box(name, rank)
@@ -334,19 +334,19 @@ def by_output(plan: Plan, compute: Callable[[str], Any]) -> Any:
 
 
 def named_outputs(plan: Plan, values: Any) -> Any:
-    """Return what :func:`by_output` returned, by name in any case."""
+    """Return the values of :func:`by_output` as a dictionary for every kind of plan."""
     return {plan.outputs[0]: values} if plan.statements is None else values
 
 
 def assemble_result(
     plan: Plan, output: str, part_of: Callable[[int, Box], Any], dtype: Any
 ) -> Any:
-    """Return the whole of an output.
+    """Assemble a whole output from the parts of all ranks.
 
     Args:
         plan: the plan that ran.
         output: name of the output.
-        part_of: returns what a rank has, its box of the output.
+        part_of: returns the part that a rank holds, given the rank and its box.
         dtype: dtype of the output.
     """
     boxes = ((rank, plan.result_box(rank, output)) for rank in range(plan.processes))
@@ -398,21 +398,22 @@ def count_leaves(n_leaves: int, progress: Progress | None) -> Callable[[Step], N
 def _run_events(
     plan: Plan, ranks: Sequence[Buffers], progress: Progress | None = None
 ) -> None:
-    """Run all ranks, one event after another: whatever a rank receives is there."""
+    """Run all ranks, one event after another, so that every message has been sent."""
     n_leaves = 0
     if progress is not None:
         computations = (e for e in plan.events() if isinstance(e, Computation))
         n_leaves = sum(len(event.boxes.ranks()) for event in computations)
     report = count_leaves(n_leaves, progress)
     for event in plan.events():
-        mail: dict[Any, NDArray[Any]] = {}
+        in_transit: dict[Any, NDArray[Any]] = {}
         for rank, step in steps_of(event):
             match step:
-                case Send(to, source, box):
+                case Send(receiver, source, box):
                     # a copy: ranks must not share memory
-                    mail[rank, to, box] = ranks[rank].view(source, box).copy()
-                case Receive(of, target, box) | Reduce(of, target, box):
-                    value = mail.pop((of, rank, box))
+                    block = ranks[rank].view(source, box).copy()
+                    in_transit[rank, receiver, box] = block
+                case Receive(sender, target, box) | Reduce(sender, target, box):
+                    value = in_transit.pop((sender, rank, box))
                     is_added = isinstance(step, Reduce)
                     ranks[rank].receive(target, box, value, is_added)
                 case _:
@@ -421,7 +422,7 @@ def _run_events(
 
 
 class LocalEngine:
-    """All ranks in this process."""
+    """The engine that runs all ranks in this process."""
 
     n_ahead = 0
 

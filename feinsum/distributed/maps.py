@@ -8,8 +8,8 @@ A map says which index each machine axis partitions. For ``ij,jk->ik`` with exte
     i  j    300 300 600   none  x     y        B + C  = 720,000
     i  i    150 600 600   none  x, y  none     3 B    = 1,080,000
 
-A tensor that lacks an index has a copy on each process along the axes that partition
-it; of a result these are partial sums. :class:`GroupMaps` has all maps of a group as
+A tensor that lacks an index is replicated along the axes that partition this index; for
+a result, the copies are partial sums. :class:`GroupMaps` stores all maps of a group in
 one array, since there may be thousands. :class:`Overlaps` counts, for all pairs of two
 lists of distributions of a tensor, the elements that ranks both hold and need.
 """
@@ -34,10 +34,10 @@ from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group
 
 MAX_EXCESS = 1.25
-"""Work of the process that has the most, over the average, that counts as even."""
+"""Maximum ratio of the work of the busiest process to the average in an even map."""
 
 MAX_AT_ONCE = 2**20
-"""Combinations of distributions and ranks that are counted at a time: megabytes."""
+"""Combinations of distributions and ranks counted at a time, which take megabytes."""
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""
@@ -103,17 +103,17 @@ def group_maps(
     numbers = numbers or [-1]
     maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
     maps = maps.reshape(len(maps), machine.n_axes)
-    # the extra column takes what -1 writes
-    parts = np.ones((len(maps), len(indices) + 1))
+    # axes without an index (-1) write to the extra, last column
+    n_parts = np.ones((len(maps), len(indices) + 1))
     for axis, size in enumerate(machine.sizes):
-        parts[np.arange(len(maps)), maps[:, axis]] *= size
-    parts = parts[:, : len(indices)]
+        n_parts[np.arange(len(maps)), maps[:, axis]] *= size
+    n_parts = n_parts[:, : len(indices)]
     lengths = np.array([extents[i] for i in indices], float).reshape(1, -1)
-    blocks = np.ceil(lengths / parts)
+    blocks = np.ceil(lengths / n_parts)
     work = blocks.prod(axis=1)
     # 1 if all processes have the same work; more with ragged blocks
     excess = work * machine.n_processes / max(1.0, lengths.prod())
-    is_viable = (parts <= np.maximum(lengths, 1)).all(axis=1)
+    is_viable = (n_parts <= np.maximum(lengths, 1)).all(axis=1)
     if tier is Tier.EVEN:
         is_viable &= excess <= max_excess + 1e-9
     elif tier is Tier.ANY:
@@ -134,16 +134,16 @@ def group_maps(
         # the axes along which there are copies, as the bits of a number
         is_copied = ~np.isin(maps, used)
         costs += size * of_axes[is_copied @ 2 ** np.arange(machine.n_axes)]
-    costs += 0.01 * np.clip(excess - 1, 0, 1)  # between equals, the even one
+    costs += 0.01 * np.clip(excess - 1, 0, 1)  # ties go to the map with even work
     return GroupMaps(group, maps, costs, resident[is_viable])
 
 
 def _min_resident(
     group: Group, blocks: NDArray[np.float64], density: Mapping[str, Fraction]
 ) -> NDArray[np.float64]:
-    """Return the elements of a group's blocks, with the best sequential loop.
+    """Return the elements of a group's blocks with the best sequential loop.
 
-    A loop over single values of an index leaves blocks of one value of it.
+    A loop over single values of an index reduces its blocks to one value.
 
     Args:
         group: the group.
@@ -152,15 +152,15 @@ def _min_resident(
     """
     indices = group.indices
 
-    def resident(looped: str | None) -> NDArray[np.float64]:
+    def count_resident(looped: str | None) -> NDArray[np.float64]:
         total = np.zeros(len(blocks))
         for access in group.accesses:
-            used = [indices.index(i) for i in access.indices if i != looped]
+            used = [indices.index(index) for index in access.indices if index != looped]
             share = float(density.get(access.tensor, 1))
             total += share * blocks[:, used].prod(axis=1)
         return total
 
-    totals = [resident(index) for index in (None, *group.summed)]
+    totals = [count_resident(index) for index in (None, *group.summed)]
     smallest: NDArray[np.float64] = np.minimum.reduce(totals)
     return smallest
 
@@ -169,8 +169,8 @@ class Overlaps:
     """Elements that ranks both hold and need, for pairs of distributions.
 
     Boxes are products of ranges, so a count is a sum over ranks of a product over axes
-    of the length that two ranges share. There are far fewer ways to partition one axis
-    than distributions; tables of these are computed once and combined.
+    of the length that two ranges share. One axis has far fewer partitions than a tensor
+    has distributions, so tables of single axes are computed once and combined.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -200,8 +200,8 @@ class Overlaps:
 
         Args:
             shape: shape of the tensor.
-            present: the choices for each of some distributions of one tensor; a rank
-                has what any of them gives it.
+            present: the choices for each of several distributions of one tensor; a rank
+                has the elements of all of them.
             needs: the choices for the distribution that is needed.
 
         Returns:
@@ -212,7 +212,7 @@ class Overlaps:
         for size in range(len(present) + 1):
             for chosen in combinations(range(len(present)), size):
                 shared = self._shared_by(shape, sides, (*chosen, len(present)))
-                # inclusion and exclusion: what two uses brought counts once
+                # inclusion-exclusion: elements that two uses brought count once
                 total += (-1) ** size * shared
         return total
 
@@ -233,11 +233,11 @@ class Overlaps:
     ) -> NDArray[np.float64]:
         """Count elements that some sides share, with an axis for each side.
 
-        Several uses of a tensor request the same counts.
+        Counts are cached, because several uses of a tensor need the same ones.
         """
         key = tuple(shape), *(tuple(sides[k]) for k in chosen)
         counts = self._shared.get(key)
-        # large tables are used once, and would only fill the memory
+        # large tables are used once: caching them would only take memory
         if counts is None:
             counts = self._count_shared(shape, [sides[k] for k in chosen])
             if counts.size <= MAX_CACHED:
@@ -251,10 +251,13 @@ class Overlaps:
         """Count elements that are in a box of each side, summed over ranks."""
         n_entries = prod(map(len, sides)) * self.machine.n_processes
         if n_entries > MAX_AT_ONCE and (half := len(sides[0]) // 2):
-            first, *rest = sides
-            parts = (first[:half], first[half:])
+            first_side, *other_sides = sides
+            halves = (first_side[:half], first_side[half:])
             return np.concatenate(
-                [self._count_shared(shape, [part, *rest]) for part in parts]
+                [
+                    self._count_shared(shape, [half_side, *other_sides])
+                    for half_side in halves
+                ]
             )
         total = _expand_choices(
             [[d.fixed for d in side] for side in sides],
@@ -313,13 +316,13 @@ def _expand_choices(
     choices: Sequence[Sequence[Hashable]],
     table: Callable[[Sequence[Sequence[Any]]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Return a table of all combinations of choices, from one of the different ones."""
+    """Expand a table of the distinct choices to all combinations of choices."""
     unique = [list(dict.fromkeys(side)) for side in choices]
     numbers = [{choice: k for k, choice in enumerate(side)} for side in unique]
     # distributions differ in few of these choices
     small = table(unique)
     if small.size == small.shape[-1]:
-        return small  # the same for all
+        return small  # every side has a single choice, which broadcasts
     rows = [
         [number[choice] for choice in side]
         for side, number in zip(choices, numbers, strict=True)

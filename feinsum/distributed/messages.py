@@ -1,7 +1,7 @@
 """Messages of a plan, grouped as engines send them: collectives and phases.
 
-MPI sends messages of one move by a collective if all participating ranks exchange the
-same. There are four patterns::
+MPI replaces the messages of one move by a collective if they match one of four
+patterns::
 
     allgather         bcast            reduce-scatter      reduce
     0: a -> 1, 2      0: a -> 1, 2     0: b -> 1, c -> 2   1: a -> 0
@@ -11,8 +11,8 @@ same. There are four patterns::
 Anything else stays point to point: rotations, and most redistributions.
 
 Dask runs tasks that receive messages when they begin and send them when they end. The
-steps of a rank become phases, one task each, numbered alike on all ranks: a message is
-sent as its sender is before a phase, and received at the beginning of the phase::
+steps of a rank become phases, one task each, with the same numbers on all ranks. A
+message is sent from the buffers before a phase, and received at its beginning::
 
     rank 0   (begin) send A ---.      phase 1: receive B, compute
     rank 1   (begin) send B    '-->   phase 1: receive A, compute
@@ -46,7 +46,7 @@ Pieces: TypeAlias = tuple[tuple[str, Box], ...]
 Kind: TypeAlias = Literal["allgather", "bcast", "reduce-scatter", "reduce"]
 
 MIN_RANKS = 3
-"""Ranks of a collective: two ranks send each other a message."""
+"""Minimum number of ranks of a collective: two ranks exchange plain messages."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def collectives_of(events: Iterable[Event]) -> tuple[Collective, ...]:
 
 
 def _connected_ranks(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Return sets of ranks that exchange messages, directly or by others."""
+    """Return the connected components of the graph of messages, as sorted ranks."""
     component: dict[int, set[int]] = {}
     for source, target in pairs:
         merged = component.get(source, {source}) | component.get(target, {target})
@@ -118,14 +118,16 @@ def _match_pattern(
         return None
     pieces = []
     for rank in ranks:
-        others = [other for other in ranks if other != rank]
-        pairs = [(other, rank) if move.is_added else (rank, other) for other in others]
+        other_ranks = [peer for peer in ranks if peer != rank]
+        pairs = [
+            (peer, rank) if move.is_added else (rank, peer) for peer in other_ranks
+        ]
         # a collective sends all others the same, in the same order
-        different = {messages.get(pair, ()) for pair in pairs}
-        if len(different) > 1:
+        distinct = {messages.get(pair, ()) for pair in pairs}
+        if len(distinct) > 1:
             return None
-        pieces.append(different.pop())
-    # only one rank gives, or receives
+        pieces.append(distinct.pop())
+    # only one rank sends, or receives
     has_root = sum(map(bool, pieces)) == 1
     kind: Kind
     if move.is_added:
@@ -137,23 +139,23 @@ def _match_pattern(
 
 @dataclass(frozen=True)
 class Parcel:
-    """Boxes of a rank's buffers before a phase; receivers of the same share it."""
+    """Boxes of a rank's buffers before a phase; receivers of equal boxes share it."""
 
     rank: int
     pieces: Pieces
 
 
 Origin: TypeAlias = tuple[int, int]
-"""Which parcel of those that arrive in a phase, and which piece of it."""
+"""The number of a parcel among those that arrive in a phase, and of a piece in it."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps of a rank, in order, without sends, which parcels represent.
+    """Steps of a rank, in order; parcels take the place of sends.
 
     Attributes:
-        steps: each with the source of its value, if that is another rank.
-        arriving: the parcels that these need.
+        steps: each step with the origin of its value, if another rank sent it.
+        arriving: the parcels that the steps need.
     """
 
     steps: tuple[tuple[Step, Origin | None], ...]
@@ -161,10 +163,11 @@ class Phase:
 
 
 def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
-    """Return the phases one after another, each by the ranks that have steps in it.
+    """Return the phases in order, each by the ranks that have steps in it.
 
-    A move belongs to the first phase that comes after the one in which its source was
-    written, and no phase goes back: moves of resident tensors share a phase.
+    A move belongs to the first phase after the one in which its source was written, but
+    never to a phase before that of an earlier move: moves of resident tensors share a
+    phase.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
@@ -190,7 +193,7 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
                 sources[rank, step.rank, step.box] = step.source
                 continue
             if isinstance(step, Make | Free) and rank not in rounds[now]:
-                # not worth a task of its own: before the next steps of this rank
+                # not worth a task: runs before the next steps of this rank
                 waiting[rank].append(step)
                 continue
             if rank not in rounds[now]:
@@ -200,7 +203,7 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
                 source = sources[step.rank, rank, step.box]
             rounds[now][rank].add(step, source)
     for rank, steps in waiting.items():
-        # an output may be a buffer that nobody writes to
+        # an output may be a buffer that no step writes to
         if any(isinstance(step, Make) for step in steps):
             rounds[now][rank] = _PhaseBuilder(steps)
     return tuple(
@@ -210,7 +213,7 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
 
 
 class _PhaseBuilder:
-    """The steps of a phase, and what arrives in it: one parcel from each sender."""
+    """Collects the steps of a phase, and one parcel from each sender."""
 
     def __init__(self, waiting: Iterable[Make | Free]) -> None:
         self.steps: list[tuple[Step, tuple[int, tuple[str, Box]] | None]] = [
@@ -219,7 +222,7 @@ class _PhaseBuilder:
         self.pieces: dict[int, dict[tuple[str, Box], int]] = defaultdict(dict)
 
     def add(self, step: Step, source: str) -> None:
-        """Add a step; if it receives, from this buffer of its sender."""
+        """Add a step; ``source`` is the sender's buffer of a step that receives."""
         if not isinstance(step, Receive | Reduce):
             self.steps.append((step, None))
             return

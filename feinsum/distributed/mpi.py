@@ -1,7 +1,7 @@
 """Plans on MPI ranks: every rank interprets its own steps.
 
-mpi4py is imported only if no communicator is given, or for sums of MPI; otherwise only
-methods of the communicator are called.
+mpi4py is imported only if no communicator is given, or for reductions by MPI; all other
+calls are methods of the communicator.
 
 Messages overlap with leaves. A rank starts all messages of the steps up to the next
 leaf, and waits for a buffer only when a step reads it::
@@ -65,16 +65,16 @@ from feinsum.words import counted
 T = TypeVar("T")
 
 N_TAGS = 32_000
-"""Tags in use: the least upper limit of tags that MPI guarantees is 32767."""
+"""Number of tags in use: MPI guarantees tags up to 32767."""
 
 SUMMED = "bBhHiIlLqQfdgFDG"
 """Codes of the dtypes that MPI adds."""
 
 ABORT_CODE = 1
-"""Exit code of all ranks if one cannot go on."""
+"""Exit code of all ranks if one fails."""
 
 SCATTER_TAG = 0
-"""Of whole arrays: messages of one rank to another arrive in their order."""
+"""Tag of scattered and gathered blocks, which arrive in the order of their sends."""
 
 
 def world() -> Any:
@@ -107,9 +107,9 @@ def run_on_ranks(
 ) -> Any:
     """Compute this rank's part of the result, together with all other ranks.
 
-    Before computing anything, all ranks compare the digest of the plan and tell each
-    other whether their blocks fit: if any rank disagrees, all raise. A rank that fails
-    later aborts all of them, with one message.
+    Before computing anything, all ranks compare the digest of the plan and check their
+    blocks: if the check fails on any rank, all raise. A rank that fails later aborts
+    all of them, with one message.
 
     Args:
         plan: the plan to run, the same on all ranks.
@@ -120,7 +120,7 @@ def run_on_ranks(
             ranks as the plan has processes.
         leaf: computes a block; by default :func:`feinsum.call_einsum`.
         meaning: computes statements that are not einsums.
-        traffic: records what this rank did.
+        traffic: counts what this rank receives, computes and holds.
         progress: called with the number of this rank's finished leaves, and the total.
 
     Returns:
@@ -201,7 +201,7 @@ def check_blocks(plan: Plan, blocks: Mapping[str, Any], rank: int) -> dict[str, 
 
 
 def _compare_digests(plan: Plan, comm: Any, semantics: str) -> None:
-    """Raise on all ranks if any has another plan, or computes something else."""
+    """Raise on all ranks if plans or semantics differ."""
     digests = comm.allgather((plan.id, semantics))
     # rank 0 is the reference, so that all ranks name the same rank
     differing = [k for k, digest in enumerate(digests) if digest != digests[0]]
@@ -246,22 +246,22 @@ def on_every_rank(comm: Any, work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A message on its way to a buffer, and what stores it there."""
+    """A message on its way to a buffer, and the function that stores it there."""
 
     request: Any
     store: Callable[[], None]
 
 
 class _Interpreter:
-    """The steps of this rank.
+    """Interprets the steps of this rank.
 
-    Nothing is waited for until a buffer is used: leaves run while the next part of a
-    sequential loop is under way. Sends never wait, so no two ranks wait for each other.
+    A step waits only for the buffers that it uses, so leaves run while the next part of
+    a sequential loop is under way. Sends never wait, so there is no deadlock.
 
     Attributes:
         sending: requests, each with the array that MPI reads until it is done.
         arriving: messages on their way to each buffer.
-        incoming: the receives of each tag, which a collective does together.
+        incoming: the receives of each tag, which a collective replaces.
     """
 
     def __init__(self, plan: Plan, comm: Any, buffers: Buffers) -> None:
@@ -282,7 +282,7 @@ class _Interpreter:
         self.begun: set[int] = set()
 
     def _is_usable(self, collective: Collective) -> bool:
-        """Return whether MPI can do it: its reductions are sums of its own numbers."""
+        """Return whether MPI has the collective: it reduces sums of its own dtypes."""
         if not collective.is_reduction:
             return True
         is_sum = isinstance(self.buffers.semantics, Products)
@@ -319,7 +319,7 @@ class _Interpreter:
             case Take(source, _, _, _):
                 self._wait_for(source)
             case Free(buffer):
-                # nobody may write to a buffer that is gone
+                # no message may write to a freed buffer
                 self._wait_for(buffer)
                 # frees copies of what was sent, and gives MPI a chance to progress
                 self.sending = [pair for pair in self.sending if not pair[0].Test()]
@@ -359,7 +359,7 @@ class _Interpreter:
             self._start_gathering(collective, position)
 
     def _communicator(self, ranks: tuple[int, ...], tag: int) -> Any:
-        """Return a communicator of some ranks; all reach this in one order of tags."""
+        """Return a communicator of some ranks, which call this in the same order."""
         if ranks not in self.comms:
             # not by Split or Create, which all ranks of the communicator have to call
             group = self.comm.Get_group().Incl(ranks)
@@ -370,8 +370,8 @@ class _Interpreter:
     def _pack(self, pieces: Pieces, dtype: np.dtype[Any]) -> NDArray[Any]:
         for name, _ in pieces:
             self._wait_for(name)
-        parts = [self.buffers.view(name, box).reshape(-1) for name, box in pieces]
-        return np.concatenate(parts) if parts else np.empty(0, dtype)
+        blocks = [self.buffers.view(name, box).reshape(-1) for name, box in pieces]
+        return np.concatenate(blocks) if blocks else np.empty(0, dtype)
 
     def _start_gathering(self, collective: Collective, position: int) -> None:
         comm = self._communicator(collective.ranks, collective.tag)
@@ -380,9 +380,9 @@ class _Interpreter:
             sum(box_size(box) for _, box in pieces) * dtype.itemsize
             for pieces in collective.pieces
         ]
-        # as bytes: what is only moved needs no type of MPI, which lacks some
+        # as bytes, because MPI lacks some of numpy's dtypes
         sent = self._pack(collective.pieces[position], dtype).view(np.uint8)
-        # what all ranks send, one after the other; steps take their parts
+        # the pieces of all ranks, one after the other; each step takes its section
         received = np.empty(sum(n_bytes), np.uint8)
         if collective.kind == "bcast":
             received[: sent.size] = sent
@@ -403,8 +403,8 @@ class _Interpreter:
 
         for step in self.incoming[collective.tag]:
             first = offsets[step.rank, step.box]
-            part = received[first : first + box_size(step.box) * dtype.itemsize]
-            self._expect(step.target, request, partial(store, step, part))
+            section = received[first : first + box_size(step.box) * dtype.itemsize]
+            self._expect(step.target, request, partial(store, step, section))
 
     def _dtype(self, collective: Collective) -> np.dtype[Any]:
         """Return the dtype of all pieces, which belong to one tensor."""
@@ -421,11 +421,11 @@ class _Interpreter:
             sum(box_size(box) for _, box in pieces) for pieces in collective.pieces
         ]
         # this rank's own share is added later, from the buffer
-        parts = [
+        contributions = [
             np.zeros(n, dtype) if k == position else self._pack(pieces, dtype)
             for k, (n, pieces) in enumerate(zip(sizes, collective.pieces, strict=True))
         ]
-        sent, total = np.concatenate(parts), np.empty(sizes[position], dtype)
+        sent, total = np.concatenate(contributions), np.empty(sizes[position], dtype)
         if collective.kind == "reduce":
             request = comm.Ireduce(sent, total, MPI.SUM, collective.root)
         else:
@@ -434,16 +434,18 @@ class _Interpreter:
         n_others = len(collective.ranks) - 1
 
         def store(name: str, box: Box, part: NDArray[Any]) -> None:
-            for _ in range(n_others):  # each of them had that block
+            for _ in range(n_others):  # each of them sent such a block
                 self.buffers.traffic.count_message(name, part.size, is_added=True)
             self.buffers.store(name, box, part.reshape(box_shape(box)), True)
 
         targets = {step.box: step.target for step in self.incoming[collective.tag]}
         offset = 0
         for _, box in collective.pieces[position]:
-            part = total[offset : offset + box_size(box)]
+            section = total[offset : offset + box_size(box)]
             offset += box_size(box)
-            self._expect(targets[box], request, partial(store, targets[box], box, part))
+            self._expect(
+                targets[box], request, partial(store, targets[box], box, section)
+            )
 
 
 def scatter(
@@ -458,7 +460,7 @@ def scatter(
         plan: the plan to run.
         operands: arrays by name on rank 0; ignored on other ranks.
         comm: an mpi4py communicator.
-        read: from the given arrays to the operands of the plan, on rank 0.
+        read: converts the given arrays to the operands of the plan, on rank 0.
 
     Raises:
         PlanError: on all ranks, with the rule ``blocks``, if an operand is missing or
@@ -474,38 +476,38 @@ def scatter(
     for name, dtype in plan.operands.items():
         is_sparse = plan.is_sparse(name)
         # rank 0 sends in the order in which each rank receives: by operand
-        for to in range(plan.processes if rank == 0 else 0):
-            box = plan.start_box(name, to)
+        for receiver in range(plan.processes if rank == 0 else 0):
+            box = plan.start_box(name, receiver)
             if box is not None:
                 piece = take(arrays[name], box)
                 piece = piece if is_sparse else np.array(piece, order="C")
-                if to == 0:
+                if receiver == 0:
                     blocks[name] = piece
                 else:
-                    _send_part(comm, piece, to)
+                    _send_part(comm, piece, receiver)
         box = plan.start_box(name, rank)
         if rank and box is not None:
             blocks[name] = _receive_part(comm, 0, box, dtype, is_sparse=is_sparse)
     return blocks
 
 
-def _send_part(comm: Any, part: Stored, to: int) -> None:
-    """Send an array as it is; a sparse one by pickle, which includes its size."""
-    if isinstance(part, np.ndarray):
-        comm.Send(np.ascontiguousarray(part), to, SCATTER_TAG)
+def _send_part(comm: Any, block: Stored, receiver: int) -> None:
+    """Send an array; a sparse one is pickled, so that its size is sent, too."""
+    if isinstance(block, np.ndarray):
+        comm.Send(np.ascontiguousarray(block), receiver, SCATTER_TAG)
     else:
-        comm.send(part, to, SCATTER_TAG)
+        comm.send(block, receiver, SCATTER_TAG)
 
 
 def _receive_part(
-    comm: Any, of: int, box: Box, dtype: Any, *, is_sparse: bool
+    comm: Any, sender: int, box: Box, dtype: Any, *, is_sparse: bool
 ) -> Stored:
     if is_sparse:
-        entries: Stored = comm.recv(source=of, tag=SCATTER_TAG)
+        entries: Stored = comm.recv(source=sender, tag=SCATTER_TAG)
         return entries
-    part = np.empty(box_shape(box), dtype)
-    comm.Recv(part, of, SCATTER_TAG)
-    return part
+    block = np.empty(box_shape(box), dtype)
+    comm.Recv(block, sender, SCATTER_TAG)
+    return block
 
 
 def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) -> Any:
@@ -529,20 +531,20 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
                 _send_part(comm, part, 0)
             return None
 
-        def part_of(rank: int, box: Box) -> Any:
+        def receive_part(rank: int, box: Box) -> Any:
             if rank == 0:
                 return part
             is_sparse = plan.is_sparse(output)
             return _receive_part(comm, rank, box, dtype, is_sparse=is_sparse)
 
-        return assemble_result(plan, output, part_of, dtype)
+        return assemble_result(plan, output, receive_part, dtype)
 
-    whole = by_output(plan, collect)
-    return whole if comm.Get_rank() == 0 else None
+    result = by_output(plan, collect)
+    return result if comm.Get_rank() == 0 else None
 
 
 class MpiEngine:
-    """MPI ranks; the first one has the arrays and gets the results."""
+    """The engine of MPI ranks; rank 0 has the arrays and gets the results."""
 
     n_ahead = 0
 
@@ -572,9 +574,9 @@ class MpiEngine:
             traffic=traffic,
             progress=progress if comm.Get_rank() == 0 else None,
         )
-        whole = gather(plan, parts, comm, self.meaning)
-        results = {} if comm.Get_rank() else named_outputs(plan, whole)
-        # every rank reports all, so that no rank is special to the caller
+        result = gather(plan, parts, comm, self.meaning)
+        results = {} if comm.Get_rank() else named_outputs(plan, result)
+        # every rank returns the report of all ranks
         of_ranks = comm.allgather(traffic)
         report = report_of(plan, "mpi", of_ranks, perf_counter() - start)
         return Outcome(results, report)

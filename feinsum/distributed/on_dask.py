@@ -1,9 +1,9 @@
 """Plans on Dask workers: one task for each rank and phase, on the worker of the rank.
 
-A task takes the buffers of its rank after the previous phase, and what other ranks
-sent; it produces a parcel for each distinct content to send, which Dask moves to the
-worker that needs it. Tasks have no side effects, so Dask recomputes what a lost worker
-held, on the worker that replaces it::
+The task of a phase takes the buffers of its rank after the previous phase, and parcels
+that other ranks sent. Tasks of their own pack the parcels, and Dask moves these to the
+workers that need them. Tasks have no side effects, so Dask recomputes the data of a
+lost worker on the worker that replaces it::
 
     worker 0   begin-0 ----------> phase-0-1 -> phase-0-2 -> result-0
                     '-- parcel-0 --.
@@ -47,7 +47,7 @@ RETURN_LIMIT_S = 60.0
 """Time limit for a lost worker to come back."""
 
 CHECK_INTERVAL_S = 0.5
-"""Interval between checks that all workers are there."""
+"""Interval between checks that all workers are present."""
 
 LARGE_GRAPH = "distributed.admin.large-graph-warning-threshold"
 ANY_SIZE = 1 << 62
@@ -58,8 +58,8 @@ class _Run:
     """A run that was begun.
 
     Attributes:
-        results: for each rank what it has of the outputs, and what it did; a future.
-        names: of the workers, by rank.
+        results: for each rank, a future of its parts of the outputs and its traffic.
+        names: names of the workers, by rank.
         n_lost_before: workers that had been lost before.
         topic: topic of the progress events; empty without a listener.
         listener: reports the progress.
@@ -91,8 +91,8 @@ class _ProgressListener:
         """Report a finished phase; one that is recomputed counts once."""
         with self._lock:
             if self._left.pop(tuple(event[1]), 0):
-                left = sum(self._left.values())
-                self._progress(self._total - left, self._total)
+                n_left = sum(self._left.values())
+                self._progress(self._total - n_left, self._total)
 
     def end(self) -> None:
         """Report that all phases are done; later events are ignored."""
@@ -109,7 +109,7 @@ class DaskEngine:
         client: a Dask client; each of its first workers, by their names, is a rank.
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`.
         meaning: computes statements that are not einsums.
-        read: from the arrays of a run to the operands of the plan.
+        read: converts the arrays of a run to the operands of the plan.
 
     Raises:
         PlanError: with the rule ``workers``, if there is no client, or it has fewer
@@ -136,7 +136,7 @@ class DaskEngine:
         self.plan, self.client, self.read = plan, client, read
         self.semantics = meaning or Products(plan, leaf or _call_tuned)
         self.phases = phases_of(plan.events())
-        # idempotent: a second plan finds the plugin of the first
+        # idempotent: plans on one client share the plugin
         client.register_plugin(worker_watch())
         self._workers()
 
@@ -157,7 +157,7 @@ class DaskEngine:
             self.client.subscribe_topic(topic, listener)
         n_lost_before = self._n_lost()
         sender = TaskSender(self.client, token, topic, addresses)
-        # blocks are part of the graph, and can so be sent again if they are lost
+        # blocks are part of the graph, so that Dask can send lost ones again
         with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
                 sender.begin(rank, self.semantics, self._blocks(operands, rank))
@@ -219,7 +219,10 @@ class DaskEngine:
             PlanError: if there are too few, or if blocks do not fit into one.
         """
         info = self._every_worker()
-        workers = sorted((str(w["name"]), w["name"], at) for at, w in info.items())
+        workers = sorted(
+            (str(worker["name"]), worker["name"], address)
+            for address, worker in info.items()
+        )
         n = self.plan.processes
         if len(workers) < n:
             raise PlanError(
@@ -235,7 +238,7 @@ class DaskEngine:
     def _blocks(
         self, arrays: Mapping[str, Stored], rank: int
     ) -> dict[str, tuple[Stored, Box]]:
-        """Return copies, for the arrays belong to the caller while the run goes on."""
+        """Copy a rank's blocks, because the caller may change its arrays meanwhile."""
         boxes = {name: self.plan.start_box(name, rank) for name in arrays}
         return {
             name: (_copied(take(arrays[name], box)), box)
@@ -254,7 +257,7 @@ class DaskEngine:
         missing_since: float | None = None
         while missing_since is None or monotonic() - missing_since < RETURN_LIMIT_S:
             try:
-                # with a limit, as Dask would wait for ever for a worker that is gone
+                # with a time limit, because Dask waits forever for a lost worker
                 wait(list(run.results), timeout=CHECK_INTERVAL_S)
             except TimeoutError:
                 is_missing = bool(self._missing(run))
@@ -279,7 +282,7 @@ class DaskEngine:
                 ) from None
 
     def _missing(self, run: _Run) -> str:
-        """Return the names of workers that are not there now."""
+        """Return the names of workers that are missing now."""
         present = {worker["name"] for worker in self._every_worker().values()}
         return ", ".join(sorted(str(name) for name in set(run.names) - present))
 
@@ -311,7 +314,7 @@ class TaskSender:
 
     def advance(self, number: int, phases: Mapping[int, Phase]) -> None:
         """Create the tasks of a phase, and the parcels that they receive."""
-        # all of them, before any of the states that they are cut from advances
+        # all parcels are packed from the states before this phase
         parcels = {
             parcel: self._submit(
                 f"{self.token}-parcel-{number}-{k}",
@@ -353,10 +356,10 @@ class TaskSender:
             function,
             *arguments,
             key=key,
-            # a plan says where each rank is: no stealing
+            # a rank stays on its worker: no work stealing
             workers=[self.addresses[rank]],
             allow_other_workers=False,
-            # the key says what it is; Dask need not hash the arguments
+            # the key is unique: Dask need not hash the arguments
             pure=False,
         )
 
@@ -376,13 +379,13 @@ def _begin_rank(
 
 
 def _run_phase(
-    before: Buffers,
+    previous: Buffers,
     steps: Sequence[tuple[Step, Origin | None]],
     event: tuple[str, int, int],
     *parcels: Sequence[NDArray[Any]],
 ) -> Buffers:
-    """Run the steps of a phase; the buffers of the phase before stay as they are."""
-    buffers = before.fork()
+    """Run the steps of a phase without modifying the buffers of the previous one."""
+    buffers = previous.fork()
     for step, origin in steps:
         if isinstance(step, Receive | Reduce):
             assert origin is not None
@@ -401,17 +404,17 @@ def _run_phase(
 def _pack_parcel(
     buffers: Buffers, pieces: Sequence[tuple[str, Box]]
 ) -> tuple[NDArray[Any], ...]:
-    # a view would keep the whole buffer in memory until the parcel is there
+    # a view would keep the whole buffer in memory until the parcel arrives
     return tuple(buffers.view(name, box).copy() for name, box in pieces)
 
 
 def _finish_rank(
     buffers: Buffers, outputs: Sequence[str]
 ) -> tuple[dict[str, Stored], Traffic]:
-    parts = {
+    results = {
         name: buffers.arrays[name][0] for name in outputs if name in buffers.arrays
     }
-    return parts, buffers.traffic
+    return results, buffers.traffic
 
 
 WATCH = "feinsum-watch"
@@ -427,7 +430,7 @@ def count_lost(dask_scheduler: Any) -> int:
 def worker_watch() -> Any:
     """Return a scheduler plugin that counts lost workers.
 
-    Tasks of a lost worker wait for the one restarted under its name, which may have
+    Tasks of a lost worker move to the worker restarted under its name, which may have
     another address.
     """
     from distributed import SchedulerPlugin
@@ -441,7 +444,9 @@ def worker_watch() -> Any:
             self.gone: dict[Any, str] = {}
 
         async def start(self, scheduler: Any) -> None:
-            self.names = {at: ws.name for at, ws in scheduler.workers.items()}
+            self.names = {
+                address: state.name for address, state in scheduler.workers.items()
+            }
 
         def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
             # a restart of a worker is a loss, too: its data are gone
@@ -452,10 +457,10 @@ def worker_watch() -> Any:
         def add_worker(self, scheduler: Any, worker: str) -> None:
             name = scheduler.workers[worker].name
             self.names[worker] = name
-            before = self.gone.pop(name, worker)
+            lost_address = self.gone.pop(name, worker)
             for task in scheduler.tasks.values():
                 # else these tasks would wait for an address that never returns
-                if task.worker_restrictions == {before}:
+                if task.worker_restrictions == {lost_address}:
                     task.worker_restrictions = {worker}
 
     return Watch()

@@ -27,12 +27,12 @@ needs, so that all is stored once::
     compute     300 x 300 x 300 multiply-adds on each
     reduce C    0 <-> 1   2 <-> 3   4 <-> 5   6 <-> 7     8 x 45,000
 
-1,080,000 elements in all; with (8,), every process would need all of B, 7/8 of it from
-others: 2,520,000. :mod:`feinsum.distributed.search` finds the maps of all groups at
-once, with the least volume of all processes and even work. What follows here are its
-refinements, compared by the time of the slowest process: more even work, grids of their
-own for all groups, idle processes, several contraction paths; a memory limit
-(sequential loops), levels, timings.
+This moves 1,080,000 elements. With (8,), every process would need all of B and receive
+7/8 of it: 2,520,000. :mod:`feinsum.distributed.search` finds the maps of all groups
+together, with even work and the least total volume. This module tries refinements, and
+compares them by the time of the slowest process: more even work, a grid for each group,
+idle processes, several contraction paths, sequential loops within a memory limit,
+levels of the machine, and measured times.
 """
 
 from __future__ import annotations
@@ -75,34 +75,38 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 
 MAX_FOR_PATHS = 64
-"""Processes for which several paths are tried, since that takes longer."""
+"""Maximum number of processes for which several paths are tried, which takes longer."""
 
 MEMORY_SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
 """Shares of the memory that one group may take, tried in this order.
 
-The search limits groups one by one, but tensors of several groups are there at a time.
+The search limits groups one by one, but tensors of several groups coexist in memory.
 """
 
 EVENNESS = (1.02, 1.1, MAX_EXCESS)
-"""Work of the busiest process over the average, in searches one after the other."""
+"""Limits on the work of the busiest process over the average, one search for each."""
 
 FEW = 8
-"""Machines that move little, of whose plans another one may leave less to a process."""
+"""Number of machines, those that move the least, whose best plans are compared."""
 
 MAX_TRIED, MIN_TRIED, MAX_TRIED_RANKS = 16, 4, 2048
-"""Smaller numbers of processes that are tried, and their sum beyond the fewest."""
+"""Limits on how many smaller numbers of processes are tried.
+
+At least ``MIN_TRIED``, at most ``MAX_TRIED``; in between, as many as keep the number of
+processes times the number of tries below ``MAX_TRIED_RANKS``.
+"""
 
 MIN_ELEMENT_S = 1e-15
-"""Of an element, where links cost nothing: that limits no search."""
+"""Seconds of an element on free links, so that the limit of a search stays finite."""
 
 MAX_OPERANDS = 5
-"""Operands for which all paths are enumerated; five operands have 150."""
+"""Maximum number of operands for which all paths are enumerated; five have 150."""
 
 MAX_PATHS = 4
 """Number of planned paths."""
 
 MAX_OPERATIONS = 1.1
-"""Operations of another path over the fewest."""
+"""Maximum ratio of a path's operations to the fewest."""
 
 
 def plan(
@@ -120,12 +124,12 @@ def plan(
 ) -> Plan:
     """Plan an einsum on many processes so that the slowest one finishes first.
 
-    A process takes the time of its multiply-adds, and of the elements and messages that
-    it receives; of plans that take as long, the one that moves the fewest elements is
-    chosen. Considers all machines with up to four axes, all ways to partition indices
-    along these axes with even work, and grids of their own for all groups. A search is
-    exact for the groups of one contraction path; ``docs/reference/plans.md`` defines
-    the counts. Nothing is measured.
+    The time of a process is that of its multiply-adds, and of the elements and messages
+    that it receives. Ties go to the plan that moves the fewest elements. The planner
+    considers all machines with up to four axes, all ways to partition indices along
+    these axes with even work, and a separate grid for each group. A search is exact for
+    the groups of one contraction path; ``docs/reference/plans.md`` defines the counts.
+    Nothing is measured.
 
     Args:
         einsum: an einsum with one row, without repeated indices in a term.
@@ -168,17 +172,17 @@ def plan(
     levels = levels_of(ranks_per_host)
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
-    groups_of(einsum, steps, extents)  # refuses what cannot be planned
-    first, *others = paths_of(einsum, extents) if steps is None else [steps]
+    groups_of(einsum, steps, extents)  # refuses einsums that cannot be planned
+    first_path, *other_paths = paths_of(einsum, extents) if steps is None else [steps]
     text = to_text(einsum)
-    bare = Plan(text, sizes or {}, processes, first, (), {}, (), nonzeros=nonzeros)
+    bare = Plan(text, sizes or {}, processes, first_path, (), {}, (), nonzeros=nonzeros)
     for violation in sparse_violations(bare):
         raise PlanError(violation.message, rules=(violation.rule,))
     best = _plan_groups(bare, memory, rates)
     if memory is None and processes <= MAX_FOR_PATHS:
         # other paths have other groups, which the search cannot compare
-        for other in others:
-            best = _prefer_path(best, other, rates)
+        for other_path in other_paths:
+            best = _prefer_path(best, other_path, rates)
     best = _prefer_on_levels(best, levels, memory)
     return best if database is None else _prefer_measured(best, database, fleet, memory)
 
@@ -267,7 +271,7 @@ def _check_processes(processes: object) -> None:
 
 
 def _max_elements(memory: int | str | None, itemsize: int) -> float:
-    """Return how many entries of the result's dtype fit a memory."""
+    """Return how many entries of the result's dtype fit into a memory limit."""
     if memory is None:
         return inf
     return read_bytes(memory) // itemsize
@@ -306,7 +310,8 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
     fitted, enough = _plan_within(bare, max_elements)
     if fitted is not None:
         return _quickest(fitted, rates, max_elements)
-    # another limit leads the searches to other plans: only a plan within it proves it
+    # with another limit the search may find other plans, so a limit is reported only
+    # after a plan within it was found
     while fitted is None:
         limit = enough
         fitted, enough = _plan_within(bare, limit)
@@ -319,14 +324,14 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
 
 
 def _plan_within(bare: Plan, max_elements: float) -> tuple[Plan | None, float]:
-    """Return a plan within a memory limit, or None, and the least peak of those tried.
+    """Return a plan within a memory limit, or None, and the least peak reached.
 
     Args:
         bare: a plan without schedules.
         max_elements: limit on the elements that a process holds.
     """
     least = least_resident(bare.groups, bare.extents, bare.processes, bare.density)
-    # in the end, the maps that hold the least
+    # the last try is with the maps that hold the least
     limits = [share * max_elements for share in MEMORY_SHARES] + [least]
     least_peak = inf
     for limit in limits:
@@ -347,7 +352,7 @@ def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan |
 
     Args:
         bare: a plan, whose schedules are replaced.
-        processes: how many take part; all by default.
+        processes: number of processes that take part; all by default.
         limits: see :func:`feinsum.distributed.search.best_schedules`.
     """
     result = best_schedules(
@@ -368,11 +373,11 @@ def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan |
 def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
     """Return the plan, or another whose slowest process takes less time.
 
-    The search minimizes what all processes move, with work that is about even. What one
-    process moves and computes may be less with work that is more even; on separate
-    grids for each group, with uneven blocks; or on fewer processes: a product of
-    matrices on 127 of them takes less time on 126 = 2 x 3 x 3 x 7, since 127 can
-    partition one index only.
+    The search minimizes the total volume, with work that is about even. The slowest
+    process may take less time with more even work; with a separate grid for each group,
+    whose blocks may be uneven; or on fewer processes. For example, a product of
+    matrices for 127 processes takes less time on 126 = 2 x 3 x 3 x 7 of them, since the
+    prime 127 can partition one index only.
 
     Args:
         plan: the plan to compare with.
@@ -381,8 +386,8 @@ def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
     """
     candidates = _Candidates(plan, rates, max_elements)
     is_dense = not plan.density
-    for other in grid_plans(plan).values() if is_dense else ():
-        candidates.offer(other)
+    for grid_plan in grid_plans(plan).values() if is_dense else ():
+        candidates.offer(grid_plan)
     if is_dense and max_elements == inf and plan.processes <= MAX_FOR_PATHS:
         for result in best_of_machines(plan.groups, plan.extents, plan.processes)[:FEW]:
             candidates.offer(with_schedules(plan, result.schedules))
@@ -395,8 +400,8 @@ def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
     for processes in numbers:
         for excess in EVENNESS:
             candidates.search(processes, excess)
-    # the searches considered even work only: with the freedom that a grid takes, there
-    # may be something better
+    # the best plan has less even work than the searches allowed: search once more, with
+    # the same freedom
     best, (*_, counts) = candidates.best
     excess = counts.most_points * counts.busy / max(counts.points, 1)
     if excess <= MAX_EXCESS:
@@ -406,10 +411,11 @@ def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
 
 
 class _Candidates:
-    """Plans that were offered, of which the best is sought.
+    """Collects plans, and finds the best of them.
 
     Args:
-        plan: the first one, of all processes.
+        plan: the first plan, on all processes.
+        rates: seconds of a multiply-add, a message and an element.
         max_elements: limit on the elements that a process holds.
     """
 
@@ -425,9 +431,9 @@ class _Candidates:
             self.plans.append((plan, estimate))
 
     def search(self, processes: int, excess: float) -> None:
-        """Look for a better plan on so many processes, with work that is so even."""
+        """Search for a better plan on some processes, with a limit on uneven work."""
         rates = self.rates
-        # with even work, each process computes as much, and receives as much
+        # with even work, all processes compute and receive about equally much
         (_, estimate) = self.plans[0]
         work_s = rates.point_s * estimate.counts.points / processes
         element_s = max(rates.links.element_s, MIN_ELEMENT_S)
@@ -444,22 +450,22 @@ class _Candidates:
 
     @property
     def best(self) -> tuple[Plan, Estimate]:
-        """The plan that moves the least of those that take about the least time."""
+        """The plan that moves the least among those with about the least time."""
         ties = [pair for pair in self.plans if pair[1].seconds <= TIE * self.least_s]
         return min(ties, key=lambda pair: (pair[1].moved, pair[1].seconds))
 
 
 def _fit_memory(plan: Plan, max_elements: float) -> Plan:
-    """Add sequential loops that keep a process below its memory limit, if any do."""
-    parts, looped = 1, plan
-    while parts < MAX_PARTS and looped.outline().peak > max_elements:
-        parts *= 2
+    """Add sequential loops until each process fits its memory limit, if possible."""
+    n_parts, looped = 1, plan
+    while n_parts < MAX_PARTS and looped.outline().peak > max_elements:
+        n_parts *= 2
         schedules = [
-            _with_loop(group, schedule, plan.extents, parts)
+            _with_loop(group, schedule, plan.extents, n_parts)
             for group, schedule in zip(plan.groups, plan.schedules, strict=True)
         ]
         if schedules == [*looped.schedules]:
-            break  # no index has more values
+            break  # every index has a part for each of its values
         looped = replace(looped, schedules=tuple(schedules), leaves=())
     if looped is plan:
         return plan
@@ -467,26 +473,28 @@ def _fit_memory(plan: Plan, max_elements: float) -> Plan:
 
 
 def _with_loop(
-    group: Group, schedule: GroupSchedule, extents: Mapping[str, int], parts: int
+    group: Group, schedule: GroupSchedule, extents: Mapping[str, int], max_parts: int
 ) -> GroupSchedule:
-    """Split a group into this many parts of the summed index that saves the most."""
+    """Add a loop over ``max_parts`` parts of the summed index that saves the most."""
     if not group.summed:
         return schedule
 
-    def length(index: str) -> int:
+    def compute_length(index: str) -> int:
         return -(-extents[index] // schedule.parts(index))
 
-    def saved_elements(index: str) -> float:
+    def count_saved(index: str) -> float:
         sizes = [
-            prod(float(length(i)) for i in access.indices)
+            prod(float(compute_length(i)) for i in access.indices)
             for access in group.inputs
             if index in access.indices
         ]
-        return sum(size * (1 - 1 / min(parts, length(index))) for size in sizes)
+        return sum(
+            size * (1 - 1 / min(max_parts, compute_length(index))) for size in sizes
+        )
 
-    # only a summed index: others would leave parts of the result
-    index = max(group.summed, key=saved_elements)
-    n_parts = min(parts, length(index))
+    # only a summed index: loops over other indices would split the result
+    index = max(group.summed, key=count_saved)
+    n_parts = min(max_parts, compute_length(index))
     return replace(schedule, loop=Loop(index, n_parts) if n_parts > 1 else None)
 
 
@@ -494,34 +502,40 @@ def _with_loop(
 
 
 def fewer_processes(n: int, *, is_even: bool) -> list[int]:
-    """Return smaller numbers of processes that may do better, most divisible first.
+    """Return smaller numbers of processes that may be faster, most divisible first.
 
-    Leaving more than a third idle would take half as long again.
+    At most a third of the processes may be idle; with more, a plan would take at least
+    1.5 times as long.
 
     Args:
         n: number of processes that are available.
-        is_even: whether all have equal work; then only numbers with smaller prime
-            factors do better.
+        is_even: whether all processes have equal work; then only numbers with smaller
+            prime factors can be faster.
 
     >>> fewer_processes(7, is_even=False), fewer_processes(24, is_even=True)
     ([6, 5], [16])
     """
 
-    def largest_prime(number: int) -> int:
-        prime = 2
-        while number > 1:
-            if number % prime:
-                prime += 1
+    def find_largest_prime(remaining: int) -> int:
+        factor = 2
+        while remaining > 1:
+            if remaining % factor:
+                factor += 1
             else:
-                number //= prime
-        return prime
+                remaining //= factor
+        return factor
 
     by_prime: dict[int, list[int]] = {}
-    for m in range(max(2, -(-2 * n // 3)), n):
-        by_prime.setdefault(largest_prime(m), []).append(m)
-    least = largest_prime(n) if is_even else n
+    for number in range(max(2, -(-2 * n // 3)), n):
+        by_prime.setdefault(find_largest_prime(number), []).append(number)
+    least = find_largest_prime(n) if is_even else n
     # of numbers with equal largest primes, the largest two leave the fewest idle
-    few = [m for p in sorted(by_prime) if p < least for m in by_prime[p][:-3:-1]]
+    few = [
+        number
+        for prime in sorted(by_prime)
+        if prime < least
+        for number in by_prime[prime][:-3:-1]
+    ]
     return few[: max(MIN_TRIED, min(MAX_TRIED, MAX_TRIED_RANKS // n))]
 
 
@@ -529,20 +543,24 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
 
 
 def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
-    """Return the plan, or one of another path whose slowest process is faster."""
+    """Return the plan, or one along another path whose slowest process is faster."""
     bare = replace(plan, path=path, schedules=(), starts={}, leaves=(), name="planned")
     estimate = plan.estimate(rates)
     candidate = _search(bare)
     if candidate is None:
         return plan
-    other = _quickest(candidate, rates)
-    return other if other.estimate(rates).is_better_than(estimate) else plan
+    candidate_plan = _quickest(candidate, rates)
+    return (
+        candidate_plan
+        if candidate_plan.estimate(rates).is_better_than(estimate)
+        else plan
+    )
 
 
 def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
-    """Return the default path, and others with about as few operations.
+    """Return the default path, and other paths with about as few operations.
 
-    Only paths with different groups count.
+    Of paths with the same groups, only one is returned.
 
     >>> import feinsum
     >>> arrays = [feinsum.array(name, (8, 8)) for name in "ABC"]
@@ -550,34 +568,34 @@ def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, .
     >>> paths_of(chain, dict(chain.extents))
     (((1, 2), (0, 1)), ((0, 1), (0, 1)))
     """
-    usual = default_path(einsum, extents)
+    default = default_path(einsum, extents)
     if einsum.sparse_position is not None:
-        return (usual,)
-    # two operands have one path, and the number grows exponentially
+        return (default,)
+    # two operands have one path; the number of paths grows exponentially
     if not 3 <= len(einsum.inputs) <= MAX_OPERANDS:
-        return (usual,)
+        return (default,)
 
     def count_operations(groups: Sequence[Group]) -> int:
         # each leaf computes along its own best path, one operand after the other
         return sum(group.n_points(extents) * len(group.inputs) for group in groups)
 
     max_operations = MAX_OPERATIONS * count_operations(
-        groups_of(einsum, usual, extents)
+        groups_of(einsum, default, extents)
     )
     paths: dict[object, tuple[int, Path]] = {}
     n = len(einsum.inputs)
-    for path in (usual, *(path_of(order, n) for order in postorders(n))):
+    for path in (default, *(path_of(order, n) for order in postorders(n))):
         groups = groups_of(einsum, path, extents)
         n_operations = count_operations(groups)
         if n_operations <= max_operations:
             # fusion may give different paths the same groups
             paths.setdefault(_combinations(groups), (n_operations, path))
-    (_, first), *rest = paths.values()
-    return (first, *(path for _, path in sorted(rest)[: MAX_PATHS - 1]))
+    (_, first_path), *other_paths = paths.values()
+    return (first_path, *(path for _, path in sorted(other_paths)[: MAX_PATHS - 1]))
 
 
 def _combinations(groups: Sequence[Group]) -> object:
-    """Return which operands each group combines, whatever the names of products."""
+    """Return the operands that each group combines, regardless of products' names."""
     content: dict[str, object] = {}
     for group in groups:
         terms = Counter(content.get(str(a), str(a)) for a in group.inputs)
@@ -595,7 +613,7 @@ def _prefer_on_levels(
     if levels is None:
         return plan
     max_elements = _max_elements(memory, plan.dtype.itemsize)
-    # without prices, only plans that move equally little are of interest
+    # without prices, levels only decide between plans that move equally little
     if not levels.links:
         return arrange_axes([plan, *ties(plan, max_elements)], levels)
     return arrange_axes([plan], levels, priced(plan, levels, max_elements))

@@ -1,9 +1,9 @@
 """Plans for computing one or several einsums on many processes, and their checker.
 
 A plan is data: the einsum (or statements), a schedule for every group, and the initial
-distribution of every operand. All else follows from it: groups, boxes, steps, counts,
-collectives. Documents (JSON) have the leaves too, whose recipes processes look up, and
-the checker compares them with the blocks.
+distribution of every operand. Groups, boxes, steps, counts and collectives are derived
+from these. Documents (JSON) also store the leaves, whose recipes processes look up; the
+checker compares them with the blocks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ if TYPE_CHECKING:
     from feinsum.distributed.engines import Prepared
 
 N_SAMPLED_STEPS = 48
-"""Steps that stand for all of a longer loop, wherever ranks hold parts of operands."""
+"""Number of steps that represent a longer loop in estimates.
+
+The steps are spread over the loop, because ranks hold different parts of operands.
+"""
 
 FORMAT = 1
 """Format of plan documents."""
@@ -81,10 +84,10 @@ def read_document(cls: type[T], text: str | bytes, kind: str) -> T:
     Args:
         cls: the class of the document.
         text: the document as JSON.
-        kind: what messages call it.
+        kind: the name of the kind of document in messages.
 
     Raises:
-        PlanError: with the rule ``format``, if it is no such document.
+        PlanError: with the rule ``format``, if the text is no such document.
     """
     try:
         return from_json(cls, text, kind)
@@ -98,10 +101,10 @@ def _is_none(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """How processes compute one or several einsums: data without code.
+    """A plan by which processes compute one or several einsums: data without code.
 
     Args:
-        einsum: as text.
+        einsum: the einsum as text.
         sizes: the value of every size parameter.
         processes: number of processes.
         path: the contraction path.
@@ -154,7 +157,7 @@ class Plan:
 
     @cached_property
     def problem(self) -> Statements:
-        """What is computed: the statements, or the groups of the einsum's path."""
+        """The statements of the plan, or the groups of the einsum's path."""
         if self.statements is not None:
             return self.statements
         einsum = self.batched_einsum
@@ -213,7 +216,7 @@ class Plan:
     def density(self) -> Mapping[str, Fraction]:
         """The share of entries that sparse tensors store.
 
-        These are the operand, and a result with the same indices, which has its
+        Sparse are the operand and a result with the same indices, which has the same
         pattern.
         """
         term = self.sparse_term
@@ -236,7 +239,7 @@ class Plan:
 
     @cached_property
     def _indices(self) -> Mapping[str, tuple[str, ...]]:
-        # of several accesses the first one, which is in the text of the plan
+        # reversed, so that the first access of a tensor remains
         accesses = [access for group in self.groups for access in group.accesses]
         return {a.tensor: a.indices for a in reversed(accesses)}
 
@@ -252,8 +255,8 @@ class Plan:
             output: one of :attr:`outputs`, if there are several.
         """
         name = self.outputs[-1] if output is None else output
-        at = next(k for k, g in enumerate(self.groups) if g.output.tensor == name)
-        boxes = self.schedules[at].result.boxes(self.shape(name), self.processes)
+        position = next(k for k, g in enumerate(self.groups) if g.output.tensor == name)
+        boxes = self.schedules[position].result.boxes(self.shape(name), self.processes)
         return boxes.box(rank)
 
     def events(self, max_steps: int | None = None) -> Events:
@@ -285,7 +288,7 @@ class Plan:
     @property
     def resident_elements(self) -> list[int]:
         """Elements of operands that every rank holds."""
-        # Python's integers: extents of plans from others may be huge
+        # Python's integers: extents of recorded plans may be huge
         total = [0] * self.processes
         for name, start in self.starts.items():
             boxes = start.boxes(self.shape(name), self.processes)
@@ -295,13 +298,13 @@ class Plan:
 
     @cached_property
     def counts(self) -> Counts:
-        """Sums over the steps; not part of the document."""
+        """The counts of the plan; not part of the document."""
         return tally(self.events(), self.resident_elements, self.density).counts()
 
     def estimate(self, rates: Rates = USUAL) -> Estimate:
-        """Return what the planner compares plans by.
+        """Estimate the time of the plan, by which the planner compares plans.
 
-        Of long sequential loops a few steps stand for all.
+        A few sampled steps represent a long sequential loop.
         """
         of_ranks = tally(
             self.events(N_SAMPLED_STEPS),
@@ -313,21 +316,21 @@ class Plan:
         return Estimate(of_ranks.slowest_s(rates), counts.moved, counts)
 
     def outline(self) -> Counts:
-        """Return the counts without requests, which are 0: to compare many plans."""
+        """Return the counts without requests, which take long to count."""
         return self.estimate().counts
 
     @cached_property
     def least_moved(self) -> int:
-        """Elements that any plan of the planner's search moves at least.
+        """Lower bound of the elements moved by any plan in the planner's search space.
 
-        Of maps of one machine to all groups, with even work. ``counts.moved`` beyond it
-        is the gap that planning may have left.
+        That space has one machine for all groups, and even work. The difference to
+        ``counts.moved`` is the gap that the planner may have left.
         """
         from feinsum.distributed.search import least_moved
 
-        # the cost has a term below one element, by which even maps are preferred
+        # the cost has a term below one element that breaks ties in favor of even maps
         bound = least_moved(self.groups, self.extents, self.processes, self.density)
-        # ragged blocks: the search counts those of idle processes, which nobody fetches
+        # the search also counts blocks of idle processes, which are never fetched
         return min(int(bound), self.counts.moved)
 
     @property
@@ -379,7 +382,7 @@ class Plan:
             raise PlanError(f"ill-formed plan: {text}", rules=rules)
         return self
 
-    # Engines import heavier packages, and plans; a plan imports them when it is run.
+    # Engines import this module and heavy packages, so methods import them when called.
 
     def to_python(self) -> str:
         """Write a standalone program that does the same with numpy and mpi4py alone."""
@@ -465,8 +468,8 @@ class Plan:
 def plan_violations(plan: Plan) -> Iterator[Violation]:
     """Yield every broken rule, by its code.
 
-    Later checks compute with what earlier ones found right, so they are skipped after
-    a violation.
+    Later checks rely on the rules of earlier ones, so they are skipped after a
+    violation.
     """
     if plan.format != FORMAT:
         yield Violation("format", f"format {plan.format}; this release reads {FORMAT}")
@@ -547,7 +550,7 @@ def require_dense(plan: Plan, participle: str) -> None:
     """Refuse a plan with a sparse operand.
 
     Raises:
-        PlanError: with the rule ``sparse``, saying what it cannot be.
+        PlanError: with the rule ``sparse``, if an operand is sparse.
     """
     term = plan.sparse_term
     if term is not None:
@@ -559,7 +562,7 @@ def require_dense(plan: Plan, participle: str) -> None:
 
 
 def sparse_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield what is wrong with the number of nonzeros."""
+    """Yield the violations of the number of nonzeros."""
     term = plan.sparse_term
     if term is None:
         if plan.nonzeros is not None:
@@ -575,7 +578,7 @@ def sparse_violations(plan: Plan) -> Iterator[Violation]:
 
 
 def _movement_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield where entries of a sparse tensor, or of its pattern, would have to move."""
+    """Yield a violation wherever entries of a sparse tensor would have to move."""
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         for access in group.inputs:
             if not plan.is_sparse(access.tensor):
@@ -600,11 +603,11 @@ def _movement_violations(plan: Plan) -> Iterator[Violation]:
 
 
 def _leaf_violations(plan: Plan) -> Iterator[Violation]:
-    # computed again: a document may be edited, or come from another version
+    # computed again: a document may be edited, or written by another version
     expected = leaves_of(plan)
     if plan.leaves != expected:
         pairs = zip(plan.leaves, expected, strict=False)
-        wrong = [leaf.key for leaf, right in pairs if leaf != right]
+        wrong = [leaf.key for leaf, expected_leaf in pairs if leaf != expected_leaf]
         yield Violation(
             "leaf",
             f"the leaves do not match the blocks ({', '.join(wrong)[:80]}); create the "

@@ -1,6 +1,6 @@
 """Programs on many processes: the plan whose slowest process finishes first.
 
-Counts do not depend on the bodies of statements. So the planner for einsums also plans
+Counts do not depend on the bodies of statements, so the planner for einsums also plans
 programs: it only needs to know which statement reads which array along which indices.
 Names of indices are local to a statement, and global in a plan::
 
@@ -130,7 +130,7 @@ class ProgramPlan:
         return results
 
     def read_of(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the inputs that statements read.
+        """Return the checked inputs that statements read.
 
         Raises:
             ProgramError: if an array is missing or has the wrong shape or dtype.
@@ -250,7 +250,7 @@ class _Bodies:
         if statement.is_contraction:
             # a kernel from the database, as for an einsum
             return contracted(statement, blocks)
-        # bodies may use the values of indices, so they get where blocks begin
+        # bodies may use the values of indices: pass the start and step of each block
         sides = {
             index: side
             for term, (_, box) in zip(statement.inputs, step.sources, strict=True)
@@ -284,7 +284,7 @@ def name_of_index(result: str, index: str) -> str:
 
 
 def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
-    """Return who reads what along which indices, with unique index names.
+    """Return the accesses of all statements, with globally unique index names.
 
     Raises:
         ProgramError: if the value of a size parameter is missing, or if the program has
@@ -311,7 +311,7 @@ def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
         )
         output = Access(result, tuple(names[i] for i in statement.output))
         groups.append(Group(inputs, output))
-    # inputs that nobody reads are in no block
+    # inputs that no statement reads have no blocks
     read = {name for statement in program.statements for name in statement.operands}
     dtypes = {x.name: x.dtype.str for x in program.inputs if x.name in read}
     return Statements(tuple(groups), extents, dtypes, program.outputs).check()

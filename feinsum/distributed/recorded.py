@@ -1,4 +1,4 @@
-"""Runs that become facts: counted, timed if times are meaningful, and verified.
+"""Recording of runs as facts: counted, timed if times are meaningful, and verified.
 
 =================== ================== ======================================
 function            where              operands
@@ -54,14 +54,14 @@ OperandBox: TypeAlias = tuple[str, Box]
 T = TypeVar("T")
 
 RUNS = 3
-"""Runs that are timed: the fewest that a fact may have."""
+"""Number of timed runs: the fewest that a fact may have."""
 
 WARM_UP_RUNS = 2
-"""Runs before those: leaves may be built in the first ones."""
+"""Runs before the timed ones, in which leaves may be built."""
 
 
 def random_arrays(plan: AnyPlan) -> dict[str, Array]:
-    """Return random operands: numbers between 0 and 1; for integers, 0 and 1."""
+    """Return random operands: numbers between 0 and 1, for integers either 0 or 1."""
     inner, rng = plan_in(plan), np.random.default_rng(0)
     require_dense(inner, "recorded")
     arrays = {}
@@ -122,11 +122,11 @@ def record_run(
     fleet = ready.fleet()
     outcomes = [ready.run(arrays) for _ in range(_n_runs(fleet, runs))]
     # after the warm-up: with the kernels that the timed runs used
-    last = outcomes[-1]
-    counted = last.report.counted
+    final = outcomes[-1]
+    counted = final.report.counted
     if counted is None:
         raise PlanError(
-            f"{last.report.lost_workers} workers were lost, so parts were computed "
+            f"{final.report.lost_workers} workers were lost, so parts were computed "
             "twice; nothing was recorded. Run the plan again",
             rules=("workers",),
         )
@@ -138,10 +138,10 @@ def record_run(
     samples = []
     for rank in range(inner.processes):
         boxes = sample_boxes(inner, rank)
-        parts = {
-            name: (box, last.results[name][slices(box)]) for name, box in boxes.items()
+        blocks = {
+            name: (box, final.results[name][slices(box)]) for name, box in boxes.items()
         }
-        samples += compare_samples(plan, read, parts)
+        samples += compare_samples(plan, read, blocks)
     seconds = [outcome.report.wall_s for outcome in outcomes[WARM_UP_RUNS:]]
     fact = fact_of(plan, fleet, counted, check_of(plan, samples), seconds)
     return _store_fact(fact, store)
@@ -157,15 +157,15 @@ def record_on_ranks(
 ) -> tuple[Any, PlanRecord]:
     """Run a plan on MPI ranks several times, and record its traffic and run times.
 
-    Collective, as is ``plan.run(blocks, comm, record=database)``. Each rank compares
-    a sample of its part of the result with a reference, computed from what that sample
-    depends on, which comes from the ranks that hold it.
+    Collective, as is ``plan.run(blocks, comm, record=database)``. Each rank compares a
+    sample of its part of the result with a reference. It computes the reference from
+    the blocks that the sample depends on, which it fetches from other ranks.
 
     Args:
         plan: the plan to run, the same on all ranks.
         blocks: see :func:`feinsum.distributed.mpi.run_on_ranks`.
         comm: see :func:`feinsum.distributed.mpi.run_on_ranks`.
-        record: the database; only rank 0's matters.
+        record: the database; only that of rank 0 is used.
         runs: number of timed runs.
 
     Returns:
@@ -183,13 +183,13 @@ def record_on_ranks(
         fleet, seconds = fleet_on_ranks(comm), []
         for _ in range(_n_runs(fleet, runs)):
             traffic = Traffic()
-            # else the first rank would count how late the others are
+            # otherwise the first rank would time the delay of the others
             comm.Barrier()
             start = perf_counter()
             parts = run_on_ranks(
                 inner, blocks, comm, meaning=semantics, traffic=traffic
             )
-            # the slowest rank's: a result is there when all ranks have theirs
+            # the time of the slowest rank: only then is the result complete
             seconds.append(max(comm.allgather(perf_counter() - start)))
         sampled = _sample_parts(inner, comm.Get_rank(), named_outputs(inner, parts))
         read = _reader_on_ranks(inner, blocks, sampled, comm)
@@ -221,7 +221,7 @@ def _opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
             store = record
             if not isinstance(store, Store):
                 store = stack.enter_context(opened_documents(store, may_create=True))
-            # before hours of runs, not after
+            # fail before hours of runs, not after
             store.check_writable()
             return store
 
@@ -233,10 +233,10 @@ def _semantics(plan: AnyPlan) -> Any:
 
 
 def _n_runs(fleet: Fleet, runs: int) -> int:
-    """Return the number of runs; a single one where seconds say nothing.
+    """Return the number of runs; a single one on a fleet that is not timed.
 
     Raises:
-        PlanError: if these are too few for a fact.
+        PlanError: if there are too few timed runs for a fact.
     """
     if runs < RUNS:
         raise PlanError(
@@ -248,7 +248,7 @@ def _n_runs(fleet: Fleet, runs: int) -> int:
 def _sample_parts(
     plan: Plan, rank: int, parts: Mapping[str, Array]
 ) -> dict[str, tuple[Box, Array]]:
-    """Return sampled blocks of what a rank has, with their boxes."""
+    """Cut the sampled blocks from a rank's parts; returns them with their boxes."""
     return {
         name: (box, parts[name][slices(within(box, plan.result_box(rank, name)))])
         for name, box in sample_boxes(plan, rank).items()
@@ -298,9 +298,9 @@ def _needed_boxes(
 def _cut_pieces(
     plan: Plan, blocks: Mapping[str, Any], rank: int, wanted: Sequence[OperandBox]
 ) -> list[tuple[OperandBox, Box, Array]]:
-    """Return a rank's parts of some boxes, with their positions in them.
+    """Cut the pieces of requested boxes that a rank holds, with their positions.
 
-    Of ranks with copies of a block, the first one sends it.
+    If several ranks hold copies of a block, the first of them sends it.
     """
     pieces = []
     for name, box in wanted:

@@ -15,7 +15,7 @@ process computes one block of C and needs a block of rows of A and of columns of
 
 A sequential loop over parts of j fetches A and B part by part, which needs less memory.
 If an axis partitions j, its processes have partial sums of the same block, which are
-added where the result is distributed to.
+added on the ranks that hold the result.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class GroupSchedule:
-    """How a machine computes a group.
+    """The assignment of a group's work and results to the processes of a machine.
 
     Args:
-        machine: its grid.
+        machine: the grid of processes.
         axes: for each machine axis, the index that it partitions, or None if all
             processes along it compute the same.
         result: the final distribution of the result. Partial sums are added there: in
@@ -112,7 +112,7 @@ class GroupSchedule:
         return prod(self.machine.sizes[k] for k in self.cuts(index))
 
     def needs(self, access: Access) -> Distribution:
-        """Return where a tensor must be, without any sequential loop."""
+        """Return the distribution in which a tensor is needed, without the loop."""
         return needed_by(self.axes, access, self.machine, self.cyclic)
 
     def summed_axes(self, group: Group) -> tuple[int, ...]:
@@ -144,24 +144,24 @@ def needed_boxes(
     """Return the part of a tensor that each rank needs at a step of the loop."""
     boxes = schedule.needs(access).boxes(shape_of(access, extents), n_ranks)
     loop = schedule.loop
-    # tensors without the index are fetched once, whole
+    # tensors without the index are fetched once, as a whole
     if loop is None or loop.index not in access.indices:
         return boxes
     axis = access.indices.index(loop.index)
     coordinates = schedule.machine.coordinates(n_ranks)
     # rotated, so that the processes of a row fetch different parts at one time
     offset: Ints = coordinates[:, list(loop.rotate)].sum(axis=1)
-    part = (step + offset) % loop.parts
+    number = (step + offset) % loop.parts
     first, end, steps = boxes.first.copy(), boxes.end.copy(), list(boxes.steps)
-    part_of = cyclic_part if loop.is_cyclic else block_part
-    first[:, axis], end[:, axis] = part_of(
-        first[:, axis], end[:, axis], part, loop.parts, steps[axis]
+    get_part = cyclic_part if loop.is_cyclic else block_part
+    first[:, axis], end[:, axis] = get_part(
+        first[:, axis], end[:, axis], number, loop.parts, steps[axis]
     )
     steps[axis] *= loop.parts if loop.is_cyclic else 1
     return replace(boxes, first=first, end=end, steps=tuple(steps))
 
 
-# ---- placement: where operands and results of a schedule are
+# ---- placement of the operands and results of a schedule
 
 
 def needed_by(
@@ -170,7 +170,7 @@ def needed_by(
     machine: Machine,
     cyclic: Sequence[int] = (),
 ) -> Distribution:
-    """Return where a tensor must be if machine axes partition these indices."""
+    """Return the distribution in which a tensor is needed, given the axes' indices."""
     cuts = tuple(
         tuple(k for k, index in enumerate(axes) if index == i) for i in access.indices
     )
@@ -179,14 +179,17 @@ def needed_by(
 
 
 def without_copies(need: Distribution) -> Distribution:
-    """Return the same blocks on the first of the ranks that need each."""
+    """Return the same blocks without copies: each on the first rank that needs it."""
     return replace(need, fixed=tuple((k, 0) for k in need.copied_axes))
 
 
 def result_choices(
     group: Group, axes: Sequence[str | None], machine: Machine
 ) -> Iterator[Distribution]:
-    """Yield where a result can be: axes of partial sums may partition it further."""
+    """Yield the possible distributions of a result.
+
+    Machine axes along which there are partial sums may partition the result further.
+    """
     base = needed_by(axes, group.output, machine).cuts
     summed = [k for k, i in enumerate(axes) if i in group.summed]
     # each such axis partitions a tensor axis (reduce-scatter), or none (reduce)
@@ -195,7 +198,7 @@ def result_choices(
         for k, target in zip(summed, targets, strict=True):
             if target is not None:
                 cuts[target] = (*cuts[target], k)
-        # coordinate 0 stands for all: others only rename the ranks
+        # coordinate 0 represents all coordinates, which differ only in ranks' names
         fixed = [(k, 0) for k, t in zip(summed, targets, strict=True) if t is None]
         yield Distribution(machine, tuple(cuts), tuple(fixed))
 
@@ -206,30 +209,30 @@ def spread_result(
     machine: Machine,
     extents: Mapping[str, int],
 ) -> Distribution:
-    """Return a result as even as possible: partial sums along the longest axes."""
+    """Distribute a result evenly: axes of partial sums partition its longest axes."""
     base = needed_by(axes, group.output, machine)
     summed = tuple(k for k, i in enumerate(axes) if i in group.summed)
     return _spread_evenly(base, summed, shape_of(group.output, extents))
 
 
 def initial_distribution(need: Distribution, shape: Sequence[int]) -> Distribution:
-    """Return one copy of what is needed, spread over the ranks that need it."""
+    """Distribute one copy of a tensor evenly over the ranks that need it."""
     return _spread_evenly(need, need.copied_axes, shape)
 
 
 def _spread_evenly(
     base: Distribution, axes: Sequence[int], shape: Sequence[int]
 ) -> Distribution:
-    """Partition what is longest along more machine axes.
+    """Partition the longest tensor axes along more machine axes.
 
-    An axis for which no tensor axis is long enough leaves all at its coordinate 0.
+    If no tensor axis is long enough for a machine axis, all is at its coordinate 0.
     """
     machine, cuts, fixed = base.machine, list(base.cuts), list(base.fixed)
     lengths = list(shape)
     for target, term in enumerate(cuts):
         for k in term:
             lengths[target] = -(-lengths[target] // machine.sizes[k])
-    # the largest ones first, for which the fewest axes are long enough
+    # large machine axes first, because fewer tensor axes are long enough for them
     for k in sorted(axes, key=lambda k: -machine.sizes[k]):
         target = max(range(len(cuts)), key=lambda d: lengths[d], default=-1)
         if target < 0 or lengths[target] < machine.sizes[k]:
@@ -276,13 +279,13 @@ def _leaf_work(plan: Plan, group: Group, lengths: Mapping[str, int]) -> LeafWork
     return _leaf_of(group.subscripts, tuple(blocks))
 
 
-# a planner compares many plans, whose blocks are few
+# cached: the many plans that a planner compares have few different blocks
 @lru_cache(4096)
 def _leaf_of(
     subscripts: str, blocks: tuple[tuple[tuple[int, ...], str, str], ...]
 ) -> LeafWork:
     """Return the workload of blocks, each with its shape, dtype and storage."""
-    # names do not matter: the key is of the canonical form
+    # any names will do: the key belongs to the canonical form
     operands = [
         replace(operand_of(f"b{k}", shape, dtype), storage=storage)
         for k, (shape, dtype, storage) in enumerate(blocks)
@@ -358,7 +361,7 @@ def schedule_violations(
 
 def _result_violations(name: str, schedule: GroupSchedule) -> Iterator[Violation]:
     result = schedule.result
-    # a group leaves its result on its own machine; the next one fetches
+    # the result stays on the machine of its group, from which later groups fetch it
     if result.machine != schedule.machine:
         yield Violation(
             "result", f"{name}: the result is distributed over another machine"

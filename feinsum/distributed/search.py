@@ -1,4 +1,4 @@
-"""The search: which index each machine axis partitions, for every group at once.
+"""The search for the index that each machine axis partitions, for all groups together.
 
 The cost of a choice is a sum of small tables, which
 :mod:`feinsum.distributed.elimination` minimizes. For two groups, of which the second
@@ -12,17 +12,18 @@ reads the result ``T`` of the first::
 
 Traffic within a group, beyond one copy of its inputs and in its reduction, follows from
 the replication of each tensor (:mod:`feinsum.distributed.maps`). Traffic between groups
-follows from how much of a result is already where it is needed. An operand with several
-uses has a variable ``A:k`` for each, what use k needs; later uses cost only what
-earlier ones did not fetch.
+follows from the share of a result that is already where it is needed. An operand with
+several uses has a variable ``A:k`` for each use k, the distribution that the use needs;
+later uses cost only the elements that earlier uses did not fetch.
 
-There are thousands of maps of a group on a machine of four axes. Searches with the
-cheapest maps alone (:data:`BEAMS`) bound later ones, which leave out every map that
-cannot be below the bound. Programs join uses of tensors in cycles, and their tables
-grow with every use. So work is bounded, by numbers of table entries, which are the same
-on every machine: a wider search that would exceed :data:`MAX_WORK` is left out, and
-:func:`feinsum.distributed.elimination.bounded_least_sum` joins no larger tables than
-:data:`MAX_JOINED`. Then the result has a gap to a bound of all that was left out.
+There are thousands of maps of a group on a machine of four axes. Searches with only the
+cheapest maps (:data:`BEAMS`) come first. Their results bound later searches, which
+leave out every map that cannot be below the bound. In programs, uses of tensors form
+cycles, and tables grow with every use. So work is bounded by numbers of table entries,
+which do not depend on the computer: a wider search that would exceed :data:`MAX_WORK`
+is left out, and :func:`feinsum.distributed.elimination.bounded_least_sum` makes no
+tables above :data:`MAX_JOINED`. Then the result has a gap to a lower bound of all that
+was left out.
 """
 
 from __future__ import annotations
@@ -59,16 +60,16 @@ from feinsum.distributed.schedule import (
 )
 
 BEAMS = (24, 150, 1500)
-"""States of a group in searches one after another: the cheapest by themselves.
+"""Numbers of maps of a group, the cheapest ones, in successive searches.
 
-Each is bounded by the one before.
+The result of each search bounds the next one.
 """
 
 MAX_WORK = 2**27
-"""Entries of tables times ranks, in all searches but the narrowest: a second or two."""
+"""Limit on table entries times ranks, except in the narrowest search: 1 to 2 s."""
 
 MAX_JOINED = 2**21
-"""Entries of a table that elimination makes of others."""
+"""Maximum number of entries of a table that elimination makes."""
 
 MAX_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
@@ -82,8 +83,9 @@ class SearchResult:
     """The schedules of all groups with the least cost.
 
     Attributes:
-        cost: number of elements that the search counts.
-        bound: no schedules of the search space cost less.
+        cost: number of elements that move, as the search counts them.
+        schedules: the schedule of each group.
+        bound: lower bound of the cost of all schedules in the search space.
     """
 
     cost: float
@@ -113,14 +115,14 @@ def best_schedules(
         n_processes: number of processes.
         max_elements: limit on the elements that a process holds in a group, as far as
             this follows from one group alone.
-        max_excess: work of a process in a group over the average that still counts as
-            even.
-        limit: only costs below this are of interest.
-        density: the share of entries that sparse tensors store; machine axes
-            partition nothing but their indices in groups that use them.
+        max_excess: maximum ratio of the work of a process in a group to the average in
+            maps with even work.
+        limit: the cost must be below this.
+        density: the share of entries that sparse tensors store; in groups that use
+            them, machine axes partition only their indices.
 
     Returns:
-        None if no group fits into that memory, or nothing is below the limit.
+        None if no maps fit the memory limit, or no cost is below ``limit``.
     """
     machines = [Machine(sizes) for sizes in factorizations(n_processes)]
     for tier in Tier:
@@ -138,9 +140,9 @@ def best_schedules(
             for machine in machines
         ]
         fitting = [space for space in spaces if space is not None]
-        # only if no machine has even work are uneven maps considered
+        # uneven maps are considered only if no machine has maps with even work
         if fitting:
-            # a good first solution bounds the others
+            # a good first solution bounds the searches of the other machines
             by_bound = sorted(fitting, key=lambda space: space.lower_bound)
             return _best_of_spaces(by_bound, limit)
     return None
@@ -152,9 +154,9 @@ def least_resident(
     n_processes: int,
     density: Mapping[str, Fraction] = NOTHING_SPARSE,
 ) -> float:
-    """Return the least limit on elements that every group fits into, on some machine.
+    """Return the least memory limit, in elements, that every group fits into.
 
-    With loops over single values of an index, and without tensors of other groups.
+    Loops run over single values of an index, and tensors of other groups do not count.
     """
     machines = [Machine(sizes) for sizes in factorizations(n_processes)]
     for tier in (Tier.FULL, Tier.ANY):
@@ -176,10 +178,10 @@ def least_moved(
     n_processes: int,
     density: Mapping[str, Fraction] = NOTHING_SPARSE,
 ) -> float:
-    """Return a bound of the elements that schedules of the search space move.
+    """Return a lower bound of the elements that schedules of the search space move.
 
-    Of all machines the least sum over groups, each with the map that moves the least
-    within it.
+    The bound of a machine is the sum over groups of the least elements that a map moves
+    within the group; the result is the least bound of all machines.
     """
     machines = [Machine(sizes) for sizes in factorizations(n_processes)]
     for tier in Tier:
@@ -206,9 +208,9 @@ def best_of_machines(
         groups: the groups, in order.
         extents: extent of each index.
         n_processes: number of processes.
-        levels: if given, axes are also in all other orders, and elements have the costs
-            of their links: exactly within groups, and between groups once those of an
-            average and once those of the cheapest link.
+        levels: if given, axes are tried in all orders, and elements have the costs of
+            their links. Costs are exact within groups; between groups, one search uses
+            the average link and another one the cheapest link.
     """
     machines = [
         pair
@@ -230,27 +232,27 @@ def best_of_machines(
 def _machines_with_costs(
     sizes: Sequence[int], levels: Levels | None
 ) -> Iterator[tuple[Machine, CopyCosts]]:
-    """Yield machines with these axes, and costs to search them with."""
+    """Yield machines with axes of these sizes, each with the costs for its search."""
     # without levels all orders cost the same
     for order in sorted({*permutations(sizes)}) if levels else [tuple(sizes)]:
         machine = Machine(order)
         costs = copy_costs(machine, levels)
         yield machine, costs
         if levels:
-            # a lower price between groups finds plans with near neighbors
+            # a lower cost between groups finds plans that move within small units
             yield machine, costs._replace(of_another=costs.cheapest)
 
 
 def _best_of_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | None:
-    """Search all machines, quickly at first: the costs bound the later searches."""
-    best, bound, left, spent = None, limit, list(spaces), 0.0
+    """Search all machines, first narrowly: results bound the wider searches."""
+    best, bound, remaining, spent = None, limit, list(spaces), 0.0
     for n_states, wider in zip(BEAMS, (*BEAMS[1:], None), strict=True):
-        again: list[tuple[float, _Space]] = []
-        for space in left:
+        retried: list[tuple[float, _Space]] = []
+        for space in remaining:
             # nothing on this machine can be better
             if space.lower_bound >= limit:
                 continue
-            # tables have an axis or two of states
+            # tables have one or two axes of states, so work grows at most quadratically
             growth = (n_states / BEAMS[max(0, BEAMS.index(n_states) - 1)]) ** 2
             if n_states > BEAMS[0] and spent + growth * space.work > MAX_WORK:
                 bound = min(bound, space.lower_bound)
@@ -261,11 +263,11 @@ def _best_of_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | No
             if result is not None and result.cost < limit:
                 best, limit = result, result.cost
             if solution.n_left_out and wider:
-                again.append((inf if result is None else result.cost, space))
+                retried.append((inf if result is None else result.cost, space))
             elif not solution.is_exact:
                 bound = min(bound, space.lower_bound)
         # the best machine first: it lowers the limit for the others
-        left = [space for _, space in sorted(again, key=itemgetter(0))]
+        remaining = [space for _, space in sorted(retried, key=itemgetter(0))]
     return None if best is None else replace(best, bound=min(bound, best.cost))
 
 
@@ -274,7 +276,8 @@ class _Solution(NamedTuple):
 
     Attributes:
         result: None if nothing is below the limit.
-        n_left_out: states that were not considered, though they could be better.
+        n_left_out: number of states that were not considered, but could be better.
+        is_exact: whether no other choice on this machine can be better.
     """
 
     result: SearchResult | None
@@ -313,26 +316,28 @@ class _Space:
         costs: CopyCosts,
         density: Mapping[str, Fraction] = NOTHING_SPARSE,
     ) -> _Space | None:
-        """Return None if a group has nothing of this tier that fits the memory."""
+        """Build the space of a machine; None if no map of a group is in the limits."""
         limits = max_elements, tier, max_excess, costs.of_axes, density
         repeated = _repeated_uses(groups)
         maps = []
-        for at, group in enumerate(groups):
-            of_group = group_maps(group, extents, machine, repeated[at], *limits)
-            if of_group is None:
+        for number, group in enumerate(groups):
+            maps_of_group = group_maps(
+                group, extents, machine, repeated[number], *limits
+            )
+            if maps_of_group is None:
                 return None
-            maps.append(of_group)
+            maps.append(maps_of_group)
         return cls(groups, extents, machine, maps, costs.of_another)
 
     @cached_property
     def lower_bound(self) -> float:
-        """Lower bound of the traffic, without that between groups."""
+        """Lower bound of the cost: the traffic within groups."""
         return float(sum(maps.costs.min() for maps in self.maps))
 
     def solve(self, limit: float, n_states: int) -> _Solution:
-        """Return the best of all that can be below a limit.
+        """Return the best choice whose cost is below a limit.
 
-        Sets ``work`` to the entries of all tables, times the ranks that each counts.
+        Sets ``work`` to the entries of all tables times the number of ranks.
         """
         tables = _Tables(self, limit, n_states)
         is_below = all(map(tables.add_group, range(len(self.groups))))
@@ -345,29 +350,31 @@ class _Space:
         if least.total == inf:
             return _Solution(None, tables.n_left_out, is_exact)
         schedules = []
-        for at, group in enumerate(self.groups):
-            axes = self.maps[at].axes(tables.rows[at][least.choices[f"m{at}"]])
+        for number, group in enumerate(self.groups):
+            axes = self.maps[number].axes(
+                tables.rows[number][least.choices[f"m{number}"]]
+            )
             tensor = group.output.tensor
             if tensor in tables.results:
-                result = tables.results[tensor][least.choices[f"d{at}"]]
-            else:  # nobody reads it
+                result = tables.results[tensor][least.choices[f"d{number}"]]
+            else:  # a final result: no group reads it
                 result = spread_result(group, axes, self.machine, self.extents)
             schedules.append(GroupSchedule(self.machine, axes, result))
         bound = least.total if is_exact else self.lower_bound
         best = SearchResult(least.total, tuple(schedules), bound)
         return _Solution(best, tables.n_left_out, is_exact)
 
-    def result_choices(self, at: int, row: int) -> list[Distribution]:
-        """Return where the result of a map can be; cached for wider searches."""
-        if (at, row) not in self._choices:
-            maps = self.maps[at]
+    def result_choices(self, number: int, row: int) -> list[Distribution]:
+        """Return the possible distributions of a map's result; cached."""
+        if (number, row) not in self._choices:
+            maps = self.maps[number]
             choices = result_choices(maps.group, maps.axes(row), self.machine)
-            self._choices[at, row] = list(choices)
-        return self._choices[at, row]
+            self._choices[number, row] = list(choices)
+        return self._choices[number, row]
 
-    def needed(self, at: int, row: int, access: Access) -> Distribution:
-        """Return where a map needs a tensor; cached for other uses, too."""
-        axes = self.maps[at].axes(row)
+    def needed(self, number: int, row: int, access: Access) -> Distribution:
+        """Return the distribution in which a map needs a tensor; cached."""
+        axes = self.maps[number].axes(row)
         if (axes, access) not in self._needs:
             self._needs[axes, access] = needed_by(axes, access, self.machine)
         return self._needs[axes, access]
@@ -378,7 +385,7 @@ class _Space:
 
 @dataclass(frozen=True, eq=False)
 class _Needs:
-    """Where a use needs its tensor: the different choices, and which map has which."""
+    """The distinct distributions that a use may need, with the number for each map."""
 
     choices: list[Distribution]
     of_map: NDArray[np.int64]
@@ -386,24 +393,25 @@ class _Needs:
     def select(self, is_selected: NDArray[np.bool_]) -> _Needs:
         return _Needs(self.choices, self.of_map[is_selected])
 
-    def link(self, at: int, name: str) -> Table:
-        """Return the table by which a map decides what is needed."""
+    def link(self, number: int, name: str) -> Table:
+        """Return the table that links a map to the distribution that it needs."""
         costs = np.full((len(self.of_map), len(self.choices)), inf)
         costs[np.arange(len(self.of_map)), self.of_map] = 0.0
-        return Table((f"m{at}", name), costs)
+        return Table((f"m{number}", name), costs)
 
 
 class _Tables:
-    """The sum of tables whose least value is sought, one group after the other.
+    """Collects the tables whose sum is minimized, group by group.
 
-    When a group is added, a lower bound is known of it and of all that it is computed
-    from; maps with which that, and the bound of the rest, reach the limit are left out.
+    When a group is added, a lower bound is known for each of its maps together with the
+    groups that it is computed from. A map is left out if this bound plus the bounds of
+    all other groups reaches the limit.
 
     Attributes:
         rows: the maps of each group that remain.
         results: by tensor, the distributions that its variable chooses from.
-        below: by tensor, a bound for each of its distributions of all that it is
-            computed from, and the part of it in the lower bound of the space.
+        below: by tensor, for each of its distributions a lower bound of the cost of
+            computing it, and the share of that cost in the space's lower bound.
     """
 
     def __init__(self, space: _Space, limit: float, n_states: int) -> None:
@@ -414,24 +422,26 @@ class _Tables:
         self.results: dict[str, list[Distribution]] = {}
         self.needs: dict[tuple[str, int], _Needs] = {}
         self.below: dict[str, tuple[NDArray[np.float64], float]] = {}
-        self.producer = {g.output.tensor: at for at, g in enumerate(space.groups)}
+        self.producer = {
+            group.output.tensor: number for number, group in enumerate(space.groups)
+        }
 
     def blocks(self) -> list[list[str]]:
-        """Return the variables of each group: its map, its result, what it needs."""
-        blocks = [[f"m{at}"] for at in range(len(self.space.groups))]
+        """Return the variables of each group: its map, its result and its needs."""
+        blocks = [[f"m{number}"] for number in range(len(self.space.groups))]
         for tensor in self.results:
             blocks[self.producer[tensor]].append(f"d{self.producer[tensor]}")
         for tensor, k in self.needs:
             blocks[self.space.uses[tensor][k][0]].append(f"{tensor}:{k}")
         return blocks
 
-    def add_group(self, at: int) -> bool:
-        """Return False if nothing with this group is below the limit."""
-        maps = self.space.maps[at]
-        inputs = [a for a in self._first_uses(at) if a.tensor in self.below]
+    def add_group(self, number: int) -> bool:
+        """Add the tables of a group; return False if no map is below the limit."""
+        maps = self.space.maps[number]
+        inputs = [a for a in self._first_uses(number) if a.tensor in self.below]
         # the limit, without the bounds of groups that this one is not computed from
-        under = maps.costs.min() + sum(self.below[a.tensor][1] for a in inputs)
-        max_cost = self.limit - (self.space.lower_bound - under)
+        own_bound = maps.costs.min() + sum(self.below[a.tensor][1] for a in inputs)
+        max_cost = self.limit - (self.space.lower_bound - own_bound)
         input_bound = sum(self.below[a.tensor][0].min() for a in inputs)
         # stable, so that equal costs give the same plan on every machine
         rows = np.argsort(maps.costs, kind="stable")
@@ -442,38 +452,38 @@ class _Tables:
         if not len(rows):
             return False
         bound, edges = maps.costs[rows] + input_bound, []
-        needs = [self._needs(at, rows, access) for access in inputs]
+        needs = [self._needs(number, rows, access) for access in inputs]
         for access, need in zip(inputs, needs, strict=True):
-            before = self.below[access.tensor][0]
-            before = before - before.min()
+            below_sources = self.below[access.tensor][0]
+            below_sources = below_sources - below_sources.min()
             extra = self._moved_elements(access, need)
             edges.append(extra)
-            bound = bound + (extra + before[:, None]).min(axis=0)[need.of_map]
+            bound = bound + (extra + below_sources[:, None]).min(axis=0)[need.of_map]
         is_below = bound < max_cost
         if not is_below.any():
             return False
         rows, bound = rows[is_below], bound[is_below]
         self.rows.append(rows)
-        self.tables.append(Table((f"m{at}",), maps.costs[rows]))
+        self.tables.append(Table((f"m{number}",), maps.costs[rows]))
         for access, need, extra in zip(inputs, needs, edges, strict=True):
             costs = extra[:, need.select(is_below).of_map]
-            variables = f"d{self.producer[access.tensor]}", f"m{at}"
+            variables = f"d{self.producer[access.tensor]}", f"m{number}"
             self.tables.append(Table(variables, costs))
-        self._add_uses(at, rows)
-        self._add_results(at, rows, bound, under)
+        self._add_uses(number, rows)
+        self._add_results(number, rows, bound, own_bound)
         return True
 
-    def _first_uses(self, at: int) -> list[Access]:
+    def _first_uses(self, number: int) -> list[Access]:
         uses = self.space.uses.values()
-        return [access for (first, access), *_ in uses if first == at]
+        return [access for (first, access), *_ in uses if first == number]
 
-    def _needs(self, at: int, rows: NDArray[np.int64], access: Access) -> _Needs:
-        needs = [self.space.needed(at, row, access) for row in rows.tolist()]
-        number = {need: k for k, need in enumerate(dict.fromkeys(needs))}
-        return _Needs(list(number), np.array([number[need] for need in needs]))
+    def _needs(self, number: int, rows: NDArray[np.int64], access: Access) -> _Needs:
+        needs = [self.space.needed(number, row, access) for row in rows.tolist()]
+        number_of = {need: k for k, need in enumerate(dict.fromkeys(needs))}
+        return _Needs(list(number_of), np.array([number_of[need] for need in needs]))
 
     def _moved_elements(self, access: Access, need: _Needs) -> NDArray[np.float64]:
-        """Return the cost of elements of one copy that are not where they are needed.
+        """Return the cost of moving the elements that are not where they are needed.
 
         Returns:
             A row for each distribution of the tensor, a column for each need.
@@ -483,40 +493,44 @@ class _Tables:
         return self.space.of_another * (prod(shape) - shared)
 
     def _add_results(
-        self, at: int, rows: NDArray[np.int64], bound: NDArray[np.float64], under: float
+        self,
+        number: int,
+        rows: NDArray[np.int64],
+        bound: NDArray[np.float64],
+        own_bound: float,
     ) -> None:
-        """Add where the result can be, if another group reads it."""
-        tensor = self.space.groups[at].output.tensor
+        """Add the distributions of the result, if another group reads it."""
+        tensor = self.space.groups[number].output.tensor
         if tensor not in self.space.uses:
             return
-        choices = [self.space.result_choices(at, row) for row in rows.tolist()]
+        choices = [self.space.result_choices(number, row) for row in rows.tolist()]
         unique = dict.fromkeys(d for of_row in choices for d in of_row)
-        number = {d: k for k, d in enumerate(unique)}
-        costs = np.full((len(rows), len(number)), inf)
+        number_of = {d: k for k, d in enumerate(unique)}
+        costs = np.full((len(rows), len(number_of)), inf)
         for row, of_row in enumerate(choices):
-            costs[row, [number[d] for d in of_row]] = 0.0
-        self.results[tensor] = list(number)
-        self.below[tensor] = ((costs + bound[:, None]).min(axis=0), under)
-        # 0 or infinite: which distributions each map can leave
-        self.tables.append(Table((f"m{at}", f"d{at}"), costs))
+            costs[row, [number_of[d] for d in of_row]] = 0.0
+        self.results[tensor] = list(number_of)
+        self.below[tensor] = ((costs + bound[:, None]).min(axis=0), own_bound)
+        # 0 or infinite: the distributions that each map allows
+        self.tables.append(Table((f"m{number}", f"d{number}"), costs))
 
-    def _add_uses(self, at: int, rows: NDArray[np.int64]) -> None:
-        """Add the cost of tensors at later uses: elements that are not there yet."""
+    def _add_uses(self, number: int, rows: NDArray[np.int64]) -> None:
+        """Add the cost of later uses of tensors: elements that were not fetched yet."""
         for tensor, uses in self.space.uses.items():
             if len(uses) < 2:
                 continue
             for k, (group, access) in enumerate(uses):
-                if group != at:
+                if group != number:
                     continue
-                need = self._needs(at, rows, access)
+                need = self._needs(number, rows, access)
                 self.needs[tensor, k] = need
-                self.tables.append(need.link(at, f"{tensor}:{k}"))
+                self.tables.append(need.link(number, f"{tensor}:{k}"))
                 # the first use is in the cost of its map, or of its edge
                 if k:
                     self.tables.append(self._later_use(tensor, k, access))
 
     def _later_use(self, tensor: str, k: int, access: Access) -> Table:
-        """Return the cost of a later use; of many earlier ones, some are considered."""
+        """Return the cost of a later use, taking a few earlier uses into account."""
         shape, need = self.space.shape(access), self.needs[tensor, k]
         earlier = {f"{tensor}:{j}": self.needs[tensor, j].choices for j in range(k)}
         if tensor in self.results:
@@ -526,7 +540,8 @@ class _Tables:
             len(earlier) > 1
             and prod(map(len, earlier.values())) * n_entries > MAX_ENTRIES
         ):
-            # the table would be too large: without the last use, it costs too much
+            # the table would be too large; without an earlier use, the cost is an
+            # overestimate
             self.is_exact = False
             earlier.popitem()
         missing = self.space.overlap.missing
@@ -537,9 +552,9 @@ class _Tables:
 def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
     """Return by tensor every use: the number of the group, and the access."""
     uses: dict[str, list[tuple[int, Access]]] = {}
-    for at, group in enumerate(groups):
+    for number, group in enumerate(groups):
         for access in group.inputs:
-            uses.setdefault(access.tensor, []).append((at, access))
+            uses.setdefault(access.tensor, []).append((number, access))
     return uses
 
 
@@ -547,6 +562,6 @@ def _repeated_uses(groups: Sequence[Group]) -> list[list[Access]]:
     """Return for every group the uses of tensors that were used before."""
     repeated: list[list[Access]] = [[] for _ in groups]
     for uses in uses_of(groups).values():
-        for at, access in uses[1:]:
-            repeated[at].append(access)
+        for number, access in uses[1:]:
+            repeated[number].append(access)
     return repeated

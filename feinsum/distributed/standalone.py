@@ -68,7 +68,7 @@ DASHES = "# " + "-" * 76
 
 
 def program_of(plan: Plan) -> str:
-    """Write the source of a program that does the same with numpy and mpi4py.
+    """Write the source of a program that runs the plan with numpy and mpi4py.
 
     Its leaves use numpy, and its messages are point to point.
 
@@ -98,7 +98,7 @@ def _rank_lines(plan: Plan, rank: int) -> Iterator[str]:
     for step in plan.steps[rank]:
         yield f"        {_as_tuple(plan, step)},"
     for name in plan.outputs:
-        # all ranks, as they wait for each other
+        # on all ranks, because saving is collective
         shape, dtype = plan.shape(name), plan.dtype.str
         box = plan.result_box(rank, name)
         yield f"        {('save', name, box and _sides(box), shape, dtype)},"
@@ -120,7 +120,7 @@ def _as_tuple(plan: Plan, step: Step) -> tuple[Any, ...]:
             return ("receive", target, _sides(box), rank, tag, True)
         case Leaf(group, sources, target, box):
             text = replace_names(plan.groups[group].subscripts)
-            blocks = tuple((name, _sides(part)) for name, part in sources)
+            blocks = tuple((name, _sides(operand_box)) for name, operand_box in sources)
             return ("compute", target, _sides(box), text, blocks)
         case Free(buffer):
             return ("free", buffer)
@@ -134,61 +134,64 @@ def _sides(box: Box) -> tuple[tuple[int, int, int], ...]:
 
 
 def run_steps(steps: Any, folder: Any, comm: Any) -> None:
-    """Run the steps of this rank, on buffers that are arrays with their boxes."""
+    """Run the steps of this rank; a buffer is an array with its box."""
     buffers: dict[str, Any] = {}
     sending = []
 
     def view(name: str, sides: Any) -> Any:
         """Return the part of a buffer that lies in a box."""
-        array, around = buffers[name]
+        array, buffer_sides = buffers[name]
         index = [
-            slice((start - first) // step, -(-(stop - first) // step), every // step)
-            for (start, stop, every), (first, _, step) in zip(
-                sides, around, strict=True
+            slice((start - first) // step, -(-(stop - first) // step), stride // step)
+            for (start, stop, stride), (first, _, step) in zip(
+                sides, buffer_sides, strict=True
             )
         ]
         return array[(*index, ...)]
 
-    def whole(sides: Any) -> Any:
+    def get_slices(sides: Any) -> Any:
         return (*(slice(*side) for side in sides), ...)
 
-    for kind, name, *rest in steps:
+    for kind, name, *arguments in steps:
         if kind == "load":
             array = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            buffers[name] = np.array(array[whole(rest[0])], order="C"), rest[0]
+            buffers[name] = (
+                np.array(array[get_slices(arguments[0])], order="C"),
+                arguments[0],
+            )
         elif kind == "make":
-            lengths = [len(range(*side)) for side in rest[0]]
-            buffers[name] = np.zeros(lengths, rest[1]), rest[0]
+            lengths = [len(range(*side)) for side in arguments[0]]
+            buffers[name] = np.zeros(lengths, arguments[1]), arguments[0]
         elif kind == "free":
             del buffers[name]
         elif kind == "take":
-            sides, target, is_added = rest
-            part = view(target, sides)
-            part[...] = view(name, sides) + (part if is_added else 0)
+            sides, target, is_added = arguments
+            target_view = view(target, sides)
+            target_view[...] = view(name, sides) + (target_view if is_added else 0)
         elif kind == "send":
-            sides, rank, tag = rest
+            sides, rank, tag = arguments
             piece = view(name, sides).copy()
             sending.append((comm.Isend(piece, rank, tag % 32000), piece))
         elif kind == "receive":
-            sides, rank, tag, is_added = rest
-            part = view(name, sides)
-            piece = np.empty(part.shape, part.dtype)
+            sides, rank, tag, is_added = arguments
+            target_view = view(name, sides)
+            piece = np.empty(target_view.shape, target_view.dtype)
             comm.Recv(piece, rank, tag % 32000)
-            part[...] = piece + (part if is_added else 0)
+            target_view[...] = piece + (target_view if is_added else 0)
         elif kind == "compute":
-            sides, subscripts, sources = rest
-            blocks = [view(source, part) for source, part in sources]
-            part = view(name, sides)
-            part += np.einsum(subscripts, *blocks, optimize=len(blocks) > 2)
+            sides, subscripts, sources = arguments
+            blocks = [view(source, target_view) for source, target_view in sources]
+            target_view = view(name, sides)
+            target_view += np.einsum(subscripts, *blocks, optimize=len(blocks) > 2)
         elif kind == "save":
-            sides, shape, dtype = rest
+            sides, shape, dtype = arguments
             path = folder / f"{name}.npy"
             if comm.Get_rank() == 0:
                 np.lib.format.open_memmap(path, "w+", dtype, shape).flush()
             comm.Barrier()
             if sides is not None:
                 result = np.lib.format.open_memmap(path, "r+")
-                result[whole(sides)] = buffers[name][0]
+                result[get_slices(sides)] = buffers[name][0]
                 result.flush()
             comm.Barrier()
     for request, _ in sending:

@@ -1,4 +1,4 @@
-"""What every rank does, in order: events of all ranks at once, and steps of each.
+"""The lowering of a plan: events of all ranks together, and the steps of each rank.
 
 A buffer is a named box of a tensor. :func:`lower` yields events, each with the boxes of
 all ranks as arrays: these are what is counted (:mod:`feinsum.distributed.counts`), and
@@ -38,7 +38,7 @@ from feinsum.distributed.schedule import GroupSchedule, needed_boxes
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Allocate a buffer for a box; zeros if something is added to it."""
+    """Allocate a buffer for a box, with zeros if values are added to it."""
 
     buffer: str
     box: Box
@@ -90,7 +90,7 @@ class Leaf:
     """Add the einsum of a group, over boxes of buffers, to a buffer.
 
     Attributes:
-        is_first: whether nothing was written there before.
+        is_first: whether this leaf is the first that writes to the target.
     """
 
     group: int
@@ -125,10 +125,10 @@ def tensor_of(buffer: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An input of a leaf: what each rank needs, and the buffers that contain it.
+    """An input of a leaf: the box that each rank needs, and the buffers with it.
 
     Attributes:
-        buffers: buffer names, each with the ranks whose box is there.
+        buffers: buffer names, each with a flag for each rank whose box it contains.
     """
 
     indices: tuple[str, ...]
@@ -162,7 +162,7 @@ class Move:
 
     Attributes:
         tag: the number of the move: messages of one tag may form a collective.
-        weight: how many moves it stands for, if loops are cut short.
+        weight: number of moves that this one represents, if loops are sampled.
     """
 
     source: str
@@ -184,8 +184,9 @@ class Computation:
     """All ranks with a box of the target compute their leaf.
 
     Attributes:
-        is_first: for each rank, whether nothing was written there before.
-        weight: as of a move.
+        is_first: for each rank, whether its leaf is the first that writes to the
+            target.
+        weight: number of computations that this one represents; see :class:`Move`.
     """
 
     group: int
@@ -211,7 +212,7 @@ Events: TypeAlias = Iterator[Event]
 
 @dataclass(frozen=True, eq=False)
 class _Residence:
-    """Where a tensor is, and what was fetched of it and retained for later uses."""
+    """The distribution of a tensor, and the boxes retained on other ranks for reuse."""
 
     distribution: Distribution
     boxes: Boxes
@@ -227,9 +228,9 @@ def lower(
     outputs: Collection[str] = (),
     max_steps: int | None = None,
 ) -> Events:
-    """Yield what all ranks do, in order.
+    """Lower the schedules of groups to the events of all ranks, in order.
 
-    Operands, and final results, are in buffers with their own names.
+    Operands and final results are in buffers with their own names.
 
     Args:
         groups: the groups, in order.
@@ -238,7 +239,7 @@ def lower(
         extents: extent of each index.
         n_ranks: number of ranks.
         outputs: results to keep although groups read them.
-        max_steps: of longer sequential loops, so many steps stand for all, in pairs of
+        max_steps: number of steps that represent a longer sequential loop, in pairs of
             neighbors all over the loop.
     """
     lowering = _Lowering(groups, schedules, extents, n_ranks, max_steps)
@@ -252,7 +253,7 @@ def lower(
 
 
 class _Lowering:
-    """Where each tensor is, as groups are computed one after the other."""
+    """Lowers groups one after the other, and tracks the residence of each tensor."""
 
     def __init__(
         self,
@@ -274,7 +275,7 @@ class _Lowering:
         self.residences: dict[str, _Residence] = {}
 
     def settle(self, access: Access, distribution: Distribution) -> Boxes:
-        """Remember where a tensor is now."""
+        """Set the distribution of a tensor, and return its boxes."""
         boxes = distribution.boxes(shape_of(access, self.extents), self.n_ranks)
         self.residences[access.tensor] = _Residence(distribution, boxes)
         return boxes
@@ -284,7 +285,7 @@ class _Lowering:
         n_inputs, loop = len(group.inputs), schedule.loop
         steps = _sampled_steps(schedule.n_steps, self.max_steps)
         n_steps, weight = len(steps), schedule.n_steps / len(steps)
-        needs = [self._needs(group, schedule, t) for t in steps]
+        needs = [self._needs(group, schedule, step) for step in steps]
         # a rank works at a step if no part that it needs is empty
         works = [np.logical_and.reduce([b.is_there for b in row]) for row in needs]
         works_ever = np.logical_or.reduce(works)
@@ -293,31 +294,31 @@ class _Lowering:
         looped = [
             k for k, a in enumerate(group.inputs) if loop and loop.index in a.indices
         ]
-        whole: dict[int, Input] = {}
+        unlooped: dict[int, Input] = {}
         for k in range(n_inputs):
             if k not in looped:
                 boxes = needs[0][k].select(works_ever)
-                whole[k] = yield from self._fetch(number, k, boxes)
+                unlooped[k] = yield from self._fetch(number, k, boxes)
         prefetched: dict[int, Input] = {}
         begun = np.zeros(self.n_ranks, bool)
-        for t in range(n_steps + 1):
-            parts, prefetched = prefetched, {}
+        for step in range(n_steps + 1):
+            current, prefetched = prefetched, {}
             self.weight = weight
             # the next part is under way while the leaf computes with this one
-            for k in looped if t < n_steps else ():
-                boxes = needs[t][k].select(works[t])
-                prefetched[k] = yield from self._fetch(number, k, boxes, t)
-            if t == 0:
+            for k in looped if step < n_steps else ():
+                boxes = needs[step][k].select(works[step])
+                prefetched[k] = yield from self._fetch(number, k, boxes, step)
+            if step == 0:
                 continue
-            inputs = whole | parts
+            inputs = unlooped | current
             ordered = [inputs[k] for k in range(n_inputs)]
-            boxes = target.select(works[t - 1])
+            boxes = target.select(works[step - 1])
             is_first = boxes.is_there & ~begun
             yield Computation(number, ordered, name, boxes, is_first, weight)
             begun |= boxes.is_there
-            yield from self._free_fetched(number, parts)
+            yield from self._free_fetched(number, current)
         self.weight = 1.0
-        yield from self._free_fetched(number, whole)
+        yield from self._free_fetched(number, unlooped)
         # before the result is allocated, which lowers the peak
         yield from self._free_dead_tensors(number)
         yield from self._finish(group, schedule, name, target)
@@ -331,10 +332,10 @@ class _Lowering:
     def _target(
         self, group: Group, schedule: GroupSchedule, works: NDArray[np.bool_]
     ) -> tuple[str, Boxes]:
-        """Return the buffer of the leaves: the result, or what becomes it by moving."""
+        """Return the buffer that leaves write: the result, or partial sums of it."""
         name = group.output.tensor
         boxes = needed_boxes(schedule, group.output, self.extents, self.n_ranks)
-        # leaves are not where the result is to be, or have partial sums
+        # the result is distributed differently, or leaves compute partial sums
         if schedule.result != schedule.needs(group.output):
             # only ranks that compute have partial sums
             return f"{name}+", boxes.select(works)
@@ -343,13 +344,13 @@ class _Lowering:
     def _fetch(
         self, number: int, k: int, boxes: Boxes, step: int = 0
     ) -> Generator[Event, None, Input]:
-        """Fetch input k of a group, from where it is to where it is needed.
+        """Fetch input k of a group to the ranks that need it.
 
-        Nothing moves to ranks whose box is inside one that they hold already. Others
-        take the overlap with what they hold, and receive the rest.
+        Nothing moves to ranks that already hold their box. Other ranks copy the overlap
+        with boxes that they hold, and receive the rest.
         """
         access = self.groups[number].inputs[k]
-        # two names in turn, as two parts are there at one time
+        # two names in turn, because two parts of a loop coexist
         tensor, name = access.tensor, f"{access.tensor}@{number}.{k}.{step % 2}"
         residence = self.residences[tensor]
         missing, buffers = boxes.is_there.copy(), []
@@ -377,7 +378,7 @@ class _Lowering:
         return Input(access.indices, boxes, (*buffers, (name, missing)))
 
     def _is_retained(self, number: int, k: int) -> bool:
-        """Return whether what is fetched whole is used again."""
+        """Return whether a fetched input is used again; parts of loops are not."""
         group, loop = self.groups[number], self.schedules[number].loop
         access = group.inputs[k]
         if loop is not None and loop.index in access.indices:
@@ -396,14 +397,14 @@ class _Lowering:
             tensor = self.groups[number].inputs[k].tensor
             name, ranks = fetched.buffers[-1]
             retained = [buffer for buffer, _ in self.residences[tensor].retained]
-            # later groups read what is retained; the last of them frees it
+            # a retained buffer is freed by the last group that reads it
             if ranks.any() and name not in retained:
                 yield Release(name, ranks)
 
     def _free_dead_tensors(self, number: int) -> Events:
         """Free tensors that no later group uses, except the caller's own."""
-        for tensor, last in self.last_use.items():
-            if last != number:
+        for tensor, last_group in self.last_use.items():
+            if last_group != number:
                 continue
             residence = self.residences[tensor]
             for name, boxes in residence.retained:
@@ -414,7 +415,7 @@ class _Lowering:
     def _finish(
         self, group: Group, schedule: GroupSchedule, name: str, partial: Boxes
     ) -> Events:
-        """Add or move what leaves wrote to where the result is to be."""
+        """Move or reduce the leaves' buffer to the distribution of the result."""
         tensor = group.output.tensor
         result = self.settle(group.output, schedule.result)
         # leaves wrote to the result itself: nothing to add or move
@@ -429,7 +430,7 @@ class _Lowering:
 
 
 def _sampled_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
-    """Return all steps of a loop or, of a longer one, pairs of neighbors.
+    """Return all steps of a loop, or pairs of neighboring steps of a longer one.
 
     >>> list(_sampled_steps(3, 4)), list(_sampled_steps(100, 4))
     ([0, 1, 2], [0, 1, 98, 99])
@@ -437,14 +438,14 @@ def _sampled_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
     if max_steps is None or n_steps <= max_steps:
         return range(n_steps)
     firsts = np.linspace(0, n_steps - 2, max_steps // 2).astype(int)
-    return sorted({int(t) + k for t in firsts for k in (0, 1)})
+    return sorted({int(first) + k for first in firsts for k in (0, 1)})
 
 
 def _labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:
     """Return a number for each rank: its coordinates along some axes; None for none.
 
-    Copies of a tensor serve those with the same coordinates along the axes of copies,
-    so that each copy serves its share.
+    Each copy of a tensor serves the ranks with its coordinates along the axes of
+    copies, so that all copies serve equally many.
     """
     if not axes:
         return None
@@ -466,28 +467,31 @@ def steps_of(event: Event) -> Iterator[tuple[int, Step]]:
                 yield rank, Make(buffer, box, is_zero)
         case Move(source, target, overlap, tag, is_added):
             # sends come first, so that no rank waits for a later send
-            for of, to, box in overlap.boxes():
-                if of != to:
-                    yield of, Send(to, source, box, tag)
+            for sender, receiver, box in overlap.boxes():
+                if sender != receiver:
+                    yield sender, Send(receiver, source, box, tag)
             receive = Reduce if is_added else Receive
-            for of, to, box in overlap.boxes():
-                if of == to:
-                    yield to, Take(source, target, box, is_added)
+            for sender, receiver, box in overlap.boxes():
+                if sender == receiver:
+                    yield receiver, Take(source, target, box, is_added)
                 else:
-                    yield to, receive(of, target, box, tag)
+                    yield receiver, receive(sender, target, box, tag)
         case Computation(group, inputs, target, boxes, is_first):
-            names = [each.names() for each in inputs]
+            names = [operand.names() for operand in inputs]
             for rank, box in boxes.items():
                 sources: list[tuple[str, Box]] = []
                 sides: dict[str, range] = {}
-                for each, buffers in zip(inputs, names, strict=True):
-                    part = each.boxes.box(rank) or ()
-                    sources.append((buffers[rank], part))
-                    sides.update(zip(each.indices, part, strict=True))
+                for operand, buffers in zip(inputs, names, strict=True):
+                    operand_box = operand.boxes.box(rank) or ()
+                    sources.append((buffers[rank], operand_box))
+                    sides.update(zip(operand.indices, operand_box, strict=True))
                 n_points = box_size(tuple(sides.values()))
                 # the first leaf overwrites the zeros, which saves an addition
-                first = bool(is_first[rank])
-                yield rank, Leaf(group, tuple(sources), target, box, n_points, first)
+                is_first_leaf = bool(is_first[rank])
+                yield (
+                    rank,
+                    Leaf(group, tuple(sources), target, box, n_points, is_first_leaf),
+                )
         case Release(buffer, ranks):
             for rank in np.nonzero(ranks)[0].tolist():
                 yield rank, Free(buffer)

@@ -30,7 +30,7 @@ Stored: TypeAlias = NDArray[Any] | COO
 
 
 def as_stored(value: Any, *, is_sparse: bool) -> Stored:
-    """Return an array in one of the two forms; of sparse arrays all formats are read.
+    """Convert an array to one of the two stored forms; accepts all sparse formats.
 
     Raises:
         PlanError: with the rule ``blocks``, if it should be sparse, and is not.
@@ -58,7 +58,7 @@ def n_bytes(array: Stored) -> int:
 
 
 def new_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
-    """Return an array for a box; without any entries if it is sparse.
+    """Make an array for a box; a sparse one has no entries.
 
     Args:
         box: the box to store.
@@ -75,7 +75,7 @@ def new_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
 
 
 def take(array: Stored, box: Box) -> Any:
-    """Return the part of an array in a box: a view; of a sparse one its entries.
+    """Return the part of an array in a box: a view, or the entries of a sparse array.
 
     >>> A = COO((4, 6), ([0, 0, 2], [2, 5, 3]), [7.0, 8.0, 6.0])
     >>> take(A, (range(0, 4, 2), range(2, 6))).indices[1].tolist()
@@ -102,19 +102,19 @@ def join_parts(
     *,
     is_sparse: bool,
 ) -> Any:
-    """Return the whole of an array; of a sparse one as a tree.
+    """Join the parts of an array; sparse parts become a tree.
 
     Args:
         shape: shape of the whole array.
         dtype: dtype of the elements.
-        parts: boxes, with the part of each.
+        parts: each box with its part.
         is_sparse: whether the parts are sparse.
     """
     if not is_sparse:
-        whole = np.zeros(shape, dtype)
+        array = np.zeros(shape, dtype)
         for box, part in parts:
-            whole[slices(box)] = part
-        return whole
+            array[slices(box)] = part
+        return array
     values, columns = [np.empty(0, dtype)], [[np.empty(0, np.int64)] for _ in shape]
     for box, part in parts:
         values.append(part.values)
@@ -125,7 +125,7 @@ def join_parts(
 
 
 def as_entries(value: Any, *, is_sparse: bool) -> Any:
-    """Return the result of a leaf as its buffer has it.
+    """Convert the result of a leaf to the form of its buffer.
 
     A call whose result has the indices of its sparse operand returns a tree.
     """
@@ -146,15 +146,15 @@ def slices(box: Box) -> tuple[Any, ...]:
 
 
 def within(box: Box, around: Box) -> Box:
-    """Return a box in coordinates of one that contains it.
+    """Return a box in the coordinates of a box that contains it.
 
     >>> within((range(5, 11, 4),), (range(1, 11, 2),))
     (range(2, 5, 2),)
     """
     pairs = zip(box, around, strict=True)
     return tuple(
-        range(whole.index(side[0]), whole.index(side[-1]) + 1, side.step // whole.step)
-        for side, whole in pairs
+        range(outer.index(side[0]), outer.index(side[-1]) + 1, side.step // outer.step)
+        for side, outer in pairs
     )
 
 
@@ -168,32 +168,34 @@ def sparse_leaf(subscripts: str, *blocks: Any) -> Any:
     [[5.0, 5.0], [13.0, 13.0]]
     """
     *terms, output = subscripts.replace("->", ",").split(",")
-    at = next(k for k, block in enumerate(blocks) if isinstance(block, COO))
-    entries, modes = blocks[at], terms[at]
+    sparse_position = next(
+        k for k, block in enumerate(blocks) if isinstance(block, COO)
+    )
+    entries, modes = blocks[sparse_position], terms[sparse_position]
     rows = dict(zip(modes, entries.indices, strict=True))
     z = next(letter for letter in ascii_letters if letter not in subscripts)
-    left, arrays = [z], [entries.values]
+    new_terms, arrays = [z], [entries.values]
     extents = dict(zip(modes, entries.shape, strict=True))
     for term, block in zip(terms, blocks, strict=True):
         if block is entries:
             continue
         extents.update(zip(term, block.shape, strict=True))
         shared = [i for i in term if i in rows]
-        rest = [i for i in term if i not in rows]
-        transposed = block.transpose([term.index(i) for i in (*shared, *rest)])
-        left.append(z * bool(shared) + "".join(rest))
+        dense_indices = [i for i in term if i not in rows]
+        transposed = block.transpose([term.index(i) for i in (*shared, *dense_indices)])
+        new_terms.append(z * bool(shared) + "".join(dense_indices))
         selected = tuple(rows[i] for i in shared)
         arrays.append(transposed[selected] if shared else transposed)
     sparse_indices = [i for i in output if i in rows]
-    others = [i for i in output if i not in rows]
-    text = f"{','.join(left)}->{z * bool(sparse_indices)}{''.join(others)}"
+    other_indices = [i for i in output if i not in rows]
+    text = f"{','.join(new_terms)}->{z * bool(sparse_indices)}{''.join(other_indices)}"
     values = np.einsum(text, *arrays)
     if not sparse_indices:
         return values
     if sorted(output) == sorted(modes):
         columns = tuple(rows[i] for i in output)
         return COO(tuple(extents[i] for i in output), columns, values)
-    order = (*sparse_indices, *others)
+    order = (*sparse_indices, *other_indices)
     result = np.zeros([extents[i] for i in order], values.dtype)
     np.add.at(result, tuple(rows[i] for i in sparse_indices), values)
     return np.array(result.transpose([order.index(i) for i in output]), order="C")

@@ -68,7 +68,7 @@ def sparse_array(
             :class:`feinsum.sparse.CSF` with other ``axes``, permute the axes of the
             operand.
         dtype: anything that :class:`numpy.dtype` accepts, of a numeric kind.
-        gives_pattern: whether the result is sparse, too, with its pattern.
+        gives_pattern: whether the result is sparse, too, with the operand's pattern.
 
     Raises:
         InvalidEinsumError: for a bad name, extent or dtype, or with the rule
@@ -121,14 +121,14 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
     for operand in (operand for row in table for operand in row):
         if not isinstance(operand, Operand):
             raise InvalidEinsumError(_no_operand(operand), rules=("operand",))
-    # before the rank of its first row is needed
+    # checked here, because the next line needs a first row
     if not table:
         raise InvalidEinsumError(
             "ill-formed einsum: [no-rows] the batch has no rows", rules=("no-rows",)
         )
     ranks = [operand.rank for operand in table[0]]
     inputs, output = parse_subscripts(subscripts, ranks)
-    # named indices have one extent everywhere; only those of an ellipsis are broadcast
+    # only indices of an ellipsis are broadcast; named ones have one extent everywhere
     axes = frozenset(ellipsis_indices(subscripts, ranks))
     if axes and all([op.rank for op in row] == ranks for row in table):
         inputs, table = _broadcast(inputs, table, axes)
@@ -136,7 +136,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
 
 
 def _no_operand(value: object) -> str:
-    """Return the message for a value that is no operand, with the call for arrays."""
+    """Return the message for a value that is not an operand, with the call to use."""
     kind = f"of type {type(value).__name__}"
     shape = getattr(value, "shape", None)
     if not isinstance(shape, tuple):
@@ -151,14 +151,14 @@ def _no_operand(value: object) -> str:
 def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms, Rows]:
     """Drop axes of extent 1 whose index is longer elsewhere, as numpy does.
 
-    An operand without such an axis is the same array.
+    An operand keeps its name: without the dropped axes, it is the same array.
 
     Args:
         inputs: indices of each operand.
         table: operands of each row.
-        axes: the indices behind an ellipsis; of others the extents must agree.
+        axes: the indices behind an ellipsis; extents of all others must agree.
     """
-    # in any row: an index that is long in one of them is an axis of the result
+    # in any row: an index that is long in one row is an axis of all results
     long = {
         index
         for row in table

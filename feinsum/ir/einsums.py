@@ -70,7 +70,7 @@ class BatchedEinsum:
         raise_if_ill_formed(self)
 
     def __hash__(self) -> int:
-        """Hash of the first row only: einsums that share it seldom differ in others."""
+        """Hash the first row only: einsums that share it rarely differ in others."""
         return hash((self.output, self.inputs, self.rows[0], len(self.rows)))
 
     @property
@@ -165,7 +165,7 @@ class BatchedEinsum:
 
     def _repr_svg_(self) -> str | None:
         """Return the induced graph, where matplotlib is installed."""
-        # only notebooks call this, and pictures are made in a layer above this one
+        # imported when a notebook calls this: drawing is in a higher layer
         return cast("str | None", import_module("feinsum.drawing").svg_of(self))
 
 
@@ -177,7 +177,7 @@ def require_dense(einsum: BatchedEinsum) -> BatchedEinsum:
     """Return the einsum, if no operand of it is sparse.
 
     Raises:
-        InvalidEinsumError: with the rule ``storage``, naming the operand that is.
+        InvalidEinsumError: with the rule ``storage``, naming the sparse operand.
     """
     sparse = [operand.name for operand in einsum.operands if operand.storage]
     if not sparse:
@@ -194,7 +194,7 @@ def require_einsum(value: object) -> BatchedEinsum:
     """Return the value, if it is an einsum.
 
     Raises:
-        InvalidEinsumError: saying what it is, and how an einsum is made.
+        InvalidEinsumError: naming the type of the value, and how to make an einsum.
     """
     if isinstance(value, BatchedEinsum):
         return value
@@ -264,10 +264,10 @@ def extents(einsum: BatchedEinsum) -> Iterator[str]:
     first_extents: dict[str, Extent] = {}
     for _, term, operand in _accesses(einsum):
         for axis, (index, extent) in enumerate(zip(term, operand.shape, strict=False)):
-            first = first_extents.setdefault(index, extent)
-            if first is not extent and first != extent:
+            expected = first_extents.setdefault(index, extent)
+            if expected is not extent and expected != extent:
                 yield (
-                    f"index {index!r} has extent {first} on {_first(einsum, index)} "
+                    f"index {index!r} has extent {expected} on {_first(einsum, index)} "
                     f"and extent {extent} on axis {axis} of {operand.name!r}"
                 )
 
@@ -300,11 +300,11 @@ def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
 
 def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse operands that share a name and differ in shape or dtype."""
-    first: dict[str, Operand] = {}
+    first_uses: dict[str, Operand] = {}
     for _, _, operand in _accesses(einsum):
-        other = first.setdefault(operand.name, operand)
-        if other is not operand and other != operand:
-            yield f"two arrays are named {operand.name!r}: {other} and {operand}"
+        first_use = first_uses.setdefault(operand.name, operand)
+        if first_use is not operand and first_use != operand:
+            yield f"two arrays are named {operand.name!r}: {first_use} and {operand}"
 
 
 def storage(einsum: BatchedEinsum) -> Iterator[str]:
@@ -347,7 +347,7 @@ RULES: dict[str, Rule] = {
     "name-clash": one_name_one_array,
     "storage": storage,
 }
-"""Code of each rule of a batched einsum and the check that it stands for."""
+"""The check of each rule of a batched einsum, by the code of the rule."""
 
 
 def violations(einsum: BatchedEinsum) -> tuple[Violation, ...]:
@@ -355,7 +355,7 @@ def violations(einsum: BatchedEinsum) -> tuple[Violation, ...]:
     return tuple(
         Violation(code, message)
         for code, rule in RULES.items()
-        # rows that share an operand would report it once each
+        # unique: rows that share an operand break a rule with the same message
         for message in dict.fromkeys(rule(einsum))
     )
 

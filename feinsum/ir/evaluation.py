@@ -1,4 +1,10 @@
-"""What einsums and programs mean: the reference evaluator, in numpy.
+"""The meaning of einsums and programs: the reference evaluator, in numpy.
+
+A row of an einsum is one call of ``numpy.einsum``. A statement of a program evaluates
+its body on arrays that broadcast to all indices, and then reduces some axes::
+
+    M[i] = max x0 - x1 : A[i,j], x[j]      x0: shape (n_i, n_j)      body: (n_i, n_j)
+                                           x1: shape (1, n_j)        M = max over j
 
 Source: paper, equation 1 and the definition of a batched einsum (section 4); EinDecomp,
 section 3.
@@ -65,7 +71,7 @@ def evaluate(
                 rules=("dtype",),
             )
     return tuple(
-        # a copy in the result's dtype: numpy would multiply integers in theirs
+        # converted to the result's dtype: numpy multiplies integers in their own dtype
         _evaluate_row(
             einsum, [np.array(arrays[op.name], dtype) for op in row], optimize
         )
@@ -122,11 +128,14 @@ def _evaluate_row(
 def evaluate_program(
     program: Program, arrays: Mapping[str, Any]
 ) -> Mapping[str, Array]:
-    """Evaluate a program statement by statement, and return its outputs by name.
+    """Evaluate a program statement by statement.
 
     Args:
         program: the program.
         arrays: for each input's name an array of its shape and dtype.
+
+    Returns:
+        The outputs by name.
 
     Raises:
         ProgramError: if an array is missing or has the wrong shape or dtype.
@@ -159,7 +168,7 @@ def evaluate_statement(
         statement: the statement.
         operands: the arrays that it reads, in order.
         first: the first value of each index, if the operands are parts of arrays.
-        steps: the difference of its consecutive values, likewise; by default 1.
+        steps: the step between consecutive values of each index; by default 1.
 
     >>> best = Statement("M", ("i",), (("i", "j"), ("j",)), ("A", "x"), reduction="max")
     >>> evaluate_statement(best, [np.eye(2), np.array([3.0, 4.0])]).tolist()
@@ -180,8 +189,8 @@ def evaluate_statement(
     shape = statement.shape_of(operands, statement.indices)
     # reduced indices come last among the indices of a statement
     axes = [*range(len(statement.output), len(shape))]
-    whole = np.broadcast_to(np.asarray(body_value(statement.body, names)), shape)
-    return reduced(statement.reduction, whole, axes) if axes else np.array(whole)
+    values = np.broadcast_to(np.asarray(body_value(statement.body, names)), shape)
+    return reduced(statement.reduction, values, axes) if axes else np.array(values)
 
 
 def map_into(
@@ -198,7 +207,7 @@ def map_into(
         operands: the arrays that it reads, in order.
         out: array for the result, of its shape and dtype.
         first: as for :func:`evaluate_statement`.
-        spent: the number of an operand that is ``out``, and overwritten.
+        spent: the number of the operand that is ``out`` and is overwritten, if any.
 
     >>> less = Statement("D", "ij", ("ij", "j"), ("A", "x"), "x0 - x1")
     >>> A = np.eye(2)
@@ -216,7 +225,7 @@ def _names_of(
     first: Mapping[str, int],
     steps: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the names of a body: arrays that broadcast to the shape of all indices."""
+    """Return the values of the names in a body, which broadcast over all indices."""
     indices = statement.indices
     names: dict[str, Any] = {
         operand_name(p): _aligned(array, term, indices)
@@ -240,7 +249,7 @@ def einsum_of(
     dtypes: Sequence[np.dtype[Any]],
     names: Sequence[str] | None = None,
 ) -> BatchedEinsum:
-    """Return a sum of products as an einsum of arrays of these shapes.
+    """Convert a statement that sums products to an einsum of arrays of these shapes.
 
     Args:
         statement: a statement that is a sum of products.
@@ -260,7 +269,7 @@ def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, 
     """Return the given arrays, checked against the inputs of the program.
 
     Raises:
-        ProgramError: describing the first one that does not match.
+        ProgramError: describing the first array that does not match.
     """
     sizes: dict[str, int] = {}
     if unknown := sorted(set(arrays) - {operand.name for operand in program.inputs}):
@@ -275,7 +284,7 @@ def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, 
             sizes.setdefault(extent.name, actual)
             if isinstance(extent, SizeParam)
             else extent
-            # of another rank, which is refused below
+            # not strict: another rank is refused below
             for extent, actual in zip(operand.shape, array.shape, strict=False)
         )
         if array.shape != expected or array.ndim != operand.rank:
@@ -297,15 +306,15 @@ def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
     if len(distinct) < len(term):
         number = {index: k for k, index in enumerate(distinct)}
         array = np.einsum(array, [number[i] for i in term], [*range(len(distinct))])
-    turned: Array = array.transpose(order)[new_axes]
-    return turned
+    aligned: Array = array.transpose(order)[new_axes]
+    return aligned
 
 
 @lru_cache(maxsize=1024)
 def _alignment(
     term: IndexList, indices: IndexList
 ) -> tuple[IndexList, tuple[int, ...], tuple[slice | None, ...]]:
-    """Return the distinct indices of a term, their order, and where axes are new."""
+    """Return the distinct indices of a term, their order, and the index of new axes."""
     distinct = tuple(dict.fromkeys(term))
     order = sorted(range(len(distinct)), key=lambda k: indices.index(distinct[k]))
     new_axes = tuple(slice(None) if i in distinct else None for i in indices)
@@ -313,8 +322,8 @@ def _alignment(
 
 
 def _is_plain(statement: Statement, operands: Sequence[Array]) -> bool:
-    """Return whether numpy's einsum computes it: of booleans that is no sum."""
-    if len(operands) == 1:  # numpy reduces one array with less ado
+    """Return whether numpy's einsum computes the statement, which booleans rule out."""
+    if len(operands) == 1:  # a plain reduction has less overhead
         return False
     kinds = {array.dtype.kind for array in operands}
     # a factor such as 0.5 would turn integers into floats after the sum

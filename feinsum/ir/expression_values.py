@@ -1,4 +1,11 @@
-"""Values of expressions, by numpy: of all entries at once, also into given memory."""
+"""Evaluation of expressions by numpy, for all entries at once, also in place.
+
+``body_value("max(x0, 0) - x1", names)`` makes an array for each operation;
+``body_into(body, names, out, spent="x0")`` computes intermediate values in ``out``,
+which may be the memory of an operand that is not needed afterwards::
+
+    max(x0, 0) -> out;  out - x1 -> out         no other memory is allocated
+"""
 
 from __future__ import annotations
 
@@ -22,10 +29,10 @@ def body_value(body: str, names: Mapping[str, Any]) -> Any:
 
     Args:
         body: the expression.
-        names: what the expression may use: arrays that broadcast, and scalars.
+        names: values of the names in the body: scalars, and arrays that broadcast.
 
     Raises:
-        InvalidEinsumError: if the body uses what is not in the grammar.
+        InvalidEinsumError: if the body uses anything that is not in the grammar.
 
     >>> body_value("max(x, 0.0) - 1", {"x": np.array([-2.0, 3.0])}).tolist()
     [-1.0, 2.0]
@@ -71,7 +78,7 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
     Args:
         node: the node of the parsed expression.
         names: values of the names, as for :func:`body_value`.
-        live: where the value is used; what conditions guard need not exist elsewhere.
+        live: mask of the entries that are used; elsewhere, reads may be out of bounds.
     """
     match node:
         case ast.Constant(value=bool() | int() | float() | complex() as value):
@@ -88,7 +95,7 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
             return _BINARY[type(op)](*sides)
         case ast.BoolOp(op=op, values=[first, *rest]):
             value = evaluate_node(first, names, live)
-            # as in Python, what follows counts only where nothing was decided
+            # as in Python, later operands count only where the result is undecided
             for other in rest:
                 decided = value if isinstance(op, ast.Or) else np.logical_not(value)
                 undecided = np.logical_and(live, np.logical_not(decided))
@@ -97,7 +104,7 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
         case ast.UnaryOp(op=op, operand=inner) if type(op) in _UNARY:
             return _UNARY[type(op)](evaluate_node(inner, names, live))
         case ast.IfExp(test=test, body=then, orelse=other):
-            # both branches are computed everywhere; `live` says where each one counts
+            # both branches are computed everywhere; `live` masks the entries in use
             condition = np.asarray(evaluate_node(test, names, live), np.bool_)
             return np.where(
                 condition,
@@ -120,22 +127,22 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
 
 
 def _read(name: str, array: Array, subscripts: tuple[Any, ...], live: Any) -> Any:
-    """Return the entries of an array; outside of it there are none, also before it."""
+    """Return the entries of an array; negative subscripts are out of bounds, too."""
     if len(subscripts) != array.ndim:
         raise _unreadable(name, array, f"{len(subscripts)} subscripts")
-    inside = []
+    clipped = []
     for index, extent in zip(subscripts, array.shape, strict=True):
         if np.asarray(index).dtype.kind not in "iu":
             raise _unreadable(name, array, f"the subscript {index}")
         is_inside = np.logical_and(index >= 0, index < extent)
         if np.any(np.logical_and(live, ~is_inside)):
             raise _unreadable(name, array, f"the subscript {index}")
-        # numpy reads somewhere, and the condition drops the entry
-        inside.append(np.where(is_inside, index, 0))
-    # nothing could be read, and nothing is: every subscript is guarded
+        # numpy must read some entry; the condition drops it
+        clipped.append(np.where(is_inside, index, 0))
+    # an empty array has no entry to read, and every subscript is guarded
     if 0 in array.shape:
         return np.zeros(np.broadcast_shapes(*map(np.shape, subscripts)), array.dtype)
-    return array[tuple(inside)]
+    return array[tuple(clipped)]
 
 
 def _unreadable(name: str, array: Array, problem: str) -> InvalidEinsumError:
@@ -172,8 +179,10 @@ UFUNCS: Mapping[str, np.ufunc] = {
     "tan": np.tan,
     "tanh": np.tanh,
 }
-"""Functions of real numbers, by their names in C. ``max`` and ``min`` are those of C,
-too: a number goes before no number."""
+"""Functions of real numbers, by their names in C.
+
+As in C, ``max`` and ``min`` of a number and NaN are the number.
+"""
 
 _OTHERS: Mapping[str, Callable[..., Any]] = {
     "conj": np.conj,
@@ -190,22 +199,22 @@ _CASTS: Mapping[str, Callable[..., Any]] = {
         *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
     )
 }
-"""Of arrays, and of numbers, which are of no dtype otherwise."""
+"""Conversions of arrays, and of numbers, to a dtype."""
 
 FUNCTIONS = frozenset({*UFUNCS, *_OTHERS})
 """Functions of floating point numbers that raised operand functions may call."""
 
 
 def function_of(name: str, n_args: int) -> Callable[..., Any] | None:
-    """Return the function of that name and number of arguments; None if there is none.
+    """Find the function with a name and a number of arguments; None if there is none.
 
     >>> function_of("sqrt", 1)(4.0), function_of("open", 1)
     (np.float64(2.0), None)
     """
     if (function_of_name := {**_OTHERS, **_CASTS}.get(name)) and n_args == 1:
         return function_of_name
-    # A ufunc takes one argument more, into which it writes: that is no number.
-    # A ufunc of numpy, by its name in C or its own.
+    # A ufunc of numpy, by its name in C or its own. The number of arguments is checked,
+    # because numpy would take one more as the array to write to.
     function = UFUNCS.get(name) or getattr(np, name, None)
     if not isinstance(function, np.ufunc) or function.signature is not None:
         return None
@@ -228,12 +237,12 @@ def body_into(body: str, names: Mapping[str, Any], out: Array, spent: str = "") 
     Args:
         body: the expression.
         names: values of the names, as for :func:`body_value`.
-        out: of the shape to which the arrays broadcast.
-        spent: the name of an array that is ``out``, or shows the same memory in the
-            same order: it is overwritten.
+        out: array of the shape to which the arrays broadcast.
+        spent: the name of an array that is ``out``, or has the same memory in the same
+            order, and is overwritten.
 
     Raises:
-        InvalidEinsumError: if the body uses what is not in the grammar.
+        InvalidEinsumError: if the body uses anything that is not in the grammar.
 
     >>> x = np.array([-2.0, 3.0])
     >>> body_into("max(x, 0.0) - 1", {"x": x}, x, spent="x")
@@ -250,12 +259,20 @@ def body_into(body: str, names: Mapping[str, Any], out: Array, spent: str = "") 
 
 @dataclass(frozen=True)
 class _InPlace:
+    """Evaluates nodes of one expression in the memory of the result.
+
+    Attributes:
+        names: values of the names.
+        out: the array for the result.
+        spent: the name of the array whose memory ``out`` has; empty for none.
+    """
+
     names: Mapping[str, Any]
     out: Array
     spent: str
 
     def value(self, node: ast.expr, into: Array | None) -> Any:
-        """Evaluate a node, into ``into`` if that has its size and dtype."""
+        """Evaluate a node, in the array ``into`` if shape and dtype agree."""
         if not self._is_whole(node):
             return evaluate_node(node, self.names)
         match node:
@@ -278,10 +295,10 @@ class _InPlace:
     def _applied(
         self, function: Callable[..., Any], sides: Sequence[ast.expr], into: Any
     ) -> Any:
-        """Return the function of the values of some nodes.
+        """Apply a function to the values of some nodes.
 
-        One of them may be computed in ``into``: the one that reads what is spent if no
-        other does, and then before the others.
+        One of them may be computed in ``into``. If a single one reads the spent array,
+        it is this one, and it is computed first.
         """
         reads = [self._reads_spent(side) for side in sides]
         is_free = sum(reads) < 2
@@ -290,7 +307,7 @@ class _InPlace:
         values: dict[int, Any] = {}
         for k in order:
             values[k] = self.value(sides[k], into if is_free else None)
-            # at most one value may live in `into`
+            # at most one value may be stored in `into`
             is_free = is_free and not any(reads) and values[k] is not into
         if into is None:
             into = np.empty_like(self.out)

@@ -27,10 +27,10 @@ def operand_name(position: int) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_expression(text: str) -> ast.expr:
-    """Return the tree of an expression, shared by all callers: they do not change it.
+    """Parse an expression; the tree is cached, so callers must not change it.
 
     Raises:
-        InvalidEinsumError: if it is not one.
+        InvalidEinsumError: if the text is not an expression.
 
     >>> ast.dump(parse_expression("-x0"))
     "UnaryOp(op=USub(), operand=Name(id='x0', ctx=Load()))"
@@ -54,9 +54,9 @@ def product_of(n_operands: int) -> str:
 
 
 def factor_of_product(body: str, n_operands: int) -> float | None:
-    """Return the factor of a body that multiplies all operands, each once.
+    """Return the number by which a body multiplies the product of all operands.
 
-    None if the body is anything else.
+    None if the body is not such a product, with each operand once.
 
     >>> factor_of_product("x1 * x0", 2), factor_of_product("0.5 * x0 / 4", 1)
     (1.0, 0.125)
@@ -73,7 +73,7 @@ def names_in(body: str) -> tuple[str, ...]:
     """Return the names used in a body, in order of first use, without called functions.
 
     Raises:
-        InvalidEinsumError: if it is not an expression.
+        InvalidEinsumError: if the body is not an expression.
 
     >>> names_in("exp(x0 - x1) if s >= t else 0.0")
     ('s', 't', 'x0', 'x1')
@@ -89,17 +89,17 @@ def normal_body(body: str, renamed: Mapping[str, str]) -> str:
     >>> normal_body("( x0-x1 )* s", {"s": "_0"})
     '(x0 - x1) * _0'
     """
-    return _rewritten(body, _Renamed(renamed))
+    return _rewritten(body, _Replacer(renamed))
 
 
 def _rewritten(body: str, rewriter: ast.NodeTransformer) -> str:
-    # Rewriters change their tree, and parsed ones are shared.
-    # ast.unparse writes the normal form: one spelling for one tree
+    # Rewriters change their tree, so they get a copy of the cached one. The output of
+    # ast.unparse is the normal form: equal trees have equal texts.
     return ast.unparse(rewriter.visit(deepcopy(parse_expression(body))))
 
 
 def _multiplied(node: ast.expr, names: list[str]) -> float | None:
-    """Return the number in a product, whose other factors are added to ``names``."""
+    """Return the numeric factor of a product; appends the other ones to ``names``."""
     match node:
         case ast.Name(id=name):
             names.append(name)
@@ -135,16 +135,19 @@ def _collect(node: ast.AST, names: dict[str, None]) -> None:
         _collect(child, names)
 
 
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, renamed: Mapping[str, str]) -> None:
-        self._renamed = renamed
+class _Replacer(ast.NodeTransformer):
+    """Replaces names by expressions, except for names of called functions."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         node.args = [self.visit(argument) for argument in node.args]
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(self._renamed.get(node.id, node.id), node.ctx)
+        text = self._texts.get(node.id)
+        return node if text is None else parse_expression(text)
 
 
 def substituted(body: str, texts: Mapping[str, str]) -> str:
@@ -153,17 +156,19 @@ def substituted(body: str, texts: Mapping[str, str]) -> str:
     >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
     '0.5 * (u[i] + -v)'
     """
-    return _rewritten(body, _Substituted(texts))
+    return _rewritten(body, _KernelReplacer(texts))
 
 
 def linear_in(body: str, name: str) -> tuple[str, str] | None:
-    """Scale and shift of a body that is ``shift + scale * name``; None if it is not.
+    """Return scale and shift of a body ``shift + scale * name``; None for others.
 
     >>> linear_in("x1 - 0.5*x0", "x0"), linear_in("x0*x0", "x0")
     (('(-1.0) * (0.5)', 'x1'), None)
     """
-    parts = _linear(parse_expression(body), name)
-    return parts if parts is not None and parts[0] != "0" else None
+    scale_and_shift = _linear(parse_expression(body), name)
+    if scale_and_shift is None or scale_and_shift[0] == "0":
+        return None
+    return scale_and_shift
 
 
 def is_cheap(body: str, indices: Collection[str]) -> bool:
@@ -191,12 +196,12 @@ def _is_cheap(node: ast.AST, indices: frozenset[str]) -> bool:
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             return _is_cheap(inner, indices)
         case ast.IfExp(test=ast.Compare(left=left, comparators=[right])):
-            sides = all(
+            is_test_cheap = all(
                 isinstance(side, ast.Name) or _is_cheap(side, indices)
                 for side in (left, right)
             )
-            return sides and all(
-                _is_cheap(side, indices) for side in (node.body, node.orelse)
+            return is_test_cheap and all(
+                _is_cheap(branch, indices) for branch in (node.body, node.orelse)
             )
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return name in _CHEAP_CALLS and all(_is_cheap(x, indices) for x in args)
@@ -204,16 +209,16 @@ def _is_cheap(node: ast.AST, indices: frozenset[str]) -> bool:
 
 
 def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
-    """Scale and shift; the scale of what has not the name is "0"."""
-    # without the name: all of it is shift
+    """Return scale and shift of a node; the scale is "0" if the name is not in it."""
+    # without the name, the whole node is the shift
     if all(not isinstance(x, ast.Name) or x.id != name for x in ast.walk(node)):
         return "0", ast.unparse(node)
     match node:
         case ast.Name():
             return "1", "0"
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            parts = _linear(inner, name)
-            return parts and (_times("-1.0", parts[0]), _times("-1.0", parts[1]))
+            terms = _linear(inner, name)
+            return terms and (_times("-1.0", terms[0]), _times("-1.0", terms[1]))
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
             first, second = _linear(left, name), _linear(right, name)
             if first is None or second is None:
@@ -226,14 +231,14 @@ def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
             # a product of two factors with the name is not linear
             if first is None or second is None or "0" not in (first[0], second[0]):
                 return None
-            factor, rest = (first, second) if first[0] == "0" else (second, first)
-            return _times(factor[1], rest[0]), _times(factor[1], rest[1])
+            factor, terms = (first, second) if first[0] == "0" else (second, first)
+            return _times(factor[1], terms[0]), _times(factor[1], terms[1])
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             first, second = _linear(left, name), _linear(right, name)
             if first is None or second is None or second[0] != "0":
                 return None
-            by = f"(1.0 / ({second[1]}))"
-            return _times(by, first[0]), _times(by, first[1])
+            inverse = f"(1.0 / ({second[1]}))"
+            return _times(inverse, first[0]), _times(inverse, first[1])
     return None
 
 
@@ -253,21 +258,11 @@ def _plus(left: str, right: str) -> str:
     return f"({left}) + ({right})"
 
 
-class _Substituted(ast.NodeTransformer):
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = texts
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        node.args = [self.visit(argument) for argument in node.args]
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        text = self._texts.get(node.id)
-        return node if text is None else parse_expression(text)
+class _KernelReplacer(_Replacer):
+    """Replaces names in a body for a kernel in C."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Turn integers into floating-point numbers: C would truncate quotients."""
-        # in kernels x0 / 2 divides floats, and 1 / 2 would be 0
+        """Convert integers to floating-point numbers, because C truncates quotients."""
         match node.value:
             case bool():
                 return node

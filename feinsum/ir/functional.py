@@ -48,7 +48,7 @@ class OperandFunction:
         """Return the values of the function at every index tuple of ``shape``.
 
         Raises:
-            InvalidEinsumError: if the body uses what is not in its grammar.
+            InvalidEinsumError: if the body uses anything that is not in the grammar.
         """
         grid = np.indices(shape, sparse=True)
         names = dict(arrays) | dict(zip(self.parameters, grid, strict=True))
@@ -63,9 +63,13 @@ class OperandFunction:
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
             return False
         subscript = node.slice
-        parts = subscript.elts if isinstance(subscript, ast.Tuple) else [subscript]
-        names = tuple(part.id for part in parts if isinstance(part, ast.Name))
-        return len(names) == len(parts) and names == self.parameters
+        subscripts = subscript.elts if isinstance(subscript, ast.Tuple) else [subscript]
+        names = tuple(
+            subscript_node.id
+            for subscript_node in subscripts
+            if isinstance(subscript_node, ast.Name)
+        )
+        return len(names) == len(subscripts) and names == self.parameters
 
     def __str__(self) -> str:
         return f"({', '.join(self.parameters)}) -> {self.body}"
@@ -75,7 +79,7 @@ class OperandFunction:
 class FunctionalBatchedEinsum:
     """A batched einsum and a function for each of its operands.
 
-    The workload key is that of :attr:`einsum`: functions do not enter it.
+    The workload key is that of :attr:`einsum`: it does not depend on the functions.
 
     Raises:
         InvalidEinsumError: if an operand has no function or one of another arity.
@@ -118,7 +122,7 @@ class FunctionalBatchedEinsum:
         """Return the results of all rows, by tabulating every function.
 
         Args:
-            arrays: what the bodies read: arrays and scalars by name.
+            arrays: the arrays and scalars that the bodies read, by name.
             sizes: the value of each size parameter.
             optimize: see :func:`feinsum.ir.evaluate`.
         """

@@ -1,4 +1,4 @@
-"""Numpy statements: those that numpy computes as a whole, such as reshapes and slices.
+"""Numpy statements, which numpy computes as a whole, such as reshapes and slices.
 
 The reduction of such a statement is the word ``numpy``. Its body is a function of
 :data:`FUNCTIONS`, called with all operands in order and then literals, or a subscript::
@@ -7,7 +7,8 @@ The reduction of such a statement is the word ``numpy``. Its body is a function 
     r2[a,b] = numpy x0[:, ::2, 0] : r1[c,d,e]
     r3[a,b] = numpy concatenate(x0, x1, 1) : r2[c,d], r2[e,f]
 
-Every axis has an index of its own, so nothing is known to be computed in parts.
+Every axis has an index of its own, because such a statement cannot be computed in
+parts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NUMPY = "numpy"
 """The word that a numpy statement has in place of a reduction."""
 
 MAX_ENTRIES = 1 << 40
-"""Largest result of a constant: a text must not claim more than can be there."""
+"""Largest number of entries of a constant: its text must not claim absurd shapes."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Function:
 
     Attributes:
         compute: takes the arrays, then the literals.
-        shape: the shape of the result, from the shapes of the arrays and the literals.
-        dtype: its dtype, from those of the arrays and the literals.
-        is_view: whether the result may be in the memory of an operand, or is kept.
+        shape: computes the result's shape from the arrays' shapes and the literals.
+        dtype: computes its dtype from the arrays' dtypes and the literals.
+        is_view: whether the result may share the memory of an operand or of a cache.
     """
 
     compute: Callable[..., Any]
@@ -101,10 +102,10 @@ def numpy_dtype(body: str, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
 
 
 def numpy_value(body: str, operands: Sequence[Array]) -> Array:
-    """Return the value of a numpy statement: possibly a view of an operand.
+    """Compute the value of a numpy statement, which may be a view of an operand.
 
     Raises:
-        ProgramError: if an entry of an operand is no place in another.
+        ProgramError: if an index array has an entry that is out of bounds.
 
     >>> numpy_value("x0[x1]", [np.arange(3.0) + 1, np.array([2, 0])])
     array([3., 1.])
@@ -117,7 +118,7 @@ def numpy_value(body: str, operands: Sequence[Array]) -> Array:
 
 
 def is_view(body: str, n_operands: int) -> bool:
-    """Return whether a result may share its memory."""
+    """Return whether the result of a numpy statement may share memory."""
     return _call_of(body, n_operands).function.is_view
 
 
@@ -180,22 +181,22 @@ def _parsed(node: ast.expr) -> tuple[_Call | None, int]:
     return None, 0
 
 
-def _subscripts(parts: Sequence[ast.expr]) -> tuple[Any, ...]:
+def _subscripts(nodes: Sequence[ast.expr]) -> tuple[Any, ...]:
     subscripts: list[Any] = []
-    for part in parts:
-        if isinstance(part, ast.Slice):
-            ends = (part.lower, part.upper, part.step)
+    for node in nodes:
+        if isinstance(node, ast.Slice):
+            ends = (node.lower, node.upper, node.step)
             subscripts.append(
                 slice(*(None if x is None else _integer(x) for x in ends))
             )
-        elif isinstance(part, ast.Name):
+        elif isinstance(node, ast.Name):
             subscripts.append(
                 _Operand(1 + sum(isinstance(x, _Operand) for x in subscripts))
             )
-        elif isinstance(part, ast.Constant) and part.value in (None, Ellipsis):
-            subscripts.append(part.value)
+        elif isinstance(node, ast.Constant) and node.value in (None, Ellipsis):
+            subscripts.append(node.value)
         else:
-            subscripts.append(_integer(part))
+            subscripts.append(_integer(node))
     return tuple(subscripts)
 
 
@@ -219,76 +220,91 @@ def _axis(axis: int, rank: int) -> int:
 
 
 def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
-    """Return the new shape, in which -1 stands for at most one unknown extent."""
-    (old,) = shapes
-    params = [n for n in old if isinstance(n, SizeParam)]
-    n = prod(x for x in old if not isinstance(x, SizeParam))
-    free = [k for k, x in enumerate(shape) if x == -1]
-    rest = prod(x for x in shape if x != -1)
+    """Return the shape of a reshape; at most one -1 is computed from the others."""
+    (source,) = shapes
+    params = [
+        size_before for size_before in source if isinstance(size_before, SizeParam)
+    ]
+    size_before = prod(extent for extent in source if not isinstance(extent, SizeParam))
+    free = [k for k, extent in enumerate(shape) if extent == -1]
+    size_after = prod(extent for extent in shape if extent != -1)
     wanted = _text(tuple(shape))
     if len(free) > 1 or min(shape, default=0) < -1:
         raise ProgramError(f"{wanted} is no shape")
-    if params and (len(params) > 1 or len(free) != 1 or rest != n):
+    if params and (len(params) > 1 or len(free) != 1 or size_after != size_before):
         raise ProgramError(
-            f"{_text(old)} does not become {wanted}: at most one extent may be "
+            f"{_text(source)} does not become {wanted}: at most one extent may be "
             "unknown, which has to stay as it is, as -1"
         )
-    if not params and (n != rest if not free else rest == 0 or n % rest):
-        raise ProgramError(f"{_text(old)} does not become {wanted}")
+    if not params and (
+        size_before != size_after
+        if not free
+        else size_after == 0 or size_before % size_after
+    ):
+        raise ProgramError(f"{_text(source)} does not become {wanted}")
     # -1 stands for the size parameter, or for what remains of the entries
-    missing = params[0] if params else n // rest if free else 0
-    return tuple(missing if x == -1 else x for x in shape)
+    missing = params[0] if params else size_before // size_after if free else 0
+    return tuple(missing if extent == -1 else extent for extent in shape)
 
 
 def _transposed(shapes: Shapes, order: Sequence[int]) -> Shape:
-    (old,) = shapes
-    if sorted(order) != [*range(len(old))]:
-        raise ProgramError(f"{order} is no order of {counted(len(old), 'axis')}")
-    return tuple(old[k] for k in order)
+    (shape,) = shapes
+    if sorted(order) != [*range(len(shape))]:
+        raise ProgramError(f"{order} is no order of {counted(len(shape), 'axis')}")
+    return tuple(shape[k] for k in order)
 
 
 def _concatenated(shapes: Shapes, axis: int) -> Shape:
-    first = shapes[0]
-    at = _axis(axis, len(first))
+    first_shape = shapes[0]
+    position = _axis(axis, len(first_shape))
     for other in shapes:
-        if (*other[:at], *other[at + 1 :]) != (*first[:at], *first[at + 1 :]):
+        if (*other[:position], *other[position + 1 :]) != (
+            *first_shape[:position],
+            *first_shape[position + 1 :],
+        ):
             raise ProgramError(
-                f"{_text(first)} and {_text(other)} differ beside axis {at}"
+                f"{_text(first_shape)} and {_text(other)} differ beside axis {position}"
             )
-    total = sum(_literal(shape[at]) for shape in shapes)
-    return (*first[:at], total, *first[at + 1 :])
+    total = sum(_literal(shape[position]) for shape in shapes)
+    return (*first_shape[:position], total, *first_shape[position + 1 :])
 
 
 def _broadcast(shapes: Shapes, shape: Sequence[int]) -> Shape:
-    (old,) = shapes
-    if len(old) > len(shape) or any(
-        n not in (1, m) for n, m in zip(old[::-1], shape[::-1], strict=False)
+    (shape_before,) = shapes
+    if len(shape_before) > len(shape) or any(
+        n not in (1, m) for n, m in zip(shape_before[::-1], shape[::-1], strict=False)
     ):
-        raise ProgramError(f"{_text(old)} does not become {_text(tuple(shape))}")
+        raise ProgramError(
+            f"{_text(shape_before)} does not become {_text(tuple(shape))}"
+        )
     return tuple(shape)
 
 
 def _along(shapes: Shapes, axis: int) -> Shape:
-    """Return the shape of entries chosen along an axis by an array of indices.
+    """Return the shape of the entries that an index array selects along an axis.
 
     Both arrays have the same extents along all other axes.
     """
-    (old, chosen), at = shapes, _axis(axis, len(shapes[0]))
+    (shape, index_shape), position = shapes, _axis(axis, len(shapes[0]))
     other_axes = [
-        (n, m) for k, (n, m) in enumerate(zip(old, chosen, strict=True)) if k != at
+        (n, m)
+        for k, (n, m) in enumerate(zip(shape, index_shape, strict=True))
+        if k != position
     ]
     if any(n != m for n, m in other_axes):
-        raise ProgramError(f"{_text(old)} and {_text(chosen)} differ beside axis {at}")
-    return tuple(chosen)
+        raise ProgramError(
+            f"{_text(shape)} and {_text(index_shape)} differ beside axis {position}"
+        )
+    return tuple(index_shape)
 
 
 def _without(shapes: Shapes, axis: int) -> Shape:
-    (old,) = shapes
-    at = _axis(axis, len(old))
+    (shape,) = shapes
+    position = _axis(axis, len(shape))
     # argmax of nothing is an error of numpy
-    if old[at] == 0:
+    if shape[position] == 0:
         raise ProgramError("an axis without entries has none that is the largest")
-    return (*old[:at], *old[at + 1 :])
+    return (*shape[:position], *shape[position + 1 :])
 
 
 def _same(shapes: Shapes, *literals: Any) -> Shape:
@@ -305,69 +321,71 @@ def _rolled(shapes: Shapes, _: int, axis: int) -> Shape:
 
 
 def _repeated(shapes: Shapes, n: int, axis: int) -> Shape:
-    (old,) = shapes
-    at = _axis(axis, len(old))
+    (shape,) = shapes
+    position = _axis(axis, len(shape))
     if n < 0:
         raise ProgramError(f"{n} repeats")
-    return (*old[:at], n * _literal(old[at]), *old[at + 1 :])
+    return (*shape[:position], n * _literal(shape[position]), *shape[position + 1 :])
 
 
 def _padded(shapes: Shapes, widths: Sequence[tuple[int, int]], _: Any) -> Shape:
-    (old,) = shapes
+    (shape,) = shapes
     if min((n for pair in widths for n in pair), default=0) < 0:
         raise ProgramError(f"widths {widths}")
-    pairs = zip(old, widths, strict=True)
+    pairs = zip(shape, widths, strict=True)
     return tuple(n if pair == (0, 0) else sum(pair) + _literal(n) for n, pair in pairs)
 
 
 def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
     """Return the shape of a subscript, by numpy's rules for index arrays.
 
-    The axes of several arrays become those of all arrays broadcast together: in their
+    The axes of index arrays become those of all index arrays broadcast together: in
     place if they are adjacent, otherwise at the front.
     """
-    old = list(shapes[0])
-    full = _without_ellipsis(key, len(old))
-    are_places = any(isinstance(part, _Operand) for part in full)
+    extents = list(shapes[0])
+    subscripts = _without_ellipsis(key, len(extents))
+    has_arrays = any(isinstance(subscript, _Operand) for subscript in subscripts)
     shape: list[Extent] = []
-    chosen: list[Shape] = []
-    at: list[int] = []
+    index_shapes: list[Shape] = []
+    axes: list[int] = []
     numbers: list[int] = []
-    for k, part in enumerate(full):
-        # a new axis, which takes none of the array's
-        if part is None:
+    for k, subscript in enumerate(subscripts):
+        # None makes a new axis
+        if subscript is None:
             shape.append(1)
             continue
-        extent = old.pop(0)
-        if isinstance(part, slice):
-            whole = part == slice(None)
-            n = extent if whole else len(range(_literal(extent))[part])
+        extent = extents.pop(0)
+        if isinstance(subscript, slice):
+            is_whole = subscript == slice(None)
+            n = extent if is_whole else len(range(_literal(extent))[subscript])
             shape.append(n)
             continue
-        # numpy refuses a number that is out of range, and so must the shape
-        if isinstance(part, int):
-            range(_literal(extent))[part]  # or an IndexError
-        if are_places:
-            is_operand = isinstance(part, _Operand)
-            chosen.append(shapes[part.position] if is_operand else ())
-            at.append(len(shape))
+        # numpy refuses a number that is out of range, so the shape is undefined, too
+        if isinstance(subscript, int):
+            range(_literal(extent))[subscript]  # or an IndexError
+        if has_arrays:
+            is_operand = isinstance(subscript, _Operand)
+            index_shapes.append(shapes[subscript.position] if is_operand else ())
+            axes.append(len(shape))
             numbers.append(k)
-    if not are_places:
+    if not has_arrays:
         return tuple(shape)
     is_together = numbers == [*range(numbers[0], numbers[-1] + 1)]
-    begin = at[0] if is_together else 0
-    return (*shape[:begin], *_together(chosen), *shape[begin:])
+    begin = axes[0] if is_together else 0
+    return (*shape[:begin], *_together(index_shapes), *shape[begin:])
 
 
 def _without_ellipsis(key: tuple[Any, ...], rank: int) -> list[Any]:
-    n = rank - sum(part is not None and part is not Ellipsis for part in key)
-    if n < 0 or sum(part is Ellipsis for part in key) > 1:
+    n = rank - sum(
+        subscript is not None and subscript is not Ellipsis for subscript in key
+    )
+    if n < 0 or sum(subscript is Ellipsis for subscript in key) > 1:
         raise ProgramError(f"{rank} axes, and other subscripts")
-    whole = [slice(None)] * n
+    full_slices = [slice(None)] * n
     if Ellipsis not in key:
-        return [*key, *whole]
+        return [*key, *full_slices]
     k = key.index(Ellipsis)
-    return [*key[:k], *whole, *key[k + 1 :]]
+    return [*key[:k], *full_slices, *key[k + 1 :]]
 
 
 def _together(shapes: Shapes) -> Shape:
@@ -401,7 +419,7 @@ def _dtype_of_places(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
 def _constant_shape(_: Shapes, dtype: str, shape: Sequence[int], data: str) -> Shape:
     if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) > MAX_ENTRIES:
         raise ProgramError(f"{shape} is no shape")
-    # refuses data that do not fit the shape when the program is read, not when it runs
+    # data that do not fit the shape are refused when the program is read
     _constant([], dtype, tuple(shape), data)
     return tuple(shape)
 
@@ -461,4 +479,4 @@ FUNCTIONS: Mapping[str, Function] = {
     "tril": Function(lambda a, k: np.tril(a[0], k), _same),
     "triu": Function(lambda a, k: np.triu(a[0], k), _same),
 }
-"""What numpy statements may call, by name."""
+"""The functions that numpy statements may call, by name."""

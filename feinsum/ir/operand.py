@@ -1,4 +1,4 @@
-"""Operands and size parameters: the arrays that einsums speak of.
+"""Operands and size parameters: the arrays of einsums.
 
 Source: paper, section 2.1.
 """
@@ -41,8 +41,8 @@ def shape_at(extents: Iterable[Extent], sizes: Mapping[str, int]) -> tuple[int, 
 
 
 STORAGES = ("", "csf", "csf=")
-"""How an operand is stored: dense; as a tree of compressed sparse fibers; and as such a
-tree whose pattern the result has, too.
+"""Storages of an operand: dense, a tree of compressed sparse fibers (``csf``), and a
+tree whose pattern the result has, too (``csf=``).
 """
 
 
@@ -71,7 +71,7 @@ class Operand:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(map(_plain, self.shape)))
-        # metadata would make equal dtypes unequal, and is in no text
+        # metadata would make equal dtypes unequal, and the text form has none
         if getattr(self.dtype, "metadata", None) is not None:
             object.__setattr__(self, "dtype", np.dtype(self.dtype.str))
         raise_if_any(_violations(self))
@@ -97,7 +97,7 @@ def operand_text(
 
 
 def _plain(extent: Extent) -> Extent:
-    """Convert an extent to a plain type; enumerations, for example, print oddly."""
+    """Convert an extent to a plain type: enumerations, for example, print oddly."""
     if isinstance(extent, SizeParam):
         return extent if type(extent) is SizeParam else SizeParam(extent.name)
     if isinstance(extent, int) and type(extent) not in (int, bool):
@@ -178,6 +178,6 @@ def precise_first(dtypes: Iterable[np.dtype[Any]]) -> list[int]:
     >>> precise_first([np.dtype("f4"), np.dtype("i4"), np.dtype("f8")])
     [2, 0, 1]
     """
-    # an integer loses nothing in whatever the other factor is
+    # integers come last: they are exact in the dtype of any other factor
     precisions = [np.finfo(d).precision if d.kind in "fc" else 0 for d in dtypes]
     return sorted(range(len(precisions)), key=lambda k: -precisions[k])

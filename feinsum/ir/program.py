@@ -65,7 +65,7 @@ class Program:
     def arrays(self) -> Mapping[str, Operand]:
         """Every array by name: inputs, then results."""
         arrays = {operand.name: operand for operand in self.inputs}
-        # in dataflow order: operands are there before their readers
+        # in dataflow order: operands come before their readers
         for statement in self.statements:
             arrays[statement.result] = _result(statement, arrays)
         return constantdict(arrays)
@@ -79,7 +79,7 @@ class Program:
 
     @cached_property
     def shared(self) -> frozenset[str]:
-        """The arrays that may have their memory in common with others."""
+        """The arrays that may share memory with others."""
         return frozenset(
             name
             for statement in self.statements
@@ -108,7 +108,7 @@ class Program:
         return shape_at(self.arrays[name].shape, sizes)
 
     def n_bytes(self, name: str, sizes: Mapping[str, int]) -> int:
-        """Return the size of an array."""
+        """Return the size of an array in bytes."""
         return prod(self.shape_at(name, sizes)) * self.arrays[name].dtype.itemsize
 
     def readers(self, name: str) -> tuple[Statement, ...]:
@@ -143,7 +143,7 @@ def _result(statement: Statement, arrays: Mapping[str, Operand]) -> Operand:
 
 
 def _dtype(statement: Statement, arrays: Mapping[str, Operand]) -> np.dtype[Any]:
-    # "any" and "all" give booleans of whatever they reduce
+    # "any" and "all" return booleans for every dtype that they reduce
     if is_truth(statement.reduction) and statement.reduced_indices:
         return np.dtype(np.bool_)
     dtypes = [arrays[name].dtype for name in statement.operands]
@@ -190,7 +190,7 @@ def _body_dtype(
 
 
 Rule = Callable[[Program], Iterator[str]]
-"""Yields each place where a rule is broken."""
+"""A function that yields a message for each violation of a rule."""
 
 
 def has_statements(program: Program) -> Iterator[str]:
@@ -238,7 +238,7 @@ def dataflow(program: Program) -> Iterator[str]:
     reads = {statement.result: statement.operands for statement in program.statements}
     try:
         TopologicalSorter(reads).prepare()
-    except CycleError as error:  # it breaks the order, too; naming it says more
+    except CycleError as error:  # clearer than the messages about the order below
         yield f"the statements depend on each other: {' -> '.join(error.args[1])}"
         return
     for k, statement in enumerate(program.statements):
@@ -290,7 +290,7 @@ def output_indices(program: Program) -> Iterator[str]:
     In a numpy statement, every axis has an index of its own.
     """
     for statement in program.statements:
-        # numpy sees whole arrays, so an index shared with an operand would mean nothing
+        # numpy computes whole arrays, so a shared index would have no meaning
         if statement.is_numpy:
             counts = Counter(
                 i for term in (statement.output, *statement.inputs) for i in term
@@ -324,12 +324,12 @@ def extents(program: Program) -> Iterator[str]:
         for name, term in zip(statement.operands, statement.inputs, strict=True):
             for axis, index in enumerate(term):
                 extent = arrays[name][axis]
-                first, owner = seen.setdefault(index, (extent, name))
-                if first != extent:
+                expected, owner = seen.setdefault(index, (extent, name))
+                if expected != extent:
                     yield (
                         f"edge {name} -> {statement.result}: index {index!r} has "
-                        f"extent {extent} on axis {axis} of {name!r}, and {first} in "
-                        f"{owner!r}"
+                        f"extent {extent} on axis {axis} of {name!r}, and "
+                        f"{expected} in {owner!r}"
                     )
         if not statement.is_numpy:
             arrays[statement.result] = tuple(
@@ -352,7 +352,7 @@ def bodies(program: Program) -> Iterator[str]:
     """Refuse a body that does not use all its operands, or uses unknown names."""
     for statement in program.statements:
         if statement.is_numpy:
-            continue  # its shape was found
+            continue  # the rule "extents" has evaluated its shape
         try:
             used = names_in(statement.body)
         except InvalidEinsumError as error:
@@ -406,7 +406,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "body": (bodies, dtypes),
     "reduction": (reductions,),
 }
-"""Code of each rule, and what checks it.
+"""The checks of each rule, by the code of the rule.
 
 Checking stops at the first broken rule, because later rules assume earlier ones:
 shapes, for example, assume that there is no cycle.
@@ -417,7 +417,7 @@ def raise_if_ill_formed(program: Program) -> None:
     """Raise unless a program is well-formed.
 
     Raises:
-        ProgramError: naming every place in which the first broken rule is broken.
+        ProgramError: with every violation of the first broken rule.
     """
     for code, rules in RULES.items():
         for rule in rules:

@@ -25,11 +25,14 @@ REDUCTIONS: Mapping[str, np.ufunc] = {
     "any": np.logical_or,
     "all": np.logical_and,
 }
-"""By name, as numpy reduces: NaN goes through ``max`` and ``min``."""
+"""Reductions by name, with numpy's semantics: ``max`` and ``min`` propagate NaN."""
 
 BLOCK = 128
-"""Terms of a sum that are added one after the other."""
+"""Number of terms of a sum that are added one after the other."""
+
 N_SAMPLES = 64
+"""Number of random arguments for which laws of a reduction are checked."""
+
 TOLERANCE = 1e-9
 """Allowed difference of two orders of three numbers, relative to the larger result."""
 
@@ -56,8 +59,8 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
     if (function := REDUCTIONS.get(reduction)) is not None:
         return np.asarray(function.reduce(values, axis=tuple(axes)))
     other_axes = [axis for axis in range(values.ndim) if axis not in set(axes)]
-    turned = values.transpose([*axes, *other_axes])
-    return _folded(reduction, turned.reshape(-1, *turned.shape[len(axes) :]))
+    transposed = values.transpose([*axes, *other_axes])
+    return _folded(reduction, transposed.reshape(-1, *transposed.shape[len(axes) :]))
 
 
 def combined(reduction: str, left: Array, right: Array) -> Array:
@@ -84,7 +87,7 @@ def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
     if function is not None:
         return function.identity
     samples = np.random.default_rng(1).uniform(-2.0, 2.0, N_SAMPLES)
-    # of an expression it can only be guessed, and tried on samples
+    # the neutral element of an expression is guessed, and checked on samples
     for guess in (0, 1, -np.inf, np.inf):
         values = _combined(reduction, samples, np.full(N_SAMPLES, float(guess)))
         if np.array_equal(values, samples):
@@ -107,20 +110,20 @@ def check_reduction(reduction: str) -> None:
     if reduction in REDUCTIONS:
         return
     source = np.random.default_rng(0)
-    # a fixed seed: the same program is refused everywhere, or nowhere
+    # a fixed seed, so that a program is either always refused or never
     a, b, c = source.uniform(-2.0, 2.0, (3, N_SAMPLES))
     try:
-        first, turned = _combined(reduction, a, b), _combined(reduction, b, a)
-        left = _combined(reduction, first, c)
-        right = _combined(reduction, a, _combined(reduction, b, c))
+        ab, ba = _combined(reduction, a, b), _combined(reduction, b, a)
+        ab_c = _combined(reduction, ab, c)
+        a_bc = _combined(reduction, a, _combined(reduction, b, c))
     except InvalidEinsumError as error:
         raise ProgramError(
             f"reduction {reduction!r} is neither one of {', '.join(REDUCTIONS)} nor an "
             f"expression over a and b: {error}"
         ) from None
     for law, left_result, right_result in (
-        ("commutative", first, turned),
-        ("associative", left, right),
+        ("commutative", ab, ba),
+        ("associative", ab_c, a_bc),
     ):
         if not np.allclose(
             left_result, right_result, TOLERANCE, TOLERANCE, equal_nan=True
@@ -137,23 +140,26 @@ def check_reduction(reduction: str) -> None:
 
 
 def _summed(values: Array, axes: tuple[int, ...]) -> Array:
-    """Return a sum of blocks; numpy itself adds pairwise only along contiguous axes."""
-    # numpy adds halves in single precision, and so do blocks
+    """Sum blocks, because numpy adds pairwise only along contiguous axes.
+
+    Rounding errors then grow with the length of a block, not of the axis.
+    """
+    # in single precision, as numpy adds float16
     if values.dtype == np.float16:
         return _summed(values.astype(np.float32), axes).astype(np.float16)
     long = max(axes, key=lambda axis: values.shape[axis])
     is_contiguous = values.strides[long] == values.itemsize
     if is_contiguous or values.shape[long] < 2 * BLOCK:
         return np.asarray(np.add.reduce(values, axis=axes))
-    first = np.moveaxis(values, long, 0)
-    end = len(first) // BLOCK * BLOCK
-    blocks = first[:end].reshape(-1, BLOCK, *first.shape[1:])
+    moved = np.moveaxis(values, long, 0)
+    end = len(moved) // BLOCK * BLOCK
+    blocks = moved[:end].reshape(-1, BLOCK, *moved.shape[1:])
     sums = [np.add.reduce(blocks, axis=1)]
-    if end < len(first):
-        sums.append(np.add.reduce(first[end:], axis=0, keepdims=True))
+    if end < len(moved):
+        sums.append(np.add.reduce(moved[end:], axis=0, keepdims=True))
     # the other axes follow in their order
-    left = (0, *(axis + (axis < long) for axis in axes if axis != long))
-    return _summed(np.concatenate(sums), left)
+    remaining_axes = (0, *(axis + (axis < long) for axis in axes if axis != long))
+    return _summed(np.concatenate(sums), remaining_axes)
 
 
 def _has_neutral(reduction: str) -> bool:
@@ -162,8 +168,10 @@ def _has_neutral(reduction: str) -> bool:
 
 
 def _folded(reduction: str, values: Array) -> Array:
-    """Combine the first half with the second, until one entry is left."""
-    # a tree, whose rounding error grows with the logarithm of the length
+    """Combine the first half with the second, until one entry is left.
+
+    The rounding error of this tree grows with the logarithm of the length.
+    """
     while len(values) > 1:
         half = len(values) // 2
         pairs = _combined(reduction, values[:half], values[half : 2 * half])

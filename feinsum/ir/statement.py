@@ -45,7 +45,7 @@ class Statement:
         object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
         object.__setattr__(self, "operands", tuple(self.operands))
         object.__setattr__(self, "body", self.body or product_of(len(self.operands)))
-        # equal statements are equal values: without a sum, the reduction means nothing
+        # without reduced indices the reduction has no meaning: make statements equal
         if not self.reduced_indices and not self.is_numpy:
             object.__setattr__(self, "reduction", "sum")
 
@@ -61,7 +61,7 @@ class Statement:
 
     @property
     def is_numpy(self) -> bool:
-        """Whether numpy computes it as a whole."""
+        """Whether numpy computes the statement as a whole."""
         return self.reduction == NUMPY
 
     @cached_property
@@ -82,13 +82,13 @@ class Statement:
 
     @property
     def is_einsum(self) -> bool:
-        """Whether it is an einsum times a number: a sum of products."""
+        """Whether the statement is an einsum times a number: a sum of products."""
         return self.is_product and (self.reduction == "sum" or not self.reduced_indices)
 
     @property
     def is_contraction(self) -> bool:
-        """Whether it sums products, so that it is a separate kernel."""
-        # one operand needs no kernel of its own: numpy sums as fast as memory delivers
+        """Whether the statement sums products, so that it gets its own kernel."""
+        # one operand needs no kernel: numpy's sum is bound by memory
         return self.is_einsum and len(self.operands) > 1 and bool(self.reduced_indices)
 
     @cached_property

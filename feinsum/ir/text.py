@@ -27,9 +27,10 @@ from feinsum.ir.statement import Statement
 from feinsum.subscripts import IndexList
 
 MAX_DIGITS = 1000
-"""Python reads no longer integers by default than of 4300 digits."""
+"""Maximum number of digits of an extent; Python's own limit is 4300."""
+
 MAX_BYTES = 1 << 20
-"""Of a program: texts come from strangers, by way of the service."""
+"""Maximum size of a program's text, which clients of the service may send."""
 
 _OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(csf=?(?=[<>|]))?(\S+)")
 _STATEMENT = re.compile(
@@ -60,7 +61,7 @@ def join_text(
     operands: Iterable[str],
     rows: Iterable[Iterable[str]],
 ) -> str:
-    """Return the text of an einsum, its operands as :func:`operand_text` gives them."""
+    """Return the text of an einsum; operands are texts of :func:`operand_text`."""
     terms = ", ".join(map(" ".join, inputs))
     row_text = "; ".join(map(" ".join, rows))
     return f"{terms} -> {' '.join(output)} | {' '.join(operands)} | {row_text}"
@@ -90,7 +91,7 @@ def from_text(text: str) -> BatchedEinsum:
         _refuse(text, f"row names unknown operand {error}")
     inputs = tuple(tuple(term.split()) for term in terms.split(","))
     einsum = BatchedEinsum(tuple(output.split()), inputs, rows)
-    # a key is computed from the text, so one einsum must not have two texts
+    # the key is computed from the text, so an einsum must have only one
     if einsum.operands != listed:
         _refuse(text, "expected every operand once, in the order of first use")
     return einsum
@@ -192,7 +193,6 @@ def _parts(text: str) -> tuple[str, str]:
     >>> _parts("sum x0*x1"), _parts("((a + b) * 1.0) exp(x0)")
     (('sum', 'x0*x1'), ('(a + b) * 1.0', 'exp(x0)'))
     """
-    # a reduction that is an expression stands in brackets
     if not text.startswith("("):
         reduction, _, body = text.partition(" ")
         return reduction, body.strip()

@@ -1,9 +1,12 @@
 """An einsum with the sizes that decide how it is best computed.
 
-Long literal extents become size parameters, so that all long extents share recipes. A
-fact of a sparse operand was measured at extents and at a profile, the number of nodes
-at each level of the tree. The levels are numbered from the root: ``nodes.0`` and so on.
-No size parameter has such a name: it is no identifier.
+Long literal extents become size parameters, so that all long extents share recipes::
+
+    ij,j->i with A[900,4], x[4]    ->    ij,j->i with A[n900,4], x[4], and n900 = 900
+
+A fact of a sparse operand was measured at extents and at a profile, the number of nodes
+at each level of the tree. The levels are numbered from the root: ``nodes.0`` and so on,
+which cannot be size parameters, because they are not identifiers.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from feinsum.subscripts import IndexList
 
 @dataclass(frozen=True)
 class Workload:
-    """An einsum, and what is known of its sizes when it runs.
+    """An einsum with the known sizes.
 
     Attributes:
-        sizes: values of size parameters, and the profile of a sparse operand; others
-            are not known.
+        einsum: the einsum.
+        sizes: the known values of size parameters, and the profile of a sparse operand.
 
     >>> from feinsum.ir.build import array, einsum
     >>> matvec = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
@@ -57,16 +60,16 @@ class Workload:
 
 
 WorkloadLike: TypeAlias = BatchedEinsum | Workload
-"""A workload; or an einsum, of whose sizes nothing is known."""
+"""A workload, or an einsum without known sizes."""
 
 
 def workload_of(subject: WorkloadLike) -> Workload:
-    """Return a workload as it is; an einsum with nothing known of its sizes."""
+    """Return a workload as it is, and an einsum as a workload without known sizes."""
     return subject if isinstance(subject, Workload) else Workload(subject)
 
 
 LONG_EXTENT = 500
-"""From this extent on, a free index counts as long: its extent is a parameter."""
+"""The least extent of a free index that becomes a size parameter."""
 
 
 def generalize(
@@ -74,9 +77,9 @@ def generalize(
 ) -> tuple[BatchedEinsum, constantdict[str, int]]:
     """Give size parameters to the long literal extents of free indices.
 
-    Equal extents share a parameter. Contraction indices keep their extents,
-    and so does a free index that an array ties to a contraction index. Every index of
-    a sparse operand has a parameter of its own, as its kernels take all trees.
+    Equal extents share a parameter. Summation indices keep their extents, and so does a
+    free index that an array ties to a summation index. Every index of a sparse operand
+    has a parameter of its own, because its kernels accept all trees.
 
     Returns:
         The einsum, and the literal extent behind each new parameter.
@@ -88,10 +91,12 @@ def generalize(
     A[n900,4]:<f8 {'n900': 900}
     """
     require_einsum(einsum)
-    # trees first: their parameters are named after indices, others after extents
-    without, of_tree = _without_tree_extents(einsum)
-    general, literal = _with_params(without, lambda extent: extent >= long_extent)
-    return general, constantdict({**of_tree, **literal})
+    # trees first: their parameters are named after indices, the others after extents
+    dense_general, tree_sizes = _without_tree_extents(einsum)
+    general, dense_sizes = _with_params(
+        dense_general, lambda extent: extent >= long_extent
+    )
+    return general, constantdict({**tree_sizes, **dense_sizes})
 
 
 def generalize_each(
@@ -99,8 +104,8 @@ def generalize_each(
 ) -> Iterator[tuple[BatchedEinsum, constantdict[str, int]]]:
     """Yield the einsum with one literal extent of free indices as a size parameter.
 
-    The longest comes first. A recipe for any number of elements serves few of them
-    too; extents of less than eight are part of what an operator is.
+    The longest extent comes first. A recipe for a parametric number of elements applies
+    to few elements, too. Extents below eight stay, as they belong to the operator.
 
     >>> from feinsum.ir.build import array, einsum
     >>> few = einsum("ij,jk->ik", array("A", (384, 4)), array("x", (4, 9)))
@@ -108,10 +113,10 @@ def generalize_each(
     [{'n384': 384}, {'n9': 9}]
     """
     free = {einsum.extents[index] for index in einsum.free_indices}
-    # the number of quadrature points, or of dimensions, is no problem size
+    # short extents, such as the number of dimensions, are not problem sizes
     literal = {extent for extent in free if isinstance(extent, int) and extent >= 8}
-    for chosen in sorted(literal, reverse=True):
-        general, sizes = _with_params(einsum, chosen.__eq__)
+    for extent_chosen in sorted(literal, reverse=True):
+        general, sizes = _with_params(einsum, extent_chosen.__eq__)
         if sizes:
             yield general, sizes
 
@@ -121,7 +126,7 @@ def _without_tree_extents(
 ) -> tuple[BatchedEinsum, dict[str, int]]:
     """Replace literal extents of a sparse operand's indices by parameters.
 
-    Indices with which one array is read share theirs.
+    Indices that an array ties together share a parameter.
     """
     if einsum.sparse_position is None:
         return einsum, {}
@@ -169,9 +174,9 @@ def _tied_to(indices: set[str], einsum: BatchedEinsum) -> set[str]:
 
 
 def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[str]:
-    """Return the indices whose extent an array ties to that of some, and these.
+    """Return the given indices, and those whose extents arrays tie to theirs.
 
-    Every axis of an array has one extent, whatever indices it is read with.
+    An axis of an array has one extent, so all indices that access it have this extent.
 
     Args:
         indices: the indices to start from.
@@ -186,7 +191,7 @@ def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[s
             groups.setdefault((name, axis), set()).add(index)
     tied: set[str] = set()
     grown = set(indices)
-    # one array may tie an index that another array ties further
+    # until nothing changes: arrays tie indices transitively
     while grown - tied:
         tied |= grown
         grown = {i for group in groups.values() if group & tied for i in group}
@@ -194,7 +199,7 @@ def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[s
 
 
 def _named_params(extents: set[int], names: set[str]) -> dict[int, SizeParam]:
-    """Return a parameter for each extent, of a name that no other one has."""
+    """Return a parameter for each extent, with a new name."""
     params = {}
     for extent in sorted(extents):
         name = f"n{extent}"
@@ -206,10 +211,10 @@ def _named_params(extents: set[int], names: set[str]) -> dict[int, SizeParam]:
 
 
 def with_extents(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> BatchedEinsum:
-    """Return the same notation over operands of other shapes.
+    """Return the einsum with operands of other shapes.
 
     Raises:
-        InvalidEinsumError: if one array would need two shapes.
+        InvalidEinsumError: if an array would have two shapes.
     """
     rows = tuple(
         tuple(
@@ -222,7 +227,7 @@ def with_extents(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> Batche
 
 
 PROFILE = "nodes."
-"""Prefix of the names of the numbers of nodes."""
+"""Prefix of the names of a profile's numbers of nodes."""
 
 
 def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
@@ -244,7 +249,7 @@ def size_names(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def nodes_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the profile among sizes; empty if it is not known, or there is no tree."""
+    """Return the profile in ``sizes``; empty if it is unknown, or there is no tree."""
     names = profile_names(einsum)
     if not all(name in sizes for name in names):
         return ()
@@ -252,9 +257,9 @@ def nodes_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]
 
 
 def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None:
-    """Return the fault of a profile; None if a tree has it, or no profile is given.
+    """Return what is wrong with a profile; None for a valid profile, or none.
 
-    Each node has one to as many children as the level below has values.
+    A node has at least one child, and at most as many as the index below has values.
 
     >>> from feinsum.ir.build import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", (5, 4)), array("x", 4))
@@ -267,11 +272,17 @@ def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None
         return None
     term = einsum.inputs[einsum.sparse_position or 0]
     extents = shape_at((einsum.extents[index] for index in term), sizes)
-    for level, (above, level_nodes) in enumerate(pairwise((1, *nodes))):
-        most = above * extents[level]
+    for level, (parent_nodes, level_nodes) in enumerate(pairwise((1, *nodes))):
+        max_nodes = parent_nodes * extents[level]
         # the root may have fewer nodes than its extent, since empty slices are not
         # stored
-        if not (1 if level == 0 else above) <= level_nodes <= min(most, prod(extents)):
-            least = 1 if level == 0 else above
-            return f"{PROFILE}{level}={level_nodes}; expected {least} to {most}"
+        if (
+            not (1 if level == 0 else parent_nodes)
+            <= level_nodes
+            <= min(max_nodes, prod(extents))
+        ):
+            min_nodes = 1 if level == 0 else parent_nodes
+            return (
+                f"{PROFILE}{level}={level_nodes}; expected {min_nodes} to {max_nodes}"
+            )
     return None

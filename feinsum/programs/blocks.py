@@ -1,8 +1,13 @@
 """Blocks: consecutive stages that run together for some values of shared indices.
 
-The scores of attention have tokens times tokens entries. Computed head by head and a
-few rows at a time, what passes from the first product through the softmax to the second
-one stays in the caches, and is never stored whole.
+The scores of attention have tokens times tokens entries. If they are computed head by
+head and a few rows at a time, they stay in the caches from the first product through
+the softmax to the second product, and are never stored as a whole::
+
+    for each head, for each block of rows s:
+        scores = Q[s] @ K.T                  a few rows, in the cache
+        weights = softmax(scores)
+        result[s] = weights @ V
 
 Source: Dao and others 2022 (attention in tiles that stay in fast memory).
 """
@@ -30,20 +35,32 @@ Box = Mapping[str, slice]
 """Values of some indices of a statement."""
 
 BLOCK_BYTES = 1 << 22
-"""Bytes of the largest array in a block: several stay in a last-level cache, and their
-kernels take about a millisecond, where calling them takes tenths of one.
+"""Maximum bytes of the largest array in a block.
+
+Several such arrays fit into a last-level cache, and kernels on them take about a
+millisecond, ten times as long as a call.
 """
+
 MIN_BLOCK_BYTES = 1 << 18
-"""Blocks of less are not worth another thread."""
+"""Bytes of the largest array below which a block is not worth another thread."""
+
 BLOCKS = 4
-"""Blocks for each thread, so that none waits long for another."""
+"""Number of blocks for each thread, so that threads finish at about the same time."""
+
 MIN_ROWS = 64
-"""Values of an index that some operand of a product lacks: fewer make products slow."""
+"""Minimum length of a block along an index that an operand of a product lacks.
+
+Products of fewer rows are slow, because they read the other operand too often.
+"""
+
 STATEMENT_S = 1.5e-5
-"""The overhead of a statement of a block."""
+"""Overhead of a statement of a block, in seconds."""
+
 BYTES_PER_S = 1e10
-"""Bandwidth of memory, followed by that of caches."""
+"""Bandwidth of memory."""
+
 CACHED_BYTES_PER_S = 2e10
+"""Bandwidth of caches."""
 
 Sizes = Mapping[str, int]
 
@@ -53,11 +70,12 @@ class FusedStages:
     """Stages that run together.
 
     Attributes:
-        cuts: names of the partitioned indices in every statement, by its result; empty
-            for a stage that runs as a whole.
-        lengths: number of values of each of them in one block.
-        extents: extent of each of them.
-        outputs: the results that are read later, or are outputs.
+        stages: the stages, in order.
+        cuts: the partitioned indices, each with its name in every statement, by result;
+            empty for a stage that runs as a whole.
+        lengths: number of values of each partitioned index in one block.
+        extents: extent of each partitioned index.
+        outputs: the results that are read after the block, or are outputs.
         fusion: the functional batched einsum that the stages form, if any.
     """
 
@@ -75,16 +93,16 @@ class FusedStages:
         )
 
     def spent_after(self, k: int, owned: Iterable[str] = ()) -> frozenset[str]:
-        """Return the arrays that nothing reads after the k-th stage.
+        """Return the arrays that no stage after the k-th one reads.
 
         Args:
             k: number of a stage of the block.
-            owned: arrays from before the block that nothing reads after it.
+            owned: arrays from before the block that nothing after it reads.
         """
         # the outputs outlive the block
         results = {statement.result for statement in self.statements}
-        later = {name for stage in self.stages[k + 1 :] for name in stage.operands}
-        return frozenset({*results, *owned} - later - {*self.outputs})
+        read_later = {name for stage in self.stages[k + 1 :] for name in stage.operands}
+        return frozenset({*results, *owned} - read_later - {*self.outputs})
 
     def boxes(self) -> Iterator[tuple[slice, ...]]:
         """Yield the values of the partitioned indices, block by block."""
@@ -126,7 +144,7 @@ def blocks_of(
 def _blocks_of(
     program: Program, sizes: tuple[tuple[str, int], ...], n_threads: int
 ) -> tuple[FusedStages, ...]:
-    """Choose blocks first, then fusions among the rest."""
+    """Choose blocks first, then fusions among the statements outside of blocks."""
     values = dict(sizes)
     blocks = [
         statement
@@ -144,13 +162,13 @@ def _blocks_of(
 
 
 def _dissolved(program: Program, block: FusedStages, sizes: Sizes) -> list[FusedStages]:
-    """Return the stages one by one if fusion saves as much as the block; else none."""
-    # a stage that runs as a whole is no block
+    """Split a block into its stages, if fusions save more; else return none."""
+    # a stage that runs as a whole is not a block
     if not block.cuts:
         return []
     fusions = fusions_of(program, block.statements, sizes)
     saved = sum(fusion.saved_bytes for fusion in fusions)
-    # each result between stages need not be written, nor read
+    # a block saves a write and a read of each result that passes between its stages
     if saved < 2 * inner_bytes(program, block, sizes):
         return []
     return [*map(_alone, block.stages)]
@@ -169,32 +187,34 @@ def inner_bytes(program: Program, block: FusedStages, sizes: Sizes) -> int:
 def _with_fusions(
     program: Program, blocks: Sequence[FusedStages], fusions: Sequence[Fusion]
 ) -> Iterator[FusedStages]:
-    """Put each fusion in the place of its last statement."""
+    """Replace the last statement of each fusion by the fusion, and drop its others."""
     fused = {
         statement.result: fusion
         for fusion in fusions
         for statement in fusion.statements
     }
     position = {statement.result: k for k, statement in enumerate(program.statements)}
-    last = {
-        max(f.statements, key=lambda statement: position[statement.result]): f
-        for f in fusions
+    last_statements = {
+        max(
+            fusion_.statements, key=lambda statement: position[statement.result]
+        ): fusion_
+        for fusion_ in fusions
     }
     for block in blocks:
         if not any(statement.result in fused for statement in block.statements):
             yield block
             continue
-        rest: list[Statement] = []
+        unfused: list[Statement] = []
         for statement in block.statements:
             if statement.result not in fused:
-                rest.append(statement)
-            elif statement in last:
-                if rest:
-                    yield _alone(stage_of(program, rest))
-                    rest = []
-                yield _fused(program, last[statement])
-        if rest:
-            yield _alone(stage_of(program, rest))
+                unfused.append(statement)
+            elif statement in last_statements:
+                if unfused:
+                    yield _alone(stage_of(program, unfused))
+                    unfused = []
+                yield _fused(program, last_statements[statement])
+        if unfused:
+            yield _alone(stage_of(program, unfused))
 
 
 def _alone(stage: Stage) -> FusedStages:
@@ -202,7 +222,7 @@ def _alone(stage: Stage) -> FusedStages:
 
 
 def _fused(program: Program, fusion: Fusion) -> FusedStages:
-    """Make the block of a fusion, with the stages that compute the same."""
+    """Make the block of a fusion, with equivalent stages."""
     order = {statement.result: k for k, statement in enumerate(program.statements)}
     ordered = sorted(fusion.statements, key=lambda statement: order[statement.result])
     stages = tuple(stage_of(program, [statement]) for statement in ordered)
@@ -214,10 +234,13 @@ def _in_rows(program: Program, sizes: Sizes, n_threads: int) -> tuple[FusedStage
     stages = stages_of(program)
     best: list[tuple[float, tuple[FusedStages, ...]]] = [(0.0, ())]
     for end in range(1, len(stages) + 1):
-        last = stages[end - 1]
-        saved, before = best[end - 1]
-        candidate = saved, (*before, FusedStages((last,), outputs=last.outputs))
-        # the best of all ways to end here: optimal for costs that add up
+        last_stage = stages[end - 1]
+        saved, grouping = best[end - 1]
+        candidate = (
+            saved,
+            (*grouping, FusedStages((last_stage,), outputs=last_stage.outputs)),
+        )
+        # dynamic programming over the position where the last block ends
         for begin in range(end - 1):
             block = _block(program, stages[begin:end], sizes, n_threads)
             if block is None:
@@ -239,13 +262,13 @@ def _block(
     # a block whose inner results are all stored saves no traffic
     if not cuts or all(name in outputs for stage in stages for name in stage.outputs):
         return None
-    first = statements[0].result
-    of_first = program.extents_at(statements[0], sizes)
-    extents = [of_first[cut[first]] for cut in cuts]
+    first_result = statements[0].result
+    first_extents = program.extents_at(statements[0], sizes)
+    extents = [first_extents[cut[first_result]] for cut in cuts]
     if 0 in extents:
         return None
     is_free = [_is_free(statements, cut) for cut in cuts]
-    # first the indices that cost nothing to cut
+    # indices that cost nothing to cut come first
     order = sorted(range(len(cuts)), key=lambda k: not is_free[k])
     lengths = list(extents)
     inner = [name for stage in stages for name in stage.outputs if name not in outputs]
@@ -254,9 +277,9 @@ def _block(
     share = max(MIN_BLOCK_BYTES, largest // (BLOCKS * n_threads))
     for k in order:
         fitting = max(1, min(BLOCK_BYTES, share) * extents[k] // largest)
-        # a product with few rows reads its other operand too often
-        least = 1 if is_free[k] else min(MIN_ROWS, extents[k])
-        lengths[k] = min(extents[k], max(least, fitting))
+        # see MIN_ROWS
+        min_length = 1 if is_free[k] else min(MIN_ROWS, extents[k])
+        lengths[k] = min(extents[k], max(min_length, fitting))
         largest = max(1, largest * lengths[k] // extents[k])
     return FusedStages(
         tuple(stages),
@@ -268,7 +291,7 @@ def _block(
 
 
 def _is_free(statements: Sequence[Statement], cut: Mapping[str, str]) -> bool:
-    """Return whether every operand has the index: then nothing is read again."""
+    """Return whether every operand has the index, so that none is read repeatedly."""
     return all(
         cut[statement.result] in term
         for statement in statements
@@ -284,7 +307,7 @@ def _saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
     """
     saved = 2 * inner_bytes(program, block, sizes)
     counts = [-(-n // k) for n, k in zip(block.extents, block.lengths, strict=True)]
-    again = 0
+    extra_bytes = 0
     for statement in block.statements:
         for name, term in zip(statement.operands, statement.inputs, strict=True):
             # an operand without the index is read once for each block
@@ -293,6 +316,8 @@ def _saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
                 for cut, count in zip(block.cuts, counts, strict=True)
                 if cut[statement.result] not in term
             ]
-            again += (prod(lacking) - 1) * program.n_bytes(name, sizes)
+            extra_bytes += (prod(lacking) - 1) * program.n_bytes(name, sizes)
     n_calls = prod(counts) * len(block.statements)
-    return saved / BYTES_PER_S - again / CACHED_BYTES_PER_S - n_calls * STATEMENT_S
+    return (
+        saved / BYTES_PER_S - extra_bytes / CACHED_BYTES_PER_S - n_calls * STATEMENT_S
+    )

@@ -1,4 +1,4 @@
-"""Writing programs in Python, statement by statement."""
+"""The builder of programs in Python, statement by statement."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ProgramBuilder:
             name: name of the result.
 
         Raises:
-            ProgramError: naming what does not fit.
+            ProgramError: if subscripts, operands, body or reduction do not fit.
 
         >>> p = program()
         >>> p.einsum("ik,kj->ij", array("D", (3, 3)), array("D", (3, 3)),
@@ -162,7 +162,7 @@ class ProgramBuilder:
         """
         tensors = [self._tensor_of(operand) for operand in operands]
         rank = len(numpy_shape(body, [x.shape for x in tensors]))
-        # every axis has an index of its own: numpy sees whole arrays
+        # every axis has an index of its own, because numpy computes whole arrays
         indices = iter(_indices(rank + sum(x.rank for x in tensors)))
         output = tuple(islice(indices, rank))
         inputs = [tuple(islice(indices, x.rank)) for x in tensors]
@@ -183,10 +183,10 @@ class ProgramBuilder:
         >>> p.along("x0 - x1", X, p.reduce("max", X, axis=0), axis=0)
         <r1[3,4]:<f8>
         """
-        tensor, other = self._tensor_of(operand), self._tensor_of(reduced)
+        tensor, reduced_tensor = self._tensor_of(operand), self._tensor_of(reduced)
         indices = _indices(tensor.rank)
         inputs = [indices, _without(indices, axis, tensor)]
-        return self._add(inputs, indices, [tensor, other], body, "sum", name)
+        return self._add(inputs, indices, [tensor, reduced_tensor], body, "sum", name)
 
     def softmax(
         self, operand: Tensor | Operand, axis: int | str = -1, name: str = ""
@@ -205,9 +205,9 @@ class ProgramBuilder:
         """
         tensor = self._tensor_of(operand)
         number = self._axis_number(tensor, axis) if isinstance(axis, str) else axis
-        # exp of a large score would be infinite
-        most = self.reduce("max", tensor, number)
-        powers = self.along("exp(x0 - x1)", tensor, most, number)
+        # subtracted, because exp of a large score would overflow
+        maximum = self.reduce("max", tensor, number)
+        powers = self.along("exp(x0 - x1)", tensor, maximum, number)
         total = self.reduce("sum", powers, number)
         return self.along("x0 / x1", powers, total, number, name)
 
@@ -230,7 +230,7 @@ class ProgramBuilder:
     def build(self) -> Program:
         """Build the program.
 
-        Its outputs are the marked results, or all results that nothing reads.
+        Its outputs are the marked results, or all results that no statement reads.
 
         Raises:
             ProgramError: if it is ill-formed.
@@ -241,7 +241,7 @@ class ProgramBuilder:
             for statement in self._statements
             if statement.result not in read
         ]
-        # without a mark, whatever nothing reads was computed to be returned
+        # without marked outputs, results that no statement reads are returned
         outputs = tuple(self._outputs or unread)
         return Program(tuple(self._inputs), tuple(self._statements), outputs)
 
@@ -276,7 +276,7 @@ class ProgramBuilder:
         built = self.build()
         if plan is None and engine == "local" and on is None:
             return run_program(built, arrays)
-        # plans stand above programs, and are known by what they do
+        # recognized by a method, because plans are in a higher layer
         if not hasattr(plan, "prepare"):
             if isinstance(plan, bool) or not isinstance(plan, int):
                 raise ProgramError(
@@ -329,10 +329,10 @@ class ProgramBuilder:
         names = tuple(x.name for x in tensors)
         statement = Statement(result, output, tuple(inputs), names, body, reduction)
         operands = {x.name: x.operand for x in tensors}
-        # errors belong to the line that makes them
-        alone = Program(tuple(operands.values()), (statement,), (result,))
+        # checked alone, so that an error is raised by the line that causes it
+        single = Program(tuple(operands.values()), (statement,), (result,))
         self._statements.append(statement)
-        tensor = self._tensors[result] = Tensor(alone.arrays[result], self)
+        tensor = self._tensors[result] = Tensor(single.arrays[result], self)
         return tensor
 
     def _tensor_of(self, value: Tensor | Operand) -> Tensor:
@@ -359,7 +359,7 @@ class ProgramBuilder:
         return tensor
 
     def _axis_number(self, tensor: Tensor, index: str) -> int:
-        """Return the axis of a result that a statement calls by a name."""
+        """Return the axis of a result for an index name of its statement."""
         for statement in self._statements:
             if statement.result == tensor.name and index in statement.output:
                 return statement.output.index(index)
@@ -392,12 +392,12 @@ def _indices(rank: int) -> IndexList:
 def _without(
     indices: IndexList, axis: int | Sequence[int], tensor: Tensor
 ) -> IndexList:
-    gone = set()
+    removed = set()
     for number in [axis] if isinstance(axis, int) else axis:
         if not -tensor.rank <= number < tensor.rank:
             raise ProgramError(
                 f"{tensor!r} has {counted(tensor.rank, 'axis')}, but no axis {number}",
                 rules=("term",),
             )
-        gone.add(number % tensor.rank)
-    return tuple(index for k, index in enumerate(indices) if k not in gone)
+        removed.add(number % tensor.rank)
+    return tuple(index for k, index in enumerate(indices) if k not in removed)

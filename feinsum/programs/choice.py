@@ -1,8 +1,11 @@
-"""Two ways to compute the same, the faster of which is found while it is used.
+"""The choice between a kernel and statements that compute the same results.
 
-The first runs are statement by statement. Once these have taken some time, the other
-way, a kernel, is built, and its results are compared. Both ways then take turns until
-it is known which is faster.
+The first runs are statement by statement. Once these have taken some time, the kernel
+is built, and its results are compared. Then both are run in turn until their times show
+which one is faster::
+
+    runs     s s s ... s   build, compare   k s k s ... k s   k k k k ...
+                                            timed             the faster one
 
 Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 """
@@ -25,8 +28,11 @@ from feinsum.select import PairedTimes
 logger = logging.getLogger(__name__)
 
 N_WARMUPS = 3
-"""First turns, which do not count: in these, code and memory are new, and stages and
-calls are still looking for their own best ways."""
+"""Number of first runs that are not timed.
+
+In these, caches are cold, and stages and calls still make choices of their own.
+"""
+
 TOLERANCE = {"f": 1e-4, "d": 1e-10}
 """Allowed difference of two orders of a sum, over the largest entry, by dtype."""
 
@@ -38,15 +44,15 @@ Kernel = Callable[[T], Results]
 
 @dataclass(eq=False)
 class KernelChoice(Generic[T]):
-    """Two ways to compute the same: by one kernel, or statement by statement.
+    """The choice between one kernel and the statements that compute the same results.
 
     Attributes:
-        build: builds the kernel, a function of what is given to a run.
-        least_s: seconds of runs statement by statement before the kernel is built.
-        copied: copies what is given, if either way overwrites it.
-        kernel: the built kernel; None before that, and if it is unusable.
-        trial: times of the kernel, and statement by statement.
-        is_over: whether the better way is known.
+        build: builds the kernel, a function of the arguments of a run.
+        least_s: seconds that runs by statements take before the kernel is built.
+        copied: copies the arguments, if kernel or statements overwrite them.
+        kernel: the kernel; None before it is built, and if it is not used.
+        trial: times of the kernel and of the statements.
+        is_over: whether the choice is final.
     """
 
     build: Callable[[], Kernel[T]]
@@ -59,10 +65,15 @@ class KernelChoice(Generic[T]):
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def run(self, arguments: T, plain: Callable[[], Results]) -> Results:
-        """Compute the results, by the way that is or may be the better one."""
+        """Compute the results by the kernel or by ``plain``, whichever is due.
+
+        Args:
+            arguments: the arguments of the kernel.
+            plain: computes the results statement by statement.
+        """
         if self.is_over and self.kernel is not None:
             return self.kernel(arguments)
-        # one thread times at a time: others would disturb it
+        # one thread takes times; concurrent calls just compute
         if self.is_over or not self._lock.acquire(blocking=False):
             return plain()
         try:
@@ -73,13 +84,13 @@ class KernelChoice(Generic[T]):
     def _turn(self, arguments: T, plain: Callable[[], Results]) -> Results:
         if self.kernel is not None:
             return self._timed(self.kernel, arguments, plain)
-        # a kernel that runs once is not worth its compilation
+        # compilation pays off only for code that runs long enough
         if self._waited_s <= self.least_s:
             begun_s = perf_counter()
             results = plain()
             self._waited_s += perf_counter() - begun_s
             return results
-        # the plain way may overwrite what the kernel is to read
+        # statements may overwrite the kernel's operands
         copies = self.copied(arguments)
         results = plain()
         self.kernel = self._checked(copies, results)
@@ -106,17 +117,17 @@ class KernelChoice(Generic[T]):
         return results
 
     def _checked(self, arguments: T, expected: Results) -> Kernel[T] | None:
-        """Return the kernel, if it can be built and computes the same."""
+        """Build the kernel; None if that fails or its results differ."""
         try:
             kernel = self.build()
             results = kernel(arguments)
         except FeinsumError as error:
             logger.info("not fused: %s", error)
             return None
-        except Exception:  # no kernel may break a program
+        except Exception:  # a defect of a kernel must not break a program
             logger.exception("not fused")
             return None
-        # results of the program itself are the reference
+        # the results of the statements are the reference
         for name, values in expected.items():
             if not _are_close(results[name], values):
                 logger.warning(
@@ -127,19 +138,19 @@ class KernelChoice(Generic[T]):
 
 
 def _are_close(values: Array, expected: Array) -> bool:
-    """Return whether results differ by no more than another order of sums makes."""
+    """Return whether results differ by no more than the rounding of reordered sums."""
     # infinities and NaN must agree exactly
     is_finite = np.isfinite(expected)
     if not np.array_equal(values[~is_finite], expected[~is_finite], equal_nan=True):
         return False
-    # relative to the largest entry: small ones may be differences of large ones
+    # relative to the largest entry, because small ones may suffer from cancellation
     scale = np.abs(expected[is_finite]).max(initial=0.0)
     error = np.abs(values[is_finite] - expected[is_finite]).max(initial=0.0)
     return bool(error <= TOLERANCE[expected.dtype.char] * scale)
 
 
 def shared_choice(key: Hashable, build: Callable[[], Kernel[T]]) -> KernelChoice[T]:
-    """Return the choice of a key; :func:`feinsum.calling.clear_call_cache` drops it."""
+    """Return the choice of a key, until :func:`feinsum.calling.clear_call_cache`."""
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
     choice: KernelChoice[T] = remembered(Calls).fused.get(

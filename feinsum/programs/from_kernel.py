@@ -1,4 +1,4 @@
-"""From a Loopy kernel to the program that it computes."""
+"""Raising of a Loopy kernel to the program that it computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Progr
 
     Args:
         t_unit: a translation unit whose dtypes and shapes are known.
-        kernel_name: which kernel of the unit, if it has several.
+        kernel_name: the name of the kernel, if the unit has several.
 
     Returns:
         The program; its outputs are the global arrays that the kernel writes, its
@@ -25,8 +25,8 @@ def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Progr
     Raises:
         NotAnEinsumError: by the rules of :func:`feinsum.raising.raise_kernel`, for a
             domain that is not a box or a value that is not a function of indices.
-        ProgramError: with the rule ``kernel`` for other instructions, or if the program
-            would compute something else.
+        ProgramError: with the rule ``kernel`` for other instructions, or if a program
+            cannot compute the same values.
 
     >>> import loopy as lp, numpy as np
     >>> t_unit = lp.make_kernel(

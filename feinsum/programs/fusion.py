@@ -2,7 +2,10 @@
 
 A contraction absorbs the maps that produce its operands, as operand functions, and the
 map that finishes its sum, as scale and shift. Contractions with the same subscripts
-that share an operand become rows of one batch. Fused intermediates are never stored.
+that share an operand become rows of one batch. Fused intermediates are never stored::
+
+    mean = map 0.5*(x0 + x1) : u, v lifted[e,i] = sum x0*x1 : L[i,j], mean[e,j] y = map
+    x1 - x0 : lifted, w           y[e,i] = w[e,i] - sum_j L[i,j]*0.5*(u + v)[e,j]
 
 Source: Feinsum, section 7 (functional batched einsums).
 """
@@ -26,10 +29,13 @@ from feinsum.programs.choice import KernelChoice, Results, shared_choice
 MIN_SHARE = 0.1
 """The fraction of an einsum's time bound that a fusion must save."""
 MIN_BYTES = 1 << 18
-"""The minimum bytes that it must save: less stays in the caches anyway."""
+"""The bytes that a fusion must save: fewer stay in the caches anyway."""
+
 BYTES_PER_S = 1e10
+"""Bandwidth of memory of a typical machine, which bounds einsums."""
+
 OPERATIONS_PER_S = 1e11
-"""Rates that bound einsums; both are typical of two cores."""
+"""Operations per second of two typical cores, which bound einsums."""
 
 Sizes = Mapping[str, int]
 
@@ -53,8 +59,8 @@ class FusedRow:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        rest = () if self.finish is None else (self.finish,)
-        return (*self.maps, self.contraction, *rest)
+        finishes = () if self.finish is None else (self.finish,)
+        return (*self.maps, self.contraction, *finishes)
 
     @cached_property
     def indices(self) -> Mapping[str, str]:
@@ -63,7 +69,7 @@ class FusedRow:
 
     @cached_property
     def pattern(self) -> object:
-        """Equal for rows of one batch."""
+        """The contraction's notation with common names: equal for rows of one batch."""
         contraction, names = self.contraction, self.indices
         terms = (contraction.output, *contraction.inputs)
         return tuple(tuple(names[i] for i in term) for term in terms)
@@ -83,7 +89,7 @@ class FusedRow:
         if self.finish is None:
             return multiplier, "0"
         finish = self.finish
-        # the map reads the sum once: a rule of _finish
+        # the map reads the sum exactly once, as _finish ensures
         k = finish.operands.index(self.contraction.result)
         linear = linear_in(finish.body, operand_name(k))
         assert linear is not None
@@ -108,8 +114,8 @@ class FusedRow:
             return _subscripted(name, indices)
         names = dict(zip(producer.output, indices, strict=True))
         texts = {
-            operand_name(k): self._read(other, [names[i] for i in term])
-            for k, (other, term) in enumerate(
+            operand_name(k): self._read(operand, [names[i] for i in term])
+            for k, (operand, term) in enumerate(
                 zip(producer.operands, producer.inputs, strict=True)
             )
         }
@@ -159,7 +165,7 @@ def fusions_of(
     >>> found.rows[0].factors(), found.rows[0].scale_and_shift()
     (('x_L[i1, i2]', '0.5 * (x_u[i0, i2] + x_v[i0, i2])'), ('-1.0', 'x_w[i0, i1]'))
     """
-    # the search keeps track of what is already absorbed
+    # the search tracks the statements that are already absorbed
     search = _Search(program, statements, sizes)
     return tuple(search.fusions())
 
@@ -178,25 +184,27 @@ class _Search:
     def fusions(self) -> Iterator[Fusion]:
         """Yield the fusions; each statement is in at most one row."""
         batches: list[list[FusedRow]] = []
-        # a map between two contractions finishes the first or feeds the second: the
-        # second takes it
+        # backwards: a map between two contractions is absorbed by the second one, as an
+        # operand function, and not by the first one as its finish
         backwards = [
             self._row(statement) for statement in reversed(self._contractions())
         ]
         for row in reversed(backwards):
-            # rows of one pattern share loops, and the operand that they have in common
+            # rows of one pattern share loops and the reads of a common operand
             batch = next((b for b in batches if self._fits(b, row)), None)
             if batch is None:
                 batches.append([row])
             else:
                 batch.append(row)
         for batch in batches:
-            whole = Fusion(tuple(batch), self._saved(batch))
-            parts = [Fusion((row,), self._saved([row])) for row in batch]
+            fusion = Fusion(tuple(batch), self._saved(batch))
+            single_rows = [Fusion((row,), self._saved([row])) for row in batch]
             yield from (
-                [whole]
-                if self._pays(whole)
-                else [part for part in parts if self._pays(part)]
+                [fusion]
+                if self._pays(fusion)
+                else [
+                    single_row for single_row in single_rows if self._pays(single_row)
+                ]
             )
 
     def _contractions(self) -> list[Statement]:
@@ -204,7 +212,7 @@ class _Search:
             statement
             for statement in self.free.values()
             if statement.is_contraction
-            # of a diagonal, the kernel would leave most entries unwritten
+            # a kernel that writes a diagonal would leave most entries unwritten
             and len(set(statement.output)) == len(statement.output)
             and self._is_plain(statement)
         ]
@@ -262,23 +270,23 @@ class _Search:
         readers = self.program.readers(statement.result)
         if self._is_wanted(statement) or len(readers) != 1:
             return None
-        (last,) = readers
-        if last.result not in self.free or last.result in self.used:
+        (reader,) = readers
+        if reader.result not in self.free or reader.result in self.used:
             return None
-        # x * x of a sum is not linear in it
-        if last.operands.count(statement.result) != 1:
+        # a product of the sum with itself is not linear in it
+        if reader.operands.count(statement.result) != 1:
             return None
-        k = last.operands.index(statement.result)
-        term = last.inputs[k]
+        k = reader.operands.index(statement.result)
+        term = reader.inputs[k]
         fits = (
-            not last.reduced_indices
+            not reader.reduced_indices
             and len(set(term)) == len(term)
-            and sorted(term) == sorted(last.output)
-            and self._is_plain(last)
-            and is_cheap(last.body, last.indices)
-            and linear_in(last.body, operand_name(k)) is not None
+            and sorted(term) == sorted(reader.output)
+            and self._is_plain(reader)
+            and is_cheap(reader.body, reader.indices)
+            and linear_in(reader.body, operand_name(k)) is not None
         )
-        return last if fits else None
+        return reader if fits else None
 
     def _fits(self, batch: Sequence[FusedRow], row: FusedRow) -> bool:
         """Return whether a row can be one of a batch, and shares an operand with it."""
@@ -298,11 +306,11 @@ class _Search:
         )
 
     def _is_legal(self, rows: Sequence[FusedRow]) -> bool:
-        """Return whether no other statement needs a result before the last one."""
+        """Return whether other statements read results only after the last one."""
         results = {statement.result for row in rows for statement in row.statements}
-        last = max(self.position[name] for name in results)
+        last_position = max(self.position[name] for name in results)
         return all(
-            self.position[reader.result] > last
+            self.position[reader.result] > last_position
             for name in results
             for reader in self.program.readers(name)
             if reader.result not in results
@@ -317,7 +325,7 @@ class _Search:
         } - results
 
     def _saved(self, rows: Sequence[FusedRow]) -> int:
-        """Return the bytes that are not written and read, or not read once more."""
+        """Return the bytes of memory traffic that a batch of rows saves."""
         total = 0
         for row in rows:
             passed = [*row.maps, *([row.contraction] if row.finish else [])]
@@ -333,7 +341,7 @@ class _Search:
         return total
 
     def _pays(self, fusion: Fusion) -> bool:
-        """Return whether the savings are a good part of the einsum's minimum time."""
+        """Return whether a fusion saves a sufficient share of the time bound."""
         if fusion.saved_bytes < MIN_BYTES or not self._is_legal(fusion.rows):
             return False
         contraction = fusion.rows[0].contraction
@@ -341,7 +349,8 @@ class _Search:
         operations = len(contraction.operands) * points * len(fusion.rows)
         arrays = {*fusion.operands, *fusion.results}
         n_bytes = sum(self.program.n_bytes(name, self.sizes) for name in arrays)
-        # no kernel is faster than the roofline, so that the share is not overestimated
+        # no kernel is faster than the roofline, so the estimated share is an upper
+        # bound
         bound_s = max(operations / OPERATIONS_PER_S, n_bytes / BYTES_PER_S)
         return fusion.saved_bytes / BYTES_PER_S >= MIN_SHARE * bound_s
 
@@ -372,9 +381,9 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     """Return the kernel with the best recipe that is known or predicted.
 
     Raises:
-        FeinsumError: if there is none, or if it cannot be built.
+        FeinsumError: if there is no recipe, or if the kernel cannot be built.
     """
-    # loads Loopy, for a second
+    # imported when needed: loading Loopy takes a second
     from feinsum.codegen.generate import ScaledSum, generate_rows
     from feinsum.measure import compile_kernel, open_device
     from feinsum.result_memory import aligned_empty
@@ -401,7 +410,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     built = compile_kernel(retrieved, opened).built
     shapes = {name: program.shape_at(name, sizes) for name in fusion.results}
 
-    def kernel(operands: Mapping[str, Array]) -> Results:
+    def run_kernel(operands: Mapping[str, Array]) -> Results:
         results = {
             name: aligned_empty(shapes[name], program.arrays[name].dtype)
             for name in fusion.results
@@ -413,7 +422,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
         built.run({**values, **used}, "wall")
         return results
 
-    return kernel
+    return run_kernel
 
 
 def _output(row: FusedRow) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ PROGRAM_FORM_VERSION = "fp1"
 """Version of the canonical form of programs; part of every key."""
 
 ProgramKey = NewType("ProgramKey", str)
-"""Names a class of isomorphic programs; of one einsum it is the workload's key."""
+"""The name of a class of isomorphic programs; for one einsum, the workload's key."""
 
 Color = tuple[str, int, int, int, str]
 
@@ -71,7 +71,7 @@ def program_key(program: Program) -> ProgramKey:
     order of the operands of products have the same key; all others have different keys.
 
     Raises:
-        CanonicalizationError: if that takes too long.
+        CanonicalizationError: if the search takes too long.
 
     >>> from feinsum.ir import array, einsum
     >>> from feinsum.programs.builder import program
@@ -82,20 +82,20 @@ def program_key(program: Program) -> ProgramKey:
     True
     """
     # a program of one einsum has that einsum's records
-    if (alone := as_einsum(program)) is not None:
-        return ProgramKey(canonicalize(alone).key)
+    if (single_einsum := as_einsum(program)) is not None:
+        return ProgramKey(canonicalize(single_einsum).key)
     text = str(canonical_program(program))
     digest = hashlib.sha256(text.encode()).hexdigest()[:40]
     return ProgramKey(f"{PROGRAM_FORM_VERSION}-{CANONICALIZER}-{digest}")
 
 
 def as_einsum(program: Program) -> BatchedEinsum | None:
-    """Return the einsum that a program consists of; None if it is more than that."""
+    """Return the einsum that a program consists of; None for other programs."""
     if len(program.statements) > 1:
         return None
     (statement,) = program.statements
     arrays = [program.arrays[name] for name in statement.operands]
-    # an input that nothing reads would be lost
+    # an einsum has no operands that are not read
     has_unread = len(set(statement.operands)) < len(program.inputs)
     if not statement.is_einsum or statement.factor != 1 or has_unread:
         return None
@@ -108,7 +108,7 @@ def canonical_program(program: Program) -> Program:
     """Return the program with canonical names, in a canonical order.
 
     Raises:
-        CanonicalizationError: if that takes too long.
+        CanonicalizationError: if the search takes too long.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -182,7 +182,7 @@ def _add_statement(graph: _Graph, program: Program, statement: Statement) -> Non
 
 
 def _add_use(graph: _Graph, statement: Statement, position: int, vertex: int) -> None:
-    # operands of a product may be exchanged
+    # the operands of a product commute, so they have no position
     use = graph.add("use", -1 if statement.is_product else position)
     graph.uses[statement.result, position] = use
     graph.edges += [(use, vertex), (use, graph.arrays[statement.operands[position]])]
@@ -190,18 +190,18 @@ def _add_use(graph: _Graph, statement: Statement, position: int, vertex: int) ->
     for axis_number, index in enumerate(statement.inputs[position]):
         axes.append(graph.add("axis", axis_number))
         graph.edges.append((axes[-1], graph.indices[statement.result, index]))
-    # a chain: it has the order of the axes
+    # a chain of vertices in the order of the axes
     graph.edges += pairwise([use, *axes])
 
 
 def _positional(statement: Statement) -> tuple[str, Mapping[str, int]]:
-    """Replace the names of indices in a body by numbers, and return these, too."""
+    """Replace index names in a body by numbers; return the body and the numbers."""
     if statement.factor is not None:
         product = product_of(len(statement.operands))
         return (
             product if statement.factor == 1 else f"{statement.factor!r}*{product}"
         ), {}
-    # numbered by first use: names mean nothing
+    # numbered by first use, so that the body does not depend on names
     used = [name for name in names_in(statement.body) if name in statement.indices]
     numbers = {index: k for k, index in enumerate(used)}
     return normal_body(
@@ -210,7 +210,7 @@ def _positional(statement: Statement) -> tuple[str, Mapping[str, int]]:
 
 
 class _Renaming:
-    """Writes a program by the places of its vertices."""
+    """Renames and orders a program by the canonical positions of its vertices."""
 
     def __init__(self, program: Program, graph: _Graph, positions: list[int]) -> None:
         self.source, self.graph, self.positions = program, graph, positions
@@ -246,19 +246,20 @@ class _Renaming:
         return self._at(self.graph.arrays[name])
 
     def _statements(self) -> list[Statement]:
-        """Sort the statements: each after those that it reads, then by vertex."""
-        left = {statement.result: statement for statement in self.source.statements}
+        """Sort statements topologically; ties by their vertices' positions."""
+        remaining = {
+            statement.result: statement for statement in self.source.statements
+        }
         ordered: list[Statement] = []
-        while left:
+        while remaining:
             free = [
                 statement
-                for statement in left.values()
-                if not any(name in left for name in statement.operands)
+                for statement in remaining.values()
+                if not any(name in remaining for name in statement.operands)
             ]
-            # the canonical order of the graph decides between statements that do not
-            # depend on each other
+            # independent statements are in canonical order
             first = min(free, key=lambda x: self._at(self.graph.statements[x.result]))
-            ordered.append(left.pop(first.result))
+            ordered.append(remaining.pop(first.result))
         return ordered
 
     def _statement(self, statement: Statement) -> Statement:
@@ -267,7 +268,7 @@ class _Renaming:
             for p in range(len(statement.operands))
         ]
         order = [*range(len(uses))]
-        # factors in canonical order, whatever order they had
+        # factors of a product are in canonical order
         if statement.is_product:
             order.sort(key=lambda p: uses[p])
         letters = self._letters(statement)
@@ -283,13 +284,13 @@ class _Renaming:
         )
 
     def _letters(self, statement: Statement) -> Mapping[str, str]:
-        """Name the indices: those of the result first, then by their vertices."""
-        others = sorted(
+        """Name the indices of the result, then the others by their positions."""
+        reduced = sorted(
             statement.reduced_indices,
             key=lambda index: self._at(self.graph.indices[statement.result, index]),
         )
         return {
-            index: _letter(k) for k, index in enumerate([*statement.output, *others])
+            index: _letter(k) for k, index in enumerate([*statement.output, *reduced])
         }
 
 

@@ -1,4 +1,9 @@
-"""Programs on one node: contractions by recipes, the rest in parts."""
+"""Execution of programs on one node.
+
+Contractions run by recipes of the database, stages of maps and reductions part by part,
+numpy statements by numpy. :mod:`feinsum.programs.blocks` decides which stages run
+together for a few values of an index at a time.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +33,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_LETTERS = len(ascii_letters)
 MAX_WHOLE_BYTES = 1 << 25
-"""Largest results inside a block for which parts are timed against the whole: they
-fit into a last-level cache. Larger ones are never stored.
+"""Largest inner results of a block that may be stored as a whole.
+
+They fit into a last-level cache, so that parts and whole stages are timed against each
+other. Larger ones are computed only in parts.
 """
 
 
 def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-    """Run a program on this machine, and return its outputs by name.
+    """Run a program on this machine.
 
     Contractions call :func:`feinsum.call_einsum`. An intermediate result is freed after
     its last use.
@@ -42,6 +49,9 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     Args:
         program: the program.
         arrays: for each input's name an array of its shape and dtype.
+
+    Returns:
+        The outputs by name.
 
     Raises:
         ProgramError: if an array is missing or has the wrong shape or dtype.
@@ -59,10 +69,10 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     live = dict(inputs)
     run = _Run(program, sizes_of(program, live), n_threads())
     blocks = blocks_of(program, run.sizes, run.n_workers)
-    last = _last_uses(program, blocks)
+    last_uses = _last_uses(program, blocks)
     for k, block in enumerate(blocks):
         # freed after this block, or reused by it
-        spent = {name for name in live if last.get(name, -1) <= k}
+        spent = {name for name in live if last_uses.get(name, -1) <= k}
         owned = {name: live.pop(name) for name in spent - {*inputs}}
         live |= run.block(block, live, owned)
     return {name: live[name] for name in program.outputs}
@@ -84,13 +94,13 @@ def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _last_uses(program: Program, blocks: Sequence[FusedStages]) -> dict[str, int]:
-    """Return the number of the block that reads an array last; outputs stay."""
-    last = dict.fromkeys(program.outputs, len(blocks))
+    """Return the number of the last block that reads each array; outputs stay."""
+    last_uses = dict.fromkeys(program.outputs, len(blocks))
     for k, block in enumerate(blocks):
         for statement in block.statements:
             for name in statement.operands:
-                last[name] = max(last.get(name, k), k)
-    return last
+                last_uses[name] = max(last_uses.get(name, k), k)
+    return last_uses
 
 
 @dataclass
@@ -109,8 +119,8 @@ class _Run:
         Args:
             block: the block.
             arrays: the operands of the block, by name.
-            owned: arrays that nothing reads after the block: they may be overwritten,
-                and are taken out when they are not needed any more.
+            owned: arrays that nothing after the block reads. They may be overwritten,
+                and are removed from the dictionary after their last use.
         """
         if block.fusion is not None:
             return self.fused(block, block.fusion, arrays, owned)
@@ -125,7 +135,7 @@ class _Run:
         choice = self._choice_of(block)
         if choice is not None and choice.is_over and choice.kernel is not None:
             return self.one_by_one(block, arrays, owned)
-        # both ways run until one is chosen: neither may overwrite what it is given
+        # both alternatives may run, so neither may overwrite its operands
         read = {**arrays, **owned}
         if choice is None:
             return self.in_parts(block, read)
@@ -146,14 +156,14 @@ class _Run:
         }
         is_empty = any(array.size == 0 for array in read.values())
         if is_empty or (choice.is_over and choice.kernel is None):
-            del read  # or else arrays that are spent would not be freed
+            del read  # its references would keep spent arrays alive
             return self.one_by_one(block, arrays, owned)
         return choice.run(read, lambda: self.one_by_one(block, read, {}))
 
     def _choice_of(
         self, block: FusedStages
     ) -> KernelChoice[Mapping[str, Array]] | None:
-        """Return the choice between parts and wholes; None if wholes are too large."""
+        """Return the choice between parts and whole stages; None for parts only."""
         size = inner_bytes(self.program, block, self.sizes)
         arrays = tuple(
             self.program.arrays[name]
@@ -161,16 +171,16 @@ class _Run:
             for name in (*statement.operands, statement.result)
         )
         is_real = all(array.dtype.char in TOLERANCE for array in arrays)
-        # nothing passes between stages, or more than a cache holds
+        # parts only: no inner results, or more than fits into a cache
         if not (0 < size <= MAX_WHOLE_BYTES and is_real):
             return None
         program, sizes, n_workers = self.program, self.sizes, self.n_workers
 
-        def whole(arrays: Mapping[str, Array]) -> dict[str, Array]:
-            return _Run(program, sizes, n_workers).one_by_one(block, arrays, {})
+        def run_whole(operands: Mapping[str, Array]) -> dict[str, Array]:
+            return _Run(program, sizes, n_workers).one_by_one(block, operands, {})
 
         key = block, arrays, tuple(sorted(sizes.items())), n_workers
-        return shared_choice(key, lambda: whole)
+        return shared_choice(key, lambda: run_whole)
 
     def one_by_one(
         self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]
@@ -188,21 +198,23 @@ class _Run:
     def in_parts(
         self, block: FusedStages, arrays: dict[str, Array]
     ) -> dict[str, Array]:
-        """Return the same for a few values of the indices that are cut at a time."""
+        """Return the outputs of a block, for a few values of its cuts at a time."""
         results = {
             name: _empty(
                 self.program.shape_at(name, self.sizes), self.program.arrays[name].dtype
             )
             for name in block.outputs
         }
-        # the parts run in threads, so that each of them has one
-        alone = _Run(self.program, self.sizes, n_workers=1)
+        # parts run in parallel, so each of them gets one thread
+        single_threaded = _Run(self.program, self.sizes, n_workers=1)
 
         def run(values: Sequence[slice]) -> None:
             boxes = {x.result: block.box_of(x.result, values) for x in block.statements}
             frame = _Frame(arrays, boxes)
             for k, stage in enumerate(block.stages):
-                frame.inside.update(alone.stage(stage, frame, block.spent_after(k)))
+                frame.inside.update(
+                    single_threaded.stage(stage, frame, block.spent_after(k))
+                )
                 for x in stage.statements:
                     if x.result in results:
                         part = sliced(results[x.result], x.output, frame.box(x))
@@ -214,12 +226,12 @@ class _Run:
     def stage(
         self, stage: Stage, frame: _Frame, spent: AbstractSet[str]
     ) -> dict[str, Array]:
-        """Return the results of a stage that are kept, within a box.
+        """Compute the outputs of a stage within a box.
 
         Args:
             stage: the stage.
             frame: the box, and the arrays within it.
-            spent: arrays of ours that are not read after the stage.
+            spent: arrays that are not read after the stage, and may be overwritten.
         """
         if stage.is_contraction:
             (statement,) = stage.statements
@@ -227,10 +239,10 @@ class _Run:
         if stage.is_numpy:
             (statement,) = stage.statements
             value = evaluate_statement(statement, frame.operands(statement))
-            # an output must not be a view of an input
+            # copied, because an output must not be a view of an input
             is_wanted = statement.result in self.program.outputs
             return {statement.result: value.copy() if is_wanted else value}
-        # a view may show the memory to someone else
+        # memory that views share must not be overwritten
         spent = spent - self.program.shared
         part = self._part(stage, frame, spent)
         run_each(compute, part.shares(self.n_workers), self.n_workers)
@@ -270,11 +282,12 @@ class _Run:
 
 @dataclass
 class _Frame:
-    """The arrays that statements see, at some values of some indices only.
+    """The arrays that statements read, restricted to a box of index values.
 
     Attributes:
-        boxes: these values, by the result of the statement.
-        inside: results that were computed for these values alone.
+        outside: whole arrays from before the block.
+        boxes: the box of each statement, by its result.
+        inside: results that were computed for the box alone.
     """
 
     outside: dict[str, Array]
@@ -297,7 +310,7 @@ class _Frame:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a new array, in memory that is used again."""
+    """Return a new array, in recycled memory."""
     from feinsum.result_memory import aligned_empty
 
     return aligned_empty(shape, dtype)
@@ -306,15 +319,18 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def overwritten(
     program: Program, stage: Stage, spent: AbstractSet[str]
 ) -> Mapping[str, int]:
-    """Find the operands whose memory the results of maps take, by their number.
+    """Find the operands whose memory the results of maps can reuse.
 
-    Such an operand is read by no later statement, has the same axes in the same order,
-    and is of the same dtype. What is stored as a whole takes the memory of what is.
+    Such an operand has the axes, their order and the dtype of the result, and no later
+    statement reads it. The result of a whole array needs the memory of a whole array.
 
     Args:
         program: the program.
         stage: the stage.
-        spent: arrays from before the stage that nothing reads after it.
+        spent: arrays from before the stage that nothing after it reads.
+
+    Returns:
+        The number of the operand, by the result of the statement.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -327,34 +343,36 @@ def overwritten(
     ({'r1': 0, 'r3': 0}, {})
     """
     inner = {statement.result for statement in stage.statements} - {*stage.outputs}
-    # what passes inside of a stage is only as large as a part
+    # inner results of a stage are only as large as a part
     is_whole = {name: name not in inner for name in (*spent, *inner)}
     reused: dict[str, int] = {}
-    for at, statement in enumerate(stage.statements):
+    for number, statement in enumerate(stage.statements):
         for k, name in enumerate(statement.operands):
             is_ours = name in spent or name in inner
             fits = is_whole.get(name, False) or statement.result in inner
-            if is_ours and fits and _can_take(program, stage, at, k):
+            if is_ours and fits and _can_take(program, stage, number, k):
                 reused[statement.result] = k
                 is_whole[statement.result] = is_whole[name]
                 break
     return reused
 
 
-def _can_take(program: Program, stage: Stage, at: int, k: int) -> bool:
-    statement = stage.statements[at]
+def _can_take(program: Program, stage: Stage, number: int, k: int) -> bool:
+    statement = stage.statements[number]
     name, term = statement.operands[k], statement.inputs[k]
     return (
         not statement.reduced_indices
         and term == statement.output
         and statement.operands.count(name) == 1
         and program.arrays[name].dtype == program.arrays[statement.result].dtype
-        and all(name not in later.operands for later in stage.statements[at + 1 :])
+        and all(name not in later.operands for later in stage.statements[number + 1 :])
         and all(
-            _reads_alike(stage, statement, term, before, theirs)
-            for before in stage.statements[:at]
-            for other, theirs in zip(before.operands, before.inputs, strict=True)
-            if other == name
+            _reads_alike(stage, statement, term, earlier, other_term)
+            for earlier in stage.statements[:number]
+            for operand, other_term in zip(
+                earlier.operands, earlier.inputs, strict=True
+            )
+            if operand == name
         )
     )
 
@@ -364,18 +382,18 @@ def _reads_alike(
     statement: Statement,
     term: Sequence[str],
     other: Statement,
-    theirs: Sequence[str],
+    other_term: Sequence[str],
 ) -> bool:
     """Return whether a part of either statement reads the same part of an array."""
     return all(
         [index == cut[statement.result] for index in term]
-        == [index == cut[other.result] for index in theirs]
+        == [index == cut[other.result] for index in other_term]
         for cut in stage.cuts
     )
 
 
 def contracted(statement: Statement, operands: Sequence[Array]) -> Array:
-    """Return the result of a contraction.
+    """Compute a contraction by :func:`feinsum.call_einsum`.
 
     numpy computes it for dtypes that are neither real nor complex, and if there is no
     device, for example without a compiler.
@@ -402,5 +420,5 @@ def contracted(statement: Statement, operands: Sequence[Array]) -> Array:
         logger.info("computing %s with numpy: %s", statement.result, error)
         return evaluate_statement(statement, operands)
     if statement.factor != 1:
-        product *= statement.factor  # it is ours: a contraction is no view
+        product *= statement.factor  # in place: a contraction makes a new array
     return product

@@ -1,4 +1,4 @@
-"""Common programs, as functions of a builder.
+"""Common programs, such as attention, layer norms and CCSD terms, for a builder.
 
 Sizes may be integers or names of size parameters.
 """
@@ -128,8 +128,8 @@ def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
     """
     if len(factors) < 2:
         raise ProgramError(f"a chain has at least two factors, got {len(factors)}")
-    product, *others = factors
-    for factor in others:
+    product, *factors_left = factors
+    for factor in factors_left:
         product = p.einsum("ij,jk->ik", product, factor)
     return product
 
@@ -167,22 +167,22 @@ def feed_forward_step(
     """
     values = _layers(p, X, weights)
     error = p.map("x0 - x1", values[-1], target)
-    new: list[Tensor] = []
+    updated: list[Tensor] = []
     for k in reversed(range(len(weights))):
         gradient = p.einsum("ni,nj->ij", values[2 * k], error)
-        new.append(p.map(f"x0 - {rate!r}*x1", weights[k], gradient))
+        updated.append(p.map(f"x0 - {rate!r}*x1", weights[k], gradient))
         if k:
             back = p.einsum("nj,ij->ni", error, weights[k])
             error = p.map("x0 if x1 > 0 else 0.0*x0", back, values[2 * k - 1])
-    return tuple(reversed(new))
+    return tuple(reversed(updated))
 
 
 def _layers(
     p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """Return the input, then each layer's products, and their positive part.
+    """Return the input, then the products of each layer and their ReLU.
 
-    The last layer has no positive part.
+    The last layer has no ReLU.
     """
     values = [X]
     for k, W in enumerate(weights):

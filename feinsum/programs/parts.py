@@ -1,7 +1,7 @@
-"""A part of a stage: its statements at some values of the indices that they share.
+"""Parts of a stage: its statements at some values of the indices that they share.
 
-numpy evaluates a part statement by statement. Where that takes long, the stage is also
-compiled, and the faster way is used.
+numpy evaluates a part statement by statement. If that takes long, the stage is also
+compiled, and the faster alternative is used.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from feinsum.programs.stages import Stage
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PIECE_BYTES = 1 << 19
-"""Size of the largest array that numpy computes at once: several of them fit into an L2
-cache.
-"""
+"""Maximum bytes of an array that numpy computes at once; several fit into L2 caches."""
+
 SHARE_BYTES, SHARES = 1 << 22, 4
-"""Each thread gets one part, or up to four of this size, so that none waits long for
-another.
+"""Bytes of a part, and the maximum number of parts for each thread.
+
+Several parts for each thread balance the work.
 """
+
 MIN_S = 0.005
-"""Seconds that a stage takes before it is compiled: less than the compiler, since
-programs are run many times.
+"""Seconds that a stage takes in total before it is compiled.
+
+This is less than the compiler takes, because programs are run many times.
 """
 
 
@@ -45,12 +47,14 @@ class Part:
     """A part of a stage.
 
     Attributes:
-        operands: of each statement, by its result; None for results of the stage.
-        outs: where the results go that are kept.
-        spent: the number of the operand that a map overwrites.
-        first: of each statement, the first values of its indices, if not 0.
-        extents: of each statement, the number of values of its indices.
-        dtypes: of all operands and results.
+        stage: the stage.
+        operands: the operands of each statement, by its result; None for results of the
+            stage.
+        outs: arrays for the outputs of the stage.
+        spent: the number of the operand that a map overwrites, by its result.
+        first: the first values of each statement's indices, if not 0.
+        extents: the number of values of each statement's indices.
+        dtypes: dtypes of all operands and results.
     """
 
     stage: Stage
@@ -63,7 +67,7 @@ class Part:
 
     @property
     def n_bytes(self) -> int:
-        """Of the largest result, with its reduced indices."""
+        """Bytes of the largest result before its reduction."""
         return max(
             prod(self.extents[statement.result].values())
             * self.dtypes[statement.result].itemsize
@@ -72,23 +76,23 @@ class Part:
 
     def shares(self, n_workers: int) -> list[Part]:
         """Split into parts for threads."""
-        # to wake a thread takes as long as to compute so little
+        # waking a thread takes as long as computing a small part
         if n_workers == 1 or self.n_bytes <= PIECE_BYTES:
             return [self]
         n_shares = min(SHARES * n_workers, self.n_bytes // SHARE_BYTES)
         return self.split(max(n_workers, n_shares))
 
     def split(self, n_parts: int) -> list[Part]:
-        """Split into about so many parts, along an index that all results have."""
+        """Split into about ``n_parts`` parts, along an index that all results have."""
         cuts = self.stage.cuts
         if n_parts <= 1 or not cuts:
             return [self]
         first = self.stage.statements[0].result
         lengths = [self.extents[first][cut[first]] for cut in cuts]
-        enough = min(n_parts, max(lengths))
-        # the outermost index that is long enough: parts are then contiguous
+        n_wanted = min(n_parts, max(lengths))
+        # the outermost index that is long enough, so that parts are contiguous
         extent, cut = next(
-            (n, cut) for n, cut in zip(lengths, cuts, strict=True) if n >= enough
+            (n, cut) for n, cut in zip(lengths, cuts, strict=True) if n >= n_wanted
         )
         length = max(1, -(-extent // n_parts))
         return [
@@ -116,25 +120,25 @@ class Part:
         return replace(self, operands=operands, outs=outs, first=first, extents=extents)
 
     def copied(self) -> Part:
-        """Return the same part with its results in other memory.
+        """Return a copy of the part with new arrays for its results.
 
-        Operands that are overwritten, by results or by what passes between statements,
-        are copied.
+        Operands that the statements overwrite are copied, too.
         """
-        # what both ways write, so that the second one reads what the first one read
+        # all memory that is written: a second run must read the same operands
         overwritten = [*self.outs.values()]
         for name, k in self.spent.items():
             if (array := self.operands[name][k]) is not None:
                 overwritten.append(array)
 
-        def copied(array: Array | None) -> Array | None:
+        def copy_if_written(array: Array | None) -> Array | None:
             is_shared = array is not None and any(
-                np.may_share_memory(array, other) for other in overwritten
+                np.may_share_memory(array, written) for written in overwritten
             )
             return array.copy("K") if array is not None and is_shared else array
 
         operands = {
-            name: [*map(copied, arrays)] for name, arrays in self.operands.items()
+            name: [*map(copy_if_written, arrays)]
+            for name, arrays in self.operands.items()
         }
         outs = {name: np.empty_like(out) for name, out in self.outs.items()}
         return replace(self, operands=operands, outs=outs)
@@ -156,7 +160,7 @@ class Part:
             inside[statement.result] = self._value_of(statement, operands)
 
     def _value_of(self, statement: Statement, operands: Sequence[Array]) -> Array:
-        """Evaluate a statement, into its place or the memory of an operand if any."""
+        """Evaluate a statement into its output array or a spent operand, if any."""
         dtype, out = self.dtypes[statement.result], self.outs.get(statement.result)
         first = self.first[statement.result]
         # a reduction needs all products before it writes
@@ -190,7 +194,7 @@ class Part:
 
 
 def compute(part: Part) -> None:
-    """Compute a part, by the way that is or may be the faster one."""
+    """Compute a part by its kernel or by numpy, whichever is due or faster."""
     kernel = part.kernel
     if kernel is None:
         part.evaluate()
@@ -201,10 +205,10 @@ def compute(part: Part) -> None:
 def _choice_of(kernel: StageKernel) -> KernelChoice[Part]:
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
-    def choice() -> KernelChoice[Part]:
+    def make_choice() -> KernelChoice[Part]:
         return KernelChoice(lambda: Part.run, MIN_S, Part.copied)
 
-    shared: KernelChoice[Part] = remembered(Calls).stages.get(kernel, choice)
+    shared: KernelChoice[Part] = remembered(Calls).stages.get(kernel, make_choice)
     return shared
 
 
@@ -219,10 +223,10 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Pools of threads by their number, kept for the next call.
+    """Pools of threads by their number, reused by later calls.
 
-    Starting a thread takes as long as reading a megabyte. A forked process has none of
-    its parent's threads.
+    Starting a thread takes as long as reading a megabyte. Pools belong to a process,
+    because a forked process does not have its parent's threads.
     """
 
     def __init__(self) -> None:
@@ -237,37 +241,36 @@ class Workers:
 
 
 def run_each(run: Callable[[T], object], parts: Sequence[T], n_workers: int) -> None:
-    """Run all parts, at most so many at a time, one of them in the calling thread.
+    """Run all parts on ``n_workers`` threads, one of which is the calling thread.
 
-    Nothing runs any more when it returns, nor when it raises the error of a part.
+    Waits for all threads, also before it raises the error of a part.
 
     >>> seen = []
     >>> run_each(seen.append, [1, 2, 3], n_workers=2)
     >>> sorted(seen)
     [1, 2, 3]
     """
-    left = deque(parts)
+    remaining = deque(parts)
 
     def work() -> None:
-        while left:
+        while remaining:
             try:
-                part = left.popleft()
-            # the length was read before
-            except IndexError:  # another thread took the last one
+                item = remaining.popleft()
+            except IndexError:  # another thread took the last item after the test
                 return
-            run(part)
+            run(item)
 
     # the calling thread is one of the workers
-    others = min(n_workers, len(left)) - 1
-    if others < 1:
+    n_helpers = min(n_workers, len(remaining)) - 1
+    if n_helpers < 1:
         work()
         return
-    pool = remembered(Workers).pool(others)
-    running = [pool.submit(work) for _ in range(others)]
+    pool = remembered(Workers).pool(n_helpers)
+    running = [pool.submit(work) for _ in range(n_helpers)]
     try:
         work()
     finally:
-        # also after an error: parts write into arrays of the caller
+        # also after an error, because parts write to arrays of the caller
         wait(running)
     for future in running:
         future.result()

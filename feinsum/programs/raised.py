@@ -1,4 +1,12 @@
-"""Raising: the assignments of a Loopy kernel as the statements of a program."""
+"""Conversion of the assignments of a Loopy kernel to the statements of a program.
+
+A reduction inside an expression becomes a statement of its own::
+
+    y[i] = exp(sum(j, A[i,j]*x[j])) + b[i]
+
+    y_0[i] = sum x0*x1 : A[i,j], x[j]
+    y[i] = map exp(x0) + x1 : y_0[i], b[i]
+"""
 
 from __future__ import annotations
 
@@ -37,7 +45,7 @@ REDUCTIONS: Mapping[type, str] = {
 def raised_program(t_unit: lp.TranslationUnit, kernel_name: str | None) -> Program:
     """See :func:`feinsum.programs.program_from_kernel`."""
     name = _kernel_name(t_unit, kernel_name)
-    # substitutions are expanded first: dtypes follow from what is computed
+    # substitutions are expanded first, because types are inferred from expressions
     typed = lp.infer_unknown_types(lp.expand_subst(t_unit), expect_completion=True)
     reading = _Reading(typed, name)
     for insn in _in_order(typed[name]):
@@ -59,22 +67,26 @@ def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
 
 
 def _in_order(kernel: lp.LoopKernel) -> list[lp.InstructionBase]:
-    """Sort the instructions: each after those that it depends on."""
-    left = [i for i in kernel.instructions if not isinstance(i, lp.NoOpInstruction)]
+    """Sort the instructions topologically."""
+    remaining = [
+        i for i in kernel.instructions if not isinstance(i, lp.NoOpInstruction)
+    ]
     ordered: list[lp.InstructionBase] = []
-    while left:
-        waiting = {insn.id for insn in left}
-        # Kahn's order, in which ties keep the order of the kernel
-        ready = [i for i in left if not ancestors(kernel, i.id) & (waiting - {i.id})]
+    while remaining:
+        waiting = {insn.id for insn in remaining}
+        # Kahn's algorithm; ties keep the order of the kernel
+        ready = [
+            i for i in remaining if not ancestors(kernel, i.id) & (waiting - {i.id})
+        ]
         if not ready:
-            _refuse(left[0], "depends on itself")
+            _refuse(remaining[0], "depends on itself")
         ordered += ready
-        left = [insn for insn in left if insn not in ready]
+        remaining = [insn for insn in remaining if insn not in ready]
     return ordered
 
 
 class _Reading:
-    """The part of a kernel that has been read so far."""
+    """Converts instructions one by one, and collects their statements."""
 
     def __init__(self, t_unit: lp.TranslationUnit, name: str) -> None:
         self.kernel = t_unit[name]
@@ -113,7 +125,7 @@ class _Reading:
             self._operand(arg) for arg in kernel.args if arg.name in read - results
         ]
         names = {operand.name for operand in inputs} | results
-        # a temporary that is read before anything writes it
+        # a temporary that no instruction writes
         if unset := sorted(read - names):
             raise ProgramError(
                 f"kernel {kernel.name!r} reads {unset[0]!r}, which nothing writes",
@@ -158,7 +170,7 @@ class _Reading:
     def _check_extents(
         self, insn: lp.InstructionBase, name: str, indices: IndexList
     ) -> None:
-        """Raise unless an instruction writes the whole array."""
+        """Check that an instruction writes the whole array."""
         inames = {*indices, *insn.reduction_inames()}
         extents = box_extents(self.kernel, inames, insn.id)
         shape = self._shape(self.kernel.get_var_descriptor(name))
@@ -166,10 +178,10 @@ class _Reading:
             _refuse(insn, f"writes only a part of {name!r}, whose shape is {shape}")
 
     def _check_reads(self, insn: lp.InstructionBase, value: Expression) -> None:
-        """Raise unless every value read was written before, in any order."""
-        before = ancestors(self.kernel, insn.id)
+        """Check that every value was written by an instruction that this depends on."""
+        earlier = ancestors(self.kernel, insn.id)
         for name in get_dependencies(value) & self.written:
-            if self.writers.get(name) not in before:
+            if self.writers.get(name) not in earlier:
                 _refuse(insn, f"reads {name!r}, which is written later, or here")
 
     def _without_reductions(
@@ -193,11 +205,11 @@ class _Reading:
         self._add(insn, name, output, inner, reduction)
 
     def extracted(self, insn: lp.InstructionBase, value: Reduction) -> Expression:
-        """Return a reduction inside an expression, as a statement of its own."""
+        """Add a statement for a reduction inside an expression; return its result."""
         free = get_dependencies(value.expr) & self.kernel.all_inames()
         output = tuple(sorted(free - set(value.inames)))
         result = f"{insn.assignee_var_names()[0]}_{len(self.statements)}"
-        # a name that the kernel does not have
+        # a name that is new in the kernel
         while result in self.kernel.all_variable_names():
             result += "_"
         self._reduce(insn, result, output, value)
@@ -235,7 +247,7 @@ class _Reading:
 
 
 class _Extractor(IdentityMapper):  # type: ignore[misc]  # Loopy has no types
-    """Makes statements of the reductions in an expression."""
+    """Replaces the reductions in an expression by the results of their statements."""
 
     def __init__(self, reading: _Reading, insn: lp.InstructionBase) -> None:
         super().__init__()
@@ -246,14 +258,14 @@ class _Extractor(IdentityMapper):  # type: ignore[misc]  # Loopy has no types
 
 
 class _Without(IdentityMapper):  # type: ignore[misc]
-    """Leaves what is reduced, and checks of functions need not know of reductions."""
+    """Replaces reductions by their operands, which is enough to check functions."""
 
     def map_reduction(self, expr: Reduction, /) -> Expression:
         return self.rec(expr.expr)
 
 
 class _Reads(IdentityMapper):  # type: ignore[misc]
-    """Names what is read ``x0``, ``x1`` and so on, each read once for each place."""
+    """Replaces reads by ``x0``, ``x1`` and so on, and collects them as accesses."""
 
     def __init__(self, reading: _Reading, insn: lp.InstructionBase) -> None:
         super().__init__()

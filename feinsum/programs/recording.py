@@ -1,7 +1,10 @@
-"""The statements recorded from a traced function.
+"""The recording of statements from a traced function.
 
-Permutations of axes, and axes of extent 1 from ``keepdims`` or a new axis, exist only
-in views: maps and reductions have no index for the latter.
+Permuted axes, and axes of extent 1 from ``keepdims`` or ``None``, exist only in views,
+because maps and reductions have no index for axes of extent 1::
+
+    y = x.T              a view of the tensor x with axes (1, 0); no statement
+    m = x.sum(1, keepdims=True)      r0[a] = sum x0 : x[a,b], and a view with (0, None)
 """
 
 from __future__ import annotations
@@ -21,16 +24,20 @@ from feinsum.programs.builder import ProgramBuilder, Tensor
 from feinsum.words import counted, type_in_words
 
 MAX_CONSTANT_BYTES = 1 << 19
-"""Of an array that the function makes itself: it becomes a part of the program."""
+"""Maximum bytes of an array that the function makes itself.
+
+Such an array becomes a part of the program.
+"""
 
 
 @dataclass(eq=False)
 class Recording:
-    """A function while it is traced.
+    """The state of a function while it is traced.
 
     Attributes:
-        changed: arrays of its own that it changed in place: only the results of that
-            are known.
+        builder: collects the statements.
+        changed: numpy arrays of the function that it changed in place by traced values,
+            so that their own entries are out of date.
     """
 
     builder: ProgramBuilder
@@ -39,10 +46,11 @@ class Recording:
 
 @dataclass(eq=False)
 class RecordedArray:
-    """What an array and its views share.
+    """The state that an array and its views share.
 
     Attributes:
-        version: number of changes in place; views from before one are of no use.
+        is_argument: whether the array is an argument of the traced function.
+        version: number of changes in place; views of earlier versions are out of date.
     """
 
     is_argument: bool = False
@@ -54,7 +62,11 @@ class View:
     """A tensor with permuted axes, and with additional axes of extent 1.
 
     Attributes:
-        axes: for each axis, that of the tensor; None for an additional one of extent 1.
+        recording: the recording that the tensor belongs to.
+        latest: the tensor with the present entries.
+        axes: the tensor's axis of each axis; None for an additional one of extent 1.
+        memory: shared with all views of the array.
+        version: the version of the memory that this view shows.
     """
 
     recording: Recording
@@ -65,7 +77,7 @@ class View:
 
     @property
     def tensor(self) -> Tensor:
-        # a view from before a change in place would show old entries
+        # a view from before a change in place would have outdated entries
         if self.version != self.memory.version:
             refuse("an array that shares its memory with one changed in place")
         return self.latest
@@ -85,9 +97,9 @@ class View:
     def computed(
         self, tensor: Tensor, axes: Sequence[int | None] | None = None
     ) -> Self:
-        """Return another array of the same traced function."""
-        every = range(tensor.rank) if axes is None else axes
-        return type(self)(self.recording, tensor, tuple(every))
+        """Return a new array of the same traced function."""
+        tensor_axes = range(tensor.rank) if axes is None else axes
+        return type(self)(self.recording, tensor, tuple(tensor_axes))
 
     def viewed(self, tensor: Tensor, axes: Sequence[int | None] | None = None) -> Self:
         """Return an array that may share the memory of this one."""
@@ -134,7 +146,7 @@ def as_view(value: Any, like: View) -> View:
 
 def constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor:
     # numpy would see the change; the recorded constant would not
-    if any(np.may_share_memory(array, other) for other in recording.changed):
+    if any(np.may_share_memory(array, changed) for changed in recording.changed):
         refuse("an array of its own after changing it in place, under another name")
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
         refuse(f"an array of its own of {array.dtype}")
@@ -153,13 +165,13 @@ def mapped(
     dtype: Any = None,
     numbers: slice = slice(None),
 ) -> Any:
-    """Return a body over arrays and numbers; axes are aligned from the last one.
+    """Record a map over arrays and numbers; axes are aligned from the last one.
 
     Args:
         form: the body, with ``{}`` in place of each argument.
         args: arrays and numbers, at least one of them traced.
-        dtype: dtype to which all are cast first.
-        numbers: the arguments whose dtypes decide that of the result.
+        dtype: dtype to which all arguments are cast first.
+        numbers: the slice of arguments whose dtypes determine the result's dtype.
     """
     # numbers take their program from an array
     like = next(arg for arg in args if isinstance(arg, View))
@@ -182,9 +194,9 @@ def mapped(
 
 
 def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
-    """Return a number of the function itself, as a part of a body.
+    """Return a number that the function contains as text for a body.
 
-    Python's numbers take the dtype of arrays, and those of numpy have their own.
+    Python's numbers take the dtype of arrays; numpy's numbers have their own dtype.
     """
     if isinstance(value, np.ndarray):
         value = value[()]
@@ -194,7 +206,7 @@ def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
     if dtype.kind not in "biufc" or dtype.char in "gG":
         refuse(f"a number of its own of {dtype}")
     text = _python_number(value.item())
-    # a cast that changes nothing is left out, so that equal programs have equal texts
+    # a cast without effect is left out, so that equal programs have equal texts
     if dtypes and np.result_type(*dtypes, dtype) == np.result_type(*dtypes):
         return text
     return f"{dtype.name}({text})"
@@ -210,7 +222,7 @@ def _python_number(value: Any) -> str:
             refuse(f"the complex number {value}")
         return f"({complex(value)!r})"
     text = repr(float(value)) if isinstance(value, float) else repr(int(value))
-    # bodies have no name for it
+    # bodies have no name for NaN
     if text == "nan":
         return "(inf - inf)"
     return f"({text})" if text.startswith("-") else text
@@ -219,7 +231,7 @@ def _python_number(value: Any) -> str:
 def reduced(
     reduction: str, array: View, gone: Sequence[int], keepdims: bool, dtype: Any = None
 ) -> Any:
-    """Return a reduction over some axes.
+    """Record a reduction over some axes.
 
     Args:
         reduction: name of the reduction.
@@ -229,22 +241,24 @@ def reduced(
         dtype: dtype to which entries are cast first.
     """
     indices = letters_of(array.ndim)
-    output = tuple(i for a, i in enumerate(indices) if a not in gone)
+    output = tuple(index for axis, index in enumerate(indices) if axis not in gone)
     target = np.dtype(dtype) if dtype is not None else array.dtype
-    is_reduced = any(array.axes[a] is not None for a in gone)
+    is_reduced = any(array.axes[axis] is not None for axis in gone)
     if reduction in ("any", "all") and not is_reduced:
         target = np.dtype(np.bool_)
     body = "" if target == array.dtype else f"{target.name}(x0)"
     result = statement([array], [indices], output, body, reduction)
     if not keepdims:
         return result
-    left = list(result.axes)
-    axes = [None if a in gone else left.pop(0) for a in range(array.ndim)]
+    remaining_axes = list(result.axes)
+    axes = [
+        None if axis in gone else remaining_axes.pop(0) for axis in range(array.ndim)
+    ]
     return result.viewed(result.tensor, axes)
 
 
 def einsum(subscripts: Any, arrays: Sequence[View]) -> Any:
-    """Return an einsum of arrays, with subscripts as one text."""
+    """Record an einsum of arrays, with subscripts as one text."""
     try:
         terms, output = parse_subscripts(subscripts, [array.ndim for array in arrays])
     except InvalidEinsumError as error:
@@ -268,7 +282,7 @@ def statement(
     body: str = "",
     reduction: str = "sum",
 ) -> Any:
-    """Record a statement; axes of extent one that a tensor lacks have no index."""
+    """Record a statement; additional axes of extent 1 in views get no index."""
     builder = arrays[0].tensor.owner
     extents: dict[str, Extent] = {}
     for array, term in zip(arrays, terms, strict=True):
@@ -297,7 +311,7 @@ def statement(
 
 
 def _without_ones(array: View, term: IndexList, extents: Mapping[str, Extent]) -> View:
-    """Drop axes of the tensor that are broadcast along an index."""
+    """Drop axes of extent 1 that are broadcast along an index."""
     unit_axes = [
         a
         for a, index in zip(array.axes, term, strict=True)
@@ -306,8 +320,11 @@ def _without_ones(array: View, term: IndexList, extents: Mapping[str, Extent]) -
     if not unit_axes:
         return array
     tensor = array.tensor.owner.reduce("max", array.tensor, unit_axes)
-    left = [a for a in range(array.tensor.rank) if a not in unit_axes]
-    axes = (None if a is None or a in unit_axes else left.index(a) for a in array.axes)
+    remaining_axes = [a for a in range(array.tensor.rank) if a not in unit_axes]
+    axes = (
+        None if a is None or a in unit_axes else remaining_axes.index(a)
+        for a in array.axes
+    )
     return array.viewed(tensor, tuple(axes))
 
 
@@ -325,7 +342,7 @@ def whole(array: View) -> Tensor:
 def called(
     function: str, arrays: Sequence[View], *literals: Any, is_view: bool = False
 ) -> Any:
-    """Return a numpy statement."""
+    """Record a call of a numpy function as a numpy statement."""
     names = map(operand_name, range(len(arrays)))
     text = f"{function}({', '.join([*names, *map(repr, literals)])})"
     return numpy_statement(text, arrays, is_view)
@@ -338,16 +355,16 @@ def numpy_statement(body: str, arrays: Sequence[View], is_view: bool = False) ->
 
 
 def as_result(array: View) -> Tensor:
-    """Return an array as a tensor that can be an output of its own.
+    """Return a tensor with the entries of an array, to be a separate output.
 
-    A view, an input, or what is an output already, is copied.
+    Views, inputs, and tensors that are outputs already, are copied.
     """
     builder = array.recording.builder
     tensor = whole(array) if None in array.axes else array.tensor
     view = array.viewed(tensor) if None in array.axes else array
     is_view = view.axes != tuple(range(tensor.rank))
     is_input = any(tensor.name == x.name for x in builder.inputs)
-    # outputs are arrays of their own, as after a call of numpy
+    # outputs must not share memory, as results of numpy's functions
     if is_view or is_input or builder.is_output(tensor):
         indices = letters_of(view.ndim)
         tensor = statement([view], [indices], indices).tensor

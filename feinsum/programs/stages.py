@@ -44,7 +44,7 @@ def equal_indices(
     >>> same["S", "p"] == same["E", "i"], same["S", "q"] == same["E", "i"]
     (True, False)
     """
-    # a forest of disjoint sets, whose roots stand for classes
+    # a union-find forest, whose roots represent the classes
     parent: dict[StatementIndex, StatementIndex] = {
         (statement.result, index): (statement.result, index)
         for statement in statements
@@ -52,7 +52,7 @@ def equal_indices(
     }
     makers = {statement.result: statement for statement in statements}
 
-    def root(position: StatementIndex) -> StatementIndex:
+    def find_root(position: StatementIndex) -> StatementIndex:
         while parent[position] != position:
             position = parent[position]
         return position
@@ -61,8 +61,10 @@ def equal_indices(
         for name, term in zip(statement.operands, statement.inputs, strict=True):
             if name in makers:
                 for written, read in zip(makers[name].output, term, strict=True):
-                    parent[root((statement.result, read))] = root((name, written))
-    return {position: root(position) for position in parent}
+                    parent[find_root((statement.result, read))] = find_root(
+                        (name, written)
+                    )
+    return {position: find_root(position) for position in parent}
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,10 @@ class Stage:
     """Statements that run together.
 
     Attributes:
+        statements: the statements, in order.
         cut: the index of each statement, by its result, that is processed a few values
-            at a time; empty if all run at once.
-        outputs: the results that are read later, or are outputs.
+            at a time; empty if the statements run for all values at once.
+        outputs: the results that are read after the stage, or are outputs.
     """
 
     statements: tuple[Statement, ...]
@@ -95,7 +98,7 @@ class Stage:
 
     @cached_property
     def cuts(self) -> tuple[Mapping[str, str], ...]:
-        """All indices that could be partitioned instead, outermost first."""
+        """All indices along which the stage can be cut, outermost first."""
         return tuple(common_cuts(self.statements))
 
 
@@ -112,7 +115,7 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
     ['r0'] {} ('r0',)
     ['r1', 'r2', 'r3', 'r4'] {'r1': 'a', 'r2': 'a', 'r3': 'a', 'r4': 'a'} ('r4',)
     """
-    # contractions end a stage: they have kernels of their own
+    # a contraction is a stage by itself: it has its own kernel
     return tuple(stage_of(program, group) for group in _groups(program))
 
 
@@ -124,7 +127,7 @@ def stage_of(program: Program, group: Sequence[Statement]) -> Stage:
 def _groups(program: Program) -> Iterator[list[Statement]]:
     group: list[Statement] = []
     for statement in program.statements:
-        # greedily: a longer stage passes more through the caches
+        # greedy: a longer stage keeps more intermediates in the caches
         if group and not statement.is_contraction and _cut_of([*group, statement]):
             group.append(statement)
             continue
@@ -139,13 +142,13 @@ def _groups(program: Program) -> Iterator[list[Statement]]:
 
 
 def outputs_of(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
-    inside = {statement.result for statement in group}
+    results = {statement.result for statement in group}
     return tuple(
         statement.result
         for statement in group
         if statement.result in program.outputs
         or any(
-            reader.result not in inside for reader in program.readers(statement.result)
+            reader.result not in results for reader in program.readers(statement.result)
         )
     )
 
@@ -162,7 +165,7 @@ def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
 
     Each is a mapping from the result of a statement to the index's name in it.
     """
-    # nothing is known of what numpy reads for an entry
+    # numpy may read any entry of an operand for an entry of the result
     if any(statement.is_numpy for statement in group):
         return
     classes = equal_indices(group)
@@ -171,11 +174,11 @@ def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
         number = classes[first.result, index]
         cut = {}
         for statement in group:
-            same = [
+            equal_names = [
                 i for i in statement.indices if classes[statement.result, i] == number
             ]
-            if len(same) == 1 and same[0] in statement.output:
-                cut[statement.result] = same[0]
+            if len(equal_names) == 1 and equal_names[0] in statement.output:
+                cut[statement.result] = equal_names[0]
         if len(cut) == len(group):
             yield constantdict(cut)
 
@@ -186,7 +189,7 @@ class ArrayAccess:
 
     Attributes:
         result: the result of the statement.
-        position: of the operand; None for the result.
+        position: position of the operand; None for the result.
         axes: the loop of each axis.
     """
 
@@ -195,7 +198,11 @@ class ArrayAccess:
     axes: tuple[int, ...]
 
     def strides(self, by_axis: tuple[int, ...]) -> dict[int, int]:
-        """Return the stride of each loop in entries; those of a diagonal add up."""
+        """Return the stride of each loop; strides of a diagonal are added.
+
+        Args:
+            by_axis: the stride of each axis of the array.
+        """
         strides = dict.fromkeys(self.axes, 0)
         for loop, stride in zip(self.axes, by_axis, strict=True):
             strides[loop] += stride
@@ -207,7 +214,8 @@ class StageLoops:
     """The loops of a stage, by number: those that all statements share come first.
 
     Attributes:
-        n_cuts: number of the shared ones.
+        stage: the stage.
+        n_cuts: number of the shared loops.
         numbers: the loop of each index of each statement, by its result.
     """
 
@@ -224,7 +232,7 @@ class StageLoops:
 
     @cached_property
     def accesses(self) -> tuple[ArrayAccess, ...]:
-        """All that is read from outside, then all that is kept."""
+        """The reads of arrays from outside of the stage, then the writes of outputs."""
         return (*self._reads(), *self._writes())
 
     def inner(self, statement: Statement) -> tuple[int, ...]:
@@ -259,7 +267,7 @@ class StageLoops:
 
 @lru_cache(maxsize=256)
 def loops_of(stage: Stage) -> StageLoops | None:
-    """Return the loops of a stage; None for diagonals, or indices that are equal.
+    """Return the loops of a stage; None if a statement has equal indices.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -271,7 +279,7 @@ def loops_of(stage: Stage) -> StageLoops | None:
     >>> loops.n_cuts, loops.n_loops
     (1, 2)
     """
-    # joined loops have more vectors, but may put two indices of a statement into one
+    # joined loops allow more vectors, but may join two indices of one statement
     numbers = _numbers(stage, is_joined=True) or _numbers(stage, is_joined=False)
     return None if numbers is None else StageLoops(stage, len(stage.cuts), numbers)
 
@@ -280,16 +288,16 @@ Numbers = dict[str, dict[str, int]]
 
 
 def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
-    """Return the loop of each index; None if two of a statement are in one loop.
+    """Return the loop of each index; None if a statement has two indices in one loop.
 
     Args:
         stage: the stage.
-        is_joined: whether statements that read an axis from outside do so in one loop,
-            so that all have vectors along it.
+        is_joined: whether indices that access the same axis of an outside array share a
+            loop, so that all statements have vectors along it.
     """
-    same, n_cuts = equal_indices(stage.statements), len(stage.cuts)
+    classes, n_cuts = equal_indices(stage.statements), len(stage.cuts)
     shared = {
-        same[result, index]: k
+        classes[result, index]: k
         for k, cut in enumerate(stage.cuts)
         for result, index in cut.items()
     }
@@ -302,7 +310,7 @@ def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
         for index in statement.indices:
             joined = [by_axis[axis] for axis in axes.get(index, ()) if axis in by_axis]
             number = shared.setdefault(
-                same[statement.result, index], max(joined, default=n_loops)
+                classes[statement.result, index], max(joined, default=n_loops)
             )
             n_loops = max(n_loops, number + 1)
             by_axis |= dict.fromkeys(axes.get(index, ()), number)
@@ -318,7 +326,7 @@ def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
 def _axes_from_outside(
     statement: Statement, results: AbstractSet[str]
 ) -> Mapping[str, list[tuple[str, int]]]:
-    """Return the axes of arrays from outside of a stage that each index is along."""
+    """Return the axes of outside arrays that each index accesses."""
     axes: dict[str, list[tuple[str, int]]] = {}
     for name, term in zip(statement.operands, statement.inputs, strict=True):
         for axis, index in enumerate(term):

@@ -1,4 +1,4 @@
-"""Functions of numpy that arrange axes and entries, recorded: shapes, joins, parts.
+"""Recorded functions of numpy that arrange axes and entries: shapes, joins, parts.
 
 Their parameters have numpy's names, order and defaults. ``out`` is refused before.
 """
@@ -95,12 +95,12 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    old, new = axes_of(source, a.ndim), axes_of(destination, a.ndim)
-    if len(old) != len(new):
+    sources, destinations = axes_of(source, a.ndim), axes_of(destination, a.ndim)
+    if len(sources) != len(destinations):
         refuse(f"moveaxis from {source!r} to {destination!r}")
-    order = [k for k in range(a.ndim) if k not in old]
-    for at, k in sorted(zip(new, old, strict=True)):
-        order.insert(at, k)
+    order = [k for k in range(a.ndim) if k not in sources]
+    for position, k in sorted(zip(destinations, sources, strict=True)):
+        order.insert(position, k)
     return _ordered(a, order)
 
 
@@ -108,17 +108,19 @@ def expand_dims(a: Any, axis: Any) -> Any:
     axes = axis if isinstance(axis, Sequence) else [axis]
     rank = a.ndim + len(axes)
     added = axes_of(axes, rank)
-    left = iter(a.axes)
-    return a.viewed(a.tensor, [None if k in added else next(left) for k in range(rank)])
+    remaining_axes = iter(a.axes)
+    return a.viewed(
+        a.tensor, [None if k in added else next(remaining_axes) for k in range(rank)]
+    )
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
-    every = [k for k, n in enumerate(a.shape) if n == 1]
-    gone = every if axis is None else axes_of(axis, a.ndim)
-    if any(k not in every for k in gone):
+    unit_axes = [k for k, n in enumerate(a.shape) if n == 1]
+    removed = unit_axes if axis is None else axes_of(axis, a.ndim)
+    if any(k not in unit_axes for k in removed):
         refuse(f"squeeze of axes {axis!r}, one of which has not the extent 1")
     # a subscript 0 removes the axis
-    return a[tuple(0 if k in gone else slice(None) for k in range(a.ndim))]
+    return a[tuple(0 if k in removed else slice(None) for k in range(a.ndim))]
 
 
 def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
@@ -137,7 +139,7 @@ def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
 
 
 def at_least(rank: int, *arys: Any) -> Any:
-    def padded(a: Any) -> Any:
+    def pad_axes(a: Any) -> Any:
         if a.ndim >= rank:
             return a
         if rank == 3 and a.ndim == 2:
@@ -146,7 +148,7 @@ def at_least(rank: int, *arys: Any) -> Any:
             return expand_dims(a, (0, 2))
         return expand_dims(a, tuple(range(rank - a.ndim)))
 
-    arrays = tuple(map(padded, views_of(arys)))
+    arrays = tuple(map(pad_axes, views_of(arys)))
     return arrays if len(arrays) > 1 else arrays[0]
 
 
@@ -165,8 +167,10 @@ def concatenate(arrays: Any, /, axis: Any = 0, out: Any = None, **more: Any) -> 
 
 def stack(arrays: Any, axis: int = 0, out: Any = None, **more: Any) -> Any:
     views = views_of([*arrays])
-    at = axis_of(axis, views[0].ndim + 1)
-    return concatenate([expand_dims(view, at) for view in views], at, **more)
+    position = axis_of(axis, views[0].ndim + 1)
+    return concatenate(
+        [expand_dims(view, position) for view in views], position, **more
+    )
 
 
 def vstack(tup: Any, **more: Any) -> Any:
@@ -184,8 +188,8 @@ def column_stack(tup: Any) -> Any:
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    at = axis_of(axis, ary.ndim)
-    n = number_of(ary.shape[at], "a split")
+    position = axis_of(axis, ary.ndim)
+    n = number_of(ary.shape[position], "a split")
     if isinstance(indices_or_sections, int | np.integer):
         k = int(indices_or_sections)
         # the first parts get one entry more
@@ -193,9 +197,9 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
         ends = [sum(sizes[: i + 1]) for i in range(k - 1)]
     else:
         ends = [int(end) for end in indices_or_sections]
-    before = (slice(None),) * at
+    leading = (slice(None),) * position
     sides = zip([0, *ends], [*ends, n], strict=True)
-    return [ary[(*before, slice(low, high))] for low, high in sides]
+    return [ary[(*leading, slice(low, high))] for low, high in sides]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
@@ -207,9 +211,9 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
 
 
 def flip(m: Any, axis: Any = None) -> Any:
-    turned = axes_of(axis, m.ndim)
+    flipped = axes_of(axis, m.ndim)
     step = {True: slice(None, None, -1), False: slice(None)}
-    return m[tuple(step[k in turned] for k in range(m.ndim))]
+    return m[tuple(step[k in flipped] for k in range(m.ndim))]
 
 
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
@@ -225,8 +229,8 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     if not isinstance(repeats, int | np.integer):
         refuse("repeat with several numbers")
-    flat, at = flattened(a, axis)
-    return called("repeat", [flat], int(repeats), at)
+    flat, position = flattened(a, axis)
+    return called("repeat", [flat], int(repeats), position)
 
 
 def tile(a: Any, reps: Any, /) -> Any:
@@ -264,18 +268,18 @@ def _diagonal_of(a: Any, offset: int, axis1: int, axis2: int) -> Any:
     first, second = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
     if first == second:
         refuse(f"a diagonal of axis {axis1} and itself")
-    rest = [k for k in range(a.ndim) if k not in (first, second)]
-    turned = _ordered(a, [*rest, first, second])
-    rows, columns = turned.shape[-2:]
+    other_axes = [k for k in range(a.ndim) if k not in (first, second)]
+    square = _ordered(a, [*other_axes, first, second])
+    rows, columns = square.shape[-2:]
     if rows != columns or offset:
-        low, right = max(0, -offset), max(0, offset)
+        first_row, first_column = max(0, -offset), max(0, offset)
         n = min(
-            number_of(rows, "a diagonal") - low,
-            number_of(columns, "a diagonal") - right,
+            number_of(rows, "a diagonal") - first_row,
+            number_of(columns, "a diagonal") - first_column,
         )
         n = max(0, n)
-        turned = turned[..., low : low + n, right : right + n]
-    return turned
+        square = square[..., first_row : first_row + n, first_column : first_column + n]
+    return square
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -299,9 +303,9 @@ def sorted_along(
     *,
     stable: Any = None,
 ) -> Any:
-    flat, at = flattened(a, axis)
+    flat, position = flattened(a, axis)
     kind = "stable" if stable else kind
-    return called(function, [flat], at, *([] if kind is None else [str(kind)]))
+    return called(function, [flat], position, *([] if kind is None else [str(kind)]))
 
 
 def take(
@@ -310,9 +314,9 @@ def take(
     if mode != "raise":
         refuse(f"take with mode={mode!r}")
     a = as_view(a, first_view([a, indices]))
-    flat, at = flattened(a, axis)
+    flat, position = flattened(a, axis)
     positions = indices if isinstance(indices, View | int) else np.asarray(indices)
-    return copied(subscripted(flat, (*(slice(None),) * at, positions)))
+    return copied(subscripted(flat, (*(slice(None),) * position, positions)))
 
 
 def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
@@ -324,45 +328,50 @@ def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
 
 def subscripted(a: Any, key: Any) -> Any:
     """Index an array by numbers, slices, new axes, and arrays of integers."""
-    parts = [*key] if isinstance(key, tuple) else [key]
-    # only new axes: a view, and no statement at all
-    if all(part is None or part is Ellipsis or _is_all(part) for part in parts):
-        return _renewed(a, parts)
+    subscripts = [*key] if isinstance(key, tuple) else [key]
+    # only new axes: a view without a statement
+    if all(
+        subscript is None or subscript is Ellipsis or _is_all(subscript)
+        for subscript in subscripts
+    ):
+        return _renewed(a, subscripts)
     arrays, texts = [a], []
-    for part in parts:
-        if isinstance(part, bool | np.bool_):
+    for subscript in subscripts:
+        if isinstance(subscript, bool | np.bool_):
             refuse("a truth value as a subscript")
-        if part is None or part is Ellipsis:
-            texts.append("..." if part is Ellipsis else "None")
-        elif isinstance(part, slice):
-            texts.append(":".join(map(_end, (part.start, part.stop, part.step))))
-        elif isinstance(part, int | np.integer):
-            texts.append(repr(int(part)))
-        elif isinstance(part, View | np.ndarray | list | tuple):
-            arrays.append(_as_positions(part, a))
+        if subscript is None or subscript is Ellipsis:
+            texts.append("..." if subscript is Ellipsis else "None")
+        elif isinstance(subscript, slice):
+            texts.append(
+                ":".join(map(_end, (subscript.start, subscript.stop, subscript.step)))
+            )
+        elif isinstance(subscript, int | np.integer):
+            texts.append(repr(int(subscript)))
+        elif isinstance(subscript, View | np.ndarray | list | tuple):
+            arrays.append(_as_positions(subscript, a))
             texts.append(f"x{len(arrays) - 1}")
         else:
-            refuse(f"the subscript {part!r}")
+            refuse(f"the subscript {subscript!r}")
     body = f"x0[{', '.join(texts)}]"
     return numpy_statement(body, arrays, is_view=len(arrays) == 1)
 
 
-def _is_all(part: Any) -> bool:
-    return isinstance(part, slice) and part == slice(None)
+def _is_all(subscript: Any) -> bool:
+    return isinstance(subscript, slice) and subscript == slice(None)
 
 
-def _renewed(a: Any, parts: Sequence[Any]) -> Any:
-    """Insert new axes, and keep all others."""
-    n_given = sum(_is_all(part) for part in parts)
-    if n_given > a.ndim or sum(part is Ellipsis for part in parts) > 1:
+def _renewed(a: Any, subscripts: Sequence[Any]) -> Any:
+    """Insert new axes into a view."""
+    n_given = sum(_is_all(subscript) for subscript in subscripts)
+    if n_given > a.ndim or sum(subscript is Ellipsis for subscript in subscripts) > 1:
         refuse(f"{n_given} subscripts of an array with {counted(a.ndim, 'axis')}")
-    left: list[int | None] = [*a.axes]
+    remaining_axes: list[int | None] = [*a.axes]
     axes: list[int | None] = []
-    for part in parts:
-        n = a.ndim - n_given if part is Ellipsis else int(part is not None)
-        axes += [None] if part is None else left[:n]
-        left = left[n:]
-    return a.viewed(a.tensor, [*axes, *left])
+    for subscript in subscripts:
+        n = a.ndim - n_given if subscript is Ellipsis else int(subscript is not None)
+        axes += [None] if subscript is None else remaining_axes[:n]
+        remaining_axes = remaining_axes[n:]
+    return a.viewed(a.tensor, [*axes, *remaining_axes])
 
 
 def _end(value: Any) -> str:

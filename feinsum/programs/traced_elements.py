@@ -1,4 +1,4 @@
-"""Elementwise functions of numpy, recorded, and how arguments are read.
+"""Recorded elementwise functions of numpy, and the conversion of arguments.
 
 Their parameters have numpy's names, order and defaults. ``out`` is refused before.
 """
@@ -109,8 +109,8 @@ def imag(val: Any) -> Any:
 
 def _part(a: Any, form: str) -> Any:
     """Return the real or imaginary part; it is a view, as in numpy."""
-    part = mapped(form, [a])
-    return a.viewed(part.tensor, part.axes)
+    component = mapped(form, [a])
+    return a.viewed(component.tensor, component.axes)
 
 
 def angle(z: Any, deg: bool = False) -> Any:
@@ -130,7 +130,7 @@ def filled(
     *,
     device: Any = None,
 ) -> Any:
-    """Return an array of numpy itself: its entries are constants of the program."""
+    """Return a numpy array, which becomes a constant of the program."""
     extents = a.shape if shape is None else shape
     if any(isinstance(n, SizeParam) for n in extents):
         refuse("an array of its own whose extents are not known")

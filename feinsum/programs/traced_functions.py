@@ -1,4 +1,4 @@
-"""Reductions and products of numpy, recorded, and the tables of all that is traced.
+"""Recorded reductions and products of numpy, and the tables of all traced functions.
 
 Their parameters have numpy's names, order and defaults. ``out`` is refused before.
 """
@@ -119,10 +119,10 @@ def mean(
     keepdims: bool = False,
 ) -> Any:
     is_half = dtype is None and a.dtype == np.float16
-    # as numpy: halves are added in single precision, integers in double
+    # as in numpy: float16 is added in single precision, integers in double
     if dtype is None:
-        whole = np.dtype(np.float64) if a.dtype.kind in "biu" else a.dtype
-        dtype = np.dtype(np.float32) if is_half else whole
+        default = np.dtype(np.float64) if a.dtype.kind in "biu" else a.dtype
+        dtype = np.dtype(np.float32) if is_half else default
     if np.dtype(dtype).kind not in "fc":
         refuse(f"a mean with dtype={np.dtype(dtype)}")
     total = _summed("sum", a, axis, dtype, keepdims=keepdims)
@@ -145,9 +145,9 @@ def _spread(
     *,
     correction: float | None = None,
 ) -> Any:
-    """Return the variance, or its root: the mean squared distance from the mean.
+    """Return the variance, or its root, from the squared distances to the mean.
 
-    The mean of squares less the square of the mean would lose digits.
+    The mean of squares minus the square of the mean would lose digits by cancellation.
     """
     ddof = ddof if correction is None else correction
     if dtype is None and a.dtype.kind in "biu":
@@ -168,8 +168,8 @@ def _squared(a: Any) -> str:
 
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    most, least = (_chosen(r, a, axis, None, keepdims) for r in ("max", "min"))
-    return mapped("({} - {})", [most, least])
+    maximum, minimum = (_chosen(r, a, axis, None, keepdims) for r in ("max", "min"))
+    return mapped("({} - {})", [maximum, minimum])
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
@@ -186,11 +186,11 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 def _position_of_extreme(
     function: str, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False
 ) -> Any:
-    flat, at = flattened(a, axis)
-    positions = called(function, [flat], at)
+    flat, position = flattened(a, axis)
+    positions = called(function, [flat], position)
     if not keepdims:
         return positions
-    shape = [1 if axis is None or k == at else n for k, n in enumerate(a.shape)]
+    shape = [1 if axis is None or k == position else n for k, n in enumerate(a.shape)]
     return reshape(positions, shape)
 
 
@@ -198,8 +198,8 @@ def _accumulated(
     function: str, a: Any, axis: Any = None, dtype: Any = None, out: Any = None
 ) -> Any:
     target = _widened(a.dtype) if dtype is None else np.dtype(dtype)
-    flat, at = flattened(a, axis)
-    return called(function, [astype(flat, target, copy=False)], at)
+    flat, position = flattened(a, axis)
+    return called(function, [astype(flat, target, copy=False)], position)
 
 
 def _cumulative(
@@ -218,10 +218,10 @@ def _cumulative(
 
 
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
-    at = axis_of(axis, a.ndim)
-    before = (slice(None),) * at
+    position = axis_of(axis, a.ndim)
+    leading = (slice(None),) * position
     for _ in range(n):
-        late, early = a[(*before, slice(1, None))], a[(*before, slice(None, -1))]
+        late, early = a[(*leading, slice(1, None))], a[(*leading, slice(None, -1))]
         a = late ^ early if a.dtype.kind == "b" else late - early
     return a
 
@@ -317,7 +317,7 @@ def einsum_of(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
     return einsum(subscripts, views_of(operands))
 
 
-# What is known without values
+# Properties that do not depend on values
 
 
 def size_of(a: Any, axis: Any = None) -> int:
@@ -332,7 +332,7 @@ REDUCING: Mapping[Any, Callable[..., Any]] = {
     np.logical_or: partial(_chosen, "any"),
     np.logical_and: partial(_chosen, "all"),
 }
-"""The reductions of ufuncs."""
+"""The recorded reductions, by ufunc."""
 
 _BOTH: Mapping[str, Callable[..., Any]] = {
     "all": partial(_chosen, "all"),
@@ -455,12 +455,12 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
 
 def _numpy_function(name: str) -> Any:
     value: Any = np
-    for part in name.split("."):
-        value = getattr(value, part, None)
+    for attribute in name.split("."):
+        value = getattr(value, attribute, None)
     return value
 
 
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     _numpy_function(name): function for name, function in _NAMED.items()
 }
-"""Functions of numpy that are no ufuncs, and can be traced."""
+"""The recorded functions, by function of numpy; ufuncs are recorded elsewhere."""

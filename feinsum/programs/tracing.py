@@ -56,7 +56,7 @@ OPERATORS: Mapping[Any, str] = {
     np.greater: "({} > {})",
     np.greater_equal: "({} >= {})",
 }
-"""Ufuncs that have an operator; others are called by their names."""
+"""The body of each ufunc that has an operator; others are called by their names."""
 
 PRODUCTS: Mapping[Any, Callable[..., Any]] = {
     np.matmul: matmul,
@@ -65,8 +65,10 @@ PRODUCTS: Mapping[Any, Callable[..., Any]] = {
 """Ufuncs of vectors and matrices."""
 
 IN_PLACE = "write x = x + y for x += y"
+"""The hint for changes in place that cannot be traced."""
+
 N_PROGRAMS = 64
-"""Programs that a traced function keeps, for arrays of different shapes or dtypes."""
+"""Number of programs that a traced function caches, by shapes and dtypes of arrays."""
 
 
 @overload
@@ -80,13 +82,13 @@ def trace(
 
     Args:
         function: takes arrays named as in ``operands``, and returns arrays, possibly in
-            tuples, lists and dictionaries. It may use what
-            ``docs/reference/programs.md`` lists, but nothing that depends on values.
-        operands: made by :func:`feinsum.array`, with shapes and dtypes. Without any,
-            the result is a function that is traced when it is called.
+            tuples, lists and dictionaries. It may use the functions listed in
+            ``docs/reference/programs.md``, but must not depend on values.
+        operands: symbolic arrays of :func:`feinsum.array`, with shapes and dtypes.
+            Without them, the result is a function that is traced when it is called.
 
     Raises:
-        ProgramError: for any other operation, which it names.
+        ProgramError: naming an operation that cannot be traced.
 
     >>> from feinsum.ir import array
     >>> def weights(Q, K):
@@ -136,7 +138,7 @@ class TracedFunction:
         """Return what the function returns for these arguments.
 
         Raises:
-            ProgramError: if it cannot be traced; the message names why.
+            ProgramError: if the function cannot be traced, with the reason.
         """
         arrays, (traced, result) = self._trace_call(args, more)
         outputs = run_program(traced, arrays)
@@ -147,7 +149,7 @@ class TracedFunction:
         form = _form((args, tuple(more.items())), leaves)
         arrays = {f"a{k}": leaf for k, leaf in enumerate(leaves)}
         kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        # two threads would trace the same function twice
+        # locked, so that two threads do not trace the same call
         with self._lock:
             return arrays, self._traced(form, kinds)
 
@@ -165,10 +167,10 @@ class TracedFunction:
 
 
 class _Form:
-    """Arguments with places for arrays: equal if all else is."""
+    """The structure of arguments, with placeholders for arrays; hashable."""
 
-    def __init__(self, kind: Any, parts: tuple[Any, ...]) -> None:
-        self.key = kind, parts
+    def __init__(self, kind: Any, items: tuple[Any, ...]) -> None:
+        self.key = kind, items
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Form) and self.key == other.key
@@ -177,12 +179,12 @@ class _Form:
         return hash(self.key)
 
     def filled(self, arrays: Iterator[Any]) -> Any:
-        kind, parts = self.key
+        kind, items = self.key
         if kind is None:
             return next(arrays)
         if kind == "value":
-            return parts[1]
-        values = [part.filled(arrays) for part in parts]
+            return items[1]
+        values = [item.filled(arrays) for item in items]
         if isinstance(kind, tuple):
             return dict(zip(kind[1], values, strict=True))
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
@@ -190,14 +192,14 @@ class _Form:
 
 def _form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
     if type(value) is np.ndarray:
-        # native byte order: programs compute in it
+        # in native byte order, as programs require
         leaves.append(value.astype(value.dtype.newbyteorder("="), copy=False))
         return _Form(None, ())
     if isinstance(value, list | tuple):
-        return _Form(type(value), tuple(_form(part, leaves) for part in value))
+        return _Form(type(value), tuple(_form(item, leaves) for item in value))
     if isinstance(value, dict):
-        parts = tuple(_form(part, leaves) for part in value.values())
-        return _Form(("dict", *[tuple(value)]), parts)
+        items = tuple(_form(item, leaves) for item in value.values())
+        return _Form(("dict", *[tuple(value)]), items)
     if not _is_hashable(value):
         raise ProgramError(
             f"an argument is {type(value).__name__}; a traced function takes numpy "
@@ -207,15 +209,15 @@ def _form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
 
 
 def _is_hashable(value: Any) -> bool:
-    """Return whether a value may be a constant; subclasses of arrays are none."""
-    # subclasses of arrays are hashable by identity, and no constants
+    """Return whether a value may be a constant of the program."""
+    # subclasses of arrays may be hashable by identity, but their entries may change
     return isinstance(value, Hashable) and not hasattr(value, "__array_finalize__")
 
 
 def _traced(
     function: Callable[[Mapping[str, Any]], Any], operands: Mapping[str, Operand]
 ) -> tuple[Program, Any]:
-    """Return the program, and the returned value with names of outputs in it."""
+    """Trace a function; return the program, and the result with names of outputs."""
     builder = program()
     recording = Recording(builder)
     arrays = {}
@@ -234,13 +236,13 @@ class _Output(str):
 
 
 def _results(returned: Any, recording: Recording) -> Any:
-    """Return the same with the names of outputs in place of arrays."""
+    """Replace the arrays in a returned value by names of outputs."""
     if isinstance(returned, Mapping):
-        return {name: _results(part, recording) for name, part in returned.items()}
+        return {name: _results(item, recording) for name, item in returned.items()}
     if isinstance(returned, tuple | list):
-        parts = [_results(part, recording) for part in returned]
+        items = [_results(item, recording) for item in returned]
         is_named = hasattr(returned, "_fields")
-        return type(returned)(*parts) if is_named else type(returned)(parts)
+        return type(returned)(*items) if is_named else type(returned)(items)
     if isinstance(returned, np.ndarray | np.generic | bool | int | float | complex):
         tensor = constant(np.asarray(returned), recording)
         returned = Traced(recording, tensor, tuple(range(tensor.rank)))
@@ -257,23 +259,20 @@ def _with(result: Any, outputs: Mapping[str, Any]) -> Any:
     if isinstance(result, _Output):
         return outputs[result]
     if isinstance(result, dict):
-        return {name: _with(part, outputs) for name, part in result.items()}
-    parts = [_with(part, outputs) for part in result]
-    return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+        return {name: _with(item, outputs) for name, item in result.items()}
+    items = [_with(item, outputs) for item in result]
+    return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
 
 
 def _call(function: Callable[..., Any], name: str, args: Any, more: Any) -> Any:
-    """Return a function of numpy, or a method, with the arguments that it has.
-
-    Those that numpy would ignore are left out.
-    """
+    """Call a recorded function, without arguments that numpy would ignore."""
     arguments = {
         key: value
         for key, value in more.items()
         if value is not NO_VALUE and not (value is None and key in IGNORED)
     }
     try:
-        # numpy's message for wrong arguments would name our function
+        # checked first: a TypeError of the call would name the recorded function
         bound = signature(function).bind(*args, **arguments)
     except TypeError as error:
         refuse(f"{name} with other arguments ({error})")
@@ -284,11 +283,11 @@ def _call(function: Callable[..., Any], name: str, args: Any, more: Any) -> Any:
 
 NO_VALUE: Any = signature(np.sum).parameters["keepdims"].default
 IGNORED = frozenset({"dtype", "initial", "like", "order", "out", "weights", "where"})
-"""Parameters whose default is None."""
+"""Parameters that are ignored if they are None."""
 
 
 class Traced(View, NDArrayOperatorsMixin):
-    """An array of a program while a function is traced: it looks like numpy's."""
+    """An array of a program, with numpy's interface, while a function is traced."""
 
     __array_priority__ = 1000
 
@@ -373,7 +372,7 @@ class Traced(View, NDArrayOperatorsMixin):
             axis = options.pop("axis", None if "axis" in more else 0)
             return _call(REDUCING[ufunc], f"{name}.reduce", (args[0], axis), options)
         out = options.pop("out", (None,))[0]
-        # only x += y, which gives x a new value, is a program
+        # of the calls with out=, only x += y can be recorded, as a new value of x
         if out is not None and (out is not args[0] or isinstance(out, View)):
             refuse(f"{name} with {method} and ['out']", IN_PLACE)
         if method == "__call__" and ufunc in PRODUCTS:
@@ -423,7 +422,7 @@ class Traced(View, NDArrayOperatorsMixin):
 
 
 def _elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
-    # two results are two statements
+    # divmod has two results, so it becomes two statements
     if ufunc is np.divmod and dtype is None:
         return np.floor_divide(*args), np.remainder(*args)
     is_known = getattr(np, ufunc.__name__, None) is ufunc
@@ -438,7 +437,7 @@ def _elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
 
 
 def _changed(array: Any, value: Any) -> Any:
-    """Return the value of an array after a change in place."""
+    """Record a change in place, and return the changed array."""
     if value.shape != array.shape:
         refuse(f"a change in place of shape {array.shape} to {value.shape}")
     changed = astype(value, array.dtype, casting="same_kind", copy=False)
@@ -449,7 +448,7 @@ def _changed(array: Any, value: Any) -> Any:
         refuse("a change in place of an argument", IN_PLACE)
     array.tensor  # noqa: B018  (refuses an array that is not up to date)
     array.latest, array.axes = changed.tensor, changed.axes
-    # views of the old value are out of date from now on
+    # views of the previous value are out of date from now on
     array.memory.version += 1
     array.version = array.memory.version
     return array

@@ -1,7 +1,7 @@
-"""Targets: what kernels are compiled for, on which devices they run.
+"""Targets, for which kernels are compiled, and the devices that run them.
 
-:mod:`feinsum.targets.protocol` says what a target is;
-docs/reference/targets.md, how to add one.
+:mod:`feinsum.targets.protocol` defines a target; docs/reference/targets.md tells how to
+add one.
 """
 
 import feinsum.loopy_cache  # noqa: F401  (before Loopy)

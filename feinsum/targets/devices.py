@@ -1,4 +1,12 @@
-"""Choosing a device: the first that works, or the one that is named."""
+"""The choice of a device: the first that works, or the one that a selector names.
+
+A device works if it runs a small kernel correctly. The probe runs in a separate process
+for drivers that may crash, and successes are cached on disk::
+
+    open_device()         host, cuda, opencl in this order: the first that works
+    open_device("cuda")   devices of the target cuda
+    open_device("epyc")   devices whose platform, name or id matches
+"""
 
 from __future__ import annotations
 
@@ -30,7 +38,7 @@ from feinsum.targets.protocol import OpenDevice, Target
 from feinsum.words import first_lines
 
 TARGETS: tuple[Target, ...] = (HOST, CUDA, OPENCL)
-"""The best choice first."""
+"""All targets, in the order of preference."""
 
 
 class _Candidate(NamedTuple):
@@ -47,25 +55,25 @@ class _Candidate(NamedTuple):
 
 
 def list_devices() -> tuple[Device, ...]:
-    """List all devices, working or not; those of the best target first."""
+    """List all devices, working or not, in the order of targets."""
     return tuple(candidate.device for candidate in _find_candidates(TARGETS, []))
 
 
 def open_device(selector: str | None = None, *, loopy_target: Any = None) -> OpenDevice:
     """Open the first device that matches and works, or the only one that matches.
 
-    Whether a device works is found out by a small kernel, once.
+    Each device is tried with a small kernel, once.
 
     Args:
         selector: the name of a target, a part of the platform's or of the device's
             name in any case, or the first characters of the device's id. By default
             the environment variable ``FEINSUM_DEVICE``; if that is empty, any.
-        loopy_target: without a selector, only devices that run kernels of this one
-            of Loopy's targets are taken.
+        loopy_target: one of Loopy's targets; without a selector, only devices that run
+            its kernels are considered.
 
     Raises:
-        DeviceUnavailableError: if there is none; the message lists those found, with
-            what each one lacks.
+        DeviceUnavailableError: if there is none; the message lists the devices, with
+            the reason why each does not work.
     """
     if selector is None:
         selector = os.environ.get(DEVICE_VARIABLE, "")
@@ -92,22 +100,23 @@ def _first_that_works(
     troubles: list[str],
     refusal: str = "no device works here",
 ) -> OpenDevice:
-    """Open the first candidate that works; later drivers are not even loaded."""
+    """Open the first candidate that works; drivers of later ones are not loaded."""
     for candidate in candidates:
         trouble = why_not(candidate.target, candidate.device)
         if not trouble:
             return candidate.target.open(candidate.device)
         troubles.append(f"{candidate}: {trouble}")
-    why = "; ".join(troubles) or "nothing"
-    raise DeviceUnavailableError(f"{refusal}: {why}")
+    reasons = "; ".join(troubles) or "nothing"
+    raise DeviceUnavailableError(f"{refusal}: {reasons}")
 
 
 class DeviceState(NamedTuple):
     """State of a device.
 
     Attributes:
-        device: None for a target that has none to offer.
-        trouble: why it does not work; empty if it does.
+        target: name of the target.
+        device: the device; None for a target without one.
+        trouble: the reason why it does not work; empty if it works.
     """
 
     target: str
@@ -133,7 +142,7 @@ def target_of(loopy_target: Any) -> Target:
     """Find the target that runs kernels of one of Loopy's targets.
 
     Raises:
-        DeviceUnavailableError: if none does.
+        DeviceUnavailableError: if no target runs them.
     """
     for target in TARGETS:
         if target.serves(loopy_target):
@@ -145,7 +154,7 @@ def target_of(loopy_target: Any) -> Target:
 
 
 def _select_by_name(wanted: str) -> tuple[Target, ...]:
-    """Find the target of a name, so that no other driver needs to be loaded."""
+    """Find the target with a name, so that no other driver needs to be loaded."""
     return tuple(target for target in TARGETS if target.name == wanted)
 
 
@@ -190,20 +199,20 @@ def why_not(target: Target, device: Device) -> str:
         environment = target.open(device).environment({})
     except FeinsumError as error:
         return str(error)
-    # Another driver, or another version of it, is another device.
+    # the environment has the version of the driver, so a new one is tried again
     key = hashlib.sha256(f"probe\0{to_json(environment)}".encode()).hexdigest()
     troubles = remembered(_Probed)
     if key in troubles:
         return troubles[key]
     trouble = _probe(key, target, device)
     if not (trouble and target.is_in_process):
-        # that of the host may be transient, such as a full disk, and costs little
+        # not for failures of the host, which may be transient and are cheap to repeat
         troubles[key] = trouble
     return trouble
 
 
 def _probe(key: str, target: Target, device: Device) -> str:
-    """Try a device; only successes are cached on disk, as failures may be fixed."""
+    """Try a device; only successes are cached on disk, since failures may be fixed."""
     if target.is_in_process:
         return _try_kernel(target.open(device))
     cache = default_cache()
@@ -216,7 +225,7 @@ def _probe(key: str, target: Target, device: Device) -> str:
 
 
 def _probe_in_child(device: Device) -> str:
-    """Try a small kernel in a separate process; describe what went wrong."""
+    """Try a small kernel in a separate process; describe the failure, if any."""
     try:
         with Worker(python_command("feinsum.targets.devices")) as worker:
             trouble = json.loads(worker.request(device.id, LIMIT_S))
@@ -247,7 +256,7 @@ def _main() -> None:
 
     channel = Channel()
     device_id = next(channel.requests())
-    # The id is a digest of the description, equal in every process.
+    # the id is a digest of the description, so it is equal in every process
     (device,) = (d for d in OPENCL.devices() if d.id == device_id)
     channel.answer(json.dumps(_try_kernel(OPENCL.open(device))))
 

@@ -1,4 +1,4 @@
-"""The arguments of a Loopy kernel at given sizes: shapes, strides, storage.
+"""Layouts of the arguments of a Loopy kernel at given sizes: shapes and strides.
 
 An array of shape (2, 3) whose rows are padded to 4 entries lies in a flat buffer::
 
@@ -32,12 +32,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the entries of an array lie in a flat buffer.
+    """The positions of the entries of an array in a flat buffer.
 
     Args:
         shape: number of entries per axis.
-        strides: distance of neighbours per axis, in entries.
-        dtype: of one entry.
+        strides: distance of neighbours along each axis, in entries.
+        dtype: dtype of the entries.
     """
 
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ def entry_kernel(t_unit: Any) -> Any:
 def typed(t_unit: Any) -> Any:
     """Infer the dtype of every argument of a translation unit.
 
-    Dtypes left open are inferred by Loopy; sizes get the kernel's index dtype.
+    Loopy infers the dtypes of arrays; sizes get the kernel's index dtype.
 
     Raises:
         BuildError: naming the arguments whose dtype cannot be inferred.
@@ -116,7 +116,7 @@ def typed(t_unit: Any) -> Any:
 
 
 def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
-    """Collect the integer arguments that are given, and those that follow from shapes.
+    """Collect the integer arguments, and those that follow from shapes.
 
     An axis whose extent is one name determines the value of that name.
 
@@ -132,7 +132,7 @@ def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
     for arg in kernel.args:
         if isinstance(arg, lp.ValueArg) or arg.name not in arguments or not arg.shape:
             continue
-        # Only plain names: expressions such as 2*n + 1 would have to be solved for n.
+        # only plain names: expressions such as 2*n + 1 would have to be solved for n
         shape = np.shape(arguments[arg.name])
         for axis, (extent, value) in enumerate(zip(arg.shape, shape, strict=False)):
             if not isinstance(extent, Variable):
@@ -149,7 +149,7 @@ def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
     """Return the layout of an array argument of a typed kernel.
 
     Raises:
-        MeasurementError: if a size has no value, or the argument is no array of
+        MeasurementError: if a size has no value, or the argument is not an array of
             known shape with one stride per axis.
     """
     tags = getattr(arg, "dim_tags", None)

@@ -1,8 +1,11 @@
 """The processor of this machine, as Linux describes it and archspec names it.
 
-Virtual machines may mask the numbers of a processor. Its features tell all the same,
-for without them its instructions could not be used. Containers may hide files; what
-cannot be read is unknown, and no error.
+Virtual machines may mask the numbers of a processor, but not its features, without
+which programs could not use its instructions. So features determine the name::
+
+    flags avx512f, avx512_vp2intersect, ... of AuthenticAMD   ->   zen5
+
+Containers may hide files; values that cannot be read are unknown, which is no error.
 """
 
 from __future__ import annotations
@@ -26,15 +29,15 @@ SYSTEM = Path("/sys/devices/system/cpu")
 UNKNOWN = -1
 
 MASKED = frozenset({"cldemote", "flush_l1d", "pku", "tsc_adjust", "waitpkg"})
-"""Features that hypervisors often mask, and that no compiler makes code of.
+"""Features that hypervisors often mask, and that compilers do not use.
 
-archspec expects them of recent processors, which it would take for older ones.
+archspec requires them of recent processors, and would name an older one without them.
 """
 
 NO_SIGN = MASKED | {"movdir64b", "movdiri", "rdseed"}
-"""Features without which a processor may still be the one that has them.
+"""Features that are not required of a microarchitecture that should have them.
 
-Linux switches RDSEED off on Zen 5, for a fault, and hypervisors hide the moves.
+Linux disables RDSEED on Zen 5 because of a defect, and hypervisors hide the moves.
 """
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -74,19 +77,19 @@ def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
         machine: the architecture: ``x86_64``, ``aarch64``.
         system: the folder ``/sys/devices/system/cpu``.
     """
-    # Hybrid processors describe several kinds of cores; the first one counts.
+    # hybrid processors have several kinds of cores: describe the first
     blocks = _split_blocks(cpuinfo)
     names = ARM if any(ARM.features in block for block in blocks) else X86
-    first = next((block for block in blocks if names.features in block), {})
-    vendor = _convert_vendor(first.get(names.vendor, ""))
-    flags = frozenset(first.get(names.features, "").split())
+    first_core = next((block for block in blocks if names.features in block), {})
+    vendor = _convert_vendor(first_core.get(names.vendor, ""))
+    flags = frozenset(first_core.get(names.features, "").split())
     return Processor(
         vendor=vendor,
-        family=_parse_number(first.get(names.family, "")),
-        model=_parse_number(first.get(names.model, "")),
-        stepping=_parse_number(first.get(names.stepping, "")),
+        family=_parse_number(first_core.get(names.family, "")),
+        model=_parse_number(first_core.get(names.model, "")),
+        stepping=_parse_number(first_core.get(names.stepping, "")),
         microarchitecture=microarchitecture_of(
-            machine, vendor, flags, first.get(ARM.model, "")
+            machine, vendor, flags, first_core.get(ARM.model, "")
         ),
         features=tuple(sorted(flags & _list_features(machine))),
         n_cores=_count_cores(blocks, system),
@@ -99,14 +102,14 @@ def microarchitecture_of(
 ) -> str:
     """Name the most specific microarchitecture whose features are all present.
 
-    archspec chooses in the same way, but for the features in :data:`NO_SIGN`. Empty if
-    there are no flags to choose by.
+    archspec chooses in the same way, except for the features in :data:`NO_SIGN`. The
+    name is empty without flags.
 
     Args:
         machine: instruction set, as named by :func:`platform.machine`.
         vendor: vendor of the processor.
         flags: features that the processor has.
-        part: the number of an ARM core; decides between those that fit.
+        part: the part number of an ARM core, which breaks ties.
 
     >>> microarchitecture_of("x86_64", "AuthenticAMD", frozenset({"sse", "sse2"}))
     'x86_64'
@@ -119,7 +122,7 @@ def microarchitecture_of(
     ]
     if not (flags and fitting):
         return ""
-    # archspec's generic levels, such as x86_64_v3, fit processors it does not know.
+    # generic levels, such as x86_64_v3, are for processors that archspec does not know
     generic = max((t for t in fitting if t.vendor == "generic"), key=_depth)
     special = [target for target in fitting if target > generic]
     named = [target for target in special if part and target.cpu_part == part]
@@ -142,7 +145,7 @@ def _list_features(machine: str) -> frozenset[str]:
 
 
 def _add_implied(flags: frozenset[str]) -> frozenset[str]:
-    """Add SSE3, which Linux does not list by its name."""
+    """Add SSE3, which Linux lists under another name."""
     return flags | {"sse3"} if "ssse3" in flags else flags
 
 
@@ -162,7 +165,7 @@ def _parse_fields(lines: Iterable[str]) -> Block:
 
 
 def _convert_vendor(name: str) -> str:
-    """Return the name of a vendor, which on ARM is given as a number."""
+    """Return the name of a vendor, which is a number on ARM."""
     vendors: Mapping[str, str] = TARGETS_JSON["conversions"]["arm_vendors"]
     return vendors.get(name, name)
 

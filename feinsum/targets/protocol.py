@@ -37,9 +37,9 @@ class Memory:
     """Memory of a device.
 
     Attributes:
-        total_bytes: of its global memory.
-        allocation_bytes: of the largest array.
-        cache_bytes: of the last level of its caches; 0 if it is not known.
+        total_bytes: bytes of its global memory.
+        allocation_bytes: maximum bytes of an array.
+        cache_bytes: bytes of the last-level cache; 0 if unknown.
     """
 
     total_bytes: int
@@ -48,10 +48,10 @@ class Memory:
 
 
 class Caller(Protocol):
-    """A kernel with its scalars."""
+    """A kernel with fixed scalars, as a function of arrays."""
 
     def __call__(self, arrays: Sequence[Any], out: Any = None) -> Any:
-        """Return the output, a new array beside the operands, or ``out``.
+        """Return the output: a new array where the operands are, or ``out``.
 
         Raises:
             MeasurementError: if the device refuses or fails.
@@ -63,9 +63,9 @@ class Built(Protocol):
     """A translation unit with one entry point that is built for a device.
 
     Attributes:
-        t_unit: what was built, every dtype known.
-        n_launches: kernels of the device that one run launches; none if a library
-            of the host computes the results.
+        t_unit: the translation unit, with all dtypes.
+        n_launches: number of kernels that one run launches; 0 if a library of the host
+            computes the results.
     """
 
     @property
@@ -75,7 +75,7 @@ class Built(Protocol):
     def n_launches(self) -> int: ...
 
     def check_figures(self) -> None:
-        """Refuse a kernel that its compiler's figures show not to be worth a run.
+        """Refuse a kernel that is too slow by its compiler's figures.
 
         Raises:
             BuildError: naming the figures.
@@ -102,20 +102,20 @@ class Built(Protocol):
         Several threads may call it.
 
         Args:
-            names: of the arrays that it will be given, in their order.
+            names: names of the arrays, in the order of the function's arguments.
             constants: the other arguments, which are scalars, by name.
-            queue: the one to use, on a device with queues.
+            queue: the queue to use, on a device with queues.
         """
         ...
 
     @property
     def timer(self) -> Timer:
-        """The clock to be trusted."""
+        """The clock that is accurate for this unit."""
         ...
 
 
 class SourceKernel(Protocol):
-    """A kernel that is written by hand, as those that measure a device are."""
+    """A kernel that is written by hand, such as those that measure a device."""
 
     def run(
         self,
@@ -140,7 +140,7 @@ class OpenDevice(Protocol):
 
     Attributes:
         device: the description that goes into records.
-        slot: which of equal devices of a machine it is, where that is known.
+        slot: distinguishes equal devices of a machine; empty if unknown.
     """
 
     def __hash__(self) -> int: ...
@@ -156,24 +156,24 @@ class OpenDevice(Protocol):
 
     @property
     def timer(self) -> Timer:
-        """The clock to be trusted for a kernel that is launched once."""
+        """The clock that is accurate for a kernel that is launched once."""
         ...
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether kernels work on the arrays of the host, whatever their strides."""
+        """Whether kernels work on arrays of the host in place, with any strides."""
         ...
 
     @property
     def has_double(self) -> bool:
-        """Whether it computes in double precision."""
+        """Whether the device supports double precision."""
         ...
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
         """Return everything that a timing on this device depends on.
 
         Args:
-            policy: how times are measured (rounds, warm-up, timer).
+            policy: the parameters of timing (rounds, warm-up, timer).
         """
         ...
 
@@ -185,8 +185,8 @@ class OpenDevice(Protocol):
         """Generate and compile the code of a typed and prepared translation unit.
 
         Raises:
-            Exception: of any kind; :func:`feinsum.measure.compile_kernel` makes one
-                of them.
+            Exception: of any kind; :func:`feinsum.measure.compile_kernel` converts
+                them to one class.
         """
         ...
 
@@ -207,10 +207,10 @@ class OpenDevice(Protocol):
         ...
 
     def program(self, source: str, name: str) -> SourceKernel:
-        """Build a kernel that is written in OpenCL C, but for its head.
+        """Build a kernel that is written in OpenCL C, except for its head.
 
-        ``KERNEL(name, arguments)`` is the head, and ``SPLAT(type, x)`` a vector of
-        equal entries.
+        The head is ``KERNEL(name, arguments)``; ``SPLAT(type, x)`` is a vector of equal
+        entries.
 
         Raises:
             MeasurementError: if the device refuses.
@@ -222,10 +222,10 @@ class Target(Protocol):
     """A kind of devices that kernels are compiled for.
 
     Attributes:
-        name: by which the documentation calls it.
-        install_hint: how to get a device.
-        is_in_process: whether a device is tried in this process. It is not where
-            drivers are known to crash.
+        name: the name of the target for users.
+        install_hint: how to install a device.
+        is_in_process: whether devices are tried in this process; drivers that may crash
+            are tried in another one.
     """
 
     @property
@@ -238,29 +238,29 @@ class Target(Protocol):
     def is_in_process(self) -> bool: ...
 
     def serves(self, loopy_target: Any) -> bool:
-        """Return whether kernels of one of Loopy's targets are run by this one."""
+        """Return whether this target runs kernels of one of Loopy's targets."""
         ...
 
     def devices(self) -> tuple[Device, ...]:
         """List the devices that are found, the best choice first.
 
         Raises:
-            DeviceUnavailableError: if they cannot be listed, and what to do.
+            DeviceUnavailableError: if they cannot be listed, with the remedy.
         """
         ...
 
     def open(self, device: Device) -> OpenDevice:
-        """Open one of :meth:`devices`; the same object every time in one process."""
+        """Open one of :meth:`devices`; returns the same object within a process."""
         ...
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
-        """Return a transformed unit for the target of the kernel that a user gave."""
+        """Convert a transformed unit to the target of the user's kernel."""
         ...
 
     def runs_programs(self, loopy_target: Any) -> bool:
         """Return whether a delivered unit can run a program in place of its kernel.
 
-        It cannot if others take its code and run that.
+        It cannot if the user extracts the code of the kernel and runs that.
         """
         ...
 

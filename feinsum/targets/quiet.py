@@ -1,17 +1,18 @@
-"""Loopy, islpy and pyopencl without output, and Loopy without work nobody needs.
+"""Loopy, islpy and pyopencl without output, and Loopy without unnecessary work.
 
-What they print is collected per call. Loopy prints a kernel that it cannot translate,
-asks at the terminal why, and warns of what our kernels do on purpose; islpy warns of
-conversions inside Loopy. ``sys.stdout`` and the filters of warnings belong to the whole
-process, where other threads use them. So these modules get a ``print`` and a ``warn``
-of their own, which look at the context of the call: outside of :func:`quiet` they do
-what they always did.
+Loopy prints a kernel that it cannot translate, prompts at the terminal, and warns about
+deliberate features of our kernels; islpy warns about conversions inside Loopy.
+``sys.stdout`` and the filters of warnings belong to the whole process, where other
+threads use them. So these modules get their own ``print`` and ``warn``, which depend on
+the context of the call: within :func:`quiet`, output is collected and warnings are
+dropped; elsewhere they behave as before.
 
-The code stays the same without that work. For each loop the generator makes a data
-class, and a copy of the kernel that is equal to the kernel: whatever was computed of
-the domains is then computed again. Kernels with several rows have more than a hundred
-loops. The tags of each iname are asked for thousands of times. And every kernel is
-pickled into a database, from which nobody takes one whose code is kept elsewhere.
+:data:`quicker` avoids work of Loopy's generator without changing the code. For each
+loop, the generator defines a data class, and makes a copy of the kernel, which discards
+everything that was computed from the domains. Kernels with several rows have more than
+a hundred loops, and the tags of each iname are looked up thousands of times.
+:data:`uncached` avoids pickling kernels into Loopy's database if their code is stored
+elsewhere.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from feinsum.settings import SharedSetting
 
 @dataclass(frozen=True)
 class _Quiet:
-    """What a context collects and leaves out."""
+    """The output that a context collects, and the warnings that it drops."""
 
     ignored: tuple[type[Warning], ...]
     printed: io.StringIO = field(default_factory=io.StringIO)
@@ -66,8 +67,8 @@ def quiet(*ignored: type[Warning]) -> Iterator[io.StringIO]:
     Yields:
         what was printed.
     """
-    around = _CONTEXT.get() or _Quiet((DeprecationWarning,))
-    context = _Quiet((*around.ignored, *ignored), around.printed)
+    outer = _CONTEXT.get() or _Quiet((DeprecationWarning,))
+    context = _Quiet((*outer.ignored, *ignored), outer.printed)
     token = _CONTEXT.set(context)
     try:
         yield context.printed
@@ -124,10 +125,10 @@ def with_own_warn(function: FunctionType, **globals: Any) -> FunctionType:
         globals: further names of its module, with the values that it is to find.
     """
 
-    def import_module(name: str, *rest: Any) -> Any:
+    def import_module(name: str, *arguments: Any) -> Any:
         if name == "warnings":
             return SimpleNamespace(warn=_warn)
-        return builtins.__import__(name, *rest)
+        return builtins.__import__(name, *arguments)
 
     our_builtins = {**vars(builtins), "__import__": import_module}
     names = {**function.__globals__, **globals, "__builtins__": our_builtins}
@@ -155,17 +156,20 @@ class _ScheduleDebugger(loopy.schedule.ScheduleDebugger):  # type: ignore[misc]
 
 def _install() -> None:
     """Give these modules the names above; once, when this module is imported."""
-    # `warn` is an older name of it; both are replaced in their own module, too
-    loud, older = loopy.diagnostic.warn_with_kernel, loopy.diagnostic.warn
-    warn_with_kernel = _warn_with_kernel(loud)
-    # A copy of the list: other threads may import while this one looks.
+    # `warn` is its deprecated name; both are replaced in their own module, too
+    warn_with_kernel_before, deprecated_warn = (
+        loopy.diagnostic.warn_with_kernel,
+        loopy.diagnostic.warn,
+    )
+    warn_with_kernel = _warn_with_kernel(warn_with_kernel_before)
+    # a copy of the list, because other threads may import modules meanwhile
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] != "loopy":
             continue
         names = vars(module)
         names.setdefault("print", _print)
         for alias in ("warn", "warn_with_kernel"):
-            if names.get(alias) in (loud, older):
+            if names.get(alias) in (warn_with_kernel_before, deprecated_warn):
                 names[alias] = warn_with_kernel
             elif names.get(alias) is warnings.warn:
                 names[alias] = _warn
@@ -186,19 +190,19 @@ def _replace_functions() -> Callable[[], None]:
     classes: dict[str, type] = {}
 
     def with_slab(kernel: Any, slab: Any, iname: str) -> Any:
-        """Return the kernel itself where the slab, as of an uncut loop, is all."""
+        """Return the kernel itself if the slab is the universe, as for uncut loops."""
         is_all = slab.plain_is_universe()
         return kernel if is_all else intersected(kernel, slab, iname)
 
-    def made_once(**options: Any) -> Callable[[type], type]:
-        """Make local classes of a function once, since they refer to nothing in it."""
+    def define_once(**options: Any) -> Callable[[type], type]:
+        """Define local classes of a function once, as they use nothing of its scope."""
 
-        def decorated(kind: type) -> type:
+        def decorate(kind: type) -> type:
             if (name := kind.__qualname__) not in classes:
                 classes[name] = dataclass(**options)(kind)
             return classes[name]
 
-        return decorated
+        return decorate
 
     tags_of_type = lp.LoopKernel.iname_tags_of_type
 
@@ -208,19 +212,19 @@ def _replace_functions() -> Callable[[], None]:
         lp.LoopKernel.iname_tags_of_type = tags_of_type
 
     loop.intersect_kernel_with_slab = with_slab
-    control.dataclass = made_once
+    control.dataclass = define_once
     lp.LoopKernel.iname_tags_of_type = memoize_method(tags_of_type)
     return end
 
 
 def _switch_caches_off() -> Callable[[], None]:
-    before = lp.CACHING_ENABLED
+    was_enabled = lp.CACHING_ENABLED
     lp.set_caching_enabled(False)
-    return lambda: lp.set_caching_enabled(before)
+    return lambda: lp.set_caching_enabled(was_enabled)
 
 
 quicker = SharedSetting(_replace_functions)
-"""Generates code in less time."""
+"""Context in which Loopy generates code in less time."""
 
 uncached = SharedSetting(_switch_caches_off)
-"""Leaves Loopy's caches on disk alone."""
+"""Context in which Loopy does not use its caches on disk."""

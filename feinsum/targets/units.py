@@ -1,9 +1,10 @@
-"""Translation units that are run in another way than Loopy would.
+"""Translation units with their own executors.
 
-Loopy asks a unit for its executor. These units ask for Loopy's executor, and give one
-that does more with something of their own: code that was generated before, or a program
-of the host in place of a kernel. Each target says how it does that, by registering with
-:func:`with_code` and :func:`with_program`.
+Loopy calls ``executor`` of a unit. These units wrap Loopy's executor in one that uses
+code that was generated before, or runs a program of the host in place of a kernel. Each
+target registers such executors with :func:`with_code` and :func:`with_program`::
+
+    unit.executor() -> Loopy's executor -> with_code(executor, shelf)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import loopy as lp
 
 
 class CodeShelf(Protocol):
-    """The place of the generated code of one kernel."""
+    """Storage for the generated code of one kernel."""
 
     def code(self) -> Any: ...
 
@@ -27,7 +28,7 @@ class CodeShelf(Protocol):
 
 @dataclass
 class HeldCode:
-    """A shelf in memory: the code lives as long as its unit."""
+    """A shelf in memory, which lives as long as its unit."""
 
     content: Any = None
 
@@ -39,34 +40,34 @@ class HeldCode:
 
 
 class HostProgram(Protocol):
-    """A replacement of a kernel."""
+    """A program of the host that replaces a kernel."""
 
     def run(self, values: Mapping[str, Any], scratch: dict[Any, Any]) -> None:
         """Compute the results.
 
         Args:
             values: every argument of the kernel by name.
-            scratch: memory that is kept from one run to the next.
+            scratch: memory that is reused by the next run.
         """
 
 
 @singledispatch
 def with_code(usual: Any, _shelf: CodeShelf) -> Any:
-    """Return Loopy's executor with code from a shelf, or unchanged without one."""
+    """Return an executor with code from a shelf, or Loopy's if the target has none."""
     return usual
 
 
 @singledispatch
 def with_program(usual: Any, _program: HostProgram) -> Any:
-    """Return an executor that runs a program, or Loopy's own without access."""
+    """Return an executor that runs a program, or Loopy's if the target has none."""
     return usual
 
 
 class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
-    """A translation unit with something that its executor needs.
+    """A translation unit with additional content for its executor.
 
-    It is equal to the plain unit. Whatever is made from it, by a change or by
-    pickling, is a plain one, for which that would not be right.
+    It is equal to the plain unit. Changing or pickling it makes a plain unit, for which
+    the content would be wrong.
     """
 
     content: Any
@@ -74,13 +75,13 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
     @classmethod
     def of(cls, unit: lp.TranslationUnit, content: Any) -> Self:
         extended = cls(unit.callables_table, unit.target, unit.entrypoints)
-        # A field of the data class would be compared, hashed and pickled.
+        # not a field of the data class, which would be compared, hashed and pickled
         object.__setattr__(extended, "content", content)  # the class is frozen
         return extended
 
     @property
     def plain(self) -> lp.TranslationUnit:
-        """The unit without what was added."""
+        """The unit without its content."""
         return lp.TranslationUnit(self.callables_table, self.target, self.entrypoints)
 
     @abstractmethod
@@ -108,14 +109,14 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
         return hash(self.plain)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self.callables_table, self.target, self.entrypoints
-        return lp.TranslationUnit, parts
+        arguments = self.callables_table, self.target, self.entrypoints
+        return lp.TranslationUnit, arguments
 
 
 class CodedUnit(UnitWithExecutor):
-    """A translation unit with a place for its code, in memory or shared on disk.
+    """A translation unit with a shelf for its code, in memory or shared on disk.
 
-    The executor takes the code from the shelf, and puts it there the first time.
+    The executor takes the code from the shelf, or generates it and stores it there.
     """
 
     content: CodeShelf
@@ -129,9 +130,9 @@ class CodedUnit(UnitWithExecutor):
 
 
 class LibraryUnit(UnitWithExecutor):
-    """A translation unit with a program of the host that computes the same.
+    """A translation unit with a program of the host that computes the same results.
 
-    On a device that shares no memory with the host Loopy generates code for it.
+    On a device that shares no memory with the host, Loopy generates code for the unit.
     """
 
     content: HostProgram
@@ -145,7 +146,7 @@ class LibraryUnit(UnitWithExecutor):
 
 
 def for_target(unit: lp.TranslationUnit, target: Any) -> lp.TranslationUnit:
-    """Return a unit for another target, with what its executor needs."""
+    """Convert a unit to another target, with the content for its executor."""
     if isinstance(unit, UnitWithExecutor):
         return unit.for_target(target)
     return unit.copy(target=target)

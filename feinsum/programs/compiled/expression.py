@@ -1,4 +1,8 @@
-"""Bodies in C: the same value as in numpy, for real numbers of one dtype."""
+"""Conversion of bodies to C, with the same values as in numpy.
+
+Operands are real numbers of one dtype. Expressions without an exact equivalent are
+refused, and the stage is computed by numpy.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +58,10 @@ class CExpression(NamedTuple):
 
 
 def c_expression(body: str, names: Mapping[str, CExpression], itemsize: int) -> str:
-    """Return a body in C.
+    """Convert a body to C.
 
-    Calls are of functions for double precision; the source redefines them for single.
+    Functions have their names for double precision; the source redefines them for
+    single precision.
 
     Args:
         body: the expression.
@@ -91,7 +96,7 @@ class _Writer:
             # complex()): | bool before int: True is an int for Python
             case ast.Constant(value=bool() | complex()):
                 raise _without_equivalent(node)
-            # larger ones have other rules of promotion in C
+            # larger integers have other rules of promotion in C
             case ast.Constant(value=int() as value) if abs(value) < 1 << 31:
                 return CExpression(f"{value}LL", "index")
             case ast.Constant(value=float() as value) if isfinite(value):
@@ -119,7 +124,7 @@ class _Writer:
                     f"({sides[0]} {_COMPARISONS[type(op)]} {sides[1]})", "truth"
                 )
             case ast.BoolOp(op=op, values=values):
-                # bits instead of && and ||: no branch inside of vector loops
+                # bit operations, because && and || are branches in vector loops
                 sign = " & " if isinstance(op, ast.And) else " | "
                 return CExpression(f"({sign.join(map(self._truth, values))})", "truth")
             case ast.IfExp(test=test, body=then, orelse=other):
@@ -144,7 +149,7 @@ class _Writer:
         raise _without_equivalent(node)
 
     def _power(self, node: ast.BinOp) -> CExpression:
-        """Write a power; squares and roots as numpy computes them, faster than pow."""
+        """Write a power; squares and roots avoid the slow pow, as in numpy."""
         base = self._real(node.left)
         match node.right:
             case ast.Constant(value=2 | 2.0):
@@ -155,7 +160,7 @@ class _Writer:
 
     def _call(self, node: ast.expr, name: str, args: list[ast.expr]) -> CExpression:
         c_name = _C_NAMES.get(name, name if name in FUNCTIONS else None)
-        # a function of another number of arguments is another function in numpy
+        # numpy reads an additional argument as the array for the result
         is_pair = c_name in PAIRS or (c_name or "").startswith("feinsum_")
         if c_name is None or len(args) != (2 if is_pair else 1):
             raise _without_equivalent(node)

@@ -19,18 +19,20 @@ from feinsum.programs.stages import ArrayAccess, Stage, StageLoops, loops_of
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = {"f", "d"}
 MAX_SCRATCH_BYTES = 1 << 23
-"""What statements pass to each other has to stay in the caches."""
+"""Maximum bytes of intermediate results, which have to stay in the caches."""
+
 MAX_STATEMENTS = 50
-"""With more, compilers take seconds."""
+"""Maximum number of statements: with more, compilers take seconds."""
 
 
 @dataclass(frozen=True)
 class StageKernel:
-    """A stage for arrays of one dtype, and of certain extents and strides.
+    """A stage for arrays of one dtype with fixed extents and strides.
 
     Attributes:
-        extents: of each loop.
-        strides: in entries, of each loop of each access.
+        source: the source in C.
+        extents: extent of each loop.
+        strides: strides in entries, for each loop of each access.
     """
 
     source: StageSource
@@ -54,9 +56,10 @@ class StageKernel:
         """Compute the stage.
 
         Args:
-            operands: of each statement, by its result; None for results of the stage.
-            outs: where the results go that are kept.
-            first: of each statement, the first values of its indices; 0 by default.
+            operands: the operands of each statement, by its result; None for results of
+                the stage.
+            outs: arrays for the outputs of the stage.
+            first: the first values of each statement's indices; 0 by default.
 
         Raises:
             DeviceUnavailableError: if there is no compiler.
@@ -90,9 +93,8 @@ def kernel_for(
 ) -> StageKernel | None:
     """Return the kernel of a stage for arrays of these strides, not compiled yet.
 
-    None for arrays of several dtypes, of others than real numbers, without entries or
-    not aligned, and for stages that are too long or pass too much from statement to
-    statement.
+    None for arrays of several dtypes, not of real numbers, without entries or not
+    aligned, and for stages with too many statements or too large intermediate results.
 
     Args:
         stage: the stage.
@@ -101,9 +103,9 @@ def kernel_for(
         dtypes: dtype of every operand and result.
     """
     # numpy's promotions between dtypes are not those of C
-    dtype, *others = {*dtypes.values()}
+    dtype, *other_dtypes = {*dtypes.values()}
     is_long = len(stage.statements) > MAX_STATEMENTS
-    if others or dtype.char not in DTYPES or is_long:
+    if other_dtypes or dtype.char not in DTYPES or is_long:
         return None
     loops = loops_of(stage)
     if loops is None:
@@ -138,7 +140,7 @@ def _kernel(
     vector = max(
         extents, key=lambda k: (sum(by_loop.get(k) == 1 for by_loop in strides), k)
     )
-    # known when the source is written, so that the compiler sees unit strides
+    # part of the source, so that the compiler sees unit strides
     contiguous = tuple(by_loop.get(vector) == 1 for by_loop in strides)
     source = StageSource(loops, dtype, vector, contiguous)
     ordered = tuple(extents[k] for k in range(loops.n_loops))
@@ -154,14 +156,14 @@ def _arrays(
     operands: Mapping[str, Sequence[Array | None]],
     outs: Mapping[str, Array],
 ) -> list[Array]:
-    def array(access: ArrayAccess) -> Array:
+    def find_array(access: ArrayAccess) -> Array:
         if access.position is None:
             return outs[access.result]
         operand = operands[access.result][access.position]
         assert operand is not None
         return operand
 
-    return [array(access) for access in loops.accesses]
+    return [find_array(access) for access in loops.accesses]
 
 
 def _integers(values: Sequence[int]) -> Any:

@@ -1,12 +1,19 @@
-"""C source of a stage: shared loops around, vectors along one loop inside.
+"""C source of a stage: shared loops outside, vectors along one loop inside.
 
-All statements run for the same values of the shared loops before the next values, so
-that what they pass to each other stays in registers or in the first cache. Vectors lie
-along the loop in which most arrays are contiguous: along rows, or along several values
-of a shared loop at once. Reductions are of :data:`LANES` partial ones, in an order that
-does not depend on the processor. Sums are pairwise: :data:`BLOCK` terms are added one
-after the other, and the sums of blocks in a binary tree. So the error of n terms grows
-with log n, as that of ``numpy.sum`` does.
+All statements run for one value of the shared loops before the next value, so that
+intermediate results stay in registers or in the first cache. Vectors lie along the loop
+in which most arrays are contiguous: along rows, or along several values of a shared
+loop. For ``top[s] = max x[s,t]; e[s,t] = exp(x[s,t] - top[s])``, with s shared::
+
+    for s:
+        top = -INFINITY in each lane;  for blocks of t: top = max(top, x[s, t lanes])
+        combine the lanes of top
+        for t, in vectors: e[s,t] = exp(x[s,t] - top)
+
+A reduction computes :data:`LANES` partial results, so its order does not depend on the
+processor. Sums are pairwise: :data:`BLOCK` terms are added one after the other, and the
+sums of blocks in a binary tree. So the error of n terms grows with log n, as that of
+``numpy.sum`` does.
 
 Source: Higham 1993, The accuracy of floating point summation (pairwise summation).
 """
@@ -36,15 +43,18 @@ from feinsum.programs.stages import StageLoops
 
 ENTRY = "feinsum_stage"
 LANES = {4: 64, 8: 32}
-"""Entries processed together, by their bytes: four vectors of AVX-512. Fewer would let
-additions wait for each other.
+"""Number of entries processed together, by their bytes.
+
+These are four vectors of AVX-512: with fewer, additions would wait for each other.
 """
+
 BLOCK = 128
 """Terms of a lane that are added one after the other, as in ``numpy.sum``."""
 MAX_LEVELS = 48
-"""Of the tree of blocks: more terms than fit into any memory."""
+"""Levels of the tree of blocks: enough for all terms that fit into memory."""
+
 BUILTIN = ("ceil", "copysign", "fabs", "floor", "rint", "sqrt", "trunc")
-"""Functions that are instructions."""
+"""Functions that compilers translate to instructions."""
 
 _HEAD = """\
 #include <stdint.h>
@@ -94,10 +104,10 @@ class StageSource:
     """The source of a stage.
 
     Attributes:
-        dtype: of all arrays.
+        loops: the loops of the stage.
+        dtype: dtype of all arrays.
         vector: the loop along which vectors lie.
-        contiguous: for each access, whether neighbours along it are neighbours in
-            memory.
+        contiguous: for each access, whether its stride along that loop is one.
     """
 
     loops: StageLoops
@@ -126,15 +136,15 @@ class StageSource:
         }
 
     def in_memory(self, loops: Iterable[int]) -> tuple[int, ...]:
-        """Return the order of loops in what statements pass to each other."""
-        # the loop of the vectors innermost
+        """Return the order of loops in an intermediate result."""
+        # the loop of the vectors comes last, so that it is contiguous
         return tuple(sorted(loops, key=lambda k: (k == self.vector, k)))
 
     def scratch_entries(self, extents: Sequence[int]) -> int:
-        """Return the entries of memory for what statements pass to each other."""
-        each = self.lanes if self.is_shared else 1
+        """Return the number of entries of all intermediate results in memory."""
+        n_copies = self.lanes if self.is_shared else 1
         return sum(
-            each * prod(extents[k] for k in axes)
+            n_copies * prod(extents[k] for k in axes)
             for axes in self.passed.values()
             if axes
         )
@@ -202,11 +212,11 @@ class _Writer:
         for k, access in enumerate(self.loops.accesses):
             const = "" if access.position is None else "const "
             yield f"  {const}R *const p{k} = arrays[{k}];"
-        at = 0
+        position = 0
         for k, access in enumerate(self.loops.accesses):
             for loop in dict.fromkeys(access.axes):
-                yield f"  const int64_t s{k}_{loop} = strides[{at}];"
-                at += 1
+                yield f"  const int64_t s{k}_{loop} = strides[{position}];"
+                position += 1
         offset = "0"
         for name, axes in self.source.passed.items():
             if axes:
@@ -216,7 +226,7 @@ class _Writer:
                 offset += " + " + " * ".join(sizes)
 
     def _scalars(self) -> Iterator[str]:
-        """Declare the scalars that statements pass to each other, one for each lane."""
+        """Declare scalar intermediate results, one for each lane."""
         lanes = f"[{self.source.lanes}]" if self.source.is_shared else ""
         for name, axes in self.source.passed.items():
             if not axes:
@@ -251,30 +261,34 @@ class _Writer:
     def _sum(self, statement: Statement) -> list[str]:
         """Write a reduction, at one value of all loops but that of the vectors."""
         reduced, vector = self.loops.reduced(statement), self.source.vector
-        rest = [k for k in reduced if k != vector]
+        outer_loops = [k for k in reduced if k != vector]
         if vector in reduced:
-            return self._along_sum(statement, rest)
+            return self._along_sum(statement, outer_loops)
         if self.source.is_shared:
-            return self._lanes_of_sums(statement, rest)
+            return self._lanes_of_sums(statement, outer_loops)
         if vector in self.loops.inner(statement):
-            return self._in_blocks(self._lanes_of_sums(statement, rest))
-        return self._scalar_sum(statement, rest)
+            return self._in_blocks(self._lanes_of_sums(statement, outer_loops))
+        return self._scalar_sum(statement, outer_loops)
 
-    def _scalar_sum(self, statement: Statement, rest: Sequence[int]) -> list[str]:
+    def _scalar_sum(
+        self, statement: Statement, outer_loops: Sequence[int]
+    ) -> list[str]:
         lines = self._step(statement, "sums[0]", 1)
-        for k in reversed(rest):
+        for k in reversed(outer_loops):
             lines = self._loop(k, lines)
         return self._reduced(statement, lines, 1, self._stored(statement, "sums[0]"))
 
-    def _lanes_of_sums(self, statement: Statement, rest: Sequence[int]) -> list[str]:
+    def _lanes_of_sums(
+        self, statement: Statement, outer_loops: Sequence[int]
+    ) -> list[str]:
         """Write a reduction with one result in each lane."""
         lines = self._step(statement, "sums[lane]", self.source.lanes, "n_lanes")
-        for k in reversed(rest):
+        for k in reversed(outer_loops):
             lines = self._loop(k, lines)
         stored = _lane_loop("n_lanes", self._stored(statement, "sums[lane]"))
         return self._reduced(statement, lines, self.source.lanes, stored)
 
-    def _along_sum(self, statement: Statement, rest: Sequence[int]) -> list[str]:
+    def _along_sum(self, statement: Statement, outer_loops: Sequence[int]) -> list[str]:
         """Write a reduction along the vectors; lanes are combined at its end."""
         name = f"combine_{self._number(statement.result)}"
         vector, lanes = self.source.vector, self.source.lanes
@@ -287,7 +301,7 @@ class _Writer:
             *self._step(statement, "sums[lane]", lanes, f"n[{vector}] - block"),
         ]
         lines = ["{", *lines, "}"]
-        for k in reversed(rest):
+        for k in reversed(outer_loops):
             lines = self._loop(k, lines)
         halves = [
             f"for (int half = {lanes // 2}; half; half /= 2)",
@@ -324,7 +338,7 @@ class _Writer:
     ) -> list[str]:
         """Write the loops of a reduction between its start and its use."""
         lines = [*self._empty_sums(statement, lanes), *loops]
-        # other reductions round nothing, so that their order does not matter
+        # max and min are exact, and a product has as many rounding errors in any order
         if statement.reduction == "sum":
             state = "int64_t n_blocks = 0; int n_terms = 0;"
             levels = f"R levels[{MAX_LEVELS * lanes}];"
@@ -340,10 +354,10 @@ class _Writer:
 
     def _in_blocks(self, lines: Sequence[str]) -> list[str]:
         vector, lanes = self.source.vector, self.source.lanes
-        left = f"n[{vector}] - block"
+        n_left = f"n[{vector}] - block"
         return [
             f"for (int64_t block = 0; block < n[{vector}]; block += {lanes}) {{",
-            f"const int n_lanes = {left} < {lanes} ? {left} : {lanes};",
+            f"const int n_lanes = {n_left} < {lanes} ? {n_left} : {lanes};",
             *lines,
             "}",
         ]
@@ -359,33 +373,33 @@ class _Writer:
             zip(statement.operands, statement.inputs, strict=True)
         ):
             axes = self.loops.axes(statement, term)
-            at = self.at.get((statement.result, k))
+            access_number = self.at.get((statement.result, k))
             text = (
                 self._passed(statement, name, axes)
-                if at is None
-                else self._read(statement, at)
+                if access_number is None
+                else self._read(statement, access_number)
             )
             names[operand_name(k)] = CExpression(text, "real")
         return c_expression(statement.body, names, self.source.dtype.itemsize)
 
     def _index(self, statement: Statement, k: int) -> str:
-        """Return the value of a loop, which is that of a lane where there are lanes."""
+        """Return the value of a loop; along lanes, that of the lane."""
         if k != self.source.vector:
             return f"i{k}"
         is_map = not (self.source.is_shared or self.loops.reduced(statement))
         return f"i{k}" if is_map else "(block + lane)"
 
-    def _read(self, statement: Statement, at: int) -> str:
-        access = self.loops.accesses[at]
+    def _read(self, statement: Statement, number: int) -> str:
+        access = self.loops.accesses[number]
         subscripts = [
-            self._index(statement, k) if self._is_next(at, k)
-            else f"{self._index(statement, k)} * s{at}_{k}"
+            self._index(statement, k) if self._is_next(number, k)
+            else f"{self._index(statement, k)} * s{number}_{k}"
             for k in dict.fromkeys(access.axes)
         ]  # fmt: skip
-        return f"p{at}[{' + '.join(subscripts) or '0'}]"
+        return f"p{number}[{' + '.join(subscripts) or '0'}]"
 
-    def _is_next(self, at: int, k: int) -> bool:
-        return k == self.source.vector and self.source.contiguous[at]
+    def _is_next(self, access_number: int, k: int) -> bool:
+        return k == self.source.vector and self.source.contiguous[access_number]
 
     def _passed(self, statement: Statement, name: str, axes: Sequence[int]) -> str:
         number = self._number(name)
@@ -405,13 +419,13 @@ class _Writer:
         axes = self.loops.axes(statement, statement.output)
         if statement.result in self.source.passed:
             targets.append(self._passed(statement, statement.result, axes))
-        if (at := self.at.get((statement.result, None))) is not None:
-            targets.append(self._read(statement, at))
+        if (number := self.at.get((statement.result, None))) is not None:
+            targets.append(self._read(statement, number))
         return [f"{' = '.join([*targets, value])};"]
 
     def _neutral(self, statement: Statement) -> str:
         value = neutral_of(statement.reduction, self.source.dtype)
-        # C has no literal for it
+        # C has no literal for infinity
         if np.isinf(value):
             return "-INFINITY" if value < 0 else "INFINITY"
         return repr(float(value))

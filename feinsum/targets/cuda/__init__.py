@@ -1,4 +1,4 @@
-"""GPUs of NVIDIA: NVRTC compiles, CuPy launches. The only room that knows CuPy."""
+"""NVIDIA GPUs: NVRTC compiles, CuPy launches. The only package that imports CuPy."""
 
 from feinsum.targets.cuda.built import CudaBuilt, PreparedLaunches
 from feinsum.targets.cuda.code import CudaTarget

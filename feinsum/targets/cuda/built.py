@@ -1,4 +1,11 @@
-"""Units that are built for a GPU: launched, timed, called."""
+"""Units that are built for a GPU: their launches, timing and calls.
+
+A unit has one launch for each part between barriers of the whole grid, or for each
+product that cuBLAS computes. :class:`PreparedLaunches` is the fast path: everything but
+addresses is prepared once::
+
+    operands, result, temporaries  ->  table of addresses  ->  launch 0, launch 1, ...
+"""
 
 from __future__ import annotations
 
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A flat array of a GPU that has the entries of a layout."""
+    """A flat array on a GPU with the entries of a layout."""
 
     flat: Any
     layout: Layout
@@ -45,19 +52,20 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
     Raises:
         BuildError: naming the figure.
     """
-    # else the driver would refuse the binary with an error that names no reason
+    # checked here, because the driver's error would give no reason
     if capability < launch.least_capability:
         raise BuildError(
             f"{launch.name!r} uses tensor cores of sm_{launch.least_capability} or "
             f"newer, the device has sm_{capability}; use another family, such as "
             "gpu_product"
         )
-    has = multiprocessor_of(capability)
+    multiprocessor = multiprocessor_of(capability)
     n_bytes = launch.shared_bytes + launch.static_bytes
-    if n_bytes > has.group_shared_bytes:
+    if n_bytes > multiprocessor.group_shared_bytes:
         raise BuildError(
             f"a work-group of {launch.name!r} takes {n_bytes} bytes of shared memory; "
-            f"sm_{capability} has {has.group_shared_bytes}; use smaller tiles"
+            f"sm_{capability} has {multiprocessor.group_shared_bytes}; use smaller "
+            "tiles"
         )
     if launch.n_threads is not None and launch.n_threads > MAX_THREADS:
         raise BuildError(
@@ -77,21 +85,21 @@ class _Sized(NamedTuple):
 
 
 def _arrays_of(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
-    """Return the names of a launch's arrays; those of a product in cuBLAS's order."""
+    """Return the names of a launch's arrays, for a product in the order of cuBLAS."""
     product = launch.product
     if product is not None:
-        # the transposed product of Fortran's order: see `MatrixProduct.gemm`
+        # the operands are exchanged for Fortran's order: see `MatrixProduct.gemm`
         return [product.right, product.left, product.result]
     return [name for name in launch.arguments if name not in scalars]
 
 
 class PreparedLaunches(NamedTuple):
-    """Launches of a kernel that only lack addresses.
+    """Launches of a kernel that are complete except for addresses.
 
     Attributes:
-        temporaries: entries and dtype of each.
-        launches: each with the places of its arrays among operands, result and
-            temporaries; it takes their addresses and a stream.
+        temporaries: number of entries and dtype of each temporary.
+        launches: functions of addresses and a stream, each with the positions of its
+            arrays among operands, result and temporaries.
     """
 
     temporaries: tuple[tuple[int, np.dtype[Any]], ...]
@@ -101,7 +109,7 @@ class PreparedLaunches(NamedTuple):
         self, session: CupySession, operands: Sequence[Any], result: Any, stream: Any
     ) -> None:
         """Launch on the current GPU."""
-        # on the current stream, whose order makes their reuse safe
+        # allocated for the current stream, whose order makes reuse of memory safe
         buffers = [session.empty((n,), dtype) for n, dtype in self.temporaries]
         table = session.addresses((*operands, result, *buffers))
         for launch, positions in self.launches:
@@ -129,7 +137,9 @@ class CudaBuilt:
         return tuple(figures_of(self.binary.log, x.name) for x in self.code.launches)
 
     def check_figures(self) -> None:
-        """Refuse kernels that spill too much or do not fit; PTX has no figures.
+        """Refuse kernels that spill too much or do not fit, if there are figures.
+
+        There are none for PTX.
 
         Raises:
             BuildError: naming the figures.
@@ -144,13 +154,13 @@ class CudaBuilt:
             )  # fmt: skip
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
-        """Run, and return the seconds by events, or from launch to end by the clock."""
+        """Run, and return the seconds between events, or by the wall clock."""
         session = self.opened.session
         # arguments are bound before the clock starts
         launch = self.launcher(arguments)
         if self.opened.flushes_cache:
             self.opened.flush()
-        # what was begun before is not timed
+        # earlier work is not timed
         session.synchronize()
         if timer == "cuda-events":
             return session.timed(launch)
@@ -179,7 +189,7 @@ class CudaBuilt:
     ) -> list[Callable[[], None]]:
         session = self.opened.session
 
-        def step(sized: _Sized) -> Callable[[], None]:
+        def prepare_step(sized: _Sized) -> Callable[[], None]:
             product = sized.launch.product
             if product is not None and sized.gemm is not None:
                 first, second, result = (
@@ -196,7 +206,7 @@ class CudaBuilt:
                 launch.shared_bytes, stream,
             )  # fmt: skip
 
-        return list(map(step, sized))
+        return list(map(prepare_step, sized))
 
     def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
         """Return the launches that have a work-group."""
@@ -210,25 +220,25 @@ class CudaBuilt:
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
         """Return ``n`` runs as one graph, which the GPU starts without the host.
 
-        CuPy captures no calls of cuBLAS: runs with these are made one by one.
+        CuPy cannot capture calls of cuBLAS: runs with such calls are made one by one.
         """
         run = self.launcher(arguments)
-        # a graph takes the host's part out of the time of short kernels
+        # with a graph, the time of short kernels does not include the host's overhead
         if all(launch.product is None for launch in self.code.launches):
             return self.opened.session.repeated(run, n)
 
-        def runs() -> None:
+        def run_all() -> None:
             for _ in range(n):
                 run()
 
-        return runs
+        return run_all
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None
     ) -> Callable[..., Any]:
         """Return a function that copies numpy's arrays and reads a GPU's in place.
 
-        Results are where the operands were, on the stream of the caller.
+        The result is on the GPU if the operands are, on the stream of the caller.
         """
         prepared, session = self.prepared(names, constants), self.opened.session
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
@@ -244,7 +254,7 @@ class CudaBuilt:
                 with session.active():
                     result = run(arrays, queue or session.current_stream())
                 return _delivered(result.reshape(layout.shape), out)
-            # arrays of numpy: the stream of the target, and a result that is there
+            # arrays of numpy: use the stream of the target, and wait for the result
             with session.active(session.stream):
                 result = run([*map(self._uploaded, arrays)], session.stream)
             session.synchronize()
@@ -258,12 +268,12 @@ class CudaBuilt:
         """Prepare all launches as far as they do not depend on the arrays.
 
         Args:
-            names: names of the operands, in the order in which their arrays will come.
+            names: names of the operands, in the order of the arrays of a run.
             constants: values of the scalars, by name.
         """
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         scalars = {name: constants[name] for name in self.code.scalars}
-        # the table of addresses of PreparedLaunches.run, by name
+        # the names for the table of addresses in PreparedLaunches.run
         table = *names, output.name, *self.code.temporaries
         launches = [
             (
@@ -303,7 +313,7 @@ class CudaBuilt:
         return self.opened.upload(flat, Layout(flat.shape, (1,), flat.dtype)).flat
 
     def _temporaries(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
-        """Allocate the arrays that one launch passes to the next."""
+        """Allocate the intermediate arrays between launches."""
         buffers = {}
         for name, (n_entries, dtype) in self._temporary_sizes(scalars).items():
             self.opened.check_room(n_entries * dtype.itemsize)
@@ -322,8 +332,7 @@ class CudaBuilt:
         }
 
     def _passed(self, name: str, value: Any) -> Any:
-        # the driver takes the bytes of a scalar as they are, so its dtype has to be
-        # that of the parameter
+        # the driver copies the bytes of a scalar, which needs the parameter's dtype
         dtype = self.code.scalars.get(name)
         if dtype is not None:
             return dtype.type(value)

@@ -1,11 +1,11 @@
-"""CUDA as a target of Loopy: what Loopy's own lacks.
+"""CUDA as a target of Loopy, with features that Loopy's own target lacks.
 
-Vector types with arithmetic, pointers to constant entries, so that the compiler takes
-the path of read-only data, and shared memory beyond the 48 KiB that a declaration may
-have.
+These are vector types with arithmetic; pointers to constant entries, so that the
+compiler loads them through the read-only path; and shared memory beyond the 48 KiB that
+a kernel may declare.
 
-Vectors are one template, as CUDA's own have no arithmetic. A vector is aligned as its
-size asks, up to 16 bytes, so that it moves in one instruction.
+Vectors are instances of one template, because CUDA's own have no arithmetic. A vector
+is aligned to its size, up to 16 bytes, so that one instruction moves it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from feinsum.targets.layout import entry_kernel
 from feinsum.targets.quiet import quicker
 
 STATIC_SHARED_BYTES = 48 << 10
-"""The most shared memory that a kernel can declare; a launch can request more."""
+"""Maximum bytes of shared memory that a kernel can declare; launches may get more."""
 
 CAPABILITY_MACRO = "feinsum_least_capability"
 """The macro with the least compute capability for a source."""
 
 ALIGNMENT = 16
-"""Alignment of shared arrays in bytes: the most that one instruction moves."""
+"""Alignment of shared arrays, the maximum bytes that one instruction moves."""
 
 SHARED = "feinsum_shared"
 """Name of the memory requested at the launch."""
@@ -54,16 +54,16 @@ SHARED = "feinsum_shared"
 
 @dataclass(frozen=True)
 class LeastGroups(Tag):  # type: ignore[misc]
-    """Tag of a kernel: ``n`` work-groups fit the registers of a multiprocessor."""
+    """Tag of a kernel whose registers must allow ``n`` groups on a multiprocessor."""
 
     n: int
 
 
 @dataclass(frozen=True)
 class OrderedLoads(Tag):  # type: ignore[misc]
-    """Tag of a kernel: loads stay between the barriers where they are.
+    """Tag of a kernel whose loads must not move across barriers.
 
-    Otherwise arrays are restricted and loads of what nobody writes may move anywhere.
+    Without it, arrays are restricted, and loads of read-only arrays may move anywhere.
     """
 
 
@@ -79,7 +79,7 @@ SOURCE = _source_digest()
 
 
 class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
-    """Loopy's target for CUDA with vectors of arithmetic and more shared memory."""
+    """Loopy's target for CUDA with arithmetic of vectors and more shared memory."""
 
     hash_fields = (*lp.CudaTarget.hash_fields, "version")
     comparison_fields = (*lp.CudaTarget.comparison_fields, "version")
@@ -154,7 +154,7 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
         preambles, declared = super().get_function_declaration(
             codegen_state, codegen_result, schedule_index
         )
-        # __launch_bounds__: else the compiler takes registers for one group alone
+        # __launch_bounds__: by default the compiler uses registers as for one group
         for least in codegen_state.kernel.tags_of_type(LeastGroups):
             declared.subdecl.min_blocks_per_mp = least.n
         return preambles, declared
@@ -168,8 +168,8 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
         declarator = super().arg_to_cgen_declarator(kernel, passed_name, is_written)
         is_array = isinstance(declarator, CudaRestrictPointer)
         if is_array and kernel.tags_of_type(OrderedLoads):
-            # what a restricted pointer reads may be read behind any later barrier, and
-            # the compiler moves such loads to where they are needed first
+            # the compiler may move loads of a restricted pointer behind barriers, to
+            # their first use
             return Pointer(declarator.subdecl)
         return declarator
 
@@ -183,14 +183,13 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
     def _pointer(self, array: Any, is_written: bool) -> Any:
         entry = self.get_array_base_declarator(array)
         if not is_written:
-            # const, and restricted: what nobody writes may come through the read-only
-            # cache
+            # const and restricted, so that loads may use the read-only cache
             (kind,), name = entry.get_decl_pair()
             entry = Value(f"const {kind}", name)
         return CudaRestrictPointer(entry)
 
     def get_temporary_decls(self, codegen_state: Any, schedule_index: int) -> Any:
-        """Declare shared arrays, as parts of one array if too large together."""
+        """Declare shared arrays, or parts of one array if their total is too large."""
         declared = [
             AlignedAttribute(ALIGNMENT, line) if isinstance(line, CudaShared) else line
             for line in super().get_temporary_decls(codegen_state, schedule_index)
@@ -230,7 +229,7 @@ def _shared_offsets(kernel: Any, schedule_index: int) -> tuple[dict[str, int], i
         if name in used and array.address_space == AddressSpace.LOCAL:
             offsets[name] = end
             lanes = prod(int(n) for n in array.shape)
-            # each begins where a vector may: copies of 16 bytes end in any of them
+            # each array is aligned for copies of 16 bytes
             n_bytes = lanes * array.dtype.itemsize
             end += -(-n_bytes // ALIGNMENT) * ALIGNMENT
     return offsets, end
@@ -241,13 +240,13 @@ class CudaLaunch:
     """A kernel of one launch.
 
     Attributes:
-        name: of its function.
-        arguments: their names, in the order of the function.
+        name: name of its function.
+        arguments: names of the arguments, in the order of the function.
         grid, block: three extents each, in terms of the scalars.
         shared_bytes: bytes of dynamic shared memory of the launch.
-        static_bytes: of the shared memory that its source declares.
-        least_capability: the compute capability that it takes, as a number.
-        product: what the library is called for in its place.
+        static_bytes: bytes of shared memory that its source declares.
+        least_capability: the least compute capability that it needs, as a number.
+        product: the product that cuBLAS computes instead of the function, if any.
     """
 
     name: str
@@ -263,8 +262,8 @@ class CudaLaunch:
         """Return the grid and block for the values of the scalars."""
         values = _integers(scalars)
         grid, block = (
-            [int(evaluate(extent, values)) for extent in part]
-            for part in (self.grid, self.block)
+            [int(evaluate(extent, values)) for extent in extents]
+            for extents in (self.grid, self.block)
         )
         return grid, block
 
@@ -275,7 +274,7 @@ class CudaLaunch:
         return prod(map(int, self.block)) if is_known else None
 
     def gemm(self, scalars: Mapping[str, Any]) -> Gemm | None:
-        """Return the product for these values of the scalars; None if it has none."""
+        """Return the product for these values of the scalars; None without one."""
         return None if self.product is None else self.product.gemm(_integers(scalars))
 
 
@@ -289,10 +288,10 @@ class CudaCode:
     """Code that Loopy generates for a kernel.
 
     Attributes:
-        source: CUDA C++, for NVRTC.
-        launches: one after the other.
-        scalars: the dtype of each argument that is no array.
-        temporaries: arrays in global memory, by name: entries and dtype.
+        source: source in CUDA C++, for NVRTC.
+        launches: the launches, in order.
+        scalars: the dtype of each argument that is not an array.
+        temporaries: shape and dtype of each temporary in global memory, by name.
     """
 
     source: str
@@ -305,29 +304,34 @@ def generated(t_unit: Any) -> CudaCode:
     """Generate the code of a typed unit for :class:`CudaTarget`.
 
     Raises:
-        BuildError: if it has complex numbers, for which CUDA C++ has no type here.
+        BuildError: if the unit has complex numbers, which the target has no type for.
     """
     kernel = entry_kernel(t_unit)
     arrays = (*kernel.args, *kernel.temporary_variables.values())
-    # Loopy declares types for these that no header here defines
+    # Loopy's types of complex numbers are in no header of this target
     if any(a.dtype is not None and a.dtype.is_complex() for a in arrays):
         raise BuildError(
             f"kernel {kernel.name!r} has complex numbers, which the target cuda does "
             "not have; take an OpenCL device or the host"
         )
-    # linearized first, as the launches are read off the linearization
+    # linearized separately, because the launches are read off the linearization
     with quicker():
         unit = linearize(lp.preprocess_program(t_unit))
         source = lp.generate_code_v2(unit).device_code()
     kernel = entry_kernel(unit)
-    # primitives that need a newer GPU say so in their preamble
-    least = re.search(rf"#define {CAPABILITY_MACRO} (\d+)", source)
+    # primitives that need a newer GPU define this macro in their preamble
+    capability_macro = re.search(rf"#define {CAPABILITY_MACRO} (\d+)", source)
     launches = tuple(
-        _launch(kernel, unit.callables_table, at, int(least[1]) if least else 0)
-        for at, item in enumerate(kernel.linearization)
+        _launch(
+            kernel,
+            unit.callables_table,
+            position,
+            int(capability_macro[1]) if capability_macro else 0,
+        )
+        for position, item in enumerate(kernel.linearization)
         if isinstance(item, CallKernel)
     )
-    # what one launch hands to another is an argument of both
+    # temporaries that pass from one launch to another are arguments of both
     passed = {name for launch in launches for name in launch.arguments}
     return CudaCode(
         source,
@@ -345,11 +349,11 @@ def generated(t_unit: Any) -> CudaCode:
     )
 
 
-def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch:
-    name = kernel.linearization[at].kernel_name
-    ids = get_insn_ids_for_block_at(kernel.linearization, at)
+def _launch(kernel: Any, callables: Any, position: int, capability: int) -> CudaLaunch:
+    name = kernel.linearization[position].kernel_name
+    ids = get_insn_ids_for_block_at(kernel.linearization, position)
     grid, block = kernel.get_grid_sizes_for_insn_ids_as_exprs(ids, callables)
-    _, n_bytes = _shared_offsets(kernel, at)
+    _, n_bytes = _shared_offsets(kernel, position)
     is_large = n_bytes > STATIC_SHARED_BYTES
     products = [
         tag
@@ -369,7 +373,7 @@ def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch
 
 
 def _three(extents: Sequence[Any]) -> tuple[Any, Any, Any]:
-    # Loopy gives as many axes as the kernel has
+    # Loopy returns as many axes as the kernel has
     x, y, z = (*extents, 1, 1, 1)[:3]
     return x, y, z
 
@@ -395,7 +399,7 @@ VECTORS = {
     for kind in _ENTRIES.values()
     for lanes in LANES
 }
-"""The dtypes that stand for vectors in Loopy, by entry and number of lanes."""
+"""The dtypes that represent vectors in Loopy, by entry and number of lanes."""
 
 
 def vector_name(entry: np.dtype[np.generic], lanes: int) -> str:

@@ -1,4 +1,9 @@
-"""CuPy, and what its errors and torch's mean."""
+"""The import of CuPy, and the conversion of its errors and torch's.
+
+``CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access ...`` becomes a
+``DeviceLostError``: "the kernel accessed memory that is not its own (...); this process
+can no longer use the GPU; start another one".
+"""
 
 from __future__ import annotations
 
@@ -27,14 +32,14 @@ def load_cupy() -> Any:
 
 
 class CudaErrors:
-    """Turns errors of CuPy and torch in its body into those of feinsum.
+    """Context that converts errors of CuPy and torch into those of feinsum.
 
-    If the process can no longer use the GPU, that is a ``DeviceLostError``.
+    If the process can no longer use the GPU, the error is a ``DeviceLostError``.
 
     Args:
-        failure: what failed, a format string; it is filled in only then.
-        parts: for the format.
-        kind: of the error, unless the GPU is lost.
+        failure: what failed, as a format string, which is formatted only on an error.
+        parts: the values for the format.
+        kind: the class of the error, unless the GPU is lost.
     """
 
     __slots__ = ("failure", "kind", "parts")
@@ -54,7 +59,7 @@ class CudaErrors:
             self.explain(error)
 
     def explain(self, error: BaseException) -> None:
-        """Raise feinsum's error for one of a library; return for any other."""
+        """Raise feinsum's error for an error of a library; return for others."""
         if isinstance(error, MeasurementError):
             return
         failure = self.failure.format(*self.parts)
@@ -108,7 +113,7 @@ def _name(message: str) -> str:
 ILLEGAL = "the kernel accessed memory that is not its own"
 LOST = "this process can no longer use the GPU; start another one"
 
-# after these the context is gone: every later call of the process fails as well
+# these destroy the context, so that every later call of the process fails
 _LASTING = (
     "illegaladdress",
     "illegalmemoryaccess",

@@ -1,4 +1,4 @@
-"""GPUs by way of CuPy: arrays, launches, streams, clocks, and cuBLAS."""
+"""GPUs through CuPy: arrays, launches, streams, clocks, and cuBLAS."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MAX_SHARED_BYTES_ATTRIBUTE = 8
 """``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
 
 MAX_MODULES = 64
-"""Loaded binaries that are kept for further functions, and for being built again."""
+"""Number of loaded binaries that are cached, for more functions and repeated builds."""
 
 
 class _Foreign:
-    """A stream of another library, by the protocol that CuPy 14 takes."""
+    """A stream of another library, with the protocol of CuPy 14."""
 
     def __init__(self, address: int) -> None:
         self.address = address
@@ -50,8 +50,9 @@ def _stream(cupy: Any, address: int) -> Any:
 
 
 HEAD_START_CYCLES = np.int64(200_000)
-"""Cycles for which the GPU is kept busy while the host enqueues what is timed:
-otherwise the time of a short kernel is that of its launch.
+"""Cycles for which the GPU is kept busy while the host enqueues the timed launches.
+
+Otherwise the time of a short kernel would be that of its launch.
 """
 
 
@@ -71,7 +72,7 @@ def _delay_kernel(_device: int) -> Any:
 class CupySession:
     """One open GPU. Arrays are flat; a stream of None is that of the target.
 
-    Tests stand in for it where there is no GPU.
+    Tests replace it on machines without a GPU.
     """
 
     device: Any
@@ -99,7 +100,7 @@ class CupySession:
             return values
 
     def clear(self, array: Any, stream: Any = None) -> None:
-        """Write zeros, without the host."""
+        """Set an array to zero on the GPU."""
         with CudaErrors("an array cannot be written"), self.device:
             array.data.memset_async(0, array.nbytes, stream or self.stream)
 
@@ -122,14 +123,14 @@ class CupySession:
             return array.astype(dtype)
 
     def is_packed(self, array: Any) -> bool:
-        """Return whether an array lies in C's order, aligned as kernels expect."""
+        """Return whether an array is in C order and aligned as kernels expect."""
         return bool(array.flags.c_contiguous) and not array.data.ptr % ALIGNMENT
 
     def form(self, array: Any) -> Hashable:
         """Return the properties of an array on which a call depends."""
         memory = array.data
-        lag = memory.ptr % ALIGNMENT
-        return array.shape, array.strides, array.dtype, memory.device_id, lag
+        misalignment = memory.ptr % ALIGNMENT
+        return array.shape, array.strides, array.dtype, memory.device_id, misalignment
 
     def current_stream(self) -> Any:
         """Return the caller's stream; None if another GPU is the current one."""
@@ -151,15 +152,15 @@ class CupySession:
     @contextmanager
     def active(self, stream: Any = None) -> Iterator[None]:
         """Make this GPU and the given stream the current ones in the body."""
-        # CuPy hands memory that was freed to the next array of the same stream
+        # CuPy reuses freed memory for the next array of the same stream
         with self.device, stream or nullcontext():
             yield
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         """Allocate an array for the current stream; this GPU has to be the current one.
 
-        Its memory may still be in use on another stream: it is reused as soon as the
-        host has freed it.
+        The memory may still be in use by another stream, because the pool reuses it as
+        soon as the host has freed it.
         """
         try:
             return load_cupy().ndarray(shape, dtype)
@@ -187,8 +188,8 @@ class CupySession:
             values: the arguments in their order; None for an array.
         """
         api = importlib.import_module("cupy_backends.cuda.api.driver")
-        # cuLaunchKernel by its address: CuPy's own call checks and converts every
-        # argument, which takes longer than many a kernel
+        # cuLaunchKernel is called directly: CuPy's own call checks and converts every
+        # argument, which takes longer than a short kernel
         sizes = *grid, *block, shared_bytes
         launcher = Launcher(api.launchKernel, function, sizes, values)
 
@@ -209,8 +210,8 @@ class CupySession:
         The addresses are those of left, right and the result; see :class:`Gemm`. This
         GPU has to be the current one.
         """
-        # a stack of one matrix is quicker as a single product, but for half precision,
-        # of which only the call of stacks adds up in single precision
+        # a stack of one matrix is faster as a single product, except in half precision,
+        # where only the call for stacks accumulates in single precision
         is_stack = gemm.sizes[0] > 1 or dtype == np.float16
         function, unit, zero = blas(dtype.char, is_stack)
         cuda, arguments = load_cupy().cuda, gemm.arguments(is_stack=is_stack)
@@ -219,7 +220,7 @@ class CupySession:
 
         def multiply(addresses: Sequence[int], stream: Any) -> None:
             try:
-                # CuPy's handle works on the current stream: others are entered first
+                # CuPy's handle works on the current stream, so others are made current
                 if stream is current_stream():
                     function(handle_here(), *arguments(unit, zero, *addresses))
                 else:
@@ -303,29 +304,29 @@ class CupySession:
             waiting.wait_event(awaited.record())
 
     def timed(self, run: Callable[[], None], stream: Any = None) -> float:
-        """Return the seconds between two events around what ``run`` launches."""
+        """Return the seconds between two events around the launches of ``run``."""
         cupy = load_cupy()
         with CudaErrors("the kernel failed to run"), self.device:
-            first, last = cupy.cuda.Event(), cupy.cuda.Event()
-            # the first event is recorded while the GPU still waits: so the launches
-            # that follow are all enqueued before the clock starts
+            start_event, end_event = cupy.cuda.Event(), cupy.cuda.Event()
+            # the GPU is kept busy until all launches are enqueued, so that the events
+            # exclude the time of the host
             delay = _delay_kernel(self.device.id)
             delay((1,), (1,), (HEAD_START_CYCLES,), stream=self._on(stream))
-            first.record(self._on(stream))
+            start_event.record(self._on(stream))
             run()
-            last.record(self._on(stream))
-            last.synchronize()
-            elapsed_ms = cupy.cuda.get_elapsed_time(first, last)
+            end_event.record(self._on(stream))
+            end_event.synchronize()
+            elapsed_ms = cupy.cuda.get_elapsed_time(start_event, end_event)
         return max(float(elapsed_ms) * 1e-3, 1e-9)
 
     def repeated(self, run: Callable[[], None], n: int) -> Callable[[], None]:
-        """Capture ``n`` repetitions of what ``run`` launches in a graph."""
+        """Capture ``n`` repetitions of the launches of ``run`` in a graph."""
         with CudaErrors("the launches cannot be captured"), self.device, self.stream:
             self.stream.begin_capture()
             try:
                 for _ in range(n):
                     run()
-            finally:  # else nothing could be launched on the stream any more
+            finally:  # a stream that still captures could not be used any more
                 graph = self.stream.end_capture()
 
         def replay(_alive: Callable[[], None] = run) -> None:
@@ -341,8 +342,8 @@ class CupySession:
             free, total = cupy.cuda.runtime.memGetInfo()
             pool = cupy.get_default_memory_pool()
             if cupy.cuda.get_allocator() != pool.malloc:
-                return int(total)  # another allocator may keep any part of it for reuse
-            # the driver counts blocks that the pool keeps for reuse as taken
+                return int(total)  # another allocator may have any part of it for reuse
+            # the driver counts blocks that the pool caches for reuse as used
             return int(free) + int(pool.free_bytes())
 
     def adopted(self, array: Any) -> tuple[Any, Any]:
@@ -383,14 +384,14 @@ def load_cublas() -> Any:
 
 @cache
 def blas(kind: str, is_stack: bool) -> tuple[Callable[..., None], int, int]:
-    """Return the function for a type of numbers, with the addresses of one and zero.
+    """Return the function for a dtype, with the addresses of one and zero.
 
-    Half precision, which only stacks have, is added up in single precision.
+    Half precision, which only stacks have, is accumulated in single precision.
     """
     cublas = load_cublas()
     unit, zero = _NUMBERS.setdefault(kind, _unit_and_zero(kind))
     if kind == "e":
-        # the stacks of cublasHgemm add up in half precision, those of GemmEx in single
+        # cublasHgemm accumulates in half precision, cublasGemmEx in single precision
         return _of_halves(cublas), unit.ctypes.data, zero.ctypes.data
     name = {"f": "s", "d": "d", "F": "c", "D": "z"}[kind] + "gemm"
     function = getattr(cublas, name + "StridedBatched" * is_stack)
@@ -419,19 +420,19 @@ def _of_halves(cublas: Any) -> Callable[..., None]:
 
 
 _NUMBERS: dict[str, tuple[Array, Array]] = {}
-"""One and zero, which BLAS reads where they are."""
+"""One and zero by dtype, alive as long as BLAS may read them by their addresses."""
 
 SLOT_BYTES = 8
-"""Bytes of one argument: a pointer, or a number that is no longer."""
+"""Bytes of one argument: a pointer, or a number of at most the same size."""
 
 
 class Launcher:
-    """A kernel with its sizes, and room for its arguments.
+    """A kernel with its sizes, and memory for its arguments.
 
     Args:
         launch: ``cuLaunchKernel``, with addresses as numbers.
         function: the kernel; its ``ptr`` is its handle.
-        sizes: of grid and block, and bytes of shared memory.
+        sizes: sizes of grid and block, and bytes of shared memory.
         values: the arguments in their order; None for an array.
     """
 
@@ -447,9 +448,9 @@ class Launcher:
         slot_addresses = [start + SLOT_BYTES * k for k in range(len(values))]
         for address, value in zip(slot_addresses, values, strict=True):
             if value is not None:
-                # the driver reads as many bytes of a slot as the parameter has
+                # the driver reads only the bytes of the parameter from a slot
                 ctypes.memmove(address, value.tobytes(), value.nbytes)
-        self._function = function  # which keeps its module loaded
+        self._function = function  # the reference keeps its module loaded
         self._launch, self._head = launch, (function.ptr, *sizes)
         self._slots, self._turn = slots, Lock()
         self._pointers = (ctypes.c_void_p * len(values))(*slot_addresses)
@@ -459,7 +460,7 @@ class Launcher:
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on a stream, with the addresses of the arrays."""
         slots = self._slots
-        # the driver copies the arguments before it returns: then the slots are free
+        # the driver copies the arguments before it returns, so slots can be reused
         with self._turn:
             for k, address in zip(self._arrays, addresses, strict=True):
                 slots[k] = address

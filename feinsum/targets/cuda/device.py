@@ -1,4 +1,4 @@
-"""GPUs of NVIDIA as devices, and kernels for them that are written by hand."""
+"""NVIDIA GPUs as devices, and kernels for them that are written by hand."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CudaDevice:
     """An open GPU; see :class:`feinsum.targets.protocol.OpenDevice`.
 
     Attributes:
-        flushes_cache: whether a timed run begins with an empty second-level cache; else
-            it begins with what the run before has left there.
+        flushes_cache: whether the second-level cache is flushed before a timed run;
+            otherwise it has the data of the previous run.
     """
 
     device: Device
@@ -51,7 +51,7 @@ class CudaDevice:
 
     @property
     def memory(self) -> Memory:
-        # one array may take all of it
+        # a single array may take the whole memory
         total = self.facts.memory_bytes
         return Memory(total, total, self.facts.cache_bytes)
 
@@ -76,7 +76,7 @@ class CudaDevice:
         )
 
     def prepare(self, t_unit: Any) -> Any:
-        # a unit for Loopy's own CUDA target lacks vectors and dynamic shared memory
+        # Loopy's own CUDA target has neither vectors nor dynamic shared memory
         is_ours = type(t_unit.target) is CudaTarget
         return t_unit if is_ours else for_target(t_unit, CudaTarget())
 
@@ -108,14 +108,14 @@ class CudaDevice:
         return DeviceArray(flat, layout)
 
     def check_room(self, n_bytes: int, purpose: str = "an array") -> None:
-        """Raise unless the GPU has enough free memory, before anything is launched.
+        """Check that the GPU has enough free memory, before anything is launched.
 
         Args:
             n_bytes: size in bytes.
-            purpose: what takes the memory.
+            purpose: the name of the data in the message.
 
         Raises:
-            MeasurementError: if it does not fit what is free.
+            MeasurementError: if the free memory is too small.
         """
         free = self.session.free_bytes()
         if n_bytes > free:
@@ -138,7 +138,7 @@ class CudaDevice:
     def flush(self) -> None:
         """Fill the cache with other data."""
         if not self._flusher:
-            # twice the cache, so that nothing of it is left whatever it evicts
+            # twice the size of the cache, so that any policy evicts all other data
             n_bytes = 2 * max(self.facts.cache_bytes, 1 << 20)
             flat = self.session.allocate(n_bytes, np.dtype(np.uint8))
             self._flusher.append(flat)
@@ -163,7 +163,7 @@ class Cuda:
         """
         gpus = find_driver().gpus()
         if gpus:
-            # a GPU for which nothing can be compiled is none
+            # without a compiler, the GPUs cannot be used
             find_nvrtc()
         return tuple(dict.fromkeys(map(describe, gpus)))
 
@@ -173,20 +173,20 @@ class Cuda:
         for opened in [*_open_devices(driver).values()]:  # other threads may open more
             if opened.device == device:
                 return opened
-        # equal GPUs of one machine have one description: the first one serves
+        # equal GPUs of one machine have one description: take the first
         for facts in driver.gpus():
             if describe(facts) == device:
                 return _opened(driver, facts)
         raise DeviceUnavailableError(f"{device} was not found; {INSTALL_HINT}")
 
     def open_ordinal(self, ordinal: int) -> CudaDevice:
-        """Open the GPU of a number, as other libraries count them.
+        """Open the GPU with a number, as other libraries count them.
 
-        An open GPU is returned without a call of the driver: each call of arrays comes
-        here, and listing the GPUs takes a millisecond or two.
+        An open GPU is returned without a call of the driver, because every call on
+        arrays needs it, and listing the GPUs takes a millisecond or two.
 
         Raises:
-            DeviceUnavailableError: if there is none of that number.
+            DeviceUnavailableError: if there is no GPU with that number.
         """
         driver = find_driver()
         opened = _open_devices(driver).get(ordinal)
@@ -198,7 +198,7 @@ class Cuda:
         raise DeviceUnavailableError(f"there is no GPU {ordinal}; {INSTALL_HINT}")
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
-        """Prepare a unit for the target that it came with; others compile it."""
+        """Convert a unit to the user's CUDA target; the user compiles it."""
         ours = isinstance(loopy_target, CudaTarget)
         return for_target(t_unit, loopy_target if ours else CudaTarget())
 
@@ -209,7 +209,7 @@ class Cuda:
 CUDA = Cuda()
 
 _OPEN: dict[tuple[int, Driver], dict[int, CudaDevice]] = {}
-"""Open GPUs by process and driver, then by ordinal: no context survives a fork."""
+"""Open GPUs by process and driver, then by ordinal; contexts do not survive a fork."""
 
 _OPENING = Lock()
 
@@ -241,7 +241,7 @@ def describe(facts: GpuFacts) -> Device:
 
 
 BLOCK = 256
-"""Work-items of a group, if the caller does not choose."""
+"""Default number of work-items of a group."""
 
 _NAMES = "\n".join(
     f"#define {kind}{lanes} feinsum_vec<{kind}, {lanes}>"
@@ -262,7 +262,7 @@ _DIALECT = f"""{PREAMBLE}
 #define SPLAT(type, x) (type(x))
 {_NAMES}
 """
-"""Macros that make it CUDA C++."""
+"""Macros that turn a kernel of :meth:`CudaDevice.program` into CUDA C++."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class CudaProgram:
 
 
 def _block(n_items: int) -> int:
-    """Return the longest group that leaves no remainder.
+    """Return the largest group size that divides the number of work-items.
 
     >>> _block(1024), _block(1000), _block(7)
     (256, 250, 7)

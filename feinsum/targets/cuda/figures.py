@@ -1,4 +1,7 @@
-"""Resources that a kernel takes of a multiprocessor, and its occupancy.
+"""The resources of a multiprocessor that a kernel uses, and its occupancy.
+
+A kernel of 128 registers in groups of 256 work-items on ``sm_90``: a group takes 32,768
+of 65,536 registers, so two groups, 512 of 2048 work-items, are resident: 0.25.
 
 Source: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities", the table of
 technical specifications; NVIDIA, CUDA Occupancy Calculator.
@@ -12,27 +15,33 @@ from dataclasses import dataclass
 from feinsum.errors import BuildError
 
 WARP = 32
+"""Work-items of a warp."""
+
 MAX_THREADS = 1024
-"""Most work-items of a work-group."""
+"""Maximum work-items of a work-group."""
+
 MAX_REGISTERS = 255
-"""Most registers of a work-item."""
+"""Maximum registers of a work-item."""
+
 REGISTERS = 1 << 16
 """Registers of a multiprocessor."""
+
 MAX_SPILLED = 512
-"""Most spilled bytes of a work-item; kernels that spill more are too slow."""
+"""Maximum spilled bytes of a work-item; kernels that spill more are too slow."""
+
 REGISTER_STEP = 256
 """Granularity of the registers of a warp."""
 
 
 @dataclass(frozen=True)
 class KernelFigures:
-    """Resources of a kernel, by ptxas.
+    """Resources of a kernel, as reported by ptxas.
 
     Attributes:
-        registers: of a work-item.
-        spill_bytes: of a work-item, stored and loaded because registers lack.
-        stack_bytes: of a work-item, in local memory.
-        shared_bytes: of a work-group, as far as the source declares it.
+        registers: registers of a work-item.
+        spill_bytes: bytes that a work-item stores and loads for lack of registers.
+        stack_bytes: bytes of local memory of a work-item.
+        shared_bytes: bytes of shared memory of a work-group that the source declares.
     """
 
     registers: int
@@ -45,7 +54,7 @@ def figures_of(log: str, name: str) -> KernelFigures:
     """Parse the figures of one kernel from the log of ptxas.
 
     Raises:
-        BuildError: if the log does not have them, as for PTX.
+        BuildError: if the log does not have them, as is the case for PTX.
 
     >>> figures_of("ptxas info    : Compiling entry function 'f' for 'sm_90' " +
     ...     "ptxas . 8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads " +
@@ -79,10 +88,10 @@ class Multiprocessor:
     """Resources of a multiprocessor.
 
     Attributes:
-        threads, groups: most that are resident at once.
-        shared_bytes: for all groups on it.
-        group_shared_bytes: for one group, if the launch requests it.
-        reserved_bytes: that each group takes beside its own.
+        threads, groups: maximum numbers of resident work-items and work-groups.
+        shared_bytes: bytes of shared memory for all groups.
+        group_shared_bytes: maximum bytes for one group, if the launch requests them.
+        reserved_bytes: bytes that the system reserves for each group.
     """
 
     threads: int
@@ -115,7 +124,7 @@ def multiprocessor_of(capability: int) -> Multiprocessor:
     Raises:
         BuildError: if it is older than all that are known.
     """
-    # an unknown device counts as the nearest older one
+    # newer ones have at least the resources of the nearest older one
     older = [key for key in _MULTIPROCESSORS if key <= capability]
     if not older:
         raise BuildError(
@@ -144,19 +153,23 @@ def occupancy(
     >>> occupancy(KernelFigures(32, 0, 0, 49152), 128, 70)
     0.125
     """
-    has = multiprocessor_of(capability)
+    limits = multiprocessor_of(capability)
     shared = figures.shared_bytes + dynamic_bytes
-    if n_threads > MAX_THREADS or shared > has.group_shared_bytes:
+    if n_threads > MAX_THREADS or shared > limits.group_shared_bytes:
         return 0.0
     warps = -(-n_threads // WARP)
-    # a warp gets registers in steps, and a group all of its warps or none
-    of_warp = -(-figures.registers * WARP // REGISTER_STEP) * REGISTER_STEP
-    by_registers = REGISTERS // of_warp // warps if of_warp else has.groups
-    of_group = shared + has.reserved_bytes
-    by_shared = has.shared_bytes // of_group if of_group else has.groups
-    # whichever runs out first
-    groups = min(has.groups, has.threads // (warps * WARP), by_registers, by_shared)
-    return groups * warps * WARP / has.threads
+    # registers are allocated in steps for each warp, and for all warps of a group
+    warp_registers = -(-figures.registers * WARP // REGISTER_STEP) * REGISTER_STEP
+    by_registers = (
+        REGISTERS // warp_registers // warps if warp_registers else limits.groups
+    )
+    group_bytes = shared + limits.reserved_bytes
+    by_shared = limits.shared_bytes // group_bytes if group_bytes else limits.groups
+    # the scarcest resource limits the number of groups
+    groups = min(
+        limits.groups, limits.threads // (warps * WARP), by_registers, by_shared
+    )
+    return groups * warps * WARP / limits.threads
 
 
 def checked_occupancy(
@@ -166,10 +179,10 @@ def checked_occupancy(
     capability: int,
     dynamic_bytes: int = 0,
 ) -> float:
-    """See :func:`occupancy`.
+    """Return the :func:`occupancy` of a kernel that is worth running.
 
     Raises:
-        BuildError: if it is 0, or the kernel spills too much to be worth its time.
+        BuildError: if the occupancy is 0, or the kernel spills too many bytes.
     """
     at_once = occupancy(figures, n_threads, capability, dynamic_bytes)
     if figures.spill_bytes > MAX_SPILLED or not at_once:

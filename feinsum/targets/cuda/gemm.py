@@ -1,4 +1,8 @@
-"""Products of stacks of matrices as BLAS takes them."""
+"""Products of stacks of matrices, with the arguments of BLAS.
+
+BLAS expects matrices in Fortran's order. A matrix in C order is the transposed matrix
+in Fortran's order, so ``C = A @ B`` in C order is computed as ``C.T = B.T @ A.T``.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +36,35 @@ class Gemm:
 
     @cached_property
     def flags(self) -> tuple[bool, bool]:
-        """Whether BLAS has to transpose left and right."""
+        """Whether BLAS has to transpose left, and right."""
         return self.left[1] not in (1, ANY), self.right[1] not in (1, ANY)
 
     @property
     def leads(self) -> tuple[int, int, int]:
         """Leading dimensions of left, right and out."""
         _, m, n, k = self.sizes
-        turn_left, turn_right = self.flags
+        is_left_transposed, is_right_transposed = self.flags
         return (
-            # BLAS checks leading dimensions even where a single column never uses them
-            max(self.left[1 if turn_left else 2], k if turn_left else m, 1),
-            max(self.right[1 if turn_right else 2], n if turn_right else k, 1),
+            # BLAS checks leading dimensions even if a single column does not use them
+            max(
+                self.left[1 if is_left_transposed else 2],
+                k if is_left_transposed else m,
+                1,
+            ),
+            max(
+                self.right[1 if is_right_transposed else 2],
+                n if is_right_transposed else k,
+                1,
+            ),
             max(self.out[2], m, 1),
         )
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The integers that BLAS takes for a stack, in its order.
+        """The integers that BLAS expects for a stack, in its order.
 
-        Two flags, m, n and k, leading dimension and step of left, right and out, and
-        the number of products.
+        These are two flags, m, n and k, leading dimension and step of left, right and
+        out, and the number of products.
         """
         b, m, n, k = self.sizes
         lda, ldb, ldc = self.leads
@@ -68,12 +80,12 @@ class Gemm:
             n_parts: number of parts; divides the length of the sum.
         """
         _, m, n, k = self.sizes
-        part = k // n_parts
+        part_length = k // n_parts
         return replace(
             self,
-            sizes=(n_parts, m, n, part),
-            left=(self.left[2] * part, *self.left[1:]),
-            right=(self.right[1] * part, *self.right[1:]),
+            sizes=(n_parts, m, n, part_length),
+            left=(self.left[2] * part_length, *self.left[1:]),
+            right=(self.right[1] * part_length, *self.right[1:]),
             out=(m * n, *self.out[1:]),
         )
 
@@ -98,10 +110,10 @@ class Gemm:
 
 
 def multiply(gemm: Gemm, left: Any, right: Any, out: Any) -> None:
-    """Multiply flat arrays of numpy: the meaning of a product."""
+    """Multiply flat arrays of numpy: the reference for a product."""
     b, m, n, k = gemm.sizes
     shapes = (b, m, k), (b, k, n), (b, m, n)
-    # the addresses and strides that BLAS gets, so that a wrong stride shows
+    # with the addresses and strides that BLAS gets, so that tests notice wrong ones
     views = [
         np.lib.stride_tricks.as_strided(
             array, shape, [stride * array.itemsize for stride in strides]

@@ -1,4 +1,4 @@
-"""NVRTC: the compiler of CUDA C++. It needs no GPU, nor a driver."""
+"""NVRTC, the compiler of CUDA C++. It needs neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
 
 # ptxas reports registers and spills, see KernelFigures, only if it is verbose.
 FLAGS = ("--std=c++17", "-default-device", "--ptxas-options=--verbose")
-"""No option reorders sums."""
+"""Options of the compiler, none of which reorders sums."""
 
 TOOLKIT = "/usr/local/cuda/lib64/libnvrtc.so"
-"""Where NVIDIA's toolkit is, if neither a package nor the loader's path has it."""
+"""The library of NVIDIA's toolkit, for systems without it on the loader's path."""
 
 ELF = b"\x7fELF"
-"""With which a cubin begins."""
+"""The first bytes of a cubin."""
 
 HEADERS = {
     "stdint.h": """\
@@ -43,7 +43,7 @@ typedef long int64_t; typedef unsigned long uint64_t;
 #endif
 """,
 }
-"""Headers of C that Loopy's code includes; NVRTC brings none along."""
+"""Headers of C that Loopy's code includes; NVRTC has none of its own."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class CudaBinary:
     """A compiled source.
 
     Attributes:
-        source: CUDA C++.
-        image: a cubin, or text of PTX where the compiler is older than the device.
-        log: what ptxas says of registers and memory.
+        source: source in CUDA C++.
+        image: a cubin, or PTX as text if the compiler is older than the device.
+        log: the report of ptxas on registers and memory.
     """
 
     source: str
@@ -62,7 +62,7 @@ class CudaBinary:
 
     @property
     def has_figures(self) -> bool:
-        """Whether ptxas has run, which reports registers; it does not run for PTX."""
+        """Whether ptxas has reported registers; it does not run for PTX."""
         return self.image.startswith(ELF) and "Compiling entry function" in self.log
 
 
@@ -71,7 +71,8 @@ class Nvrtc:
     """The compiler as a library.
 
     Attributes:
-        version: its own, such as ``12.9``.
+        library: the loaded library.
+        version: the version of NVRTC, such as ``12.9``.
         architectures: compute capabilities that it supports, as numbers such as 90.
     """
 
@@ -83,12 +84,12 @@ class Nvrtc:
         """Return the architecture to compile for: the device, or PTX for a newer one.
 
         Raises:
-            BuildError: if the device is older than all that the compiler supports.
+            BuildError: if the device is older than any that the compiler supports.
         """
         wanted = 10 * capability[0] + capability[1]
         if wanted in self.architectures:
             return f"sm_{wanted}"
-        # PTX, which the driver compiles for a device that NVRTC does not support yet
+        # the driver compiles PTX for a device that NVRTC does not support yet
         older = [number for number in self.architectures if number < wanted]
         if not older:
             raise BuildError(
@@ -112,12 +113,12 @@ class Nvrtc:
             BuildError: with the first lines of the log.
         """
         cache = default_cache()
-        # all that decides what comes out, and nothing that differs between machines
+        # everything that the binary depends on, so that machines can share a cache
         inputs = ("cubin", self.version, architecture, *FLAGS, *HEADERS.values())
         key = hashlib.sha256("\0".join((*inputs, source)).encode()).hexdigest()
         entry = None if cache is None else cache.read(key)
         if entry is not None:
-            # the log is text, so its end is the first NUL; the image may have more
+            # the log ends at the first NUL; the image may contain more of them
             log, _, image = entry.partition(b"\0")
             return CudaBinary(source, image, log.decode())
         binary = self._compiled(source, architecture)
@@ -142,7 +143,7 @@ class Nvrtc:
             options = (f"--gpu-architecture={architecture}", *FLAGS)
             flags = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
             failed = library.nvrtcCompileProgram(program, len(options), flags)
-            # the log has ptxas's figures where all went well, too
+            # read also after success, because the log has ptxas's figures
             log = self._text(program, "ProgramLog").rstrip(b"\0").decode()
             if failed:
                 raise BuildError(f"NVRTC {self.version}: {first_lines(log)}")
@@ -169,10 +170,10 @@ class Nvrtc:
 
 @cache
 def find_nvrtc() -> Nvrtc:
-    """Load the compiler of the package, else that of the system.
+    """Load the compiler of the Python package, or that of the system.
 
     Raises:
-        DeviceUnavailableError: if there is none.
+        DeviceUnavailableError: if there is no compiler.
     """
     for name in _library_names():
         try:
@@ -188,10 +189,10 @@ def find_nvrtc() -> Nvrtc:
 
 
 def _loaded(library: Any) -> Nvrtc:
-    major, minor, n = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    major, minor, n_architectures = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    library.nvrtcGetNumSupportedArchs(ctypes.byref(n))
-    numbers = (ctypes.c_int * n.value)()
+    library.nvrtcGetNumSupportedArchs(ctypes.byref(n_architectures))
+    numbers = (ctypes.c_int * n_architectures.value)()
     library.nvrtcGetSupportedArchs(numbers)
     return Nvrtc(library, f"{major.value}.{minor.value}", tuple(numbers))
 
@@ -201,7 +202,7 @@ def _library_names() -> Iterator[str]:
     folders = [] if spec is None else (spec.submodule_search_locations or [])
     for folder in folders:
         paths = Path(folder).glob("*/lib/libnvrtc.so.*")
-        # not its alternatives, such as libnvrtc.so.12.alt
+        # without alternatives, such as libnvrtc.so.12.alt
         main = (path for path in paths if re.fullmatch(r"libnvrtc\.so\.\d+", path.name))
         yield from map(str, sorted(main))
     yield from ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so", TOOLKIT)

@@ -1,6 +1,6 @@
 """Products of matrices that cuBLAS computes between the launches of a kernel.
 
-A module of its own, since Loopy's cache on disk refers to it by its name.
+This is a separate module, because Loopy's cache on disk refers to it by its name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from feinsum.targets.cuda.gemm import Gemm
 
 @dataclass(frozen=True)
 class MatrixProduct(Tag):  # type: ignore[misc]
-    """``result[s] = left[s] @ right[s]``, in the place of a statement of a kernel.
+    """``result[s] = left[s] @ right[s]``, as a replacement for a statement of a kernel.
 
     Attributes:
-        left, right, result: arrays, which are stacks of matrices in C order.
-        sizes: in terms of the kernel: values of s, rows, columns, and terms of a sum.
+        left, right, result: names of arrays, which are stacks of matrices in C order.
+        sizes: numbers of values of s, rows, columns, and terms of a sum, as expressions
+            of the kernel.
         are_turned: whether the matrices of left and right are stored transposed.
         are_single: whether left and right are the same matrix for all s.
     """
@@ -36,7 +37,7 @@ class MatrixProduct(Tag):  # type: ignore[misc]
     def gemm(self, scalars: Mapping[str, int]) -> Gemm:
         """Return the call of BLAS for the values of the scalars.
 
-        The transposed matrices of C are those of Fortran, so the right one comes first.
+        The operands are exchanged: see :mod:`feinsum.targets.cuda.gemm`.
 
         >>> whole, turned = (False, False), (False, True)
         >>> MatrixProduct("A", "B", "C", (1, 2, 3, 4), turned, whole).gemm({}).left
@@ -45,7 +46,7 @@ class MatrixProduct(Tag):  # type: ignore[misc]
         n_products, rows, columns, summed = (
             int(evaluate(size, dict(scalars))) for size in self.sizes
         )
-        # a step of 0: all products have the same matrix
+        # a step of 0, if all products have the same matrix
         left_steps, right_steps = (
             0 if is_single else length * summed
             for length, is_single in zip((rows, columns), self.are_single, strict=True)

@@ -1,7 +1,7 @@
-"""The operations of the target on an open GPU, and the driver that opens it.
+"""The driver, which lists and opens GPUs through CuPy.
 
-The driver, with CuPy behind it, is the only access to GPUs. Without one nothing of CuPy
-is loaded: its library lists the devices.
+NVIDIA's library is called first, without CuPy, so that a missing driver or GPU is
+reported clearly, and machines without GPUs do not load CuPy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ NO_DEVICE = 100
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """Properties of a GPU, by its driver.
+    """Properties of a GPU, as reported by its driver.
 
     Attributes:
-        capability: major and minor number.
-        clock_khz: the highest of the multiprocessors.
-        memory_bytes: of the global memory.
-        cache_bytes: of the second-level cache.
-        slot: the place on the bus.
+        ordinal: number of the GPU.
+        name: name of the GPU.
+        capability: major and minor number of the compute capability.
+        multiprocessors: number of multiprocessors.
+        clock_khz: highest clock rate of the multiprocessors.
+        memory_bytes: size of the global memory.
+        cache_bytes: size of the second-level cache.
+        slot: the address on the PCI bus.
         driver: the version of CUDA that the driver supports, such as ``12.4``.
     """
 
@@ -71,7 +74,7 @@ def check_driver(load: Callable[[str], Any] = ctypes.CDLL) -> None:
             "NVIDIA's driver (libcuda.so.1) was not found; install it, or use another "
             "device"
         ) from error
-    # before CuPy is imported, whose own errors do not say what is missing
+    # before CuPy is imported, because its errors do not tell what is missing
     code = library.cuInit(0)
     if code == NO_DEVICE:
         raise DeviceUnavailableError(
@@ -96,7 +99,7 @@ def _dotted(version: int) -> str:
 
 
 class CupyDriver:
-    """GPUs by way of CuPy; see :class:`Driver`."""
+    """GPUs through CuPy; see :class:`Driver`."""
 
     def gpus(self) -> tuple[GpuFacts, ...]:
         """List all GPUs, in the order of the driver.
@@ -107,16 +110,16 @@ class CupyDriver:
         check_driver()
         runtime = load_cupy().cuda.runtime
         with CudaErrors("the GPUs cannot be listed", kind=DeviceUnavailableError):
-            # the version of the driver is that of CUDA that it supports
+            # the version of CUDA that the driver supports
             driver = _dotted(runtime.driverGetVersion())
             return tuple(
                 _facts(
-                    runtime.getDeviceProperties(k),
-                    runtime.deviceGetAttribute(CLOCK_RATE, k),
-                    k,
+                    runtime.getDeviceProperties(ordinal),
+                    runtime.deviceGetAttribute(CLOCK_RATE, ordinal),
+                    ordinal,
                     driver,
                 )
-                for k in range(runtime.getDeviceCount())
+                for ordinal in range(runtime.getDeviceCount())
             )
 
     def open(self, ordinal: int) -> CupySession:
@@ -126,7 +129,7 @@ class CupyDriver:
         ):
             device = cupy.cuda.Device(ordinal)
             with device:
-                # does not wait for the legacy default stream, which others use
+                # non-blocking: does not wait for the default stream of other libraries
                 return CupySession(device, cupy.cuda.Stream(non_blocking=True))
 
 
@@ -151,5 +154,5 @@ _DRIVERS: list[Driver] = [CupyDriver()]
 
 
 def find_driver() -> Driver:
-    """Return CuPy's driver; tests replace it where there is no GPU."""
+    """Return CuPy's driver, which tests replace on machines without a GPU."""
     return _DRIVERS[-1]

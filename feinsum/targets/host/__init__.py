@@ -1,7 +1,7 @@
 """The machine's own C compiler and cores as a device.
 
-The public names are those of ``__init__.pyi``. They are imported when they are first
-used: a process that runs kernels loads no code generator.
+The public names are those of ``__init__.pyi``. They are imported on first use, so that
+a process that only runs kernels loads no code generator.
 """
 
 import lazy_loader

@@ -1,8 +1,11 @@
-"""The C compiler of this machine, and what it makes of a source: shared objects.
+"""The C compiler of this machine, and its shared objects.
 
-They are compiled once, kept in the cache, and loaded from memory. What is loaded is
-what was verified: the bytes of the cache carry a digest, and go from there to the
-loader without a file that others could change.
+Objects are compiled once, stored in the cache, and loaded from memory. The cache
+verifies the digest of an entry, and its bytes are passed to the loader without a file
+that another process could replace in between::
+
+    source, flags -> key -> cache -> bytes -> memfd -> dlopen
+                      '---> compile -> load -> cache
 """
 
 from __future__ import annotations
@@ -33,11 +36,13 @@ COMPILER_VARIABLE = "FEINSUM_CC"
 """Environment variable with the command of the C compiler."""
 
 CANDIDATES = ("gcc", "clang", "cc")
+"""Commands that are tried if no variable names one."""
 
 LIMIT_S = 120.0
-"""How long the compiler may take for one kernel."""
+"""Time limit of the compiler for one kernel."""
 
 N_LINES = 12
+"""Number of lines of the compiler's output in messages."""
 
 INSTALL_HINT = (
     f"install gcc or clang (apt-get install gcc), or set {COMPILER_VARIABLE} to the "
@@ -46,12 +51,12 @@ INSTALL_HINT = (
 
 _COMMON = (
     *("-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-O3"),
-    # none allows another order of sums; contraction gives fused multiply-adds
+    # none of these reorders sums; contraction allows fused multiply-adds
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
 )
 
-# Products of complex numbers as numpy computes them. Annex G of C looks for NaN in each
-# of them and computes it again, which no loop with vectors does.
+# Products of complex numbers as in numpy. Annex G of C requires a test for NaN in each
+# product, which prevents vectorization.
 _ONLY_GCC = ("-fcx-fortran-rules",)
 
 # gcc 12.2 permutes vectors of eight doubles wrongly: for {0,1,2,6,4,5,6,7}, as in
@@ -71,9 +76,9 @@ class Compiler:
     """A C compiler that works.
 
     Attributes:
-        command: the words with which it is called.
-        version: the first line of what it says of itself.
-        is_clang: whether it takes clang's options.
+        command: the words of the command.
+        version: the first line of its output for ``--version``.
+        is_clang: whether it accepts clang's options.
     """
 
     command: tuple[str, ...]
@@ -82,7 +87,7 @@ class Compiler:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The options with which kernels are compiled; none that reorders sums."""
+        """The options for kernels, none of which reorders sums."""
         if self.is_clang:
             return (*_COMMON, _ARCHITECTURE)
         return (*_COMMON, *_ONLY_GCC, *(_ONLY_X86 if _IS_X86 else ()), _ARCHITECTURE)
@@ -99,12 +104,17 @@ class Compiler:
         clang's own vectorizer spoils loops whose lanes are vectors already: a face
         mass operator took four times as long.
 
-        Integers wrap, as in numpy. C leaves open what happens where one with a sign
-        does, and gcc relies on that it never does: sums of 8 bits came out wrong.
+        Integers wrap, as in numpy. In C, overflow of signed integers is undefined, and
+        gcc assumes that it does not happen: sums of 8-bit integers were wrong.
 
-        Arrays that are read under a condition are read through masks. gcc 12.2 mixes
-        up entries there, where a short loop was unrolled: ``v[5*a + b] = u[5*a + b] if
-        t[5*a + b] > 0 else 1``. Without the conversion of conditions there are none.
+        Conditional reads of arrays become masked loads by if-conversion. gcc 12.2 then
+        exchanges entries if a short loop was unrolled: ``v[5*a + b] = u[5*a + b] if
+        t[5*a + b] > 0 else 1``. So if-conversion is switched off for such kernels.
+
+        Args:
+            has_vectors: whether the kernel declares vectors.
+            has_integers: whether an array has integers.
+            has_conditional_reads: whether conditions decide which entries are read.
         """
         flags = self.flags
         if self.is_clang and has_vectors:
@@ -137,8 +147,8 @@ def find_compiler() -> Compiler:
     """Find the compiler of ``FEINSUM_CC``, of ``CC``, or of gcc, clang and cc.
 
     Raises:
-        DeviceUnavailableError: if there is none, or the one that is named does not
-            work; the message says what to install.
+        DeviceUnavailableError: if there is none, or the named one does not work; the
+            message tells what to install.
     """
     for name in (COMPILER_VARIABLE, "CC"):
         if named := os.environ.get(name, "").strip():
@@ -159,7 +169,7 @@ def _split_command(name: str, command: str) -> tuple[str, ...]:
 
 
 class _Examined(dict[tuple[tuple[str, ...], str], Compiler]):
-    """The compilers by their command, and by what names it."""
+    """Compilers that were tried, by their command and the variable that names it."""
 
     def __missing__(self, key: tuple[tuple[str, ...], str]) -> Compiler:
         return self.setdefault(key, _examine(*key))
@@ -178,16 +188,16 @@ def _examine(command: tuple[str, ...], named_by: str) -> Compiler:
 
 
 def _run(words: Sequence[str], folder: str | None = None) -> str:
-    """Run a command and return its output; all its processes end at the limit."""
-    # gcc finds its own programs by PATH, which systemd and cron may leave out; messages
-    # and the version, a part of cache keys, do not depend on the locale.
+    """Run a command and return its output; kill all its processes at the time limit."""
+    # PATH, because gcc finds its own programs by it, and systemd and cron may not set
+    # it; LC_ALL, so that messages and the version, a part of keys, are in English
     env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
     try:
         completed = run_command(words, limit_s=LIMIT_S, env=env, cwd=folder)
     except subprocess.TimeoutExpired:
         raise BuildError(f"{words[0]} did not finish within {LIMIT_S:g} s") from None
     if completed.returncode:
-        # A compiler names the first error first: its last line is only a count.
+        # the first lines have the first error; the last one is only a count
         messages = first_lines(completed.stderr, n_lines=N_LINES)
         ending = describe_exit(completed.returncode)
         raise BuildError(f"{words[0]} ended with {ending}: {messages}")
@@ -216,7 +226,7 @@ def load_with_content(
     if content is not None:
         return loaded(content), content
     content = compiler.compile(source, flags)
-    # Loaded before it is cached: what cannot be loaded is compiled again next time.
+    # loaded before it is cached, so that a broken object is not cached
     library = loaded(content)
     if cache is not None:
         cache.write(key, content)
@@ -244,17 +254,17 @@ def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
     This includes the processor: ``native`` differs between machines that share a
     folder.
     """
-    # here, since loading what others compiled takes a tenth of the time without it
+    # imported here, because it takes ten times as long as loading a compiled object
     from feinsum.targets.processor import host_processor
 
     processor = host_processor()
-    parts = ("shared object", *compiler.command, compiler.version, *flags,
+    inputs = ("shared object", *compiler.command, compiler.version, *flags,
              processor.microarchitecture, *processor.features, source)  # fmt: skip
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\0".join(inputs).encode()).hexdigest()
 
 
 def loaded(content: bytes) -> ctypes.CDLL:
-    """Load a library from memory, or from a private folder where memory is forbidden.
+    """Load a library from memory, or from a private folder if that is forbidden.
 
     Raises:
         BuildError: if it cannot be loaded.
@@ -266,7 +276,7 @@ def loaded(content: bytes) -> ctypes.CDLL:
 
 
 def _load_from_memory(content: bytes) -> ctypes.CDLL:
-    # No file that another process could replace between writing and loading.
+    # not in a folder, where another process could replace the file before it is loaded
     file = os.memfd_create("feinsum-kernel", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(file), "wb") as writer:
@@ -290,10 +300,9 @@ _LOADS = count(1)
 
 
 def _vary_path(number: int) -> str:
-    """Vary a path without changing what it leads to.
+    """Return a prefix that varies a path without changing the file it leads to.
 
-    The loader takes a path that it knows for the library that it has, but numbers of
-    files are used again.
+    The loader identifies libraries by their paths, but file numbers are reused.
 
     >>> _vary_path(6)
     '././/'

@@ -88,7 +88,7 @@ class HostDevice:
         return HostBuilt(t_unit, info.code.n_launches, info.kernel)
 
     def upload(self, buffer: Array, layout: Layout) -> Array:
-        """Return a view: kernels work on the memory of the caller."""
+        """Return a view, because kernels work on the memory of the caller."""
         return layout.unpack(buffer)
 
     def download(self, array: Array, layout: Layout) -> Array:
@@ -130,7 +130,7 @@ class HostBuilt:
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], _queue: Any = None, /
     ) -> Callable[..., Any]:
-        """Return a function that works on arrays where they are."""
+        """Return a function that works on arrays in place."""
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         layout = array_layout(output, constants)
         run = self.kernel.caller((*names, output.name), constants)
@@ -159,7 +159,7 @@ class HostTarget:
         """List the host, if it has a compiler.
 
         Raises:
-            DeviceUnavailableError: if there is none.
+            DeviceUnavailableError: if there is no compiler.
         """
         find_compiler()
         return (host_device(n_threads()),)
@@ -220,7 +220,7 @@ def _read_name() -> str:
 
 
 ITEMS = 1024
-"""Work-items of a group, where that is left open."""
+"""Default number of work-items of a group."""
 
 _TYPES = [f"{base}{n}" for base in ("float", "double") for n in (2, 4, 8, 16)]
 
@@ -262,7 +262,7 @@ __attribute__((visibility("default"))) int feinsum_entry(
 
 @dataclass(frozen=True)
 class HostCProgram:
-    """A kernel, compiled for the arguments that it is first run with.
+    """A kernel, compiled on the first run for each combination of argument types.
 
     See :class:`feinsum.targets.protocol.SourceKernel`.
     """
@@ -279,7 +279,7 @@ class HostCProgram:
         n_local: int | None = None,
         timer: Timer | None = None,
     ) -> float:
-        """Run over ``n_items`` work-items; the seconds by the wall clock."""
+        """Run over ``n_items`` work-items; return the seconds by the wall clock."""
         if timer not in (None, "wall"):
             raise MeasurementError(f"the host has no clock {timer!r}, only 'wall'")
         launch = self._kernel(arguments).launch([n_items, n_local or ITEMS, *arguments])
@@ -298,10 +298,10 @@ class HostCProgram:
 
     def _compiled(self, kinds: Sequence[str | None]) -> HostKernel:
         slots = [
-            f"slots[{at}]"
+            f"slots[{position}]"
             if kind is None
-            else f"*(const {_SCALARS[kind]} *) slots[{at}]"
-            for at, kind in enumerate(kinds, start=2)
+            else f"*(const {_SCALARS[kind]} *) slots[{position}]"
+            for position, kind in enumerate(kinds, start=2)
         ]
         source = _SOURCE.substitute(
             types="\n".join((POOL, *map(_declare, _TYPES))),
@@ -312,13 +312,14 @@ class HostCProgram:
         sizes = [np.dtype(np.int64)] * 2
         dtypes = [None if kind is None else np.dtype(kind) for kind in kinds]
         named = tuple(
-            (f"slot{at}", dtype) for at, dtype in enumerate([*sizes, *dtypes])
+            (f"slot{position}", dtype)
+            for position, dtype in enumerate([*sizes, *dtypes])
         )
-        with ThreadPoolExecutor(1) as other:
-            other.submit(pool)  # compiled meanwhile; errors come at its first use
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(pool)  # compiled meanwhile; errors come at its first use
             return HostKernel.compiled(self.compiler, source, (), named)
 
 
 def _declare(name: str) -> str:
-    """Declare a vector type that may lie anywhere, as arrays of these kernels do."""
+    """Declare an unaligned vector type, as arrays of these kernels may be unaligned."""
     return f"{declare_vector(name)}\n#define {name} {name}{UNALIGNED}"

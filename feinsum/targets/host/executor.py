@@ -1,4 +1,4 @@
-"""Running kernels of the host target on arrays of numpy, by Loopy's executors."""
+"""Executors of Loopy that run kernels of the host target on numpy arrays."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
             None in place of an event, and the outputs.
 
         Raises:
-            MeasurementError: if an argument is no array, or one that is to be written
-                is read-only.
+            MeasurementError: if an argument is not an array, or if an output is
+                read-only.
         """
         self.check_for_required_array_arguments(arguments.keys())
         if self.packing_controller is not None:
             arguments = self.packing_controller(arguments)
         for name in self._arrays & arguments.keys():
-            if arguments[name] is not None:  # that it is missing, Loopy says
+            if arguments[name] is not None:  # Loopy reports missing arguments
                 _check_array(name, arguments[name], is_written=name in self._written)
         info = self.translation_unit_info(self.arg_to_dtype(arguments))
         return info.code.invoker([info.kernel], **arguments)
@@ -67,18 +67,18 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
     @memoize_method  # type: ignore[untyped-decorator]
     def translation_unit_info(self, arg_to_dtype: Any = None) -> HostInfo:
-        """Compile the kernel for arguments of these dtypes; Loopy's name for it.
+        """Compile the kernel for arguments of these dtypes; the name is Loopy's.
 
         Raises:
             DeviceUnavailableError: if there is no compiler.
-            BuildError: if it fails.
+            BuildError: if compilation fails.
         """
         code = self.generated(arg_to_dtype)
         return HostInfo(code, HostKernel.of(code))
 
     @memoize_method  # type: ignore[untyped-decorator]
     def generated(self, arg_to_dtype: Any = None) -> HostCode:
-        """Return the code; generated here, or by a subclass taken from elsewhere."""
+        """Return the code; subclasses may take it from elsewhere."""
         return self.generate(arg_to_dtype)
 
     def generate(self, arg_to_dtype: Any = None) -> HostCode:
@@ -111,7 +111,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
 
 def _check_array(name: str, value: Any, *, is_written: bool) -> None:
-    """Check what Loopy does not: writing to a read-only array may crash."""
+    """Refuse read-only outputs, which Loopy does not check: a write may crash."""
     if not isinstance(value, np.ndarray):
         kind = type(value).__name__
         raise MeasurementError(
@@ -132,7 +132,7 @@ def _(usual: HostExecutor, program: HostProgram) -> HostExecutor:
 
 
 class _CodedExecutor(HostExecutor):
-    """With code from a shelf, where the dtypes of all arguments are known."""
+    """An executor with code from a shelf, if the dtypes of all arguments are known."""
 
     def __init__(self, t_unit: Any, entrypoint: str, shelf: CodeShelf) -> None:
         super().__init__(t_unit, entrypoint)
@@ -144,14 +144,14 @@ class _CodedExecutor(HostExecutor):
         if arg_to_dtype or wants_to_see:
             return self.generate(arg_to_dtype)
         code = self.shelf.code()
-        if not isinstance(code, HostCode):  # that of another target is none of ours
+        if not isinstance(code, HostCode):  # none, or code of another target
             code = self.generate()
             self.shelf.put_code(code)
         return code
 
 
 class _ProgramExecutor(HostExecutor):
-    """With a program in place of a kernel: there is nothing to compile."""
+    """An executor with a program in place of a kernel, without a compilation."""
 
     def __init__(self, t_unit: Any, entrypoint: str, program: HostProgram) -> None:
         super().__init__(t_unit, entrypoint)
@@ -174,7 +174,10 @@ class ProgramKernel:
     """Runs a program on the arguments of a call, as :class:`HostKernel` runs code.
 
     Attributes:
-        lock: runs share their scratch memory.
+        program: the program.
+        arguments: name of each argument, and the dtype of scalars.
+        scratch: memory that runs share.
+        lock: protects the scratch memory.
     """
 
     program: HostProgram
@@ -212,7 +215,7 @@ class ProgramKernel:
             self.program.run(values, self.scratch)
 
     def _typed(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments among these values, scalars of their dtypes."""
+        """Select the arguments among values, and convert scalars to their dtypes."""
         return {
             name: values[name] if dtype is None else dtype.type(values[name])
             for name, dtype in self.arguments
@@ -260,7 +263,7 @@ def _has_vectors(unit: Any) -> bool:
 
 
 def _has_integers(unit: Any) -> bool:
-    """Return whether an array has integers, or a dtype that is not known yet."""
+    """Return whether an array has integers, or an unknown dtype."""
     return any(
         array.dtype is None or array.dtype.numpy_dtype.kind in "iu"
         for callable_ in unit.callables_table.values()
@@ -284,7 +287,7 @@ def _has_conditional_reads(unit: Any) -> bool:
 
 
 class _ConditionFinder(WalkMapper):  # type: ignore[misc]
-    """Looks for branches that read entries which their condition does not read."""
+    """Finds branches that read entries which their condition does not read."""
 
     def __init__(self) -> None:
         super().__init__()

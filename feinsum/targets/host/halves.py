@@ -1,7 +1,7 @@
-"""Arrays in half precision to single precision and back, in vectors.
+"""Vectorized conversion of arrays between half and single precision.
 
-numpy converts one number after the other: 1.2 ns each, three times as long for
-matrices of 200 x 200 as their product takes.
+numpy converts numbers one by one, in 1.2 ns each. For matrices of 200 x 200 this takes
+three times as long as their product.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def widened(array: Array) -> Array:
 
 
 def narrowed(array: Array) -> Array:
-    """Round an array to half precision; what is too large becomes infinite.
+    """Round an array to half precision; too large numbers become infinite.
 
     >>> narrowed(np.float32([1 / 3, 1e6])).tolist()
     [0.333251953125, inf]
     """
     library = _library()
     if library is None:
-        # numpy warns of an overflow; in C it is silent, and the results are equal.
+        # silent, as in C; the results are equal
         with np.errstate(over="ignore"):
             return np.asarray(array.astype(_HALF))
     singles = np.asarray(array, _SINGLE, order="C")

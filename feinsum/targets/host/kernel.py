@@ -1,6 +1,10 @@
-"""Kernels of the host that are compiled and loaded, their calls, and their threads.
+"""Loaded kernels of the host, their calls, and the threads that run them.
 
-The threads are one pool of the process, in C.
+The threads are a pool in C, one for the process. A call passes a table of addresses to
+the entry point, one for each argument in order::
+
+    slots = [&A[0], &x[0], &y[0], &n]  ->  feinsum_entry(slots, pool.parallel,
+    pool.arena)
 """
 
 from __future__ import annotations
@@ -38,10 +42,12 @@ class Pool:
     """The threads of this process.
 
     Attributes:
+        library: the loaded library of the pool.
         parallel, arena: functions that kernels call.
         call: calls an entry point with arrays as objects; see ``pool.c``.
-        threshold_s: how long a kernel runs before it is shared by threads.
-        content: the shared object, with which other processes start theirs.
+        n_threads: number of threads.
+        threshold_s: seconds from which a kernel is run by several threads.
+        content: the shared object, from which other processes start their pools.
     """
 
     library: ctypes.CDLL
@@ -62,7 +68,7 @@ def pool() -> Pool:
     """Return the pool of threads, started on first use.
 
     Raises:
-        DeviceUnavailableError, BuildError: if it cannot be compiled.
+        DeviceUnavailableError, BuildError: if the pool cannot be compiled.
     """
     if _POOLS:
         return _POOLS[0]
@@ -86,7 +92,7 @@ def _build_pool() -> tuple[ctypes.CDLL, bytes]:
 
 
 def _start(library: ctypes.CDLL, content: bytes) -> Pool:
-    # The pool measures how long waking its threads takes; shorter kernels run alone.
+    # the pool measures how long it takes to wake threads; shorter kernels use one
     threads = n_threads()
     library.feinsum_start.restype = ctypes.c_int64
     threshold_s = library.feinsum_start(threads) * 1e-9
@@ -102,7 +108,7 @@ def _start(library: ctypes.CDLL, content: bytes) -> Pool:
 if hasattr(os, "register_at_fork"):
 
     def _free_lock() -> None:
-        """Replace the lock in a fork, which lacks the thread that may hold it."""
+        """Replace the lock in a fork, where the thread that holds it does not exist."""
         global _STARTING
         _STARTING = Lock()
 
@@ -114,14 +120,15 @@ class HostCode:
     """Code that Loopy generates for a kernel.
 
     Attributes:
-        source: for the C compiler.
+        source: source in C.
         n_launches: number of parallel regions of one call.
-        has_vectors: whether its loops are vectors already.
-        has_integers: whether an array has entries that wrap.
+        has_vectors: whether the code has vectors already.
+        has_integers: whether an array has integers, which wrap.
         has_conditional_reads: whether conditions decide which entries are read.
-        arguments: the name of each, in the order of the entry point; the dtype of
-            those that are scalars.
-        invoker: checks the arguments of a call, allocates results, and calls.
+        arguments: the name of each argument, in the order of the entry point, and the
+            dtype of scalars.
+        invoker: checks the arguments of a call, allocates results, and calls the
+            kernel.
     """
 
     source: str
@@ -146,14 +153,14 @@ class HostCode:
         """Compile to a shared object, or take it from the cache, without loading it.
 
         Args:
-            flags: of the compiler; by default those of this project.
+            flags: options of the compiler; by default those of this project.
 
         Raises:
             DeviceUnavailableError: if there is no compiler.
             BuildError: if it fails.
         """
-        compiler, source, usual = _prepare_compilation(self)
-        return compiled_once(compiler, source, flags or usual)
+        compiler, source, default_flags = _prepare_compilation(self)
+        return compiled_once(compiler, source, flags or default_flags)
 
 
 def _prepare_compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
@@ -221,12 +228,12 @@ class HostKernel:
         """
         owners: list[Any] = []
         slots = (ctypes.c_void_p * len(values))()
-        for at, (value, (_, dtype)) in enumerate(
+        for position, (value, (_, dtype)) in enumerate(
             zip(values, self.arguments, strict=True)
         ):
             array = value if dtype is None else np.array(value, dtype)
             owners.append(array)
-            slots[at] = array.ctypes.data
+            slots[position] = array.ctypes.data
         return Launch(self._entry, slots, tuple(owners), pool())
 
     def launch_of(self, values: Mapping[str, Any]) -> Launch:
@@ -236,7 +243,7 @@ class HostKernel:
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any]
     ) -> Callable[[Sequence[Any]], None]:
-        """Return a function of the arrays ``names`` with minimal work per call.
+        """Return a function of the arrays ``names`` with minimal overhead per call.
 
         Args:
             names: names of the arrays, in the order of the function's arguments.
@@ -259,12 +266,12 @@ class HostKernel:
         shared_call = pool().call
 
         # slots has the addresses of the scalars, which _owners keeps alive; each call
-        # fills a table of its own, because several threads may call at once
+        # fills its own table, because several threads may call concurrently
         def call(arrays: Sequence[Any], _owners: Any = scalars) -> None:
             addresses = slots.copy()
             for position, array in zip(positions, arrays, strict=True):
-                # the address of the object in CPython; C reads the data pointer there:
-                # array.ctypes takes longer than a small kernel
+                # in CPython, the address of the object, from which C reads the data
+                # pointer, because array.ctypes takes longer than a small kernel
                 addresses[position] = id(array)
             if shared_call(entry, table(*addresses), numbers, n, offset):
                 raise MeasurementError(NO_MEMORY)
@@ -274,7 +281,7 @@ class HostKernel:
     def _call_by_address(
         self, slots: list[int], positions: Sequence[int], owners: Any
     ) -> Callable[[Sequence[Any]], None]:
-        """Return the same function where the layout of numpy's objects is unknown."""
+        """Return the same function, if the layout of numpy's objects is unknown."""
         entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(slots)
 
         # as in caller: _owners keeps the scalars alive, tables are per call
@@ -296,21 +303,23 @@ class HostKernel:
 def address_offset() -> int | None:
     """Find the offset, in bytes, of the data pointer in numpy's array objects.
 
-    Numpy's ABI has it first after the head of the object, whose length depends on how
-    Python was built. None if it is not found there for arrays of several kinds.
+    In numpy's ABI it follows the head of the object, whose length depends on the build
+    of Python. None if this is not true for several kinds of arrays.
     """
     if platform.python_implementation() != "CPython":
         return None
-    tried: list[Array] = [
+    samples: list[Array] = [
         np.empty(3),
         np.empty((2, 2), np.float32).T,
         np.empty(8, np.int8)[5:],
     ]
     offset = object.__basicsize__
-    addresses = (ctypes.c_void_p.from_address(id(a) + offset).value for a in tried)
+    addresses = (
+        ctypes.c_void_p.from_address(id(sample) + offset).value for sample in samples
+    )
     is_there = all(
         address == array.ctypes.data
-        for address, array in zip(addresses, tried, strict=True)
+        for address, array in zip(addresses, samples, strict=True)
     )
     return offset if is_there else None
 
@@ -323,8 +332,10 @@ class Launch:
     """A kernel with the memory that it works on.
 
     Attributes:
+        entry: the entry point.
         slots: the address of each argument, which may be changed between runs.
-        owners: what the addresses belong to.
+        owners: the objects whose memory the addresses refer to.
+        pool: the threads.
     """
 
     entry: Any

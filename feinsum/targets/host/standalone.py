@@ -1,4 +1,8 @@
-"""Kernels of the host as files of C that need no library."""
+"""Kernels of the host as files of C that need no library.
+
+The file has the code of the kernel, a replacement for the pool, which uses OpenMP if it
+is enabled, and a function with the kernel's arguments.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +77,9 @@ class Standalone:
     """A function of C, without threads unless it is compiled with OpenMP.
 
     Attributes:
-        signature: its declaration without the semicolon. It returns 0, or 1 where
-            memory for temporaries is missing.
-        source: its definition, and all that it needs.
+        signature: its declaration without the semicolon. It returns 0, or 1 if there
+            is no memory for temporaries.
+        source: its definition, and everything that it needs.
     """
 
     signature: str
@@ -83,11 +87,11 @@ class Standalone:
 
 
 def standalone(code: HostCode, kernel: Any) -> Standalone:
-    """Return the function that computes what a kernel does.
+    """Return a kernel as a function of C.
 
     Args:
-        code: of the kernel for :class:`feinsum.targets.host.code.StandaloneCTarget`.
-        kernel: Loopy's, whose arguments the function has, in their order.
+        code: the code for :class:`feinsum.targets.host.code.StandaloneCTarget`.
+        kernel: Loopy's kernel, whose arguments the function has, in their order.
     """
     written = kernel.get_written_variables()
     parameters = ", ".join(_parameter(kernel, arg, written) for arg in kernel.args)

@@ -1,4 +1,4 @@
-"""OpenCL devices, by way of pyopencl. The only room that knows it."""
+"""OpenCL devices through pyopencl. The only package that imports it."""
 
 from feinsum.targets.opencl.device import OPENCL, OpenCLDevice
 

@@ -1,4 +1,4 @@
-"""OpenCL devices: finding, opening, building for them, timing, and their arrays."""
+"""OpenCL devices: listing, opening, building, timing, and their arrays."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class OpenCLDevice:
 
     @property
     def slot(self) -> str:
-        """The place on the bus, where the driver reports it."""
+        """The address on the PCI bus, if the driver reports it."""
         names = ("pci_domain_id_nv", "pci_bus_id_nv", "pci_slot_id_nv")
         try:
             return ":".join(str(getattr(self.handle, name)) for name in names)
-        except (AttributeError, pyopencl().Error):  # not of that vendor
+        except (AttributeError, pyopencl().Error):  # other vendors have no such names
             return ""
 
     @property
@@ -144,17 +144,17 @@ class _Built:
 
     @property
     def timer(self) -> Timer:
-        """``wall`` unless a run makes one event, else what the device allows."""
+        """``wall`` if a run makes several events, else the timer of the device."""
         return "wall" if self.n_launches != 1 else self.opened.timer
 
     def check_figures(self) -> None:
         """Do nothing: drivers report no figures."""
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
-        """Run, and return the seconds; by events, those of the last launch."""
+        """Run, and return the seconds; events give those of the last launch."""
         queue = self.opened.queue
         with quiet_builds(), opencl_errors("the kernel failed to run"):
-            queue.finish()  # what was enqueued before is not part of the time
+            queue.finish()  # earlier work is not timed
             start = perf_counter()
             event, _ = self.executor(queue, **arguments)
             queue.finish()
@@ -164,9 +164,9 @@ class _Built:
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None, /
     ) -> Callable[..., Any]:
-        """Return a function of arrays, which threads call in turn.
+        """Return a function of arrays; a lock makes threads call it in turn.
 
-        Loopy's executor sets arguments first, and launches then.
+        Loopy's executor is not thread-safe: it sets arguments, and then launches.
         """
         turn, queue = Lock(), queue or self.opened.queue
 
@@ -183,7 +183,7 @@ class _Built:
 
 
 class OpenCL:
-    """All that pyopencl finds; see :class:`feinsum.targets.protocol.Target`."""
+    """The devices of pyopencl; see :class:`feinsum.targets.protocol.Target`."""
 
     name = "opencl"
     install_hint = INSTALL_HINT
@@ -214,7 +214,7 @@ class OpenCL:
 OPENCL = OpenCL()
 
 _OPEN: dict[tuple[int, int], OpenCLDevice] = {}
-"""By process, since a context does not survive a fork, and device handle."""
+"""Open devices by process and device handle; contexts do not survive a fork."""
 
 
 def _open(device: Device, handle: Any) -> OpenCLDevice:
@@ -300,7 +300,7 @@ class OpenCLProgram:
         n_local: int | None = None,
         timer: Timer | None = None,
     ) -> float:
-        """Run over ``n_items`` work-items; the seconds by the clock to be trusted."""
+        """Run over ``n_items`` work-items; return the seconds by the chosen clock."""
         cl, queue = pyopencl(), self.queue
         clock = timer or choose_timer(queue)
         values = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
@@ -316,9 +316,9 @@ class OpenCLProgram:
 
 
 _AGREEMENT = (0.5, 1.05)
-"""See :func:`agrees`."""
+"""Range of ratios of two clocks that agree; see :func:`agrees`."""
 
-# The xor with k leaves no closed form, so no compiler removes the loop.
+# the xor with k prevents a closed form, so that no compiler removes the loop
 _SOURCE = """
 __kernel void spin(__global uint *out, uint n) {
     uint x = get_global_id(0);
@@ -332,9 +332,9 @@ __kernel void spin(__global uint *out, uint n) {
 def choose_timer(queue: Any) -> Timer:
     """Choose ``opencl-profiling`` if the device's events agree with the wall clock.
 
-    A kernel of at least 5 ms is run five times under both clocks; see
-    :func:`agrees`. ``wall`` as well if events have no times. The answer is kept
-    for the process.
+    A kernel of at least 5 ms is timed five times with both clocks; see :func:`agrees`.
+    If they disagree, or events have no times, the choice is ``wall``. It is cached for
+    the process.
     """
     try:
         is_honest = agrees(_compare_clocks(queue))
@@ -344,14 +344,14 @@ def choose_timer(queue: Any) -> Timer:
 
 
 def agrees(pairs_s: list[tuple[float, float]]) -> bool:
-    """Return whether profiling times agree with the wall clock, less the launch.
+    """Return whether profiling times agree with the wall clock, except for the launch.
 
     Args:
         pairs_s: profiling and wall time of the same runs, in seconds.
 
     Returns:
-        Whether the median ratio lies between 0.5 and 1.05: an event that says
-        more than the wall clock, or far less, is not a time of the kernel.
+        Whether the median ratio is between 0.5 and 1.05: an event that reports more
+        than the wall clock, or far less, does not time the kernel.
 
     >>> agrees([(0.9, 1.0)] * 3), agrees([(0.0, 1.0)] * 3), agrees([(2.0, 1.0)] * 3)
     (True, False, False)
@@ -373,23 +373,23 @@ def _compare_clocks(queue: Any) -> list[tuple[float, float]]:
         out = cl.Buffer(queue.context, cl.mem_flags.WRITE_ONLY, 4 * n_items)
         spin.set_scalar_arg_dtypes([None, "uint32"])
 
-        def both(n_steps: int) -> tuple[float, float]:
+        def time_both(n_iterations: int) -> tuple[float, float]:
             queue.finish()
             start = perf_counter()
-            event = spin(queue, (n_items,), None, out, n_steps)
+            event = spin(queue, (n_items,), None, out, n_iterations)
             queue.finish()
             return event_seconds(event), perf_counter() - start
 
         n_steps = 1 << 12
-        both(n_steps)  # compiles
-        # 5 ms dwarf the cost of a launch, which only the wall clock sees
-        while both(n_steps)[1] < 5e-3 and n_steps < 1 << 30:
+        time_both(n_steps)  # the first call compiles
+        # 5 ms are much longer than a launch, which only the wall clock includes
+        while time_both(n_steps)[1] < 5e-3 and n_steps < 1 << 30:
             n_steps *= 2
-        return [both(n_steps) for _ in range(5)]
+        return [time_both(n_steps) for _ in range(5)]
 
 
 def check_device_arrays(arrays: Sequence[Any]) -> None:
-    """Refuse what a kernel of one context cannot be given.
+    """Refuse arrays that cannot be passed to a kernel of one context.
 
     Raises:
         MeasurementError: if an array is on the host, in another context than the first,
@@ -420,7 +420,7 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
 
 
 def device_of(array: Any) -> OpenCLDevice:
-    """Return the device of an array, with the array's own context and queue."""
+    """Return the device of an array, with the array's context and queue."""
     queue = array.queue
     return OpenCLDevice(describe(queue.device), queue.context, queue)
 

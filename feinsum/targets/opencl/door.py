@@ -1,9 +1,9 @@
-"""The door to pyopencl: its import, its errors, its warnings.
+"""The import of pyopencl, its errors, its warnings, and Intel's driver.
 
-The wheel of Intel's OpenCL runtime for CPUs writes a list of drivers for conda, with a
-path that exists nowhere else. The loader in pyopencl's wheel reads its lists once, when
-it is first asked for the platforms, and so it is asked while a list with the right path
-lies ready.
+The wheel of Intel's OpenCL runtime for CPUs has a list of drivers for conda, with a
+path that exists only there. The loader in pyopencl's wheel reads its lists once, on the
+first query of platforms. So platforms are queried while a list with the right path
+exists.
 """
 
 from __future__ import annotations
@@ -56,10 +56,9 @@ def _load() -> Any:
     importlib.import_module("pyopencl.array")
     cl = importlib.import_module("pyopencl")
     load_platforms(cl)
-    # Where its cache of programs fails, in a home that cannot be written or with an
-    # option that a driver does not know, pyopencl looks this variable up without a
-    # default. With one, it warns and builds without the cache, which raises the true
-    # error.
+    # If its cache of programs fails, because the home is read-only or a driver does not
+    # know an option, pyopencl looks this variable up without a default. With a default,
+    # it warns and builds without the cache, and so raises the original error.
     with_default = ChainMap(os.environ, {_CACHE_VARIABLE: ""})
     names = vars(importlib.import_module("pyopencl.cache"))
     build = "create_built_program_from_source_cached"
@@ -78,11 +77,11 @@ def _load() -> Any:
 def opencl_errors(
     action: str, kind: type[MeasurementError] = MeasurementError
 ) -> Iterator[None]:
-    """Turn every pyopencl error of the body into a ``kind``.
+    """Convert pyopencl's errors in the body to an error of class ``kind``.
 
     Args:
         action: what failed; begins the message, before the first lines of the cause.
-        kind: type of the error to raise.
+        kind: class of the error to raise.
     """
     cl = pyopencl()
     try:
@@ -93,10 +92,10 @@ def opencl_errors(
 
 @contextmanager
 def quiet_builds() -> Iterator[None]:
-    """Silence the warnings of a successful build: of its log, and of no cache.
+    """Silence the warnings of a successful build, about its log and a missing cache.
 
-    OpenCL compilers remark on kernels that are in order (unused arguments,
-    vectorization refused); a failed build is an error, not a warning.
+    OpenCL compilers write remarks on correct kernels, such as unused arguments. A
+    failed build is an error, not a warning.
     """
     pyopencl()
     with quiet(UserWarning):
@@ -108,7 +107,7 @@ PLATFORM = "Intel(R) OpenCL"
 LIBRARY = "libintelocl.so"
 
 SYSTEM_LISTS = Path("/etc/OpenCL/vendors")
-"""Folder that the loader reads if neither variable is set."""
+"""Folder of lists that the loader reads if neither variable is set."""
 
 VARIABLE, OTHER_VARIABLE = "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"
 
@@ -124,11 +123,11 @@ def driver() -> Path | None:
 
 
 def load_platforms(cl: Any) -> None:
-    """Make the loader read its lists, with Intel's driver among them.
+    """Make the loader read its lists, and one with Intel's driver.
 
-    Nothing is done if the package is not installed, if the user says where the lists
-    are, if those of the system name the driver, or if the loader is not that of
-    pyopencl's wheel. A loader that was called before keeps what it has.
+    Does nothing if the package is not installed, if the user sets the folder of lists,
+    if the system's lists name the driver, or if the loader is not that of pyopencl's
+    wheel. A loader that was called before does not read lists again.
 
     Args:
         cl: the module ``pyopencl``.
@@ -147,7 +146,7 @@ def comes_last(platform: Any) -> bool:
 
 
 def _is_arranged() -> bool:
-    """Return whether the user or the system says which drivers are to be loaded."""
+    """Return whether the user or the system configures the drivers to load."""
     by_user = os.environ.get(VARIABLE) or os.environ.get(OTHER_VARIABLE)
     return bool(by_user) or any(LIBRARY in path.read_text() for path in _system())
 
@@ -158,7 +157,7 @@ def _system() -> list[Path]:
 
 @contextmanager
 def _listed(library: Path) -> Iterator[None]:
-    """Set up a folder with the system's lists, and one that names ``library``."""
+    """Set the loader's folder to one with the system's lists and ``library``."""
     with TemporaryDirectory(prefix="feinsum-") as folder:
         for path in _system():
             Path(folder, path.name).symlink_to(path)

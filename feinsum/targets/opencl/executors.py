@@ -1,9 +1,9 @@
-"""Executors of OpenCL: Loopy's own, with code that was kept or a program of the host.
+"""Executors of OpenCL: Loopy's own, with cached code or with a program of the host.
 
-The binary is left to the caches of PoCL and pyopencl, which go by the code itself. A
-program runs on memory that the host shares with a device: arguments are taken, checked
-and allocated by the code that Loopy generates for this, and in place of a kernel a
-function of the host is called with the arguments as numpy arrays.
+Binaries are left to the caches of PoCL and pyopencl, whose keys are the code. A program
+runs on memory that the host shares with a device. The code that Loopy generates checks
+and allocates the arguments; in place of a kernel, a function of the host is called with
+the arguments as numpy arrays.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from feinsum.targets.protocol import Array
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 
 _GENERATING = Lock()
-"""Whether Loopy uses its caches is one setting of the process."""
+"""Protects Loopy's setting for its caches, which belongs to the whole process."""
+
 _CPU = 1 << 1
 """``CL_DEVICE_TYPE_CPU``."""
+
 _MACHINE = "_lpy_cl_kernels"
 """Name, in the generated code, of the object passed in place of the kernels."""
 
@@ -40,8 +42,8 @@ class DeviceCode:
     """Code that Loopy generates for a kernel.
 
     Attributes:
-        source: for the OpenCL compiler.
-        build_options: for the same.
+        source: source in OpenCL C.
+        build_options: options of the OpenCL compiler.
         invoker: checks the arguments of a call and launches the kernels.
     """
 
@@ -63,7 +65,7 @@ def _(usual: PyOpenCLExecutor, program: HostProgram) -> PyOpenCLExecutor:
 
 
 class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
-    """Loopy's executor; where the dtypes of all arguments are known, with kept code."""
+    """Loopy's executor, with cached code if the dtypes of all arguments are known."""
 
     def __init__(
         self,
@@ -84,9 +86,9 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
 
     @cached_property
     def _built(self) -> SimpleNamespace:
-        """The kernels by name, and what launches them, as Loopy's executor needs it."""
+        """The kernels by name, and the invoker, as Loopy's executor needs them."""
         code = self.shelf.code()
-        if not isinstance(code, DeviceCode):  # that of another target is none of ours
+        if not isinstance(code, DeviceCode):  # none, or code of another target
             code = self._generated()
             self.shelf.put_code(code)
         program = pyopencl().Program(self.context, code.source)
@@ -96,7 +98,7 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
         return SimpleNamespace(cl_kernels=kernels, invoker=code.invoker)
 
     def _generated(self) -> DeviceCode:
-        """Generate code with Loopy, without its caches, which would store it again."""
+        """Generate code with Loopy, without its caches, which would store it twice."""
         with _GENERATING, lp.CacheMode(False):
             unit = self.get_typed_and_scheduled_translation_unit(None)
             generated = lp.generate_code_v2(unit)
@@ -106,7 +108,7 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
 
 
 class _ProgramExecutor(PyOpenCLExecutor):  # type: ignore[misc]
-    """Loopy's executor, but for the code of the device: there is none to build."""
+    """Loopy's executor with a program of the host; builds nothing for the device."""
 
     def __init__(
         self,
@@ -144,7 +146,7 @@ class _ProgramExecutor(PyOpenCLExecutor):  # type: ignore[misc]
 
 
 class _WrapperGenerator(PyOpenCLExecutionWrapperGenerator):  # type: ignore[misc]
-    """Passes arrays as they are, to what stands in place of the kernels."""
+    """Generates an invoker that passes arrays themselves to the program."""
 
     def get_arg_pass(self, arg: Any) -> str:
         return str(arg.name)
@@ -164,9 +166,11 @@ class _Machine:
     """Runs a program on the arguments of a call.
 
     Attributes:
-        names: of the arguments, in the order in which they are passed.
-        scalars: the types of those that are no arrays.
-        lock: runs share their scratch memory.
+        program: the program.
+        names: names of the arguments, in the order in which they are passed.
+        scalars: the types of arguments that are not arrays.
+        scratch: memory that runs share.
+        lock: protects the scratch memory.
     """
 
     program: HostProgram
@@ -184,10 +188,10 @@ class _Machine:
         wait_for: Any,
         allocator: Any,
     ) -> Any:
-        """Wait for what the arguments wait for, run, and give them back.
+        """Wait for pending work on the arguments, map them, run, and unmap them.
 
         Returns:
-            An event of ``queue``, for which there is nothing left to do.
+            An event of ``queue``, after all work is done.
         """
         values: dict[str, Any] = {}
         with self.lock, _SharedMemory(queue, wait_for) as memory:
@@ -200,7 +204,7 @@ class _Machine:
 
 @dataclass(frozen=True, eq=False)
 class _SharedMemory:
-    """The memory of arrays of a device, as arrays of the host for a while."""
+    """Maps arrays of a device to the host while the context is open."""
 
     queue: Any
     wait_for: Any
@@ -214,10 +218,10 @@ class _SharedMemory:
             event.wait()
 
     def of(self, array: Any) -> Array:
-        """Map the array to the host, once all that it waits for is done."""
+        """Map an array to the host, after pending work on it."""
         if array.size == 0:
             return np.empty(array.shape, array.dtype)
-        # a buffer; only shared virtual memory has map_rw
+        # plain buffers have no map_rw, only shared virtual memory
         if not hasattr(array.base_data, "map_rw"):
             host: Array = array.map_to_host(self.queue, wait_for=self.wait_for)
             self.maps.append(host.base)

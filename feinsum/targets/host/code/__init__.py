@@ -1,7 +1,7 @@
-"""The C that is written for a kernel, whichever compiler will read it.
+"""The generation of C for a kernel, for any C compiler.
 
-The public names are those of ``__init__.pyi``. They are imported when they are first
-used: who calls a kernel that is compiled needs no code generator.
+The public names are those of ``__init__.pyi``. They are imported on first use, because
+calls of compiled kernels need no code generator.
 """
 
 import lazy_loader

@@ -1,8 +1,7 @@
 """Work-items and ranges of work-groups as functions of C, and their tables of pointers.
 
-A slot of a table points to the entries of an array, or to a scalar. The builder is not
-in :mod:`feinsum.targets.host.code.target`, since Loopy's cache on disk refers to it by
-the name of this module.
+A slot of a table points to the entries of an array, or to a scalar. The builder is in a
+separate module, because Loopy's cache on disk refers to it by the name of the module.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from feinsum.targets.host.code.statements import (
 )
 
 N_AXES = 3
-"""Group axes, and local axes, of OpenCL."""
+"""Number of group axes, and of local axes, in OpenCL."""
 
 POOL = """\
 #include <stddef.h>
@@ -35,7 +34,7 @@ typedef void (*feinsum_body_t)(void *const *, int64_t, int64_t, char *);
 typedef int (*feinsum_parallel_t)(
   feinsum_body_t, void *const *, int64_t, size_t, _Atomic int64_t *);
 typedef char *(*feinsum_arena_t)(size_t);"""
-"""The functions of the pool, whose addresses a kernel is given."""
+"""The types of the pool's functions, whose addresses are passed to a kernel."""
 
 
 def pool_preamble(_info: Any) -> Iterator[tuple[str, str]]:
@@ -44,20 +43,20 @@ def pool_preamble(_info: Any) -> Iterator[tuple[str, str]]:
 
 
 def slot(kernel: Any, name: str) -> str:
-    """Write the pointer that a table has for a name of the kernel."""
+    """Write the pointer to a name of the kernel, for a slot of the table."""
     return name if _is_array(kernel, name) else f"&{name}"
 
 
-def read_slot(kernel: Any, name: str, at: int) -> Any:
-    """Declare a name of the kernel with the value of a slot of the table."""
+def read_slot(kernel: Any, name: str, position: int) -> Any:
+    """Declare a name of the kernel, with its value from a slot of the table."""
     if _is_array(kernel, name):
-        return Line(f"void *const {name} = _slots[{at}];")
+        return Line(f"void *const {name} = _slots[{position}];")
     if name in kernel.all_inames():
         dtype = kernel.index_dtype
     else:
         dtype = kernel.get_var_descriptor(name).dtype
     kind = kernel.target.dtype_to_typename(dtype)
-    return Line(f"const {kind} {name} = *(const {kind} *) _slots[{at}];")
+    return Line(f"const {kind} {name} = *(const {kind} *) _slots[{position}];")
 
 
 def _is_array(kernel: Any, name: str) -> bool:
@@ -73,10 +72,12 @@ _LIDS = tuple(f"_lid{axis}" for axis in range(N_AXES))
 _SMALL = "static inline __attribute__((always_inline)) void"
 
 _LARGE = "static __attribute__((noinline)) void"
-"""For work-items where a call costs nothing: with large arrays, or with loops over the
-nodes of a tree. When gcc 12 inlines a function, it forgets that pointers are
-restricted, and copies entry by entry. On processors that it does not know, it then also
-keeps counters of loops in vector registers, and sums in memory.
+"""Attributes of the function of a work-item with large arrays, or with loops over the
+nodes of a tree.
+
+A call costs little there. When gcc 12 inlines a function, it drops ``restrict``, and so
+copies entry by entry. On processors that it does not know, it then also keeps loop
+counters in vector registers, and sums in memory.
 """
 
 _GROUPS = Template("""\
@@ -109,7 +110,7 @@ class _GridExpressions(ExpressionToCExpressionMapper):  # type: ignore[misc]
 
 
 class GroupsBuilder(StatementsBuilder):
-    """The functions of a kernel between two barriers of the whole grid."""
+    """Builds the functions of a kernel between two barriers of the whole grid."""
 
     def preamble_generators(self) -> list[Any]:
         return [*super().preamble_generators(), pool_preamble]
@@ -170,7 +171,9 @@ class GroupsBuilder(StatementsBuilder):
         kernel = codegen_state.kernel
         name = kernel.linearization[schedule_index].kernel_name
         passed = get_subkernel_arg_info(kernel, name).passed_names
-        lines = (read_slot(kernel, x, at) for at, x in enumerate(passed, start=1))
+        lines = (
+            read_slot(kernel, x, position) for position, x in enumerate(passed, start=1)
+        )
         return Line(
             _GROUPS.substitute(
                 name=name,
@@ -183,7 +186,7 @@ class GroupsBuilder(StatementsBuilder):
 
 
 def _has_bounds_from_memory(kernel: Any) -> bool:
-    """Return whether loops end at a number that the kernel reads."""
+    """Return whether a loop bound is a number that the kernel reads from memory."""
     names = (set(domain.get_var_names(isl.dim_type.param)) for domain in kernel.domains)
     return any(
         not parameters.isdisjoint(kernel.temporary_variables) for parameters in names

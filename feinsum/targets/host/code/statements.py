@@ -1,7 +1,7 @@
 """Statements and declarations of C, with vectors, and memory for large temporaries.
 
-Vectors are extensions of GNU C that gcc and clang share. There are none of complex
-numbers: theirs are arrays, whose lanes are computed one by one.
+Vectors are extensions of GNU C that gcc and clang share. Vectors of complex numbers are
+arrays instead, whose lanes are computed one by one.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from loopy.target.opencl import vec
 from loopy.types import NumpyType
 
 MAX_COPIES = 64
-"""Iterations of a loop that is written out; longer ones are left to the compiler."""
+"""Maximum iterations of a loop that is written out; compilers unroll longer ones."""
 
 
 def _known_number(_kernel: Any, name: str) -> tuple[Any, str] | None:
-    """Return the type of HUGE_VAL: Loopy writes it for infinity, undeclared."""
+    """Return the type of HUGE_VAL, which Loopy writes for infinity, undeclared."""
     return (NumpyType(np.dtype(np.float64)), name) if name == "HUGE_VAL" else None
 
 
 class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
-    """One plain function; what needs work-items that communicate is refused."""
+    """Builds one plain function; refuses kernels whose work-items communicate."""
 
     def preamble_generators(self) -> list[Any]:
         return [*super().preamble_generators(), vector_preamble]
@@ -80,10 +80,11 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         inner: Any,
         hints: Sequence[Any],
     ) -> Any:
-        """Write a loop; a short one that is to be unrolled is written out.
+        """Write a loop; a short one with an unroll hint is written out.
 
-        gcc leaves arrays in memory whose subscripts are numbers only once a loop is
-        unrolled, and these are the accumulators in the registers.
+        The accumulators are arrays whose subscripts become constants by unrolling. If
+        gcc unrolls the loop itself, it has already placed such arrays in memory, not in
+        registers.
         """
         is_short = (
             hints
@@ -105,8 +106,8 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
     def emit_assignment(self, codegen_state: Any, insn: Any) -> Any:
         """Write an assignment to a scalar or to a vector.
 
-        GNU C has no conversion of scalars to vectors; subtracting a vector of zeros
-        makes one, and leaves -0.0 as it is.
+        GNU C does not convert scalars to vectors in assignments. Subtracting a vector
+        of zeros does, and preserves -0.0.
         """
         info = codegen_state.vectorization_info
         if not info:
@@ -128,8 +129,10 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
 
     def _lane_by_lane(self, codegen_state: Any, insn: Any) -> Any:
         info = codegen_state.vectorization_info
-        alone = codegen_state.copy(vectorization_info=None)
-        lanes = (alone.copy_and_assign(info.iname, k) for k in range(info.length))
+        scalar_state = codegen_state.copy(vectorization_info=None)
+        lanes = (
+            scalar_state.copy_and_assign(info.iname, k) for k in range(info.length)
+        )
         return Collection([self.emit_assignment(lane, insn) for lane in lanes])
 
     def get_array_base_declarator(self, array: ArrayBase) -> Any:
@@ -155,7 +158,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
     def get_temporary_var_declarator(self, codegen_state: Any, temporary: Any) -> Any:
         """Declare an array on the stack, or one per thread if it is large.
 
-        Tables of constants may be declared as local: those are the same for all.
+        Tables of constants may be in local memory, since all work-groups share them.
         """
         is_local = temporary.address_space == AddressSpace.LOCAL
         if is_local and temporary.initializer is None:
@@ -165,37 +168,39 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
 
 
 class _OfThread(DeclSpecifier):
-    """Storage of a thread, for a function that calls itself in none."""
+    """Thread-local storage for an array; the function is not recursive."""
 
     def __init__(self, declared: Any) -> None:
         super().__init__(declared, "static _Thread_local")
 
-    # cgen has no visitor for thread storage; that of static prints the same
+    # cgen has no visitor for thread-local storage; the one for static fits
     mapper_method = "map_static"
 
 
 LARGE_BYTES = 16 * 1024
-"""Private arrays of this size or more are in the scratch memory of a thread, since its
-stack may not hold them."""
+"""Bytes from which a private array is in the scratch memory of a thread.
+
+The stack may be too small for it.
+"""
 
 ALIGNMENT = 64
 """Alignment of arrays allocated for a kernel, in bytes: a cache line."""
 
 
 def global_temporaries(kernel: Any) -> list[Any]:
-    """Return the temporaries that work-groups share, by name."""
+    """Return the temporaries that work-groups share, sorted by name."""
     return sorted(
         (
-            t
-            for t in kernel.temporary_variables.values()
-            if t.address_space == AddressSpace.GLOBAL
+            temporary
+            for temporary in kernel.temporary_variables.values()
+            if temporary.address_space == AddressSpace.GLOBAL
         ),
         key=lambda t: str(t.name),
     )
 
 
 def scratch_offsets(kernel: Any) -> dict[str, int]:
-    """Lay out large private arrays in the scratch memory; offsets in bytes."""
+    """Return the offsets in bytes of large private arrays in the scratch memory."""
     offsets, end = {}, 0
     for name in sorted(kernel.temporary_variables):
         size = bytes_in_scratch(kernel.temporary_variables[name])
@@ -218,7 +223,7 @@ def bytes_in_scratch(temporary: Any) -> int:
 
 
 UNALIGNED = "_unaligned"
-"""After the name of a type: a vector that begins at any entry of an array."""
+"""Suffix of the names of vector types that are aligned only to their entries."""
 
 LANES = (2, 3, 4, 8, 16)
 """Numbers of lanes, those of OpenCL."""
@@ -244,9 +249,11 @@ class Vector:
     """A type of vectors.
 
     Args:
-        name: its name in C, that of OpenCL where that has one.
+        name: name in C, that of OpenCL if it has such a vector.
         entry: the type of its entries in C.
-        dtype: by which Loopy knows the vector.
+        entry_dtype: the dtype of its entries.
+        dtype: the dtype that represents the vector in Loopy.
+        n_lanes: number of lanes.
     """
 
     name: str
@@ -257,31 +264,31 @@ class Vector:
 
     @property
     def declaration(self) -> str:
-        """The type, and the same for vectors that may lie anywhere in memory."""
+        """The declarations of the type, and of the unaligned one."""
         size = self.entry_dtype.itemsize
-        room = 4 if self.n_lanes == 3 else self.n_lanes  # as in OpenCL
+        n_allocated = 4 if self.n_lanes == 3 else self.n_lanes  # as in OpenCL
         if self.entry_dtype.kind == "c":
             return (
-                f"typedef {self.entry} {self.name}[{room}];\n"
+                f"typedef {self.entry} {self.name}[{n_allocated}];\n"
                 f"typedef {self.name} {self.name}{UNALIGNED};"
             )
         return (
             f"typedef {self.entry} {self.name} "
-            f"__attribute__((vector_size({room * size})));\n"
+            f"__attribute__((vector_size({n_allocated * size})));\n"
             f"typedef {self.name} {self.name}{UNALIGNED} "
-            # arrays are declared by entry: without may_alias, access to them as
-            # vectors would break strict aliasing
+            # may_alias, because arrays are declared by entry, and access as vectors
+            # would break strict aliasing
             f"__attribute__((aligned({size}), may_alias));"
         )
 
 
 def _vector(base: str, n_lanes: int) -> Vector:
     entry, kind = _ENTRIES[base]
-    of_entry = np.dtype(kind)
-    dtype = vec.types.get((of_entry, n_lanes))
+    entry_dtype = np.dtype(kind)
+    dtype = vec.types.get((entry_dtype, n_lanes))
     if dtype is None:
-        dtype = np.dtype([(f"s{lane}", of_entry) for lane in range(n_lanes)])
-    return Vector(f"{base}{n_lanes}", entry, of_entry, dtype, n_lanes)
+        dtype = np.dtype([(f"s{lane}", entry_dtype) for lane in range(n_lanes)])
+    return Vector(f"{base}{n_lanes}", entry, entry_dtype, dtype, n_lanes)
 
 
 VECTORS = {
@@ -292,7 +299,7 @@ VECTORS = {
 
 
 def vector_preamble(info: Any) -> Iterator[tuple[str, str]]:
-    """Yield the vector types that the code of a kernel names."""
+    """Yield declarations of the vector types that the code of a kernel uses."""
     used = {
         (array.dtype.numpy_dtype, array.vector_length())
         for array in (*info.kernel.args, *info.kernel.temporary_variables.values())
@@ -314,9 +321,9 @@ def declare_vector(name: str) -> str:
 
 
 class VectorValue(CombineMapper[bool, []]):  # type: ignore[misc]
-    """Tells whether GNU C can compute a value with vectors.
+    """Decides whether GNU C can compute a value with vectors.
 
-    It has no conditionals and no functions of vectors, and converts only scalars
+    GNU C has neither conditionals nor functions of vectors, and converts only scalars
     that are shorter than an entry.
     """
 
@@ -330,7 +337,7 @@ class VectorValue(CombineMapper[bool, []]):  # type: ignore[misc]
         self.dtype = dtype.numpy_dtype
 
     def is_arithmetic(self, value: Any) -> bool:
-        """Return whether every part is; Loopy checks only the first vector."""
+        """Return whether every subexpression is; Loopy checks only the first vector."""
         if self.dtype.kind == "c" or self.type_of(value).numpy_dtype != self.dtype:
             return False
         try:

@@ -1,10 +1,14 @@
 """The host's C compiler as a target of Loopy.
 
-A kernel becomes three functions of C. ``<name>_item`` is one work-item, inlined into
-``<name>_groups``, which runs a range of work-groups: the group axes are one collapsed
-range, the local axes are loops. The entry point gets a table of pointers to the
-arguments, allocates temporaries in global memory, and has the pool run the groups of
-one kernel after the other.
+A kernel becomes three functions of C. ``<name>_item`` computes one work-item, and is
+inlined into ``<name>_groups``, which runs a range of work-groups: the group axes are
+one collapsed range, the local axes are loops. The entry point gets a table of pointers
+to the arguments, allocates temporaries in global memory, and lets the pool run the
+groups of one kernel after the other::
+
+    feinsum_entry(slots, parallel, arena)
+        parallel(k_groups, ...)       threads: k_groups(slots, first, past, scratch)
+            for group, for local index: k_item(arguments, group, local)
 """
 
 from __future__ import annotations
@@ -42,8 +46,8 @@ VERSION = 1
 def _source_digest() -> str:
     """Return a digest of the modules of this folder.
 
-    Loopy caches code on disk by the hash of a target, and must not reuse code of an
-    older source.
+    It is a part of the target's hash, so that Loopy's cache on disk does not return
+    code of an older generator.
     """
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -97,14 +101,14 @@ MAX_STACK_BYTES = 1 << 16
 
 
 class EmbeddedCTarget(_VectorCTarget):
-    """One plain function, for compilers and programs of others; it has no threads."""
+    """One plain function without threads, for the user's compiler and program."""
 
     def get_device_ast_builder(self) -> Any:
         return StatementsBuilder(self)
 
     @classmethod
     def embedded(cls, t_unit: Any) -> Any:
-        """Make the grid of a unit of loops, so that it is one plain function."""
+        """Convert the grid of a unit to loops, so that it is one plain function."""
         for name, callable_ in t_unit.callables_table.items():
             if isinstance(callable_, lp.CallableKernel):
                 t_unit = t_unit.with_kernel(_sequential(t_unit[name]))
@@ -112,7 +116,7 @@ class EmbeddedCTarget(_VectorCTarget):
 
 
 class HostCTarget(_VectorCTarget):
-    """For the compiler and the threads of this machine."""
+    """The target for the compiler and the threads of this machine."""
 
     host_program_name_suffix = ""
     device_program_name_suffix = "_device"
@@ -138,14 +142,14 @@ class HostCTarget(_VectorCTarget):
 
 
 class StandaloneCTarget(HostCTarget):
-    """The same code for files of C that others compile, without the pool."""
+    """The target for files of C that users compile, without the pool."""
 
 
 def _sequential(kernel: Any) -> Any:
     """Replace the axes of the grid by loops of one function without threads.
 
-    Phases follow each other in it, so that a barrier is an order of statements, and
-    what one phase hands to another stays in the function.
+    Phases between barriers follow each other in the function. So barriers become
+    orderings of statements, and temporaries that phases share become private.
     """
     for name, iname in kernel.inames.items():
         for tag in iname.tags:
@@ -155,18 +159,18 @@ def _sequential(kernel: Any) -> Any:
     is_apart = all(barrier.synchronization_kind == "global" for barrier in barriers)
     if not barriers or not is_apart:
         return kernel
-    exchanged = [
+    shared_temporaries = [
         temporary
         for temporary in kernel.temporary_variables.values()
         if temporary.address_space == lp.AddressSpace.GLOBAL
         and temporary.initializer is None
     ]
-    if not all(map(_has_room, exchanged)):
+    if not all(map(_has_room, shared_temporaries)):
         return kernel  # its barriers are refused
-    names = [temporary.name for temporary in exchanged]
+    names = [temporary.name for temporary in shared_temporaries]
     kernel = lp.set_temporary_address_space(kernel, names, "private")
-    marks = {barrier.id: _mark(barrier) for barrier in barriers}
-    instructions = [marks.get(insn.id, insn) for insn in kernel.instructions]
+    replacements = {barrier.id: _mark(barrier) for barrier in barriers}
+    instructions = [replacements.get(insn.id, insn) for insn in kernel.instructions]
     return kernel.copy(instructions=instructions)
 
 
@@ -180,7 +184,7 @@ def _has_room(temporary: Any) -> bool:
 
 
 def _mark(barrier: Any) -> Any:
-    """Make an instruction without effect in place of a barrier, with its id."""
+    """Make an instruction without effect that replaces a barrier, with its id."""
     return lp.NoOpInstruction(
         id=barrier.id,
         depends_on=barrier.depends_on,
@@ -191,7 +195,7 @@ def _mark(barrier: Any) -> Any:
 
 
 class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
-    """The entry point; it returns 0 if all is well."""
+    """Builds the entry point, which returns 0 on success."""
 
     def get_function_declaration(self, *_args: Any) -> tuple[tuple[()], Any]:
         head = f"int {ENTRY}(void *const *_slots, feinsum_parallel_t _parallel, "
@@ -207,7 +211,9 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
     ) -> Any:
         kernel = codegen_state.kernel
         passed = get_kernel_arg_info(kernel).passed_names
-        lines = [read_slot(kernel, name, at) for at, name in enumerate(passed)]
+        lines = [
+            read_slot(kernel, name, position) for position, name in enumerate(passed)
+        ]
         success = Line("return 0;")
         return Collection([function_decl, Block([*lines, function_body, success])])
 
@@ -261,8 +267,8 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         n_bytes = sum(map(bytes_in_scratch, kernel.temporary_variables.values()))
         return ScopingBlock(
             [
-                # per kernel: the pool remembers whether the last call was worth
-                # waking the other threads
+                # one for each kernel: the pool stores there how long the last call
+                # took, to decide whether to wake other threads
                 Line("static _Atomic int64_t _work_ns;"),
                 Line(f"const int64_t _grid[] = {{{grid}}};"),
                 Line(f"void *const _arguments[] = {{{pointers}}};"),
@@ -277,7 +283,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         return Line("")
 
     def emit_barrier(self, *_args: Any) -> Any:
-        """Write nothing: kernels run one after the other."""
+        """Write nothing, because kernels run one after the other."""
         return Line("")
 
 
