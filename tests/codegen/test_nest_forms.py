@@ -58,10 +58,8 @@ def built(nest, sizes, form, *, n_chunks=3, dtype=np.float64):
 
 
 def forms_of(nest, sizes, **options):
-    """Threads alone, lanes alone, and more lanes with threads; plain nests are tested
-    elsewhere.
-    """
-    return {
+    """Plain nests, threads alone, lanes alone, and more lanes with threads."""
+    return {NestForm()} | {
         choose_form(nest, sizes, vector_bytes=size, n_threads=n, **options)
         for size, n in ((0, 2), (16, 1), (32, 2))
     }
@@ -95,7 +93,7 @@ def test_any_nest_has_right_forms(name):
     rng = np.random.default_rng(7)
     for _ in range(2):
         nest = random_nest(net, rng)
-        forms = {choose_form(nest, sizes, vector_bytes=32, n_threads=2), *(
+        forms = {choose_form(nest, sizes, vector_bytes=32, n_threads=2), NestForm(), *(
             NestForm(index, 2) for index in lane_indices(nest)
         )}  # fmt: skip
         for form in forms:

@@ -30,11 +30,9 @@ from tests.nests.networks import (
     random_nest,
 )
 
-SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2}
 
-
-def operands_for(name, **options):
-    return operands_of(KERNELS[name], extent=SMALL.get(name, 4), **options)
+def operands_for(name):
+    return operands_of(KERNELS[name], extent=4)
 
 
 def built(nest, extents, **options):
@@ -52,29 +50,6 @@ def assert_right(kernel, nest, operands):
     found = result(kernel, nest, operands)
     wanted = expected(nest.network, operands)
     assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_best_nest_computes_what_numpy_computes(name):
-    """With a pattern, and with one entry and none by the same kernel."""
-    net = KERNELS[name]
-    operands = operands_for(name)
-    sizes = sizes_of(net, operands)
-    nest = best_nest(net, EstimatedTime(net, sizes)).nest
-    kernel = built(nest, sizes.extents)
-    assert_right(kernel, nest, operands)
-    if net.sparse is not None:
-        for nnz in (0, 1, 10_000):
-            assert_right(kernel, nest, operands_for(name, nnz=nnz))
-
-
-@pytest.mark.parametrize("name", ["ttmc-3", "tttp", "dense chain"])
-def test_any_nest_computes_what_numpy_computes(name):
-    """Also one that nobody would choose."""
-    net = KERNELS[name]
-    operands = operands_for(name, density=0.3)
-    nest = random_nest(net, np.random.default_rng(3))
-    assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
 
 
 def test_the_result_is_read_only_where_others_add_to_it():
