@@ -25,7 +25,6 @@ from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
 
-
 DOUBLES = dict.fromkeys(("alpha", "beta"), np.float64)
 
 TRAPS = [

@@ -25,7 +25,6 @@ from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
 
-
 CHOSEN = {
     name: {**KERNELS, **STOKES}[name]
     for name in (

@@ -33,7 +33,6 @@ from tests.transforms.support import (
 
 pytestmark = LOOPY_WARNINGS
 
-
 JAMMED = {
     "matrix times vector": einsum("ij,j->i", array("A", ("N", 50)), array("x", 50)),
     "run-time sums": einsum("ij,j->i", array("A", (37, "N")), array("x", "N")),

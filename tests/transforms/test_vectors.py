@@ -35,7 +35,6 @@ from tests.transforms.support import (
 
 pytestmark = LOOPY_WARNINGS
 
-
 SQUARES = [("double", 2), ("double", 8), ("float", 16)]
 NUMBERS = {"double": np.float64, "float": np.float32}
 HOW = {
