@@ -134,7 +134,7 @@ def test_ragged_patterns_are_right(subscripts):
         assert np.allclose(found, expected(net, operands), rtol=1e-12), name
 
 
-@pytest.mark.parametrize("order", [3, 5])
+@pytest.mark.parametrize("order", [3, pytest.param(5, marks=pytest.mark.long)])
 def test_mttkrp_of_all_modes_is_right(order):
     """From one tree, by lanes and threads, for ranks from 1 to 33."""
     indices = "ijklm"[:order]

@@ -281,7 +281,7 @@ def _statements(draw):
     return "\n".join(lines)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @hypothesis.given(statements=_statements(), data=st.data())
 def test_any_statements_that_share_arrays(statements, data):
     """With any recipe for each of them: the result builds, and computes the same."""
