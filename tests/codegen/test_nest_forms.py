@@ -70,7 +70,7 @@ def best(net, operands, **options):
     return best_nest(net, cost).nest
 
 
-@pytest.mark.parametrize("name", spread(KERNELS, 6))
+@pytest.mark.parametrize("name", spread(KERNELS, 9))
 def test_every_form_computes_what_numpy_computes(name):
     """Vectors of two and four, threads, and both; extents that are no multiples."""
     net = KERNELS[name]

@@ -25,6 +25,7 @@ from feinsum.nests import (
     lane_indices,
     path_from_pairs,
     sizes_of,
+    unfactorized,
 )
 from feinsum.nests.form import is_apart, is_divisible, is_private
 from tests.nests.networks import FORMULAS, KERNELS, expected, operands_of
@@ -68,6 +69,18 @@ def test_the_best_nest_does_what_its_cost_says(name):
     result, n_operations, _ = executed(nest, operands, NestForm())
     assert np.allclose(result, expected(net, operands))
     assert cost / 2 <= n_operations <= round(cost)
+
+
+def test_the_unfactorized_nest_takes_three_operations_for_a_product():
+    """Two multiplications and an addition: 3 nnz A for MTTKRP."""
+    net = KERNELS["mttkrp-3"]
+    operands = operands_of(net, extent=4, density=0.3)
+    sizes = sizes_of(net, operands)
+    for form in forms_of(unfactorized(net)):
+        result, n_operations, _ = executed(unfactorized(net), operands, form)
+        assert np.allclose(result, expected(net, operands))
+        rank = form.filled(sizes.extents)["a"]
+        assert n_operations == 3 * sizes.nodes[-1] * rank
 
 
 def test_each_tile_reads_the_tree_once():
