@@ -13,6 +13,7 @@ from feinsum import array, canonicalize, einsum, raise_kernel, sparse_array
 from feinsum.codegen import generate_nest
 from feinsum.ir import profile_names
 from feinsum.nests import EstimatedTime, Sizes, best_nest, network, unfactorized
+from feinsum.raising.trees import compressed_levels
 from tests.raising.trees import (
     BOUNDS,
     C5,
@@ -90,6 +91,18 @@ def test_the_profile_comes_from_shapes():
     assert {n: same.generalized[n] for n in names} == dict.fromkeys(names, 7)
     (unknown,) = raise_kernel(unit).raised
     assert not unknown.generalized.keys() & {*names}
+
+
+@pytest.mark.parametrize(
+    "way", ["a sum", "accumulated from zero", "a start and a length", "a rule"]
+)
+def test_csr_is_recognized(way):
+    """By the bounds of its loop, with the scalars that hold them."""
+    unit, _ = WAYS[way]
+    (level,) = compressed_levels(unit.default_entrypoint).values()
+    assert (level.iname, level.pointers, str(level.parent)) == ("p", "ptr1", "i")
+    assert level.scalars >= {"b", "e"}
+    assert not raise_kernel(unit).refused
 
 
 @pytest.mark.parametrize(
