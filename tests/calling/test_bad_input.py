@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,12 +15,12 @@ from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.measure import cases
 from feinsum.targets.host.kernel import HostKernel
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
+from tests.portions import spread
 
 HERE = {"database": NO_FACTS, "device": "host"}
 CLASSES = [
-    "ij,jk->ik", "bhqd,bhkd->bhqk", "ijk,ja,ka->ia", "ij->i", "ij,ij->", "ii->",
-    "baa,bcc->ac", "i,j->ij", "ij,jk,kl->il", "ai,bi,aj,bj->", "i,j->", "ij,j->i",
-    "xre,rij,ej->xei", "ij->ji",
+    "ij,jk->ik", "bhqd,bhkd->bhqk", "ij,ij->", "ii->", "baa,bcc->ac", "i,j->ij",
+    "ai,bi,aj,bj->", "xre,rij,ej->xei", "ij->ji",
 ]  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def test_an_extent_of_zero_gives_what_numpy_gives(subscripts):
     """Whichever index has it: nothing, or zeros; of every dtype."""
     indices = sorted(set(subscripts) - set(",->"))
     for index in indices:
-        for dtype in ("f4", "c16", "i1", "?"):
+        for dtype in ("c16", "?"):
             extents = {**dict.fromkeys(indices, 3), index: 0}
             assert_as_numpy(subscripts, *operands(subscripts, extents, dtype))
     assert_as_numpy(subscripts, *operands(subscripts, dict.fromkeys(indices, 0)))
@@ -71,8 +72,10 @@ def test_zero_and_one_meet_as_in_numpy():
 # counts and offsets beyond 32 bits
 
 
-@pytest.mark.parametrize("n", [2**31 - 2**20, 2**31 - 1, 2**31, 2**32 + 1, 2**40])
-@pytest.mark.parametrize("subscripts", ["i->", "i->i", "i,i->", "i,j->j"])
+@pytest.mark.parametrize(
+    ("n", "subscripts"),
+    [(2**31 - 2**20, "i->"), (2**31, "i->i"), (2**32 + 1, "i,i->"), (2**40, "i,j->j")],
+)
 def test_a_kernel_of_more_entries_than_it_counts_is_refused(n, subscripts):
     """Never counted modulo 2**32; nothing of that size is made.
 
@@ -146,11 +149,9 @@ def sparse(tmp_path):
 
 VIEWS = {
     "first columns": lambda x: x[:, :10],
-    "last columns": lambda x: x[:, -10:],
     "far columns": lambda x: x[:, ::250_000_000],
     "every other row": lambda x: x[::2, :10],
     "backwards": lambda x: x[::-1, -1:-20:-2],
-    "steps of half a row": lambda x: x.reshape(-1)[::500_000_000].reshape(5, 2),
     "far rows alone": lambda x: x[4:, ::100_000_000],
     "rows that repeat": lambda x: np.broadcast_to(x[4, -10:], (6, 10)),
 }
@@ -175,7 +176,6 @@ def free(n_bytes):
 
 CROWDED = {
     "a copy": ("ij,j->i", [np.broadcast_to(np.float32(1), (40_000, 30_000)), 1.0]),
-    "two copies": ("ij,ij->", [np.broadcast_to(np.float16(1), (20_000, 20_000))] * 2),
     "a result": ("i,j->ij", [np.ones(40_000), np.ones(30_000)]),
     "a result of views": (
         "i,j->ij", [np.broadcast_to(1.0, 40_000), np.broadcast_to(1.0, 30_000)],
@@ -236,8 +236,8 @@ ODD_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "value"), ODD_NUMBERS)
-@pytest.mark.parametrize("subscripts", ["ij->i", "ij->", "ij,jk->ik", "ij,ij->ij"])
+@pytest.mark.parametrize(("dtype", "value"), spread(ODD_NUMBERS, 5))
+@pytest.mark.parametrize("subscripts", ["ij->", "ij,jk->ik", "ij,ij->ij"])
 def test_what_is_not_finite_is_where_numpy_has_it(subscripts, value, dtype):
     """In sums, beside others of its kind, and in products with zeros."""
     extents = dict.fromkeys("ijk", 33)
@@ -271,9 +271,9 @@ ALIASED = {
 }
 
 
-@pytest.mark.parametrize("name", ALIASED)
 @pytest.mark.parametrize(
-    "subscripts", ["ij,jk->ik", "ij,ij->ij", "ij,kj->ki", "ij->ji"]
+    ("subscripts", "name"),
+    spread(product(["ij,jk->ik", "ij,ij->ij", "ij->ji"], ALIASED), 12),
 )
 def test_a_result_that_lies_on_an_operand_is_that_of_what_was_there(name, subscripts):
     """As if the operands had been copied before; nothing else is written."""

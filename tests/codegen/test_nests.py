@@ -30,11 +30,9 @@ from tests.nests.networks import (
     random_nest,
 )
 
-SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2}
 
-
-def operands_for(name, **options):
-    return operands_of(KERNELS[name], extent=SMALL.get(name, 4), **options)
+def operands_for(name):
+    return operands_of(KERNELS[name], extent=4)
 
 
 def built(nest, extents, **options):
@@ -54,39 +52,6 @@ def assert_right(kernel, nest, operands):
     assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_best_nest_computes_what_numpy_computes(name):
-    """With a pattern, and with one entry and none by the same kernel."""
-    net = KERNELS[name]
-    operands = operands_for(name)
-    sizes = sizes_of(net, operands)
-    nest = best_nest(net, EstimatedTime(net, sizes)).nest
-    kernel = built(nest, sizes.extents)
-    assert_right(kernel, nest, operands)
-    if net.sparse is not None:
-        for nnz in (0, 1, 10_000):
-            assert_right(kernel, nest, operands_for(name, nnz=nnz))
-
-
-@pytest.mark.parametrize("name", ["ttmc-3", "tttp", "mttkrp-4", "dense chain"])
-def test_any_nest_computes_what_numpy_computes(name):
-    """Also one that nobody would choose."""
-    net = KERNELS[name]
-    operands = operands_for(name, density=0.3)
-    nest = random_nest(net, np.random.default_rng(3))
-    assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
-
-
-def test_a_finished_term_assigns():
-    """The seven operands of Tucker: a number for each entry, then its rows."""
-    net = KERNELS["tucker"]
-    path = path_of(net, (1, 4), (7, 2), (8, 3), (9, 0), (10, 6), (11, 5))
-    orders = ("irst", "ijst", "ijkt", "ijk", "ijkc", "ijcb")
-    nest = Nest(net, path, tuple(map(tuple, orders)))
-    operands = operands_for("tucker")
-    assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
-
-
 def test_the_result_is_read_only_where_others_add_to_it():
     """A row that a node completes is assigned; one that several nodes share is not."""
     for output, is_read in (("ia", False), ("ja", True)):
@@ -97,15 +62,6 @@ def test_the_result_is_read_only_where_others_add_to_it():
         kernel = generate_nest(nest, sizes.extents).default_entrypoint
         read = {name for x in kernel.instructions for name in x.read_dependency_names()}
         assert ("out" in read) == is_read
-
-
-def test_levels_may_have_another_order():
-    """The tree of other axes."""
-    net = replace(KERNELS["mttkrp-3"], levels=("k", "i", "j"))
-    operands = operands_of(net)
-    sizes = sizes_of(net, operands)
-    nest = best_nest(net, EstimatedTime(net, sizes)).nest
-    assert_right(built(nest, sizes.extents), nest, operands)
 
 
 def test_one_kernel_is_for_trees_of_every_size():
@@ -131,9 +87,7 @@ def test_a_large_buffer_is_an_argument():
     assert "X0" not in nest_arguments(private, operands)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("f4", 1e-5), ("c8", 1e-5), ("c16", 1e-12)]
-)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f4", 1e-5), ("c16", 1e-12)])
 def test_other_dtypes_are_computed(dtype, tolerance):
     """Single precision, and complex numbers."""
     net = KERNELS["ttmc-3"]
@@ -174,23 +128,6 @@ def test_subscripts_have_64_bits(form):
     _, body = code.split("{", 1)
     assert "int64_t" in body
     assert not re.findall(r"int32_t (?:const )?\w+(?= =|;)", body)
-
-
-def test_a_kernel_with_indices_of_64_bits_is_right():
-    """The same arguments in another width."""
-    net = KERNELS["mttkrp-3"]
-    operands = operands_of(net)
-    sizes = sizes_of(net, operands)
-    nest = best_nest(net, EstimatedTime(net, sizes)).nest
-    kernel = built(nest, sizes.extents, index_dtype=np.int64)
-    arguments = nest_arguments(nest, operands)
-    wide = {
-        name: value.astype(np.int64) if name.startswith(("ind", "poi")) else value
-        for name, value in arguments.items()
-    }
-    call = kernel.bind(wide)
-    call.run()
-    assert np.allclose(call.read()["out"], expected(net, operands), rtol=1e-12)
 
 
 def test_the_tree_is_read_where_it_is():

@@ -103,7 +103,7 @@ def small_subscripts(draw):
 
 
 @given(subscripts=small_subscripts())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_counts_are_the_least_that_loops_do(subscripts):
     """The count is the least number of operations that plain loops perform over
     all pairwise orders; and all those loops compute the einsum.
@@ -116,26 +116,6 @@ def test_counts_are_the_least_that_loops_do(subscripts):
     (expected,) = evaluate(e, arrays)
     for result in results:
         assert result == dict(np.ndenumerate(expected))
-
-
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (2, 3, 4), (7, 5, 1), (1, 9, 3)])
-def test_matrix_product(m, n, k):
-    """A matrix product is MNK multiplications and MN(K-1) additions."""
-    e = einsum("ik,kj->ij", array("A", (m, "K")), array("B", ("K", n)))
-    expected = m * n * k + m * n * (k - 1)
-    assert einsum_operations(e, {"K": k}) == {"<f8": expected}
-
-
-def test_what_costs_nothing():
-    """Copies, transpositions and diagonals are no operations."""
-    for subscripts in ("ab->ab", "ab->ba", "aa->a"):
-        assert einsum_operations(einsum_of(subscripts), {}) == {}
-
-
-def test_sums_of_one_operand():
-    """A sum of n entries is n - 1 additions; a trace counts its diagonal only."""
-    assert einsum_operations(einsum_of("abd->"), {}) == {"<f8": 2 * 3 * 4 - 1}
-    assert einsum_operations(einsum_of("dd->"), {}) == {"<f8": 3}
 
 
 def test_order_is_chosen_by_extents():

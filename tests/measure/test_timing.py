@@ -55,13 +55,6 @@ def test_rounds_are_interleaved():
     assert samples == ((1.0,) * 4, (2.0,) * 4, (3.0,) * 4)
 
 
-def test_twenty_rounds_by_default():
-    """There are five warm-up rounds and twenty samples unless one asks."""
-    samples, log = run({"A": 1.0})
-    assert len(samples[0]) == 20
-    assert len(log) == 25
-
-
 def test_least_total_time():
     """Rounds go on until the fastest kernel has run long enough, for all."""
     samples, log = run({"A": 1.0, "B": 4.0}, rounds=2, warmup=3, min_total_s=10.0)

@@ -39,8 +39,9 @@ def test_equal_arrays_have_no_error():
         assert largest_error(array, array.copy()) == 0.0
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize(
+    ("bad", "dtype"), [(np.nan, "f4"), (np.inf, "f8"), (-np.inf, "c8"), (np.nan, "c16")]
+)
 def test_what_is_not_finite_is_infinitely_wrong(bad, dtype):
     """One NaN or infinity, in the result or in the reference, gives inf."""
     good, wrong = np.ones((2, 2), dtype), np.ones((2, 2), dtype)
@@ -50,7 +51,7 @@ def test_what_is_not_finite_is_infinitely_wrong(bad, dtype):
     assert largest_error(wrong, wrong) == np.inf
 
 
-@pytest.mark.parametrize("dtype", ["i1", "i4", "i8", "u2", "u8", "f8", "c8"])
+@pytest.mark.parametrize("dtype", ["i1", "i8", "u8", "f8", "c8"])
 def test_poison_is_infinitely_wrong(dtype):
     """The poison of any numeric dtype, where it is not expected, gives inf."""
     good = np.ones(4, dtype)

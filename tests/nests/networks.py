@@ -127,7 +127,7 @@ def random_network(rng, max_nests=150):
         net = replace(net, levels=levels)
         paths = list(postorders(net))
         path = paths[rng.integers(len(paths))]
-        if 1 < n_orders(net, "relative", path) <= max_nests:
+        if 1 < n_orders(net, path) <= max_nests:
             return net, path
 
 

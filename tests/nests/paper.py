@@ -1,11 +1,11 @@
-"""What the paper has, and the search does not need: all nests, and other costs.
+"""What the paper has, and the search does not need: all nests, and another cost.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), sections 4 and 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, permutations, product
 from math import factorial, prod
@@ -44,20 +44,13 @@ def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
     yield from product(*(list(term_orders(network, rule, term)) for term in path))
 
 
-def n_orders(network: Network, rule: Rule, path: Path) -> int:
-    """The number of loop nests of a path, without enumerating them."""
-    return prod(_n_term_orders(network, rule, term) for term in path)
-
-
-def _n_term_orders(network: Network, rule: Rule, term: FactorProduct) -> int:
-    total = factorial(len(term.indices))
-    stored = [level for level, index in enumerate(network.levels)
-              if index in term.indices]  # fmt: skip
-    if rule == "any":
-        return total
-    if rule == "prefix" and stored != list(range(len(stored))):
-        return 0
-    return total // factorial(len(stored))
+def n_orders(network: Network, path: Path) -> int:
+    """The number of nests of a path that keep the order of the levels."""
+    stored = {*network.levels}
+    return prod(
+        factorial(len(term.indices)) // factorial(len(term.indices & stored))
+        for term in path
+    )
 
 
 def unfuse(forest: Forest) -> Orders:
@@ -111,46 +104,3 @@ class BufferDimension(_LargestBuffer):
     def crossing(self, part: TermGroup, split: int) -> float:
         kept = (p.result.indices for p, _ in crossing_buffers(part, split))
         return max((len(i - part.ancestors) for i in kept), default=0.0)
-
-
-@dataclass(frozen=True)
-class BufferSize(_LargestBuffer):
-    """The largest number of entries of a buffer."""
-
-    extents: Mapping[str, int]
-
-    def crossing(self, part: TermGroup, split: int) -> float:
-        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
-        sizes = (prod(self.extents[i] for i in k - part.ancestors) for k in kept)
-        return float(max(sizes, default=0))
-
-
-@dataclass(frozen=True)
-class CacheMisses:
-    """Subtensor loads, if a cache holds subtensors with this many axes.
-
-    A loop loads one of each tensor that has its index and more axes than that.
-    """
-
-    extents: Mapping[str, int]
-    axes: int = 1
-    nothing: float = 0.0
-
-    def loop(self, part: TermGroup, index: str, body: float) -> float:
-        loaded = {
-            tensor.inputs
-            for term in part.terms
-            for tensor in term.tensors
-            if index in tensor.indices
-            and len(tensor.indices - part.ancestors) > self.axes
-        }
-        return self.extents[index] * (len(loaded) + body)
-
-    def combine(self, first: float, second: float) -> float:
-        return first + second
-
-    def crossing(self, part: TermGroup, split: int) -> float:
-        return 0.0
-
-    def least(self, path: Path) -> float:
-        return 0.0

@@ -33,7 +33,7 @@ from tests.nests.networks import (
     path_of,
     random_network,
 )
-from tests.nests.paper import BufferDimension, BufferSize, CacheMisses, all_orders
+from tests.nests.paper import BufferDimension, all_orders
 
 
 def costs_of(net, sizes):
@@ -41,9 +41,6 @@ def costs_of(net, sizes):
     small = MachineModel(register_bytes=8, cache_bytes={"L2": 64, "L3": 256})
     return [
         BufferDimension(),
-        BufferSize(sizes.extents),
-        CacheMisses(sizes.extents, 1),
-        CacheMisses(sizes.extents, 0),
         loops,
         operations,
         Lexicographic(loops, operations),
@@ -57,9 +54,9 @@ def cheapest(net, path, cost, rule):
     return min(finite, default=None)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_search_is_as_good_as_trying_all_nests(seed):
-    """Of 400 random networks, for every cost and with every rule."""
+    """Of 160 random networks, for every cost and with every rule."""
     rng = np.random.default_rng(seed)
     for _ in range(20):
         net, path = random_network(rng, max_nests=60)
@@ -78,9 +75,7 @@ def test_the_search_is_as_good_as_trying_all_nests(seed):
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("mttkrp-3", "any"),
         ("mttkrp-3", "relative"),
-        ("ttmc-3", "relative"),
         ("tttp", "relative"),
         ("tttp", "prefix"),
         ("sddmm", "any"),

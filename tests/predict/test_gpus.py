@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import isfinite
 
 import pytest
@@ -14,6 +15,7 @@ from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import check_spec, find_transform
 from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu.cost import LaunchWork, launch_s
+from tests.portions import spread
 
 H100 = Device("CUDA", "H100", "", "gpu", "sm_90", 132)
 DEVICES = [
@@ -54,8 +56,7 @@ def made(subscripts, shapes, dtype="float64"):
     return canonicalize(einsum(subscripts, *arrays)).einsum
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("device", DEVICES, ids=str)
+@pytest.mark.parametrize(("device", "case"), spread(product(DEVICES, CASES), 12))
 def test_the_family_is_the_one_that_is_made_for_it(device, case):
     """On every GPU, whatever its figures; and its recipe can be applied."""
     family, subscripts, shapes = CASES[case]
@@ -66,7 +67,7 @@ def test_the_family_is_the_one_that_is_made_for_it(device, case):
     check_spec(best.spec, e)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", spread(CASES, 4))
 def test_more_work_never_costs_less(case):
     """Of one recipe, with each array twice as long along its longest index."""
     _, subscripts, shapes = CASES[case]
@@ -79,7 +80,7 @@ def test_more_work_never_costs_less(case):
         assert cost(more, one.spec.parameters, machine) >= one.seconds
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", spread(CASES, 6))
 def test_a_better_gpu_never_takes_longer(case):
     """More bandwidth, a higher clock, a larger cache."""
     _, subscripts, shapes = CASES[case]

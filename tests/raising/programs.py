@@ -1,4 +1,4 @@
-"""Kernels as programs hand them to Loopy: meshmode, grudge, pytato, TSFC, PyOP2, SEM.
+"""Kernels as programs hand them to Loopy: meshmode, grudge, pytato, SEM.
 
 Each is in the words of its program, at small sizes, with what raising makes of it.
 """
@@ -27,8 +27,7 @@ class Program:
     Attributes:
         arrays: shapes of floating point arguments.
         maps: integer arguments: shape, number of values, dtype.
-        tables: shapes of constants.
-        private: shapes of temporaries; ``stored`` are those in global memory.
+        stored: shapes of temporaries in global memory.
         einsums: the subscripts of the nests, in order.
         refused: by instruction, the rule that it breaks.
     """
@@ -37,8 +36,6 @@ class Program:
     text: str
     arrays: Mapping[str, str]
     maps: Mapping[str, tuple[str, int, str]] = NONE
-    tables: Mapping[str, str] = NONE
-    private: Mapping[str, str] = NONE
     stored: Mapping[str, str] = NONE
     scalars: tuple[str, ...] = ()
     einsums: tuple[str, ...] = ()
@@ -74,21 +71,11 @@ class Program:
         return {name: x for name, x in SIZES.items() if f"<{name}" in bounds}
 
     def _temporaries(self) -> list[lp.TemporaryVariable]:
-        space = lp.AddressSpace
-        kinds = ((self.private, space.PRIVATE), (self.stored, space.GLOBAL))
-        written = [
-            lp.TemporaryVariable(name, np.float64, shape=shape, address_space=where)
-            for shapes, where in kinds
-            for name, shape in shapes.items()
-        ]
-        return written + [
+        return [
             lp.TemporaryVariable(
-                name,
-                initializer=_random(name, shape),
-                read_only=True,
-                address_space=space.GLOBAL,
+                name, np.float64, shape=shape, address_space=lp.AddressSpace.GLOBAL
             )
-            for name, shape in self.tables.items()
+            for name, shape in self.stored.items()
         ]
 
 
@@ -215,61 +202,8 @@ PYTATO = {
         einsums=("{t1}{r1}, {t0}{r1} -> {t0}{t1}", "{d1}{r0}, {d0}{r0} -> {d0}{d1}"),
         refused={"barrier": "instruction-kind"},
     ),
-    "a difference of sums": Program(
-        ("{ : }", OUT, SUM),
-        """
-        out[d0, d1] = sum(r0, D[d1, r0]*a[d0, r0]) + (-1)*sum(r1, b[d0, r1]) {id=row}
-        """,
-        {"a": "7, 4", "b": "7, 3", "D": "5, 4", "out": "7, 5"},
-        einsums=("{d1}{r0}, {d0}{r0} -> {d0}{d1}", "{d0}{d1}{r1} -> {d0}{d1}"),
-    ),
 }
 
-FIREDRAKE = {
-    "TSFC, loops of a local kernel": Program(
-        ("{[ip]: 0 <= ip < 4}", "{[j, k]: 0 <= j,k < 3}"),
-        """
-        <> det = fabs(coords[2] - coords[0]) {id=det}
-        for ip
-            <> weight = t1[ip]*det {id=weight,dep=det}
-            A[j, k] = A[j, k] + t0[ip, j]*t0[ip, k]*weight {id=row,dep=weight}
-        end
-        """,
-        {"A": "3, 3", "coords": "6"},
-        tables={"t0": "4, 3", "t1": "4"},
-        einsums=("{ip}j, {ip}k, {ip} -> jk",),
-        refused={"det": "no-operand"},
-    ),
-    "TSFC, quadrature as a sum": Program(
-        ("{[ip]: 0 <= ip < 4}", "{[j, k]: 0 <= j,k < 3}"),
-        """
-        <> det = fabs(coords[2] - coords[0]) {id=det}
-        A[j, k] = A[j, k] + sum(ip, t1[ip]*det*t0[ip, j]*t0[ip, k]) {dep=det}
-        """,
-        {"A": "3, 3", "coords": "6"},
-        tables={"t0": "4, 3", "t1": "4"},
-        einsums=("{ip}, {ip}j, {ip}k -> jk",),
-        refused={"det": "no-operand"},
-    ),
-    "PyOP2, a gather by a map": Program(
-        ("{[c]: 0 <= c < n}", "{[i, j]: 0 <= i,j < 3}"),
-        "dat1[c, i] = detJ[c]*sum(j, K[i, j]*dat0[map0[c, j]])",
-        {"dat0": "9", "dat1": "n, 3", "K": "3, 3", "detJ": "n"},
-        {"map0": ("n, 3", 9, "int32")},
-        einsums=("c,ij,cj->ci",),
-    ),
-    "PyOP2, a wrapper that packs": Program(
-        ("{[c]: 0 <= c < n}", "{[i, j, k]: 0 <= i,j,k < 3}"),
-        """
-        t0[k] = dat0[map0[c, k]] {id=pack}
-        dat1[c, i] = sum(j, K[i, j]*t0[j]) {id=row,dep=pack}
-        """,
-        {"dat0": "9", "dat1": "n, 3", "K": "3, 3"},
-        {"map0": ("n, 3", 9, "int32")},
-        private={"t0": "3"},
-        einsums=("ij,cj->ci",),
-    ),
-}
 
 NODES = dict.fromkeys(("u", "ur", "us", "wr", "ws", "w"), "n, 3, 3, 3")
 
@@ -347,18 +281,6 @@ HAND_WRITTEN = {
         scalars=("c",),
         einsums=("ij,ej->ei", "ij,ej,ej,ej->ei"),
     ),
-    "DG, a sum in a private scalar": Program(
-        ("{[e, i, j]: 0 <= e < n and 0 <= i,j < 5}",),
-        """
-        for e, i
-            <> acc = 0 {id=zero}
-            acc = acc + D[i, j]*u[e, j] {id=add,dep=zero}
-            out[e, i] = acc*w[e] {id=row,dep=add}
-        end
-        """,
-        {"D": "5, 5", "u": "n, 5", "out": "n, 5", "w": "n"},
-        einsums=("e,ij,ej->ei",),
-    ),
 }
 
-PROGRAMS = {**MESHMODE, **PYTATO, **FIREDRAKE, **HAND_WRITTEN}
+PROGRAMS = {**MESHMODE, **PYTATO, **HAND_WRITTEN}

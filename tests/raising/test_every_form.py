@@ -26,7 +26,7 @@ from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
 
-SHORT, LONG = 220, 20_000
+SHORT, LONG = 110, 20_000
 """How many kernels are tried in every run, and in a long one."""
 
 

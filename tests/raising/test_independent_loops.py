@@ -9,7 +9,7 @@ import pytest
 from feinsum import raise_kernel
 from tests.loopy_kernels import build_kernel
 
-N_NESTS = 40
+N_NESTS = 20
 """Of three loops each."""
 
 

@@ -71,10 +71,8 @@ def test_several_einsums_in_other_words(name):
     ("first", "second", "is_apart"),
     [
         ("flat[2*i]", "flat[2*i + 1]", True),
-        ("flat[i]", "flat[5 + i]", True),
         ("flat[3*i]", "flat[13 + i]", True),
         ("flat[3*i]", "flat[12 + i]", False),
-        ("flat[2*i]", "flat[3*i]", False),
         ("S[2,i]", "S[i,3]", False),
         ("flat[2*i]", "flat[9 - 2*i]", None),
     ],
@@ -107,14 +105,11 @@ def test_parts_of_run_time_extents():
 @pytest.mark.parametrize(
     ("place", "is_one_to_one"),
     [
-        ("n*e + i", True),
         ("i*m + e", True),
         ("2*n*e + 2*i + 1", True),
-        ("(n + 3)*e + i", True),
         ("m*n + (e*n + i)", True),
         ("n*e + 2*i", False),
         ("m*e + i", False),
-        ("k*e + i", False),
         ("(n - 1)*e + i", False),
     ],
 )
@@ -186,13 +181,10 @@ def test_what_would_change_is_not_rewritten(name):
         ("out[i] = y[i] + 0.3 + 0.1*sum(j, A[i,j]*x[j])/0.7", None),
         ("out[i] = sum(j, 0.1*A[i,j]*x[j])", "output-dtype"),
         ("out[i] = alpha*sum(j, A[i,j]*x[j])", None),
-        ("out[i] = alpha*y[i]", None),
         ("out[i] = 1 - alpha*sum(j, A[i,j]*x[j])", None),
         ("out[i] = sum(j, alpha*A[i,j]*x[j])", "output-dtype"),
-        ("out[i] = alpha*y[i]*z[i]", "output-dtype"),
         ("out[i] = alpha*y[i]*sum(j, A[i,j]*x[j])", "output-dtype"),
         ("out[i] = (0.1 if y[i] > 0.1 else 0.3) + sum(j, A[i,j]*x[j])", None),
-        ("out[i] = (0.1 if x[0] > 0.1 else 0.3)*sum(j, A[i,j]*x[j])", None),
     ],
 )
 def test_scales_of_more_digits_than_the_operands(text, rule):
@@ -265,11 +257,10 @@ def test_a_joined_split_has_the_key_of_the_loop():
     text = "v[e,i] = sum(j, D[i,j]*u[e,j])"
     unit = kernel(text)
     whole = single_nest(raise_kernel(unit)).key
-    for iname, sizes in {"e": (10, 40), "i": (2,), "j": (2,)}.items():
-        for size in sizes:
-            split = lp.split_iname(unit, iname, size)
-            assert_same(unit, raise_kernel(split))
-            assert single_nest(raise_kernel(split)).key == whole
+    for iname, size in {"e": 10, "i": 2, "j": 2}.items():
+        split = lp.split_iname(unit, iname, size)
+        assert_same(unit, raise_kernel(split))
+        assert single_nest(raise_kernel(split)).key == whole
     for size in (2, 3):  # 3 does not divide the extent
         unrolled = lp.split_iname(unit, "j", size, inner_tag="unr")
         assert_same(unit, raise_kernel(unrolled))

@@ -12,23 +12,19 @@ from tests.raising.programs import PROGRAMS
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_is_raised_and_what_is_refused(name):
-    """Every instruction is in a nest of the expected einsum, or breaks its rule."""
-    program = PROGRAMS[name]
-    raised = raise_kernel(program.kernel())
-    assert tuple(nest.einsum.subscripts for nest in raised.raised) == program.einsums
-    refused = {nest.instructions: nest.rule for nest in raised.refused}
-    assert refused == {(insn,): rule for insn, rule in program.refused.items()}
-
-
-@pytest.mark.parametrize("name", [n for n, x in PROGRAMS.items() if x.einsums])
-def test_the_raised_einsums_are_what_the_program_computes(name):
-    """The kernel on the device, the kernel with its operands behind rules, and the
-    reference values of its einsums agree.
+def test_what_is_raised_is_what_the_program_computes(name):
+    """Every instruction is in a nest of the expected einsum, or breaks its rule. The
+    kernel on the device, the kernel with its operands behind rules, and the reference
+    values of its einsums agree.
     """
     program = PROGRAMS[name]
     unit, arguments = program.kernel(), program.arguments()
     raised = raise_kernel(unit)
+    assert tuple(nest.einsum.subscripts for nest in raised.raised) == program.einsums
+    refused = {nest.instructions: nest.rule for nest in raised.refused}
+    assert refused == {(insn,): rule for insn, rule in program.refused.items()}
+    if not raised.raised:
+        return
     expected = on_device(unit, arguments)
     found = run_raised(raised.t_unit, raised.raised, arguments)
     again = on_device(raised.t_unit, arguments)

@@ -11,7 +11,7 @@ from tests.strategies import counts
 
 
 @given(spellings())
-@counts(120, 5_000)
+@counts(50, 5_000)
 def test_every_spelling_of_an_einsum_has_its_key(spelling: Spelling) -> None:
     """Whatever the spelling, the key is that of the einsum, and the relabeling leads
     from the kernel's names to the canonical einsum and back.
@@ -26,7 +26,7 @@ def test_every_spelling_of_an_einsum_has_its_key(spelling: Spelling) -> None:
 
 
 @given(spellings())
-@counts(30, 500)
+@counts(15, 500)
 def test_raising_keeps_what_it_does_not_understand(spelling: Spelling) -> None:
     """Tags of inames and of arguments, and the user's rules, are all still there."""
     before = spelling.t_unit.default_entrypoint

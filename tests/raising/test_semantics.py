@@ -1,32 +1,36 @@
-"""What raising says a kernel computes is what the kernel computes."""
+"""What raising says a kernel computes is what it does in C, on odd numbers, too."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import loopy as lp
 import numpy as np
 import pytest
 from pymbolic import evaluate as evaluate_scalar
+from pymbolic import var
 
 from feinsum import raise_kernel
+from feinsum.ir import UFUNCS
 from feinsum.measure import (
     compile_kernel,
     largest_error,
     open_device,
     random_arguments,
 )
+from feinsum.targets.host import HostCTarget
 from tests.raising.forms import kernel_of
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
 
 DOUBLES = dict.fromkeys(("alpha", "beta"), np.float64)
 
 TRAPS = [
-    ("out[i] = sum(j, 0.5*A[i,j]*x[j])", "int32", "output-dtype"),
     ("out[i] = sum(j, A[i,j]*x[j])/2", "int32", "output-dtype"),
     ("out[i] = alpha*sum(j, A[i,j]*x[j])", "int32", "output-dtype"),
     ("out[i] = 3*sum(j, A[i,j]*x[j])", "int32", None),
-    ("out[i] = sum(j, alpha*A[i,j]*x[j])", "float32", "output-dtype"),
-    ("out[i] = 0.5*sum(j, A[i,j]*x[j])", "float32", None),
     ("out[i] = 2*sum(j, A[i,j]*x[j])", "complex128", None),
     (
         "g(p) := A[p,j]\nf(j) := g(j)*1.0\nout[i] = sum(j, f(i)*x[j])",
@@ -38,11 +42,8 @@ TRAPS = [
         "float64",
         "captured-iname",
     ),
-    ("f(p) := max(j, A[p,j])\nout[i] = f(i)", "float64", "nested-reduction"),
     ("f(p) := sum(j, A[p,j]*x[j])\nout[i] = f(i)", "float64", "nested-reduction"),
     ("out[i] = sum(j, cast(np.float32, A[i,j])*x[j])", "float64", "operand-function"),
-    ("out[i] = sum(j, A[i,j])*sum(j, x[j])", "float64", "product-of-sums"),
-    ("out[i] = y[i]", "float64", None),
     ("out[i] = A[i,i]*y[i]", "float64", None),
 ]
 """By its dtype, the rule by which an almost einsum is refused."""
@@ -64,9 +65,7 @@ NARROW = [
     ("out[i] = sum(j, y[i]*x[j]*m[i]*100000)", ["output-dtype"]),
     ("out[i] = sum(j, s[i]*y[i]*x[j]*s[i])", []),
     ("out[i] = sum(j, y[i]*x[j])/s[i]", ["output-dtype"]),
-    ("out[i] = sum(j, y[i]*x[j])/s[0]", ["output-dtype"]),
     ("out[i] = sum(j, y[i]*x[j]*100000*100000)", []),
-    ("out[i] = -sum(j, y[i]*x[j]*m[i])", []),
     ("out[i] = sum(j, y[i]*x[j]*s[i])", []),
 ]
 
@@ -102,3 +101,70 @@ def assert_agree(unit, raised, nest, tolerance):
     expected = factor * nest.functional.evaluate(arguments, {})[0]
     assert largest_error(run(unit, arguments, output), expected) < tolerance
     assert largest_error(run(raised.t_unit, arguments, output), expected) < tolerance
+
+
+IN_C = {name: ufunc for name, ufunc in UFUNCS.items() if name != "copysign"}
+"""Loopy writes the other one in OpenCL only."""
+EITHER_ZERO = {"max", "min", "fmax", "fmin"}
+"""Of zeros of both signs, C may take either."""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_mean_what_they_do_in_c(dtype):
+    """NaN, infinities, zeros of both signs and subnormal numbers, in all pairs."""
+    tiny = np.finfo(dtype).smallest_subnormal
+    odd = [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 0.5, -2.5, 3.0]
+    x, y = np.array([*itertools.product(odd, odd)], dtype).T.copy()
+    arrays = {"x": x, "y": y}
+    unit = _calls(len(x), dtype)
+    found = _on_host(unit, arrays)
+    raised = raise_kernel(unit)
+    assert not raised.refused
+    rows = {
+        insn: (nest, k)
+        for nest in raised.raised
+        for k, insn in enumerate(nest.nest.instructions)
+    }
+    for k, name in enumerate(IN_C):
+        nest, row = rows[f"f{k}"]
+        with np.errstate(all="ignore"):
+            expected = nest.functional.evaluate(arrays, {})[row]
+        _assert_same(found[k], expected, name)
+
+
+def _assert_same(found, expected, name):
+    eps = np.finfo(expected.dtype).eps
+    tiny = np.finfo(expected.dtype).smallest_subnormal
+    np.testing.assert_allclose(found, expected, 4 * eps, 2 * tiny, err_msg=name)
+    is_number = ~np.isnan(expected)
+    if name not in EITHER_ZERO:
+        np.testing.assert_array_equal(
+            np.signbit(found)[is_number], np.signbit(expected)[is_number], name
+        )
+
+
+def _calls(n, dtype):
+    """A kernel that calls every function with one or two arguments."""
+    i, out = var("i"), var("out")
+    arguments = var("x")[i], var("y")[i]
+    calls = [
+        lp.Assignment(out[k, i], var(name)(*arguments[: function.nin]), id=f"f{k}")
+        for k, (name, function) in enumerate(IN_C.items())
+    ]
+    return lp.make_kernel(
+        f"{{[i]: 0<=i<{n}}}",
+        calls,
+        [
+            lp.GlobalArg("x,y", dtype, shape=n),
+            lp.GlobalArg("out", dtype, shape=(len(calls), n)),
+        ],
+        lang_version=(2018, 2),
+        target=HostCTarget(),
+    )
+
+
+def _on_host(unit, arrays):
+    bound = compile_kernel(unit, open_device("host")).bind(arrays)
+    bound.poison()
+    bound.run()
+    return bound.read()["out"]

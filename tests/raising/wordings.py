@@ -36,23 +36,11 @@ def kernel(
 
 
 ROWS = {
-    "loops split by hand": (
-        "v[10*eo + ei, i] = sum(j, D[i,j]*u[10*eo + ei, j])",
-        "{[eo,ei,i,j]: 0<=eo<n and 0<=ei<10 and 0<=i,j<4}",
-        {"v": "10*n,4", "u": "10*n,4", "D": "4,4"},
-        "ij,aj->ai",
-    ),
     "a split that is used apart": (
         "v[10*eo + ei, i] = w[eo]*sum(j, D[i,j]*u[10*eo + ei, j])",
         "{[eo,ei,i,j]: 0<=eo<n and 0<=ei<10 and 0<=i,j<4}",
         {"v": "10*n,4", "u": "10*n,4", "D": "4,4", "w": "n"},
         "e,ij,eaj->eai",
-    ),
-    "a flat output": (
-        "v[4*e + i] = sum(j, D[i,j]*u[4*e + j])",
-        "{[e,i,j]: 0<=e<n and 0<=i,j<4}",
-        {"v": "4*n", "u": "4*n", "D": "4,4"},
-        "ij,ej->ei",
     ),
     "a flat output of three inames": (
         "v[0 + i*16 + j*4 + k] = sum(q, w[0 + i*12 + j*3 + q]*D[q,k + 0])",
@@ -71,12 +59,6 @@ ROWS = {
         "{[i,j]: 0<=i,j<4}",
         {"v": "8", "u": "4", "D": "4,4"},
         "ij,j->i",
-    ),
-    "twice as many": (
-        "v[e,i] = sum(j, D[i,j]*u[e,j])",
-        "{[e,i,j]: 0<=e<2*n and 0<=i,j<4}",
-        {"v": "2*n,4", "u": "2*n,4", "D": "4,4"},
-        "ij,ej->ei",
     ),
     "one more": (
         "v[e,i] = sum(j, D[i,j]*u[e,j])",

@@ -53,7 +53,7 @@ def no_retrieval(monkeypatch):
     return forbid
 
 
-@pytest.mark.parametrize("make", [gradients, contraction, reduction])
+@pytest.mark.parametrize("make", [gradients, contraction])
 def test_a_kept_kernel_computes_the_same(make, kept, no_retrieval):
     """What comes from the cache is the retrieved kernel, and right on the device."""
     example = make()

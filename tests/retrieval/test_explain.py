@@ -11,7 +11,7 @@ from feinsum.canonical import canonicalize
 from feinsum.measure.own import mark_as_own
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.retrieval import look_up
+from feinsum.retrieval import look_up, query
 from tests.retrieval.facts import fact, fact_of
 from tests.retrieval.kernels import gradients, mixed, reduction, squares, two_nests
 from tests.retrieval.support import given
@@ -122,5 +122,6 @@ def test_every_nest_is_listed(make, raised, refused):
 
 def test_a_wrong_policy_is_refused():
     """A policy that does not exist is an error of the caller."""
-    with pytest.raises(ValueError, match="expected one of strict, default, loose"):
-        explain(reduction().kernel, database=InMemoryStore(), policy="lax")
+    for call, what in ((explain, reduction().kernel), (query, reduction().einsum)):
+        with pytest.raises(ValueError, match="expected one of strict, default, loose"):
+            call(what, database=InMemoryStore(), policy="lax")

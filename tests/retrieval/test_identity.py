@@ -95,11 +95,11 @@ def test_kernels_of_every_target_have_a_text():
     assert len(set(texts[0])) == len(kinds)
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_any_change_of_a_kernel_changes_its_text(change):
+def test_any_change_of_a_kernel_changes_its_text():
     """Domains, instructions, arguments, rules, tags, options, target."""
     kernel = gradients().kernel
-    assert text_of(change(kernel)) != text_of(kernel)
+    for name, change in CHANGES.items():
+        assert text_of(change(kernel)) != text_of(kernel), name
 
 
 def test_kernels_that_are_built_twice_have_one_text():

@@ -115,7 +115,6 @@ class Told:
 
 
 HOSTILE = [
-    "",
     "no JSON",
     "{" * 10_000,
     '{"nests": [{"workload": 3}]}',

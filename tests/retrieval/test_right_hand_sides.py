@@ -132,6 +132,7 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(
     assert len(steps) == 2
     for k, question in enumerate(questions):
         assert answers[k].is_ok, answers[k]
+        assert min(answers[k].least_s, answers[k].baseline_s) > 0
         assert answers[k].sizes == question.sizes
 
 

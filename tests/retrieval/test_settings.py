@@ -18,6 +18,7 @@ from pytools.tag import Tag
 from feinsum import retrieve
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import generating
+from tests.portions import spread
 from tests.retrieval.kernels import VERSION
 from tests.retrieval.support import ESTIMATED, predicted
 
@@ -89,12 +90,9 @@ def in_sequence(unit):
 
 Setting = Callable[[lp.TranslationUnit], lp.TranslationUnit]
 SETTINGS: dict[str, Setting] = {
-    "a priority": lambda t: lp.prioritize_loops(t, "e,i"),
     "priorities of all loops": lambda t: lp.prioritize_loops(t, "e,i,x"),
     "a priority with a sum": lambda t: lp.prioritize_loops(t, "i,j"),
     "an unrolled loop": lambda t: lp.tag_inames(t, {"i": "unr"}),
-    "an unrolled sum": lambda t: lp.tag_inames(t, {"j": "unr"}),
-    "a sequential loop": lambda t: lp.tag_inames(t, {"e": "for"}),
     "an ordered loop": lambda t: lp.tag_inames(t, {"i": "ord"}),
     "a parallel loop": lambda t: lp.tag_inames(t, {"e": "g.0"}),
     "a tag of a loop": lambda t: lp.tag_inames(t, {"i": Own()}),
@@ -166,13 +164,13 @@ def check(statements: tuple[str, ...], names: list[str]) -> None:
         np.testing.assert_allclose(result, expected[name], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", spread(SETTINGS, 11))
 def test_one_setting(name):
     """Each alone; most do not keep a recipe from being applied."""
     check(KERNELS["two nests"], [name])
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     kernel=st.sampled_from(sorted(KERNELS)),
     names=st.lists(
@@ -184,13 +182,12 @@ def test_several_settings(kernel, names):
     check(KERNELS[kernel], names)
 
 
-@pytest.mark.parametrize("order", ["e,i", "e,i,x", "i,x,e"])
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_priorities_do_not_keep_recipes_away(kernel, order):
+@pytest.mark.parametrize("order", ["e,i", "i,x,e"])
+def test_priorities_do_not_keep_recipes_away(order):
     """Loops of which a recipe makes others are not ordered any more."""
-    unit = lp.prioritize_loops(made(*KERNELS[kernel]), order)
+    unit = lp.prioritize_loops(made(GRADIENT, SCALED), order)
     found = predicted(unit)
-    assert len(found.applied) == len(KERNELS[kernel])
+    assert len(found.applied) == 2
     lp.generate_code_v2(found.t_unit)
 
 

@@ -110,13 +110,13 @@ def assert_right(spec: TransformSpec, workload: BatchedEinsum) -> None:
     )
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id[:12])
-def test_a_shipped_recipe_is_valid(fact):
-    """It is registered, and its parameters are of the space of its workload."""
-    check_spec(fact.spec, from_text(fact.workload_text))
+def test_shipped_recipes_are_valid():
+    """They are registered, with parameters of the spaces of their workloads."""
+    for fact in FACTS:
+        check_spec(fact.spec, from_text(fact.workload_text))
 
 
-@pytest.mark.parametrize("fact", spread(FACTS, 9), ids=lambda fact: fact.id[:12])
+@pytest.mark.parametrize("fact", spread(FACTS, 5), ids=lambda fact: fact.id[:12])
 def test_a_shipped_recipe_is_right_on_a_small_instance(fact):
     """Every recipe, applied where no tile divides an extent.
 
@@ -126,7 +126,7 @@ def test_a_shipped_recipe_is_right_on_a_small_instance(fact):
     assert_right(fact.spec, from_text(fact.workload_text))
 
 
-@pytest.mark.parametrize("name", ["abc-bda-dc", "abcd-aebf-dfce", "abcdef-dega-gfbc"])
+@pytest.mark.parametrize("name", ["abc-bda-dc", "abcdef-dega-gfbc"])
 def test_a_recipe_of_literal_extents_is_right_on_a_small_instance(name):
     """A contraction of TCCG shrinks to some thousand points, and recipes still fit."""
     (entry,) = [entry for entry in read_suite("tccg") if entry.name == name]

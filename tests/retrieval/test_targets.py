@@ -27,16 +27,16 @@ pytestmark = pytest.mark.filterwarnings(
 
 COMPILED_BY_OTHERS = (lp.CTarget, lp.target.c.CWithGNULibcTarget)
 RUN_BY_LOOPY = (lp.ExecutableCTarget, lp.target.c.ExecutableCWithGNULibcTarget)
-EXAMPLES = [gradients, contraction, reduction]
 
 
 def kernel_for(example, target):
     return example.kernel.copy(target=target)
 
 
-@pytest.mark.parametrize("make", EXAMPLES)
-@pytest.mark.parametrize("kind", RUN_BY_LOOPY)
-def test_kernels_that_loopy_runs_are_run_by_the_host(kind, make):
+@pytest.mark.parametrize(
+    ("make", "kind"), [*zip((gradients, reduction), RUN_BY_LOOPY, strict=True)]
+)
+def test_kernels_that_loopy_runs_are_run_by_the_host(make, kind):
     """On arrays of numpy, as before, and right at every size."""
     example = make()
     found = retrieved(kernel_for(example, kind()), database=given(fact_of(example)))
@@ -49,9 +49,10 @@ def code_of(unit):
     return lp.generate_code_v2(unit).device_code()
 
 
-@pytest.mark.parametrize("make", EXAMPLES)
-@pytest.mark.parametrize("kind", COMPILED_BY_OTHERS)
-def test_code_for_other_compilers_is_one_plain_function(kind, make, tmp_path):
+@pytest.mark.parametrize(
+    ("make", "kind"), [*zip((gradients, contraction), COMPILED_BY_OTHERS, strict=True)]
+)
+def test_code_for_other_compilers_is_one_plain_function(make, kind, tmp_path):
     """Any compiler takes it, whatever vectors it has, and it needs no threads."""
     example = make()
     found = retrieved(kernel_for(example, kind()), database=given(fact_of(example)))

@@ -13,7 +13,6 @@ from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.targets.host import EmbeddedCTarget
 from feinsum.transforms import configurations
 from feinsum.transforms.library import GENERIC_ON_CPUS, ROWWISE_ON_CPUS
-from feinsum.transforms.primitives.compiler_hints import sums_in_order
 from tests.cpus import CPUS, HOST
 from tests.retrieval.facts import fact, surely_faster
 from tests.retrieval.kernels import mixed, reduction
@@ -41,8 +40,6 @@ def rowwise(e, **hints):
 
 
 HINTED = [
-    (ROWWISE_ON_CPUS, {"sums": "any_order"}),
-    (ROWWISE_ON_CPUS, {"vectors": "widest"}),
     (ROWWISE_ON_CPUS, {"sums": "any_order", "vectors": "widest"}),
     (GENERIC_ON_CPUS, {"vectors": "widest"}),
 ]
@@ -113,12 +110,6 @@ def test_a_kernel_that_does_more_keeps_the_order_of_its_sums():
     preambles = str(together["mixed"].preambles)
     assert ANY_ORDER["gcc"] not in preambles
     assert WIDEST in preambles
-
-
-def test_without_the_hint_a_kernel_is_the_same():
-    """Nothing is copied that need not be."""
-    kernel = mixed()["mixed"]
-    assert sums_in_order(kernel) is kernel
 
 
 def test_code_for_others_has_the_hints():

@@ -41,11 +41,11 @@ from tests.transforms.support import (
 
 pytestmark = LOOPY_WARNINGS
 
-SMALL = (1, 5, 37)
+SMALL = (1, 5)
 ANY_EXTENT = ("rowwise", "generic")
 """Families without vectors, which take an index of a single value."""
 DTYPES = ("<f8", "<f8", "<f4", "<c16", "<i8", "<i2", "|b1")
-IN_EVERY_RUN = ["gradient", "face mass of three", "two summed indices"]
+IN_EVERY_RUN = ["face mass of three", "two summed indices"]
 """Einsums with a second, random configuration in every run."""
 ONLY_IN_LONG_RUNS = {
     "divergence of three",
@@ -74,7 +74,7 @@ def assert_right(name: str, spec: TransformSpec, cpu: str | None = None) -> None
             for name, spec in recipes(EINSUMS, 0)
             if name not in ONLY_IN_LONG_RUNS
         ),
-        45,
+        12,
     ),
 )
 def test_the_first_configuration_is_right(name, spec, cpu):
@@ -146,7 +146,6 @@ LITERALS = [
 LITERALS_IN_EVERY_RUN = ("mass", "matrix product")
 
 
-@pytest.mark.parametrize("size", SMALL)
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
@@ -159,16 +158,17 @@ LITERALS_IN_EVERY_RUN = ("mass", "matrix product")
         for name, spec in LITERALS
     ],
 )
-def test_literal_extents_shorter_than_a_block_are_right(name, spec, size):
+def test_literal_extents_shorter_than_a_block_are_right(name, spec):
     """A recipe is right, or refused as too short, where literal extents take the
     place of parameters: in the einsum, or in the kernel only.
     """
     transform = find_transform(spec.name, spec.version)
-    sizes = _small(name, size)
-    case = generated(with_literals(EINSUMS[name], sizes))
-    assert_right_if_it_fits(case, transform, spec)
-    nest = replace(case.nest, einsum=EINSUMS[name], sizes=constantdict(sizes))
-    assert_right_if_it_fits(replace(case, nest=nest), transform, spec)
+    for size in SMALL:
+        sizes = _small(name, size)
+        case = generated(with_literals(EINSUMS[name], sizes))
+        assert_right_if_it_fits(case, transform, spec)
+        nest = replace(case.nest, einsum=EINSUMS[name], sizes=constantdict(sizes))
+        assert_right_if_it_fits(replace(case, nest=nest), transform, spec)
 
 
 def test_a_single_element_has_no_vectors():
@@ -191,7 +191,7 @@ def test_recipes_that_share_a_kernel_do_not_disturb_each_other():
         assert_right(name, spec)
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 6])
+@pytest.mark.parametrize("rows", [3, 4])
 def test_every_remainder_of_a_register_tile_is_right(rows):
     """The last tile of rows is right however many of them are in the array."""
     (first,) = (
@@ -212,7 +212,7 @@ OF_LOOPY = (*ANY_EXTENT, "element_blocked")
 
 @pytest.mark.parametrize(
     ("name", "spec"),
-    [(name, spec) for name, spec in recipes(BATCHES, 0) if spec.name not in OF_LOOPY],
+    spread((x for x in recipes(BATCHES, 0) if x[1].name not in OF_LOOPY), 3),
 )
 def test_a_batch_has_one_order_of_loops(name, spec):
     """However many rows there are: Loopy compares all orders with each other, in a
@@ -249,7 +249,7 @@ def long_einsums(draw):
     ).build()
 
 
-@counts(default=12, long=400)
+@counts(default=8, long=400)
 @given(e=long_einsums())
 def test_what_is_offered_for_any_einsum_is_right(e):
     """For random einsums of any dtype, what the families offer is right."""

@@ -337,19 +337,15 @@ EXAMPLES = [
     accumulated_in_lanes,
     accumulated_for_two_rows,
 ]
-examples = pytest.mark.parametrize("example", EXAMPLES, ids=lambda f: f.__name__)
 
 
-@examples
-def test_the_generated_code_is_on_record(example, assert_golden):
-    """The code after a primitive is the one in its golden file."""
-    assert_golden(example.__name__, example().text)
-
-
-@examples
-def test_a_primitive_changes_no_result(example):
-    """After a primitive the kernel computes what numpy computes."""
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda f: f.__name__)
+def test_a_primitive_makes_the_code_on_record_and_changes_no_result(
+    example, assert_golden
+):
+    """The code is that of its golden file; the kernel computes what numpy computes."""
     steps = example()
+    assert_golden(example.__name__, steps.text)
     sizes = [{"N": N_RAGGED}, {"N": 1}] if steps.case.einsum.size_params else [{}]
     steps.case.assert_right(steps.schedule.t_unit, sizes)
 

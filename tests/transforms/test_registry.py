@@ -37,11 +37,13 @@ from feinsum.transforms.library import (
 )
 from feinsum.transforms.ranking import ranked
 from feinsum.transforms.registry import proposed
+from tests.portions import spread
 from tests.transforms.support import EINSUMS, generated
 
 MASS, PRODUCT = EINSUMS["mass"], EINSUMS["matrix product"]
 POINTWISE = EINSUMS["pointwise product"]
 BLOCKED = next(configurations(ELEMENT_BLOCKED, MASS))
+OFFERED = ELEMENT_BLOCKED.offered(MASS)
 
 
 @pytest.fixture
@@ -71,33 +73,41 @@ def with_parameters(spec, **changes):
 
 
 def test_an_unknown_transform_is_told_with_the_known_ones():
-    """The error lists what is registered and suggests the closest one."""
+    """The error lists what is registered and suggests a close one, if there is any."""
     with pytest.raises(UnknownTransformError) as caught:
         find_transform("rowvise", 1)
     assert "rowvise@1" in str(caught.value)
     for name, version in REGISTRY:
         assert f"{name}@{version}" in str(caught.value)
     assert "did you mean rowwise@1?" in str(caught.value)
-
-
-def test_nothing_is_suggested_where_nothing_is_close():
-    """A name like no other one gets no suggestion."""
     with pytest.raises(UnknownTransformError) as caught:
         find_transform("zzz", 999)
     assert "did you mean" not in str(caught.value)
 
 
+COLOUR = {**BLOCKED.parameters, "colour": 1}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("lanes", 3), ("lanes", "8"), ("lanes", True), ("element", "i"), ("rows", (4,))],
+    ("spec", "e", "words"),
+    [
+        (with_parameters(BLOCKED, lanes=3), MASS, "lanes=3"),
+        (with_parameters(BLOCKED, lanes="8"), MASS, "lanes='8'"),
+        (with_parameters(BLOCKED, lanes=True), MASS, "lanes=True"),
+        (with_parameters(BLOCKED, rows=(4,)), MASS, "rows=(4,)"),
+        (with_parameters(BLOCKED, element="i"), MASS, str([*OFFERED["element"]])),
+        (replace(BLOCKED, parameters=COLOUR), MASS, ", ".join(sorted(COLOUR))),
+        (replace(BLOCKED, parameters={}), MASS, ", ".join(sorted(BLOCKED.parameters))),
+        (next(configurations(PACKED_CONTRACTION, PRODUCT)), POINTWISE, "does not fit"),
+    ],
 )
-def test_a_value_outside_of_its_space_is_refused(name, value):
-    """The error names the parameter, its value and the choices."""
+def test_what_is_not_in_the_space_of_an_einsum_is_refused(spec, e, words):
+    """The error names the parameter, its value and the choices; a spec has exactly the
+    parameters of the space, and the family fits the einsum.
+    """
     with pytest.raises(InvalidParameterError) as caught:
-        check_spec(with_parameters(BLOCKED, **{name: value}), MASS)
-    choices = list(ELEMENT_BLOCKED.offered(MASS)[name])
-    assert f"{name}={value!r}" in str(caught.value)
-    assert str(choices) in str(caught.value)
+        check_spec(spec, e)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +121,7 @@ def test_a_truth_value_is_no_number(toy, wrong):
         check_spec(with_parameters(good, **wrong), MASS)
 
 
-@pytest.mark.parametrize("name", EINSUMS)
+@pytest.mark.parametrize("name", spread(EINSUMS, 9))
 def test_candidates_lie_in_the_space(name):
     """Whatever predictions choose from is a valid recipe."""
     e = EINSUMS[name]
@@ -153,17 +163,6 @@ def test_families_know_the_sizes(toy):
         check_spec(sized.spec({"block": 96}), workload)
 
 
-def test_missing_and_extra_parameters_are_refused():
-    """A spec has exactly the parameters of the space."""
-    missing = dict(BLOCKED.parameters)
-    del missing["rows"]
-    for parameters in (missing, {**BLOCKED.parameters, "colour": 1}, {}):
-        with pytest.raises(InvalidParameterError) as caught:
-            check_spec(replace(BLOCKED, parameters=parameters), MASS)
-        assert ", ".join(sorted(BLOCKED.parameters)) in str(caught.value)
-        assert ", ".join(sorted(parameters)) in str(caught.value)
-
-
 def test_a_broken_constraint_is_refused(toy):
     """What a constraint rules out cannot be applied; its words are the error's."""
     spec = toy.spec({"flag": True, "size": 2, "order": ("i", 1)})
@@ -174,14 +173,6 @@ def test_a_broken_constraint_is_refused(toy):
     same = with_parameters(first, register=first.parameters["vector"])
     with pytest.raises(InvalidParameterError, match=r"split no operands|outside"):
         check_spec(same, PRODUCT)
-
-
-def test_a_family_that_does_not_fit_is_refused():
-    """No configuration of a family is right for an einsum that it does not fit."""
-    product = next(configurations(PACKED_CONTRACTION, PRODUCT))
-    with pytest.raises(InvalidParameterError, match="does not fit"):
-        check_spec(product, POINTWISE)
-    assert list(configurations(PACKED_CONTRACTION, POINTWISE)) == []
 
 
 def test_two_transforms_of_one_name_and_version_are_refused(toy):
@@ -203,7 +194,7 @@ def assert_texts_survive(e, most=None, stride=1):
             assert check_spec(spec, e) is transform
 
 
-@pytest.mark.parametrize("name", EINSUMS)
+@pytest.mark.parametrize("name", spread(EINSUMS, 9))
 def test_configurations_survive_their_texts(name):
     """What configurations() gives is valid, and equal after a way through text."""
     assert_texts_survive(EINSUMS[name], most=1000, stride=17)
@@ -217,36 +208,31 @@ def test_every_configuration_survives_its_text(name):
 
 
 def test_the_first_configuration_has_the_recommended_values():
-    """The first value of every parameter is the recommended one."""
-    space = ELEMENT_BLOCKED.offered(MASS)
-    assert dict(BLOCKED.parameters) == {name: c[0] for name, c in space.items()}
+    """The first value of every parameter is the recommended one; there is none for an
+    einsum that does not fit.
+    """
+    assert dict(BLOCKED.parameters) == {n: choices[0] for n, choices in OFFERED.items()}
+    assert [*configurations(PACKED_CONTRACTION, POINTWISE)] == []
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (
-            "mass",
-            {
-                "element_blocked",
-                "packed_contraction",
-                "rowwise",
-                "generic",
-            },
-        ),
+        ("mass", {"element_blocked", "packed_contraction", "rowwise", "generic"}),
         ("matrix product", {"packed_contraction"}),
         ("shorter than a tile", {"packed_contraction", "generic"}),
         ("diagonal", {"contraction_path", "rowwise", "generic"}),
-        ("integers", {"rowwise", "generic"}),
-        ("complex product", {"rowwise", "generic"}),
         ("mixed", {"rowwise", "generic"}),
     ],
 )
 def test_the_families_that_fit(name, expected):
-    """Each family is offered where it fits, whatever the names of the einsum."""
+    """Each family is offered where it fits, whatever the names of the einsum; where
+    nothing is long, only the generic one is.
+    """
     e = EINSUMS[name]
     for named in (e, canonicalize(e).einsum):
         assert {t.name for t in applicable_transforms(named)} == expected
+    assert applicable_transforms(einsum("i->i", array("a", 5))) == (GENERIC,)
 
 
 def test_the_newest_version_is_offered(toy):
@@ -255,11 +241,6 @@ def test_the_newest_version_is_offered(toy):
     register(replace(toy, version=9))
     offered = [t for t in applicable_transforms(MASS) if t.name == "toy"]
     assert offered == [newer]
-
-
-def test_only_the_generic_family_is_offered_where_nothing_is_long():
-    """A small pointwise product is worth no other recipe."""
-    assert applicable_transforms(einsum("i->i", array("a", 5))) == (GENERIC,)
 
 
 def test_what_calls_the_host_says_so_by_its_name():
@@ -282,9 +263,7 @@ def test_what_is_not_searched_is_valid_on_record(toy):
     assert check_spec(next(configurations(idle, MASS)), MASS) is idle
 
 
-@pytest.mark.parametrize(
-    "error", [lp.LoopyError("no"), ValueError("no"), KeyError("no")]
-)
+@pytest.mark.parametrize("error", [lp.LoopyError("no"), KeyError("no")])
 def test_the_errors_of_loopy_become_errors_of_transforms(toy, error):
     """Whatever a step raises names the spec, the kernel and Loopy's message."""
 

@@ -38,8 +38,9 @@ from feinsum.transforms import (
     check_spec,
     configurations,
 )
-from feinsum.transforms.nests import SPARSE_NEST, recipe_of
+from feinsum.transforms.nests import SPARSE_NEST
 from tests.nests.networks import KERNELS, expected, operands_of
+from tests.portions import spread
 from tests.sparse_facts import SPECS, mttkrp
 
 
@@ -79,7 +80,9 @@ EINSUMS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in EINSUMS if name != "mttkrp"])
+@pytest.mark.parametrize(
+    "name", spread((name for name in EINSUMS if name != "mttkrp"), 4)
+)
 def test_recipes_are_right_for_ragged_trees(name):
     """Empty slices, one entry, every entry, extents of 1: the first recipes, one each
     without lanes and with tiles. Those of MTTKRP are among those of its rows.
@@ -105,7 +108,7 @@ def test_ragged_trees_are_what_they_are_called():
     assert dense.tree.profile[-1] == np.prod(dense.tree.shape)
 
 
-@pytest.mark.parametrize("name", sorted(set(KERNELS) - {"dense chain", "divergence"}))
+@pytest.mark.parametrize("name", ["spmv", "sddmm", "mttkrp-4", "tucker", "full sum"])
 def test_the_reference_computes_what_numpy_computes(name):
     """Entry by entry, for every kernel."""
     net = KERNELS[name]
@@ -247,15 +250,6 @@ def test_a_kernel_of_dense_operands_is_not_rewritten():
         apply_spec(SPECS["factorized"], t_unit, nest)
     with pytest.raises(TransformError, match="dense"):
         SPARSE_NEST.apply(t_unit, nest, {})
-
-
-def test_the_text_says_the_form():
-    """What a recipe says, and what is made of it."""
-    e = canonicalize(generalize(mttkrp())[0]).einsum
-    form = recipe_of(e, SPECS["factorized"].parameters).form
-    assert (form.lane, form.lanes, form.is_chunked, form.has_copies, form.tile) == (
-        "b", 4, True, False, 0
-    )  # fmt: skip
 
 
 def test_the_reference_makes_products_that_fit_the_memory():

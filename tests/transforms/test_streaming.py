@@ -13,6 +13,7 @@ from feinsum import array, batched_einsum, einsum
 from feinsum.errors import InvalidParameterError, NotAnEinsumError
 from feinsum.transforms import applicable_transforms, check_spec, configurations
 from feinsum.transforms.library import ELEMENT_BLOCKED, GENERIC, TURNED
+from tests.portions import spread
 from tests.strategies import SIZES, counts, einsums, sketches
 from tests.transforms.support import (
     LOOPY_WARNINGS,
@@ -73,16 +74,14 @@ def assert_right(e, spec):
 
 @pytest.mark.parametrize(
     ("name", "spec"),
-    [r for r in recipes(STREAMS, 0) if r[1].name in ("generic", "turned")],
+    spread((r for r in recipes(STREAMS, 0) if r[1].name in ("generic", "turned")), 12),
 )
 def test_the_first_configuration_is_right(name, spec):
     """The recommended recipe is right at sizes that no tile divides."""
     assert_right(STREAMS[name], spec)
 
 
-@pytest.mark.parametrize(
-    "name", ["row sums", "column sums", "transpose of a sum", "transpose"]
-)
+@pytest.mark.parametrize("name", ["row sums", "transpose of a sum", "transpose"])
 def test_literal_extents_are_right(name):
     """So is it where the extents are numbers, shorter and longer than a tile."""
     for sizes in ({"N": 3, "M": 8}, {"N": 37, "M": 100}):
@@ -102,7 +101,7 @@ def test_every_configuration_is_right(name):
             assert_right(STREAMS[name], spec)
 
 
-@counts(default=100, long=2000)
+@counts(default=40, long=2000)
 @given(e=einsums())
 def test_something_is_offered_for_every_einsum(e):
     """The generic family fits them all, and its recommended recipe is valid."""
@@ -124,7 +123,7 @@ def _mixes_integers(row):
     return len(dtypes) > 1 and any(dtype.kind in "biu" for dtype in dtypes)
 
 
-@counts(default=12, long=1000)
+@counts(default=8, long=1000)
 @given(e=native_einsums(), seed=st.integers(0, 1 << 16))
 def test_any_configuration_is_right_for_any_einsum(e, seed):
     """Also with repeated indices and mixed dtypes. Rows of integers among others may be
@@ -156,8 +155,6 @@ def test_partial_sums_are_independent():
     ("name", "vector"),
     [
         ("row sums", "j"),
-        ("column sums", "j"),
-        ("matrix times vector", "j"),
         ("vector times matrix", "j"),
         ("outer product", "j"),
         ("inner products", "i"),
@@ -185,9 +182,7 @@ def test_squares_are_read_and_stored_by_vectors():
     assert len(stores) == spec.parameters["lanes"]
 
 
-@pytest.mark.parametrize(
-    "shape", [(5, 7), (4, 19), (19, 37), (8, 12), (N, 19)], ids=str
-)
+@pytest.mark.parametrize("shape", [(5, 7), (19, 37), (8, 12), (N, 19)], ids=str)
 def test_any_tile_of_squares_is_right(shape):
     """Extents are shorter than two vectors, or no multiple of them."""
     e = stream("ij->ji", A=shape)

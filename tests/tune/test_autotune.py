@@ -153,7 +153,7 @@ def test_what_is_right_is_recorded(registered, tmp_path):
     assert watch.seen[-1].best == min(good, key=lambda o: o.cost)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
 def test_exact_einsums_are_tuned(dtype):
     """Their tolerance is 0, and facts about them can be recorded."""
     left, right = array("A", ("n", 4), dtype), array("B", (4, 5), dtype)
@@ -287,9 +287,9 @@ def test_an_unwritable_database_fails_before_any_trial(
 
 
 def test_a_database_without_permission_fails_before_any_trial(
-    public_folder, registered, no_trials
+    public_folder, registered, no_trials, tmp_path
 ):
-    """Permission bits count as much as a wish."""
+    """Permission bits count as much as a wish; so does a file that is no database."""
     registered("odd_right")
     path = public_folder / "facts.sqlite"
     open_store(path).close()
@@ -297,27 +297,13 @@ def test_a_database_without_permission_fails_before_any_trial(
     path.chmod(0o444)
     with unprivileged(), pytest.raises(StoreUnavailableError):
         tune_einsum(LITERAL, database=path)
-
-
-def test_a_bad_database_fails_before_any_trial(tmp_path, registered, no_trials):
-    """So does a file that is no database."""
-    registered("odd_right")
-    path = tmp_path / "facts.sqlite"
-    path.write_bytes(b"garbage" * 1000)
+    (tmp_path / "garbage").write_bytes(b"garbage" * 1000)
     with pytest.raises(StoreUnavailableError, match="is not an SQLite database"):
-        tune_einsum(LITERAL, database=path)
-
-
-@pytest.mark.parametrize("n_trials", [0, -1])
-def test_no_trials_at_all_are_refused(registered, no_trials, n_trials):
-    """Fewer than one trial is a mistake, not a wish for all or for nothing."""
-    registered("odd_right")
-    with pytest.raises(FeinsumError, match="n_trials"):
-        tune_einsum(LITERAL, database=InMemoryStore(), n_trials=n_trials)
+        tune_einsum(LITERAL, database=tmp_path / "garbage")
 
 
 def test_what_cannot_be_tuned_is_refused(no_trials):
-    """No transform, no einsum, no such size or strategy: an error before any trial."""
+    """No transform, einsum, size, strategy, or trial: an error before any trial."""
     store = InMemoryStore()
     tiny = einsum("ij->ij", array("A", (3, 3)))
     with pytest.raises(TransformError, match="no registered transform fits"):
@@ -326,6 +312,9 @@ def test_what_cannot_be_tuned_is_refused(no_trials):
         tune_einsum(odd_einsum(), sizes={"M": 3}, database=store)
     with pytest.raises(FeinsumError, match="strategy is 'none'"):
         tune_einsum(odd_einsum(), strategy="none", database=store)
+    for n_trials in (0, -1):
+        with pytest.raises(FeinsumError, match="n_trials"):
+            tune_einsum(odd_einsum(), database=store, n_trials=n_trials)
     kernel = generate_loopy(odd_einsum())
     twice = kernel.with_kernel(
         kernel.default_entrypoint.copy(
@@ -355,10 +344,8 @@ def test_a_kernel_is_tuned_as_the_einsum_that_it_is(registered, tmp_path):
     ("spec", "kind", "words"),
     [
         ("rowise@1(index='a', block=8)", UnknownTransformError, "mean rowwise@1"),
-        ("odd_right@2(size=4)", UnknownTransformError, "odd_right@1"),
         ("odd_right@1(size=5)", InvalidParameterError, "outside its space"),
         ("odd_right@1()", InvalidParameterError, "expected the parameters"),
-        ("odd_right@1(size=True)", InvalidParameterError, "outside its space"),
         ("odd_right(size=4)", InvalidRecordError, "expected name@version"),
     ],
 )

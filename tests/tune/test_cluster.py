@@ -238,6 +238,7 @@ def test_a_recipe_that_kills_workers_has_crashed(registered, scheduler, counter)
     assert "3 workers were lost with it" in trial.message
 
 
+@pytest.mark.long
 def test_a_restart_of_the_scheduler_loses_nothing(registered, port, caplog, counter):
     """The tuner waits, connects again, and makes what was under way again."""
     registered("odd_waits_once")

@@ -27,11 +27,9 @@ GEMM = einsum("ik,kj->ij", array("A", ("M", "K")), array("B", ("K", "P")))
     [
         {"Q": 3},
         {"M": 0},
-        {"M": -4},
         {"M": 2.0},
         {"M": "8"},
         {"M": True},
-        {"M": None},
         {"M": 4, "i": 4},
     ],
 )
@@ -71,7 +69,7 @@ def test_long_literal_extents_are_sizes():
     assert make_problem(literal, {"n900": 50}) == make_problem(general, {"n": 50})
 
 
-@counts(50, 500)
+@counts(25, 500)
 @given(einsums())
 def test_default_sizes_stay_within_the_footprint(random: BatchedEinsum):
     """All arrays together take at most 64 MB, and no size is zero."""
@@ -81,14 +79,12 @@ def test_default_sizes_stay_within_the_footprint(random: BatchedEinsum):
     assert footprint_bytes(random, sizes) <= DEFAULT_FOOTPRINT_BYTES
 
 
-def test_default_sizes_of_arrays_of_high_rank_stay_within_the_footprint():
-    """Five axes of unknown length are no reason for 80 GB."""
+def test_default_sizes_use_the_footprint():
+    """A default is large: half of the footprint is used at least; and no more than all,
+    however many axes there are.
+    """
     tensor = einsum("abcde->abcde", array("T", tuple("VWXYZ")))
     assert footprint_bytes(tensor, default_sizes(tensor)) <= DEFAULT_FOOTPRINT_BYTES
-
-
-def test_default_sizes_use_the_footprint():
-    """A default is large: half of the footprint is used at least."""
     sizes = default_sizes(canonicalize(GEMM).einsum)
     assert len(set(sizes.values())) == 1
     assert footprint_bytes(canonicalize(GEMM).einsum, sizes) > 32_000_000
@@ -140,7 +136,7 @@ def test_ragged_cases_keep_an_array_in_two_roles():
     assert ragged_cases(square) == (square, [])
 
 
-@counts(30, 300)
+@counts(20, 300)
 @given(st.data(), einsums(n_indices=4, n_rows=2))
 def test_a_problem_does_not_depend_on_names(data: st.DataObject, one: BatchedEinsum):
     """Isomorphic einsums are one problem, whatever their names and order."""

@@ -47,24 +47,19 @@ def space(einsum):
     return {t.name: list(configurations(t, einsum)) for t in families}
 
 
-@pytest.mark.parametrize("einsum", [MATVEC, SCALED], ids=["matvec", "scaled"])
 @pytest.mark.parametrize("strategy", get_args(Strategy))
-def test_each_configuration_is_proposed_exactly_once(strategy, einsum):
-    """A search that goes on to the end proposes the whole space, nothing twice."""
-    everything = [spec for specs in space(einsum).values() for spec in specs]
-    found = proposals(strategy, einsum)
+def test_each_configuration_is_proposed_exactly_once(strategy):
+    """A search that goes on to the end proposes the whole space, nothing twice; and
+    says beforehand how large that is.
+    """
+    everything = [spec for specs in space(SCALED).values() for spec in specs]
+    found = proposals(strategy, SCALED)
     assert len(found) == len(set(found))
     assert set(found) == set(everything)
-
-
-@pytest.mark.parametrize("strategy", get_args(Strategy))
-def test_the_number_of_configurations_is_known(strategy):
-    """A search says how many configurations there are, before and after."""
-    n = sum(map(len, space(MATVEC).values()))
-    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
-    assert search.n_configurations == n
+    search = make_search(strategy, SCALED, applicable_transforms(SCALED), 0)
+    assert search.n_configurations == len(everything)
     search.ask()
-    assert search.n_configurations == n
+    assert search.n_configurations == len(everything)
 
 
 def test_exhaustive_takes_the_families_in_turn():
@@ -84,20 +79,19 @@ def test_a_seed_fixes_the_order(strategy):
     )
     assert first == again
     assert first != other
+    assert first != proposals("exhaustive", GRADIENT, limit=25)
 
 
-def test_random_leaves_the_order_of_the_space():
-    """At random is not in order."""
-    assert proposals("random", GRADIENT) != proposals("exhaustive", GRADIENT)
-
-
-@pytest.mark.parametrize("einsum", [GEMM, GRADIENT], ids=["gemm", "gradient"])
-def test_tpe_begins_with_the_first_of_each_family(einsum):
-    """The recommended configuration of every family comes before all others."""
-    families = space(einsum)
+def test_tpe_begins_with_the_first_of_each_family():
+    """The recommended configuration of every family comes before all others; none is
+    tried twice, however large the space is.
+    """
+    families = space(GEMM)
     assert len(families) >= 2
-    found = proposals("tpe", einsum, limit=len(families))
-    assert found == [specs[0] for specs in families.values()]
+    assert sum(map(len, families.values())) > 300
+    found = proposals("tpe", GEMM, limit=25)
+    assert found[: len(families)] == [specs[0] for specs in families.values()]
+    assert len(set(found)) == 25
 
 
 def test_tpe_goes_on_with_one_change_of_the_best_at_a_time():
@@ -197,40 +191,11 @@ def test_tpe_learns_from_what_is_known():
     assert n_good(is_taught=True) > n_good(is_taught=False)
 
 
-def test_tpe_of_a_large_space_never_repeats():
-    """Thousands of configurations, and none is tried twice."""
-    assert sum(map(len, space(GEMM).values())) > 300
-    found = proposals("tpe", GEMM, limit=60)
-    assert len(set(found)) == 60
-
-
-def test_tpe_learns():
-    """Where one choice is always faster, it is proposed more often than at random."""
-    search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
-    found = []
-    for _ in range(40):
-        spec = search.ask()
-        is_good = spec.parameters.get("vectors") == 64
-        search.tell(spec, 1e-3 if is_good else 1.0)
-        found.append(is_good)
-    everything = [s for specs in space(GRADIENT).values() for s in specs]
-    n_good = sum(s.parameters.get("vectors") == 64 for s in everything)
-    assert sum(found[10:]) / 30 > n_good / len(everything)
-
-
-@pytest.mark.parametrize("strategy", get_args(Strategy))
-def test_an_answer_may_be_missing(strategy):
-    """A search whose proposals are never answered still ends."""
-    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
-    found = []
-    while (spec := search.ask()) is not None:
-        found.append(spec)
-    assert len(found) == len(set(found)) == search.n_configurations
-
-
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_several_proposals_may_be_under_way(strategy):
-    """Answers come in any order; every configuration is still proposed once."""
+    """Answers come in any order, or not at all; every configuration is still proposed
+    once.
+    """
     search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
     found, pending = [], []
     while True:
@@ -240,7 +205,8 @@ def test_several_proposals_may_be_under_way(strategy):
         if not pending:
             break
         answered = pending.pop()
-        search.tell(answered, seconds(answered))
+        if len(found) % 2:
+            search.tell(answered, seconds(answered))
     assert len(found) == len(set(found)) == search.n_configurations
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import feinsum
 from feinsum import processes
 from feinsum.cache import default_cache
 from feinsum.calling.host import builder
@@ -36,12 +35,9 @@ def request_of(subscripts, *operands):
 
 
 CALLS = {
-    "product": ("ij,jk->ik", (A, B)),
     "three operands": ("xre,rij,ej->xei", (J, D, U)),
     "views": ("ij,jk->ki", (A[::2, ::-1], B[::-1])),
-    "broadcast": ("ij,ij->ij", (A, np.broadcast_to(A[0], A.shape))),
     "mixed": ("ij,jk->ik", (A.astype("f4"), (9 * B).astype("i8"))),
-    "half": ("ij,jk->ik", (A.astype("f2"), B.astype("f2"))),
     "complex, byte order": ("ij,jk->ik", ((A + 1j).astype(">c16"), B)),
     "the same twice": ("ij,kj->ik", (A, A)),
 }
@@ -55,15 +51,14 @@ def test_what_it_builds_is_right(name):
     assert built_before(request) is None
     built = build_elsewhere(request)
     expected = np.einsum(subscripts, *operands)
-    tolerance = 2e-3 if expected.dtype == np.float16 else 1e-6
     for kernel in (built, built_before(request)):
         again = kernel.call(request.structure)
         found = again.run(operands)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_allclose(found, expected, rtol=tolerance)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
         out = np.empty_like(expected)
         assert again.run(operands, out) is out
-        np.testing.assert_allclose(out, expected, rtol=tolerance)
+        np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
 def lies(shape, order="C", dtype="f8"):
@@ -72,10 +67,6 @@ def lies(shape, order="C", dtype="f8"):
 
 
 SIZES = {
-    "rows": (
-        "ij,jk->ik",
-        lambda n: (lies((n, 17)), B),
-    ),
     "both long, a view": (
         "ij,jk->ki",
         lambda n: (lies((2 * n, 17))[::2], lies((17, n + 1), "F")),
@@ -88,14 +79,6 @@ SIZES = {
         "xre,rij,ej->xei",
         lambda n: (lies((3, 3, n)), D, lies((n, 10))),
     ),
-    "a sum over all": (
-        "ij,ij->",
-        lambda n: (lies((n, 40)), lies((n, 40))),
-    ),
-    "copied": (
-        "ij,jk->ik",
-        lambda n: (lies((n, 17), dtype="f4"), B),
-    ),
     "broadcast": (
         "ei,e->ei",
         lambda n: (np.broadcast_to(A[0], (n, 17)), lies(n)),
@@ -103,7 +86,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in SIZES if "sum" not in name])
+@pytest.mark.parametrize("name", SIZES)
 def test_a_kernel_serves_all_sizes_of_its_structure(name):
     """Long extents and strides are run-time data: a new size finds the kernel."""
     subscripts, operands_of = SIZES[name]
@@ -222,7 +205,7 @@ def test_what_fails_is_answered():
         build_elsewhere(request)
 
 
-@pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"content": "!"}'])
+@pytest.mark.parametrize("content", [b"{}", b"{", b'{"content": "!"}'])
 def test_a_damaged_entry_is_no_kernel(content):
     """It is built anew."""
     request = request_of("ij,jk->ik", A, B)
@@ -235,18 +218,3 @@ def test_operands_that_cannot_be_made_again():
     raw = np.zeros(8 * 6 + 1, np.uint8)[1:]
     assert request_of("ij->i", raw.view("f8").reshape(2, 3)) is None
     assert request_of("ij->i", np.broadcast_to(A[0, 0], (2**20, 2**20))) is None
-
-
-def test_a_tuned_call_is_built_for_later_processes(monkeypatch, tmp_path):
-    """They find its kernel, and do not wait until one of their own pays off."""
-    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
-    database = tmp_path / "facts.sqlite"
-    operands = J, D, U
-    text = "xre,rij,ej->xei"
-    forms = [form_of(x) for x in operands]
-    request = BuildRequest.of(text, forms, (0, 1, 2), database)
-    assert built_before(request) is None
-    feinsum.tune(text, *operands, n_trials=1, progress=False, database=database)
-    call = built_before(request).call(request.structure)
-    expected = np.einsum(text, *operands, optimize=True)
-    np.testing.assert_allclose(call.run(operands), expected, rtol=1e-10)

@@ -100,6 +100,7 @@ def test_without_room_on_disk_calls_go_on(tmp_path):
     assert entries(tmp_path) == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_a_cache_of_another_user_is_left_alone(tmp_path):
     """The folder of one user is closed to the other, whose calls go on without it."""

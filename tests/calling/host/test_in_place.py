@@ -43,9 +43,7 @@ class Sharded(ByInterface):
 
 
 VIEWS = {
-    "a part": A[1:4, 2:9],
     "transposed": A.T,
-    "every other entry": A[::2, ::3],
     "backwards": A[::-1, ::-1],
     "broadcast": np.broadcast_to(A[0], (7, 12)),
     "Fortran's order": np.asfortranarray(A),
@@ -76,7 +74,7 @@ def views(draw):
     return view
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(views(), st.permutations("abc"))
 def test_any_view_gives_the_result_of_numpy(view, output):
     """Of sums over one index, in any order of the others."""

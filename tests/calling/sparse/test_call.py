@@ -45,9 +45,8 @@ def _fresh():
 
 EXTENTS = {"i": 9, "j": 7, "k": 8, "a": 5, "r": 4, "s": 6}
 EINSUMS = [
-    "ij,j->i", "ij,jr", "ijk,ja,ka->ia", "ijk,jr,ks->irs", "ijk,ir,jr,kr->ijk",
-    "ij,ir,jr->ij", "ij,ir,jr->ji", "ijk->ik", "ijk->", "ij->ij", "ijk,->kji",
-    "ij,sjr->sir", "ijk,sja,ska->sia",
+    "ij,j->i", "ij,jr", "ijk,jr,ks->irs", "ijk,ir,jr,kr->ijk", "ij,ir,jr->ji",
+    "ijk->", "ij->ij", "ijk,->kji", "ijk,sja,ska->sia",
 ]  # fmt: skip
 
 
@@ -93,7 +92,7 @@ def test_the_sparse_operand_may_stand_anywhere_and_have_any_levels():
     assert np.allclose(found, np.einsum("ja,ijk,ka->ia", b, to_dense(tree), c))
 
 
-@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 17, 29])
+@pytest.mark.parametrize("n", [1, 3, 4, 9, 17])
 def test_dense_extents_may_be_ragged(n):
     """By one less than four or eight lanes, as many, one more, and several vectors."""
     rng = np.random.default_rng(n)
@@ -121,10 +120,23 @@ def test_every_format_gives_the_same():
     )
     for operand in (to_coo(tree), to_csr(tree), to_csc(tree), doubled):
         assert np.allclose(call_einsum("ij,j->i", operand, x), wanted, rtol=1e-12)
+    pytest.importorskip("scipy.sparse")
+    for name in ("coo", "csr", "csc", "lil", "dok"):
+        operand = to_scipy(to_csr(tree)).asformat(name)
+        assert np.allclose(call_einsum("ij,j->i", operand, x), wanted)
 
 
-@pytest.mark.parametrize("kind", ["ours", "scipy"])
-@pytest.mark.parametrize("name", ["csr", "csc"])
+def test_arrays_of_pydata_are_taken():
+    """Of order 3."""
+    pytest.importorskip("sparse")
+    tree, b, c = operands_of("ijk,ja,ka->ia")
+    found = call_einsum("ijk,ja,ka->ia", to_pydata(tree), b, c)
+    assert np.allclose(found, np.einsum("ijk,ja,ka->ia", to_dense(tree), b, c))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("ours", "csr"), ("scipy", "csr"), ("scipy", "csc")]
+)
 def test_the_tree_of_a_matrix_is_made_once(kind, name):
     """New values in its arrays count, and what is kept goes with the matrix."""
     tree, x = operands_of("ij,j->i")
@@ -200,24 +212,7 @@ def test_trees_of_coordinates_are_kept_within_the_memory(monkeypatch):
     assert not remembered(Calls).trees
 
 
-def test_arrays_of_scipy_are_taken():
-    """In every format."""
-    pytest.importorskip("scipy.sparse")
-    tree, x = operands_of("ij,j->i")
-    for name in ("coo", "csr", "csc", "lil", "dok"):
-        operand = to_scipy(to_csr(tree)).asformat(name)
-        assert np.allclose(call_einsum("ij,j->i", operand, x), to_dense(tree) @ x)
-
-
-def test_arrays_of_pydata_are_taken():
-    """Of order 3."""
-    pytest.importorskip("sparse")
-    tree, b, c = operands_of("ijk,ja,ka->ia")
-    found = call_einsum("ijk,ja,ka->ia", to_pydata(tree), b, c)
-    assert np.allclose(found, np.einsum("ijk,ja,ka->ia", to_dense(tree), b, c))
-
-
-@pytest.mark.parametrize("dtype", ["f4", "c8", "c16"])
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_the_result_has_numpys_dtype(dtype):
     """Of all operands together."""
     tree = random_uniform((9, 7), 20, seed=0, dtype=dtype)
@@ -236,15 +231,7 @@ def test_a_second_pattern_needs_no_second_kernel():
     assert len(remembered(Calls).sparse) == 2 + 1  # nests, and their kernel
 
 
-def test_out_is_written():
-    """And given back."""
-    tree, x = operands_of("ij,j->i")
-    out = np.full(9, np.nan)
-    assert call_einsum("ij,j->i", tree, x, out=out) is out
-    assert np.allclose(out, to_dense(tree) @ x)
-
-
-@pytest.mark.parametrize("subscripts", ["ij,jr", "ijk,jr,ks->irs", "ijk->ik"])
+@pytest.mark.parametrize("subscripts", ["ij,jr", "ijk->ik"])
 def test_out_is_the_memory_that_the_kernel_writes(subscripts):
     """Unless it is read as well, or lies in another order."""
     operands = operands_of(subscripts)
@@ -344,9 +331,7 @@ def test_other_devices_and_facts_are_refused():
     assert caught.value.rules == ("operand",)
 
 
-@pytest.mark.parametrize(
-    "subscripts", ["ijk,ja,ka->ia", "ijk,ir,jr,kr->ijk", "ijk->ik"]
-)
+@pytest.mark.parametrize("subscripts", ["ijk,ja,ka->ia", "ijk,ir,jr,kr->ijk"])
 def test_a_repeated_call_reads_what_is_there_now(subscripts):
     """New dense operands, and values of the tree that changed in their place."""
     coo, *dense = operands_of(subscripts)
