@@ -30,6 +30,13 @@ def test_quartiles_are_numpys(samples: list[float]) -> None:
     )
 
 
+def test_noise_is_an_interquartile_range_above_a_fifth() -> None:
+    """Of the median."""
+    for spread, is_noisy in ((0.1, False), (0.9, True)):
+        samples = tuple(1e-3 * (1 + spread * k / 20) for k in range(21))
+        assert make_record(samples).measurement.is_noisy is is_noisy
+
+
 def test_more_samples_tell_closer_medians_apart() -> None:
     """The interval of the median shrinks with the square root of their number."""
     few, many = ((1.0, 1.1) * n for n in (8, 32))

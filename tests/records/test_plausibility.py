@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,50 +60,49 @@ def test_trials_are_not_judged():
     assert judge(make_trial()) == ()
 
 
-@pytest.mark.parametrize(
-    ("tolerance", "error", "expected"),
-    [
+def test_exact_is_a_tolerance():
+    """Integers and booleans are compared exactly."""
+    for tolerance, error, expected in (
         (0.0, 0.0, set()),
         (0.0, 1e-16, {"error-above-tolerance"}),
         (-1e-9, 0.0, {"tolerance", "error-above-tolerance"}),
-    ],
-)
-def test_exact_is_a_tolerance(tolerance, error, expected):
-    """Integers and booleans are compared exactly."""
-    measured = make_record().measurement
-    checked = replace(measured.verification, tolerance=tolerance, largest_error=error)
-    measured = replace(measured, verification=checked)
-    assert codes_of(replace(make_record(), measurement=measured)) == expected
+    ):
+        measured = make_record().measurement
+        checked = replace(
+            measured.verification, tolerance=tolerance, largest_error=error
+        )
+        measured = replace(measured, verification=checked)
+        assert codes_of(replace(make_record(), measurement=measured)) == expected
 
 
 def codes_of(document):
     return {finding.code for finding in judge(document)}
 
 
-@pytest.mark.parametrize("n_units", [0, 1, MAX_UNITS, MAX_UNITS + 1])
-def test_a_device_has_one_unit_to_a_million(n_units):
+def test_a_device_has_one_unit_to_a_million():
     """Whatever is measured on it."""
-    device = replace(make_device(), compute_units=n_units)
-    found = codes_of(make_record(environment=make_environment(device)))
-    assert ("compute-units" in found) == (not 1 <= n_units <= MAX_UNITS)
+    for n_units in (0, 1, MAX_UNITS, MAX_UNITS + 1):
+        device = replace(make_device(), compute_units=n_units)
+        found = codes_of(make_record(environment=make_environment(device)))
+        assert ("compute-units" in found) == (not 1 <= n_units <= MAX_UNITS)
 
 
-@pytest.mark.parametrize("number", [-(2**63) - 1, -(2**63), 2**63 - 1, 2**63])
-def test_integers_have_64_bits(number):
+def test_integers_have_64_bits():
     """Those that databases keep."""
-    parameters = {**make_record().spec.parameters, "n": number}
-    spec = TransformSpec("rowwise", 1, parameters)
-    found = codes_of(replace(make_record(), spec=spec))
-    assert ("integer-range" in found) == (not -(2**63) <= number < 2**63)
+    for number in (-(2**63) - 1, -(2**63), 2**63 - 1, 2**63):
+        parameters = {**make_record().spec.parameters, "n": number}
+        spec = TransformSpec("rowwise", 1, parameters)
+        found = codes_of(replace(make_record(), spec=spec))
+        assert ("integer-range" in found) == (not -(2**63) <= number < 2**63)
 
 
-@pytest.mark.parametrize("numbers", [(0, 64), (2, 0), (1, 1)])
-def test_a_plan_without_a_verified_block_is_refused(numbers):
+def test_a_plan_without_a_verified_block_is_refused():
     """So is one of blocks without entries."""
-    fact = make_plan_record()
-    checked = replace(fact.verification, n_blocks=numbers[0], n_entries=numbers[1])
-    found = codes_of(replace(fact, verification=checked))
-    assert ("not-verified" in found) == (0 in numbers)
+    for numbers in ((0, 64), (2, 0), (1, 1)):
+        fact = make_plan_record()
+        checked = replace(fact.verification, n_blocks=numbers[0], n_entries=numbers[1])
+        found = codes_of(replace(fact, verification=checked))
+        assert ("not-verified" in found) == (0 in numbers)
 
 
 @given(st.integers(0, 3_600))
@@ -157,24 +155,22 @@ def test_the_least_work_of_many_operands_is_that_of_the_cheapest_order():
     assert seconds > 0
 
 
-@pytest.mark.parametrize(
-    ("tree", "n_bytes"), [("csf", 5 * 8), ("csf=", 0)], ids=["dense result", "sparse"]
-)
-def test_of_a_sparse_operand_nothing_is_presumed(tree, n_bytes):
+def test_of_a_sparse_operand_nothing_is_presumed():
     """Its pattern may be empty; a dense result is written all the same."""
-    A = replace(array("A", (5, 3)), storage=tree)
-    subscripts = "ij,j->i" if tree == "csf" else "ij,j->ij"
-    work = least_work(einsum(subscripts, A, array("x", 3)), {})
-    assert (work.n_bytes, work.operation_bytes) == (n_bytes, 0)
+    for tree, n_bytes in (("csf", 5 * 8), ("csf=", 0)):
+        A = replace(array("A", (5, 3)), storage=tree)
+        subscripts = "ij,j->i" if tree == "csf" else "ij,j->ij"
+        work = least_work(einsum(subscripts, A, array("x", 3)), {})
+        assert (work.n_bytes, work.operation_bytes) == (n_bytes, 0)
 
 
-@pytest.mark.parametrize("rate", [-1.0, 1e30])
-def test_rates_of_caches_are_judged_as_well(rate):
+def test_rates_of_caches_are_judged_as_well():
     """What no core reads from its caches was not measured."""
-    good = replace(make_peaks(), cache_bytes_per_s={"L1": 3e11})
-    assert judge(good) == ()
-    bad = replace(good, cache_bytes_per_s={"L1": 3e11, "L2": rate})
-    assert [finding.code for finding in judge(bad)] == ["rate"]
+    for rate in (-1.0, 1e30):
+        good = replace(make_peaks(), cache_bytes_per_s={"L1": 3e11})
+        assert judge(good) == ()
+        bad = replace(good, cache_bytes_per_s={"L1": 3e11, "L2": rate})
+        assert [finding.code for finding in judge(bad)] == ["rate"]
 
 
 def test_the_latest_limits_are_plausible_and_compared_as_times():
