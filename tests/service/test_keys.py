@@ -57,21 +57,18 @@ def test_anonymous_reading_is_a_switch(serve):
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_what_is_no_key_is_401(closed):
+    """An unknown key opens nothing, not even what is open without one."""
+    for header in (
         "Bearer",
         "Bearer feinsum_00000000_" + "x" * 43,
         "Bearer x",
         "Basic dXNlcjpwYXNz",
         "bearer " + "é" * 20,
         "Bearer " + "x" * 4000,
-    ],
-)
-def test_what_is_no_key_is_401(closed, header):
-    """An unknown key opens nothing, not even what is open without one."""
-    given = {"Authorization": header.encode("latin-1")}
-    assert is_problem(closed.get(BEST, headers=given), 401, "not-authenticated")
+    ):
+        given = {"Authorization": header.encode("latin-1")}
+        assert is_problem(closed.get(BEST, headers=given), 401, "not-authenticated")
 
 
 def test_a_wrong_secret_under_a_right_id_is_401(closed):

@@ -88,12 +88,12 @@ def remove_parameter(document):
     at(document, *BEST, "parameters").remove(parameter(document, "device"))
 
 
-@pytest.mark.parametrize("message", CHANGES)
-def test_a_breaking_change_is_named(document, message):
+def test_a_breaking_change_is_named(document):
     """Whatever a client relies on is missed when it is gone."""
-    changed = deepcopy(document)
-    CHANGES[message](changed)
-    assert message in breaking_changes(document, changed)
+    for message in CHANGES:
+        changed = deepcopy(document)
+        CHANGES[message](changed)
+        assert message in breaking_changes(document, changed)
 
 
 def test_additions_break_nothing(document):

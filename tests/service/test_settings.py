@@ -34,19 +34,16 @@ def test_a_variable_overrides_the_file_and_an_option_both(file, monkeypatch):
     assert chosen.host == Settings().host
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
+def test_a_file_that_cannot_be_read_is_refused(file):
+    """The message names the setting, or the file."""
+    for text, named in (
         ("max_ages_s = 1", "MAX_AGES_S"),
         ('max_batch = "many"', "MAX_BATCH"),
         ("max_batch = ", "cannot read the settings in"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_refused(file, text, named):
-    """The message names the setting, or the file."""
-    file.write_text(text)
-    with pytest.raises(InvalidRequestError, match=re.escape(named)):
-        read_settings()
+    ):
+        file.write_text(text)
+        with pytest.raises(InvalidRequestError, match=re.escape(named)):
+            read_settings()
 
 
 def test_a_missing_file_is_refused(file):

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from feinsum.records import TuningRecord, from_json, to_json
 from tests.service.conftest import send
 from tests.sparse_facts import mttkrp_record
-
-
-@pytest.fixture
-def location(any_location):
-    return any_location
 
 
 def test_a_fact_comes_back_by_its_key(client):

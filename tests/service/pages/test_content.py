@@ -32,30 +32,27 @@ LATEST = make_fact(1e-3, environment=make_environment(DEVICE, "7.0"), day=3)
 PATHS = ["/", "/workloads", "/plans", "/devices", "/coverage"]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_pages_of_an_empty_database_say_so(client, path):
+def test_pages_of_an_empty_database_say_so(client):
     """Without a fact every list is a page that says that there is none."""
-    shown = text_of(get(client, path))
-    assert any(
-        words in shown
-        for words in ("No fact", "No plan", "0 of 48 workloads have facts")
-    )
+    for path in PATHS:
+        shown = text_of(get(client, path))
+        assert any(
+            words in shown
+            for words in ("No fact", "No plan", "0 of 48 workloads have facts")
+        )
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_every_page_is_valid_and_can_be_read_aloud(reader):
+    """A strict parser takes it; landmarks, captions, labels and titles are there."""
+    for path in (
         *PATHS,
         f"/workloads/{KEY}",
         f"/devices/{DEVICE.id}",
         f"/facts/{LATEST.id}",
         "/workloads?q=ij,j&sizes=i=N",
         "/workloads?q=%3Cb%3E",
-    ],
-)
-def test_every_page_is_valid_and_can_be_read_aloud(reader, path):
-    """A strict parser takes it; landmarks, captions, labels and titles are there."""
-    assert is_sound_page(get(reader, path))
+    ):
+        assert is_sound_page(get(reader, path))
 
 
 def test_a_retracted_fact_says_so(reader):
@@ -283,12 +280,12 @@ def test_coverage_is_of_the_workloads_of_a_suite(client):
     get(client, "/coverage?suite=mine", 422)
 
 
-@pytest.mark.parametrize("path", ["/demand", "/retractions"])
-def test_removed_pages_are_gone_and_say_where_the_list_is(client, path):
+def test_removed_pages_are_gone_and_say_where_the_list_is(client):
     """For one release; the lists themselves are under ``/v1``."""
-    answer = client.get(path)
-    assert answer.status_code == 410
-    assert f"/v1{path}" in answer.json()["detail"]
+    for path in ("/demand", "/retractions"):
+        answer = client.get(path)
+        assert answer.status_code == 410
+        assert f"/v1{path}" in answer.json()["detail"]
 
 
 def test_the_page_of_an_untrusted_fact_says_so(serve):
@@ -303,36 +300,33 @@ def test_the_page_of_an_untrusted_fact_says_so(serve):
     assert "No trusted key" not in text_of(get(client, path))
 
 
-@pytest.mark.parametrize(
-    ("path", "prefix"),
-    [
+def test_lists_have_all_pages(client, monkeypatch):
+    """Following the link for more leads through everything once, in order."""
+    for path, prefix in (
         ("/workloads", "/workloads/"),
         ("/workloads?q=ij,jk-%3Eik", "/workloads/"),
         ("/devices", "/devices/"),
-    ],
-)
-def test_lists_have_all_pages(client, path, prefix, monkeypatch):
-    """Following the link for more leads through everything once, in order."""
-    monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
-    facts = [
-        make_fact(
-            workload=("ij,jk->ik", {"i": "N", "j": 7, "k": 5 + n}),
-            environment=make_environment(make_device(n)),
-        )
-        for n in range(5)
-    ]
-    store_of(client).add_all(facts)
-    seen, following = [], path
-    while following:
-        page = get(client, following)
-        seen += links(page, prefix)
-        more = [a.get("href") for a in page.iter("a") if a.get("rel") == "next"]
-        following = more[0] if more else None
-    ids = [
-        f.workload if prefix == "/workloads/" else f.environment.device.id
-        for f in facts
-    ]
-    assert seen == [f"{prefix}{one}" for one in sorted(ids)]
+    ):
+        monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
+        facts = [
+            make_fact(
+                workload=("ij,jk->ik", {"i": "N", "j": 7, "k": 5 + n}),
+                environment=make_environment(make_device(n)),
+            )
+            for n in range(5)
+        ]
+        store_of(client).add_all(facts)
+        seen, following = [], path
+        while following:
+            page = get(client, following)
+            seen += links(page, prefix)
+            more = [a.get("href") for a in page.iter("a") if a.get("rel") == "next"]
+            following = more[0] if more else None
+        ids = [
+            f.workload if prefix == "/workloads/" else f.environment.device.id
+            for f in facts
+        ]
+        assert seen == [f"{prefix}{one}" for one in sorted(ids)]
 
 
 def test_lists_show_dtypes(client):
@@ -384,18 +378,18 @@ def test_pages_are_no_part_of_the_interface(client):
     assert "/" not in paths
 
 
-@pytest.mark.parametrize("name", MEDIA_TYPES)
-def test_files_are_kept_for_ever_and_named_by_content(client, name):
+def test_files_are_kept_for_ever_and_named_by_content(client):
     """A file is immutable under its address; a new content has a new address."""
-    answer = client.get(f"/static/{name}")
-    assert answer.headers["content-type"].startswith(MEDIA_TYPES[name])
-    assert "immutable" in answer.headers["cache-control"]
+    for name in MEDIA_TYPES:
+        answer = client.get(f"/static/{name}")
+        assert answer.headers["content-type"].startswith(MEDIA_TYPES[name])
+        assert "immutable" in answer.headers["cache-control"]
 
 
-@pytest.mark.parametrize("name", ["..%2fwords.py", "x.css", "%2e%2e"])
-def test_no_other_file_is_given_out(client, name):
+def test_no_other_file_is_given_out(client):
     """Only the files of pages are there."""
-    assert client.get(f"/static/{name}").status_code == 404
+    for name in ("..%2fwords.py", "x.css", "%2e%2e"):
+        assert client.get(f"/static/{name}").status_code == 404
 
 
 def test_reading_takes_what_reading_of_v1_takes(serve):
