@@ -93,13 +93,24 @@ def deprecated() -> set[str]:
 
 
 def _calls(folder: Path, without: tuple[Path, ...] = ()) -> Iterator[ast.Call]:
-    for path in files(".py"):
+    for path, calls in _calls_by_file().items():
         is_left_out = any(path.is_relative_to(one) for one in without)
-        if is_left_out or not path.is_relative_to(folder):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                yield node
+        if path.is_relative_to(folder) and not is_left_out:
+            yield from calls
+
+
+@cache
+def _calls_by_file() -> dict[Path, list[ast.Call]]:
+    """Those of the package, each file parsed once."""
+    return {
+        path: [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        ]
+        for path in files(".py")
+        if path.is_relative_to(ROOT / "feinsum")
+    }
 
 
 def _name(call: ast.Call) -> str:

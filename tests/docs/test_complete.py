@@ -79,15 +79,13 @@ NEWEST = [REGISTRY[version] for version in dict(sorted(REGISTRY)).items()]
 OURS = [t for t in NEWEST if t.apply.__module__.startswith("feinsum.")]
 
 
-@pytest.mark.parametrize("name", feinsum.__all__)
-def test_every_public_name_is_documented(name):
+def test_every_public_name_is_documented():
     """The page lists each name; the site adds the first sentence of its docstring."""
-    listed = re.findall(
-        r"^   feinsum\.(\w+)$", page("docs/reference/api.md"), re.MULTILINE
-    )
-    assert name in listed
-    first_line = (getattr(feinsum, name).__doc__ or "").partition("\n")[0]
-    assert first_line.endswith("."), first_line
+    text = page("docs/reference/api.md")
+    assert set(feinsum.__all__) <= set(re.findall(r"(?m)^   feinsum\.(\w+)$", text))
+    for name in feinsum.__all__:
+        first_line = (getattr(feinsum, name).__doc__ or "").partition("\n")[0]
+        assert first_line.endswith("."), name
 
 
 def test_the_glossary_is_short_and_every_term_has_a_source():
@@ -99,45 +97,55 @@ def test_the_glossary_is_short_and_every_term_has_a_source():
     assert all(meaning.strip() and source.strip() for _, meaning, source in rows)
 
 
-def test_every_error_code_is_documented_and_no_other():
-    """The table of codes is the tree of errors."""
-    documented = terms(section("docs/reference/errors.md", "Codes")) - {"code", "---"}
-    assert documented == {kind.code for kind in kinds_of_errors()}
-
-
-@pytest.mark.parametrize("kind", kinds_of_errors(), ids=lambda kind: kind.code)
-def test_an_error_code_stands_beside_its_class(kind):
-    """A code and the class that has it are in one row."""
-    row = rf"^\| `{kind.code}` \| `{kind.__name__}` \|"
-    assert re.search(row, page("docs/reference/errors.md"), re.MULTILINE)
-
-
-def test_every_error_code_has_a_cure():
-    """What to do about it, beyond reading the message."""
+def test_every_error_code_stands_beside_its_class_and_has_a_cure():
+    """The table is the tree of errors, and says more than to read the message."""
     table = section("docs/reference/errors.md", "Codes")
-    row = r"^\| `([a-z-]+)` \| `\w+` \|.*\| (.+) \|$"
-    cures = dict(re.findall(row, table, re.MULTILINE))
-    assert set(cures) == {kind.code for kind in kinds_of_errors()}
-    assert not [code for code, cure in cures.items() if cure == "read the message"]
+    row = r"^\| `([a-z-]+)` \| `(\w+)` \|.*\| (.+) \|$"
+    rows = re.findall(row, table, re.MULTILINE)
+    assert terms(table) - {"code", "---"} == {code for code, _, _ in rows}
+    assert {(code, name) for code, name, _ in rows} == {
+        (kind.code, kind.__name__) for kind in kinds_of_errors()
+    }
+    assert not [code for code, _, cure in rows if cure == "read the message"]
 
 
-def test_every_rule_of_a_well_formed_einsum_is_documented_and_no_other():
-    """The table has the checker's rules and those of single functions."""
-    text = section("docs/reference/errors.md", "Rules of a well-formed einsum")
-    known = set(RULES) | invalid_einsum_rules()
-    assert terms(text) - {"rule", "---"} == known
+TABLES = [
+    (
+        ("errors", "Rules of a well-formed einsum", "rule"),
+        lambda: RULES.keys() | invalid_einsum_rules(),
+    ),
+    (("errors", "What is not plausible", "finding"), lambda: set(CODES)),
+    (("sparse", "Rules", "rule"), sparse_rules),
+    (("plans", "Rules", "rule"), plan_rules),
+    (
+        ("programs", "Rules", "rule"),
+        lambda: PROGRAM_RULES.keys() | program_rules(),
+    ),
+    (
+        ("cli", "Exit codes", "code"),
+        lambda: {
+            str(code)
+            for code in (
+                *(failure.FAILED, failure.USAGE),
+                *(failure.NO_FACT, failure.INTERRUPTED, 0),
+            )
+        },
+    ),
+    (
+        ("transforms", "Primitives", "primitive"),
+        lambda: set(primitives.__all__),
+    ),
+    (("../explanation/raising", "Rules", "code"), refusal_rules),
+]
+"""The page, its section, the heading of the first column, and all entries of it."""
 
 
-def test_every_finding_is_documented_and_no_other():
-    """The table has the codes of what is not plausible."""
-    text = section("docs/reference/errors.md", "What is not plausible")
-    assert terms(text) - {"finding", "---"} == set(CODES)
-
-
-def test_every_refusal_rule_is_documented_and_no_other():
-    """The table has every code with which a kernel is refused."""
-    text = section("docs/explanation/raising.md", "Rules")
-    assert terms(text) - {"code", "---"} == refusal_rules()
+@pytest.mark.parametrize(("table", "known"), TABLES, ids=[t[0][1] for t in TABLES])
+def test_a_table_lists_all_that_exists_and_nothing_else(table, known):
+    """Rules, codes, settings and primitives are those of the code."""
+    name, heading, column = table
+    text = section(f"docs/reference/{name}.md", heading)
+    assert terms(text) - {column, "---"} == known()
 
 
 def test_the_source_has_the_refusal_rules_that_are_known():
@@ -146,37 +154,19 @@ def test_the_source_has_the_refusal_rules_that_are_known():
     assert known <= refusal_rules()
 
 
-def test_every_rule_of_a_sparse_array_is_documented_and_no_other():
-    """The table has every code with which a sparse array is rejected."""
-    documented = terms(section("docs/reference/sparse.md", "Rules")) - {"rule", "---"}
-    assert documented == sparse_rules()
-
-
-def test_every_rule_of_a_plan_is_documented_and_no_other():
-    """The table has every code with which planning, reading and running refuse."""
-    documented = terms(section("docs/reference/plans.md", "Rules")) - {"rule", "---"}
-    assert documented == plan_rules()
-
-
-def test_every_rule_of_a_program_is_documented_and_no_other():
-    """The table has the checker's rules, and those of who makes and runs programs."""
-    documented = terms(section("docs/reference/programs.md", "Rules")) - {"rule", "---"}
-    assert documented == set(PROGRAM_RULES) | program_rules()
-
-
 @pytest.mark.parametrize(
-    ("package", "name"), [(distributed, "plans"), (programs, "programs")]
+    ("room", "name"),
+    [
+        (distributed, "plans"),
+        (programs, "programs"),
+        (nests, "sparse"),
+        (sparse, "sparse"),
+    ],
+    ids=lambda room: getattr(room, "__name__", room),
 )
-def test_every_name_about_plans_and_programs_is_documented(package, name):
+def test_every_name_of_a_package_is_on_its_page(room, name):
     """The page names all that one can import."""
     text = page(f"docs/reference/{name}.md")
-    assert not [name for name in package.__all__ if f"`{name}`" not in text]
-
-
-@pytest.mark.parametrize("room", [nests, sparse], ids=lambda room: room.__name__)
-def test_every_name_about_sparse_arrays_is_documented(room):
-    """The page names all that one can import."""
-    text = page("docs/reference/sparse.md")
     assert not [name for name in room.__all__ if f"`{name}`" not in text]
 
 
@@ -194,32 +184,26 @@ def test_every_setting_of_the_file_of_the_service_is_documented_and_no_other():
     assert documented - settings() == Settings.model_fields.keys()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in DOCS if path.name != "CHANGELOG.md"],
-    ids=lambda path: path.name,
-)
-def test_no_page_names_a_setting_that_does_not_exist(path):
+def test_no_page_names_a_setting_that_does_not_exist():
     """Every variable that a page mentions is read; the changelog has removed ones."""
-    named = set(re.findall(r"FEINSUM_[A-Z_]+", path.read_text())) - {"FEINSUM_SERVE_"}
-    assert named <= settings() | deprecated()
-
-
-@pytest.mark.parametrize(("words", "command"), COMMANDS, ids=CALLS)
-def test_the_help_of_a_command_says_what_each_option_does(words, command):
-    """The site prints this help; nothing in it is without a sentence."""
-    assert command.help
-    text = dict(HELP()).get(words, "")
-    for parameter in command.params:
-        assert parameter.help or "--help" in parameter.opts, parameter.name
-        if text and parameter.param_type_name == "option":
-            assert parameter.opts[0] in text
+    known = settings() | deprecated() | {"FEINSUM_SERVE_"}
+    for path in DOCS:
+        if path.name != "CHANGELOG.md":
+            named = set(re.findall(r"FEINSUM_[A-Z_]+", path.read_text()))
+            assert named <= known, path
 
 
 def test_the_site_prints_the_help_of_every_command():
-    """But not of the groups, whose commands it has."""
-    assert sorted(words for words, _ in HELP()) == sorted(RUNNABLE)
+    """With what each option does; but not of the groups, whose commands it has."""
+    printed = dict(HELP())
+    assert sorted(printed) == sorted(RUNNABLE)
     assert "```{commands}\n```" in page("docs/reference/cli.md")
+    for words, command in COMMANDS:
+        assert command.help, words
+        for parameter in command.params:
+            assert parameter.help or "--help" in parameter.opts, parameter.name
+            if words in printed and parameter.param_type_name == "option":
+                assert parameter.opts[0] in printed[words], words
 
 
 def test_sections_about_commands_name_commands_and_options_that_exist():
@@ -239,48 +223,29 @@ def test_the_table_of_commands_has_all_of_them_and_no_other():
     assert sorted(re.findall(r"`(feinsum [^`]*)`", text)) == sorted(RUNNABLE)
 
 
-def test_every_exit_code_is_documented():
-    """Success, and the codes that the program ends with."""
-    codes = {failure.FAILED, failure.USAGE, failure.NO_FACT, failure.INTERRUPTED, 0}
-    documented = terms(section("docs/reference/cli.md", "Exit codes")) - {"code", "---"}
-    assert documented == {str(code) for code in codes}
-
-
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
-def test_examples_call_commands_and_options_that_exist(path):
+def test_examples_call_commands_and_options_that_exist():
     """Every line of a page that begins with ``$ feinsum`` can be called."""
-    known = dict(COMMANDS)
-    for line in re.findall(r"^\$ (feinsum .*)$", path.read_text(), re.MULTILINE):
+    known, pages = dict(COMMANDS), "\n".join(path.read_text() for path in DOCS)
+    for line in re.findall(r"^\$ (feinsum .*)$", pages, re.MULTILINE):
         words = max((w for w in CALLS if line.startswith(w)), key=len)
         used = set(re.findall(r" (--[a-z-]+)", line))
         assert used <= options(known[words]), line
         assert words != "feinsum" or used, line
 
 
-@pytest.mark.parametrize("transform", OURS, ids=lambda t: f"{t.name}@{t.version}")
-def test_every_transform_and_parameter_is_documented(transform):
+def test_every_transform_and_parameter_is_documented_and_no_other():
     """A family has a section with the names of its parameters, in a table or a line."""
-    heading = f"{transform.name}@{transform.version}"
-    text = section("docs/reference/transforms.md", heading)
-    fitting = [sample for sample in SAMPLES if transform.fits(sample)]
-    assert fitting, "it fits no sample; add one here"
-    line = "".join(re.findall(r"^Parameters: .*$", text, re.MULTILINE))
-    named = terms(text) - {"parameter", "---"} | set(re.findall(r"`(\w+)`", line))
-    for sample in fitting:
-        assert named == set(transform.offered(sample))
-
-
-def test_no_other_transform_is_documented():
-    """Every section of a family is about one that is registered."""
-    text = section("docs/reference/transforms.md", "Families")
-    headed = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    name = "docs/reference/transforms.md"
+    headed = re.findall(r"(?m)^### (.*)$", section(name, "Families"))
     assert sorted(headed) == sorted(f"{t.name}@{t.version}" for t in OURS)
-
-
-def test_every_primitive_is_documented_and_no_other():
-    """The table of primitives is their public interface."""
-    text = section("docs/reference/transforms.md", "Primitives")
-    assert terms(text) - {"primitive", "---"} == set(primitives.__all__)
+    for transform in OURS:
+        text = section(name, f"{transform.name}@{transform.version}")
+        fitting = [sample for sample in SAMPLES if transform.fits(sample)]
+        assert fitting, f"{transform.name} fits no sample; add one here"
+        line = "".join(re.findall(r"^Parameters: .*$", text, re.MULTILINE))
+        named = terms(text) - {"parameter", "---"} | set(re.findall(r"`(\w+)`", line))
+        for sample in fitting:
+            assert named == set(transform.offered(sample)), transform.name
 
 
 def test_the_changelog_has_a_place_for_the_next_change():

@@ -104,12 +104,13 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_code_can_be_pasted_at_a_prompt(name):
+def test_code_can_be_pasted_at_a_prompt():
     """Line by line, as the plain interpreter reads it: a blank line ends every block,
     and there is none in it.
     """
-    for code in PYTHON.findall(page(name)):
+    blocks = [code for name in PAGES for code in PYTHON.findall(page(name))]
+    assert blocks
+    for code in blocks:
         lines = [line for line in code.splitlines() if not line.startswith("!")]
         assert refused_at_a_prompt([*lines, ""]) is None, code
 

@@ -14,7 +14,7 @@ from feinsum.canonical import induced_graph
 from feinsum.drawing import dot_text
 from feinsum.drawing.graph.picture import KINDS
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
-from tests.strategies import einsums
+from tests.strategies import counts, einsums
 
 GOLDEN = Path(__file__).with_name("batch.dot")
 D, x = array("D", (4, 4)), array("x", 4)
@@ -29,31 +29,24 @@ def test_the_text_is_on_record() -> None:
     assert dot_text(BATCH) == GOLDEN.read_text()
 
 
+@counts(30, 5000)
 @given(einsums())
-def test_every_vertex_and_edge_is_drawn(e: BatchedEinsum) -> None:
-    """The text has the vertices and edges of the induced graph and no others."""
+def test_the_induced_graph_is_drawn(e: BatchedEinsum) -> None:
+    """The text has its vertices and edges and no others. The fill of a vertex is that
+    of the kind in its color, which the legend has; every index, operand and size
+    parameter is named on a vertex.
+    """
     graph, text = induced_graph(e), dot_text(e)
     vertices = re.findall(r"^  v(\d+) \[", text, re.MULTILINE)
     edges = re.findall(r"^  v(\d+) -- v(\d+);$", text, re.MULTILINE)
     assert list(map(int, vertices)) == list(range(len(graph.colors)))
     assert [(int(u), int(v)) for u, v in edges] == graph.edges
-
-
-@given(einsums())
-def test_every_vertex_looks_like_its_kind(e: BatchedEinsum) -> None:
-    """The fill of a vertex is that of the kind in its color; the legend has it."""
-    text = dot_text(e)
-    kinds = [color[0] for color in induced_graph(e).colors]
+    kinds = [color[0] for color in graph.colors]
     fills = re.findall(r'^  v\d+ .*fillcolor="(.*)"\];$', text, re.MULTILINE)
     assert fills == [KINDS[kind].fill for kind in kinds]
     titled = set(re.findall(r"^    legend_(\w+)_text ", text, re.MULTILINE))
     assert titled == {kind.replace("-", "_") for kind in kinds}
-
-
-@given(einsums())
-def test_names_are_labels(e: BatchedEinsum) -> None:
-    """Every index, operand and size parameter is named on a vertex."""
-    labels = re.findall(r'^  v\d+ \[label="(\w+)', dot_text(e), re.MULTILINE)
+    labels = re.findall(r'^  v\d+ \[label="(\w+)', text, re.MULTILINE)
     named = [*e.indices, *(op.name for op in e.operands), *map(str, e.size_params)]
     assert set(named) <= set(labels)
 
@@ -95,6 +88,6 @@ def test_the_text_is_the_same_in_every_process() -> None:
             capture_output=True,
             text=True,
         ).stdout
-        for seed in ("0", "1", "12345")
+        for seed in ("0", "12345")
     }
     assert len(texts) == 1

@@ -23,19 +23,14 @@ BEGINNINGS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF", ".dot": b"g
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_the_suffix_says_the_format(tmp_path: Path, suffix: str) -> None:
-    """Each suffix, in any case, gives a file of that format."""
-    for name in (f"a{suffix}", f"b{suffix.upper()}"):
-        draw(BATCH, tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(BEGINNINGS[suffix])
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_picture_is_drawn_twice_alike(tmp_path: Path, suffix: str) -> None:
-    """The bytes of two files of one einsum are equal: no date, no random ids."""
-    first, second = tmp_path / f"first{suffix}", tmp_path / f"second{suffix}"
+    """In any case; the bytes of two files of one einsum are equal: no date, no random
+    ids.
+    """
+    first, second = tmp_path / f"first{suffix}", tmp_path / f"second{suffix.upper()}"
     draw(BATCH, first)
     second.write_text("to be overwritten")
     draw(BATCH, second)
+    assert first.read_bytes().startswith(BEGINNINGS[suffix])
     assert first.read_bytes() == second.read_bytes()
 
 
@@ -52,7 +47,7 @@ assert "matplotlib.pyplot" not in sys.modules
 def test_svg_is_the_same_in_every_process(tmp_path: Path) -> None:
     """Bytes depend on no hash seed and no clock; pyplot is not loaded."""
     files = []
-    for seed in ("0", "1", "12345"):
+    for seed in ("0", "12345"):
         files.append(tmp_path / f"{seed}.svg")
         subprocess.run(
             [sys.executable, "-W", "error", "-c", DRAW, str(files[-1])],
@@ -128,16 +123,16 @@ def test_importing_the_package_does_not_load_matplotlib() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", ["graph", "graph.gif", ".svg"])
-def test_an_unknown_suffix_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
     """The error lists the suffixes; nothing is written."""
-    with pytest.raises(FeinsumError, match=r"\.svg, \.png, \.pdf, \.dot"):
-        draw(BATCH, tmp_path / name)
+    for name in ("graph", "graph.gif", ".svg"):
+        with pytest.raises(FeinsumError, match=r"\.svg, \.png, \.pdf, \.dot"):
+            draw(BATCH, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_is_no_einsum_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_what_is_no_einsum_is_refused(tmp_path: Path) -> None:
     """Text in the place of an einsum is named."""
-    with pytest.raises(InvalidEinsumError, match=r"feinsum\.einsum"):
-        draw("ij->i", tmp_path / f"a{suffix}")
+    for suffix in SUFFIXES:
+        with pytest.raises(InvalidEinsumError, match=r"feinsum\.einsum"):
+            draw("ij->i", tmp_path / f"a{suffix}")

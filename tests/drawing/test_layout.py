@@ -17,14 +17,19 @@ from feinsum.drawing.graph.layout import (
 )
 from feinsum.drawing.graph.picture import KINDS, Picture, picture_of
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
-from tests.strategies import einsums
+from tests.strategies import counts, einsums
 
 PICTURES = einsums().map(picture_of)
 
 
+@counts(25, 5000)
 @given(PICTURES)
-def test_every_vertex_is_in_the_layer_of_its_kind(picture: Picture) -> None:
-    """Layers hold all vertices, from the left in the order of their kinds."""
+def test_layers_are_those_of_kinds_and_edges_lead_from_one_to_the_next(
+    picture: Picture,
+) -> None:
+    """Layers hold all vertices, from the left in the order of their kinds. A route
+    joins the ends of its edge and passes no layer without a waypoint.
+    """
     layers = layers_of(picture)
     assert sorted(v for layer in layers for v in layer) == list(
         range(len(picture.vertices))
@@ -32,22 +37,6 @@ def test_every_vertex_is_in_the_layer_of_its_kind(picture: Picture) -> None:
     kinds = [{KINDS[picture.vertices[v].kind].layer for v in layer} for layer in layers]
     assert kinds == sorted(kinds, key=min)
     assert all(len(found) == 1 for found in kinds)
-
-
-@given(PICTURES)
-def test_vertices_of_a_layer_are_apart(picture: Picture) -> None:
-    """By 1, and by less only where an edge passes."""
-    layout = layout_of(picture)
-    n = len(picture.vertices)
-    for layer in layout.layers:
-        for u, v in combinations(layer, 2):
-            room = ((1 if u < n else WAYPOINT) + (1 if v < n else WAYPOINT)) / 2
-            assert abs(layout.heights[u] - layout.heights[v]) >= room
-
-
-@given(PICTURES)
-def test_an_edge_leads_from_layer_to_layer(picture: Picture) -> None:
-    """A route joins the ends of its edge and passes no layer without a waypoint."""
     layout = layout_of(picture)
     layer_of = {v: k for k, layer in enumerate(layout.layers) for v in layer}
     assert len(layout.routes) == len(picture.edges)
@@ -57,20 +46,25 @@ def test_an_edge_leads_from_layer_to_layer(picture: Picture) -> None:
         assert steps in ([steps[0]] * 2, list(range(steps[0], steps[0] + len(route))))
 
 
+@counts(25, 5000)
 @given(PICTURES)
-def test_axes_of_a_term_stand_under_each_other(picture: Picture) -> None:
-    """In their order, with nothing between them."""
-    heights = layout_of(picture).heights
+def test_vertices_of_a_layer_are_apart_and_boxes_overlap_nothing(
+    picture: Picture,
+) -> None:
+    """By 1, and by less only where an edge passes; axes of a term stand under each
+    other, in their order; no edge passes through a box.
+    """
+    layout = layout_of(picture)
+    n, heights = len(picture.vertices), layout.heights
+    for layer in layout.layers:
+        for u, v in combinations(layer, 2):
+            room = ((1 if u < n else WAYPOINT) + (1 if v < n else WAYPOINT)) / 2
+            assert abs(heights[u] - heights[v]) >= room
     axes = picture.of_kind("axis")
     for u, v in picture.edges:
         if u in axes and v in axes:
             assert heights[v] - heights[u] == 1
-
-
-@given(PICTURES)
-def test_nothing_overlaps(picture: Picture) -> None:
-    """Boxes of vertices are disjoint, and no edge passes through one."""
-    found = boxes(picture, layout_of(picture), size_of)
+    found = boxes(picture, layout, size_of)
     assert all(are_apart(one, other) for one, other in combinations(found.values(), 2))
     assert all(box.height < PITCH for box in found.values())
 

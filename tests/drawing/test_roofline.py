@@ -28,8 +28,7 @@ def test_everything_is_within_the_axes():
     assert low < 2 < high
 
 
-@pytest.mark.parametrize("dots", [DOTS, ()], ids=["dots", "none"])
-@pytest.mark.parametrize("steps", [STEPS, ()], ids=["ladder", "none"])
+@pytest.mark.parametrize(("dots", "steps"), [(DOTS, STEPS), ((), ())])
 def test_a_chart_becomes_a_png(dots, steps, tmp_path):
     """With or without workloads and ladder; the same chart is the same file."""
     chart = Chart("Roofline", 50.0, {"float64": 100.0}, dots, steps)
