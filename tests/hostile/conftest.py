@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
-from feinsum.db import SqlStore
 from feinsum.db.server import open_serving_store
 from tests.db.conftest import make_postgresql_store
+from tests.hostile.live import schema_in
 from tests.hostile.world import HONEST, NAMES, Attacker, World, new_keys
 from tests.service.running import running
 
 __all__ = ["make_postgresql_store"]
-
-MakeWorld: TypeAlias = Callable[[], World]
 
 
 @contextmanager
@@ -32,18 +29,28 @@ def world_of(database: str, folder: Path) -> Iterator[World]:
         yield World(Attacker(server, tuple(secrets)), database)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """The same on SQLite and on PostgreSQL in turn."""
-    database = str(tmp_path / "facts.sqlite")
-    if request.param == "postgresql":
-        make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
-        database = make().location.url.render_as_string(hide_password=False)
-    with world_of(database, tmp_path) as found:
-        yield found
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def lasting_world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """The same on SQLite and on PostgreSQL in turn, for many attacks."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with ExitStack() as stack:
+        database = str(folder / "facts.sqlite")
+        if request.param == "postgresql":
+            server = request.getfixturevalue("postgresql")
+            database = stack.enter_context(schema_in(server))
+        yield stack.enter_context(world_of(database, folder))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def world(lasting_world: World) -> Iterator[World]:
+    """One where no trace of an attack is left to the next test."""
+    yield lasting_world
+    lasting_world.retract_attackers()
+
+
+@pytest.fixture(scope="session")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One on SQLite for many attacks."""
     folder = tmp_path_factory.mktemp("hostile")

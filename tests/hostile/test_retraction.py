@@ -34,6 +34,8 @@ LOOK_UP = LookUp({WORKLOAD: ""}, make_device())
 
 FAKES = RetractionQuery(recorders=("leaked",))
 
+ON_SQLITE = pytest.mark.parametrize("team", ["sqlite"], indirect=True)
+
 
 @dataclass
 class Team:
@@ -169,6 +171,7 @@ def test_what_a_leaked_key_sent_is_forgotten_at_once(
         assert {record.id for record in laptop.records()} == left
 
 
+@ON_SQLITE
 def test_retracting_takes_an_administrator(team: Team) -> None:
     """Neither a key that records nor nobody's: by no route, and nothing happens."""
     honest = make_record()
@@ -204,6 +207,7 @@ def test_retracting_takes_an_administrator(team: Team) -> None:
     assert team.served() == []
 
 
+@ON_SQLITE
 @pytest.mark.usefixtures("caching")
 def test_a_user_forgets_what_a_service_still_says(
     team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

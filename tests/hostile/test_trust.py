@@ -47,7 +47,9 @@ def test_a_flood_hides_no_honest_fact(world: World, n_fakes: int) -> None:
     with open_serving_store(world.database) as store:
         for n in range(n_fakes):
             spec = TransformSpec("unroll_and_jam", 1, {"block": n})
-            fake = replace(BEST, spec=spec, measurement=faster(BEST.measurement, 1.9))
+            fast = faster(BEST.measurement, 1.9)
+            unique = {"of": f"{n_fakes}"}
+            fake = replace(BEST, spec=spec, measurement=fast, provenance=unique)
             store.receive(fake, ("eve", "mallory", "oscar")[n % 3])
     world.check(before)
     world.retract_attackers()
@@ -79,6 +81,8 @@ def test_trusted_keys_rank_first_at_once(world: World) -> None:
     beyond = replace(fast, measurement=faster(BEST.measurement, 1.99))
     assert world.attacker.record(beyond, who=0)[0] == 201
     world.check(trusted)
+    with open_serving_store(world.database) as store:
+        store.trust_key(key_id, is_trusted=False)
 
 
 def trusted_of(served: Served) -> list[list[str]]:

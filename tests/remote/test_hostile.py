@@ -8,13 +8,17 @@ import pickle
 
 import pytest
 
+from feinsum.db.address import address_of
 from feinsum.db.remote import open_remote
+from feinsum.db.remote.best import request_best
+from feinsum.db.remote.client import Client
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import LookUp, content_id
 from feinsum.retrieval import look_up
 from tests.db.factories import make_record
 from tests.remote.answers import best_of, entry
 from tests.remote.chaos import answering, chaos
+from tests.remote.conftest import forget
 from tests.retrieval.facts import fact_of
 from tests.retrieval.kernels import reduction
 from tests.retrieval.support import assert_right, why_unchanged
@@ -78,10 +82,15 @@ def _alone(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def answered(monkeypatch):
-    """What is known where a service answers with that body."""
+def answered(monkeypatch, tmp_path):
+    """What is known where a service answers with that body, to a client without a
+    cache.
+    """
+    bodies = iter(range(10**6))
 
     def ask(body):
+        monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / f"cache {next(bodies)}"))
+        forget()
         with chaos(answering("200 OK", body)) as server:
             monkeypatch.setenv("FEINSUM_REMOTE", server.url)
             return open_remote().candidates(LookUp({KEY: ""}))[KEY]
@@ -101,13 +110,13 @@ def asked(monkeypatch):
     return ask
 
 
-@pytest.mark.parametrize("bad", BAD_ENTRIES.values(), ids=BAD_ENTRIES)
-def test_only_records_are_taken_from_an_answer(bad, answered, tmp_path):
+def test_only_records_are_taken_from_an_answer(answered, tmp_path):
     """They are what their ids say, of this workload; a bad one spoils no other."""
-    found = answered(best(bad, entry(GOOD)))
-    assert GOOD in found
-    assert all(content_id(record) == record.id for record in found)
-    assert {record.workload for record in found} == {KEY}
+    for name, bad in BAD_ENTRIES.items():
+        found = answered(best(bad, entry(GOOD)))
+        assert GOOD in found, name
+        assert all(content_id(record) == record.id for record in found), name
+        assert {record.workload for record in found} == {KEY}, name
     assert not (tmp_path / "exploded").exists()
 
 
@@ -129,11 +138,11 @@ def test_where_there_are_no_others_the_kernel_is_unchanged(monkeypatch, tmp_path
     assert not (tmp_path / "exploded").exists()
 
 
-@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
-def test_a_hostile_body_is_a_failure(body, answered, tmp_path):
+def test_a_hostile_body_is_a_failure(answered, tmp_path):
     """Nothing is taken from it."""
-    with pytest.raises(StoreUnavailableError, match="answered with"):
-        answered(body)
+    for body in BAD_BODIES.values():
+        with pytest.raises(StoreUnavailableError, match="answered with"):
+            answered(body)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -145,40 +154,30 @@ def test_the_ranking_of_a_service_is_not_believed(asked):
     assert asked(best(first, slower=[last])).applied == (BETTER.spec,)
 
 
-@pytest.mark.parametrize(
-    "etag", ["x", '"' + "x" * 10_000 + '"', '"a" "b"', '"\x07"', "W/", ""]
-)
-def test_a_tag_that_is_none_is_not_sent_back(etag, monkeypatch):
+def test_a_tag_that_is_none_is_not_sent_back(monkeypatch, tmp_path):
     """What stands in a header comes into no other one."""
-    behave = answering("200 OK", best(entry(GOOD)), ETag=etag, Cache_Control="no-cache")
-    with chaos(behave) as server:
-        monkeypatch.setenv("FEINSUM_REMOTE", server.url)
-        for _ in range(2):
-            found = open_remote().candidates(LookUp({KEY: ""}))
-            assert found == {KEY: (GOOD,)}
-        assert "if-none-match" not in server.requests[1].lower()
+    for n, etag in enumerate(
+        ("x", '"' + "x" * 10_000 + '"', '"a" "b"', '"\x07"', "W/", "")
+    ):
+        monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / f"cache {n}"))
+        forget()
+        headers = {"ETag": etag, "Cache_Control": "no-cache"}
+        with chaos(answering("200 OK", best(entry(GOOD)), **headers)) as server:
+            monkeypatch.setenv("FEINSUM_REMOTE", server.url)
+            for _ in range(2):
+                found = open_remote().candidates(LookUp({KEY: ""}))
+                assert found == {KEY: (GOOD,)}
+            assert "if-none-match" not in server.requests[1].lower()
 
 
-@pytest.mark.parametrize(
-    "age", ["max-age=999999999999", "max-age=-1", "max-age=x", "", "max-age=" + "9" * 9]
-)
-def test_no_answer_is_kept_for_ever(age, monkeypatch):
+def test_no_answer_is_kept_for_ever():
     """A day at most."""
-    with chaos(answering("200 OK", best(), Cache_Control=age)) as server:
-        monkeypatch.setenv("FEINSUM_REMOTE", server.url)
-        (answer,) = _asked(server)
-        assert 0 <= answer.max_age_s <= 86400
-
-
-def _asked(server):
-    from feinsum.db.address import address_of
-    from feinsum.db.remote.best import request_best
-    from feinsum.db.remote.client import Client
-
-    look_up = LookUp({KEY: ""})
-    return [
-        answer for _, answer in request_best(Client(address_of(server.url)), look_up)
-    ]
+    for age in ("999999999999", "-1", "x", "9" * 9, None):
+        header = "" if age is None else f"max-age={age}"
+        with chaos(answering("200 OK", best(), Cache_Control=header)) as server:
+            client = Client(address_of(server.url))
+            ((_, answer),) = request_best(client, LookUp({KEY: ""}))
+            assert 0 <= answer.max_age_s <= 86400
 
 
 BATCHES = {
@@ -191,13 +190,15 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("body", BATCHES.values(), ids=BATCHES)
-def test_an_answer_to_many_has_one_for_each(body, monkeypatch):
+def test_an_answer_to_many_has_one_for_each(monkeypatch, tmp_path):
     """In their order, each about its own workload."""
-    with chaos(answering("200 OK", body)) as server:
-        monkeypatch.setenv("FEINSUM_REMOTE", server.url)
-        with pytest.raises(StoreUnavailableError):
-            open_remote().candidates(LookUp({KEY: "", "fe2-other": ""}))
+    for name, body in BATCHES.items():
+        monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / name))
+        forget()
+        with chaos(answering("200 OK", body)) as server:
+            monkeypatch.setenv("FEINSUM_REMOTE", server.url)
+            with pytest.raises(StoreUnavailableError):
+                open_remote().candidates(LookUp({KEY: "", "fe2-other": ""}))
 
 
 def test_what_is_skipped_is_logged_once(answered, caplog):

@@ -31,8 +31,7 @@ from tests.db.factories import (
     make_record,
     make_trial,
 )
-from tests.remote.answers import entry
-from tests.remote.chaos import answering, chaos, refusing, saying
+from tests.remote.chaos import answering, chaos, refusing
 from tests.remote.live import live_service
 from tests.remote.test_chaos import FAILURES
 
@@ -145,40 +144,45 @@ CODES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "kind"), CODES, ids=lambda x: str(x))
-def test_a_problem_document_is_the_error_of_its_code(status, kind):
+def test_a_problem_document_is_the_error_of_its_code():
     """In the words of the service, on one line."""
-    with chaos(refusing(status, kind.code, "so\n\x1b[31mit is")) as server:
-        with pytest.raises(kind) as caught:
-            HttpStore.at(server.url).get("0" * 64)
-        assert type(caught.value) is kind
-        assert str(caught.value) == f"the service at {server.url} says: so ?[31mit is"
+    for status, kind in CODES:
+        with chaos(refusing(status, kind.code, "so\n\x1b[31mit is")) as server:
+            with pytest.raises(kind) as caught:
+                HttpStore.at(server.url).get("0" * 64)
+            assert type(caught.value) is kind
+            assert (
+                str(caught.value) == f"the service at {server.url} says: so ?[31mit is"
+            )
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [(500, "record-not-found"), (404, "too-large"), (200, "x"), (422, "wrong-result"),
-     (422, "build-failed"), (400, "never-heard-of"), (418, "x" * 999), (400, "a b")],
-)  # fmt: skip
-def test_what_no_service_says_is_an_error_of_services(status, code):
+def test_what_no_service_says_is_an_error_of_services():
     """A code that does not go with its status, or that is not for it to state."""
-    with chaos(refusing(status, code, "words")) as server:
-        with pytest.raises(ServiceError) as caught:
-            HttpStore.at(server.url).get("0" * 64)
-        assert type(caught.value) is ServiceError
+    for status, code in (
+        (500, "record-not-found"),
+        (404, "too-large"),
+        (200, "x"),
+        (422, "wrong-result"),
+        (422, "build-failed"),
+        (400, "never-heard-of"),
+        (418, "x" * 999),
+        (400, "a b"),
+    ):
+        with chaos(refusing(status, code, "words")) as server:
+            with pytest.raises(ServiceError) as caught:
+                HttpStore.at(server.url).get("0" * 64)
+            assert type(caught.value) is ServiceError
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(FAILURES) - {"bomb", "100 MB", "429", "503"})
-)
-def test_who_names_a_service_is_told_of_every_failure(name):
+def test_who_names_a_service_is_told_of_every_failure():
     """By an error of the tree; each is tried, for whoever writes must know."""
-    with chaos(FAILURES[name]) as server:
-        store = HttpStore.at(server.url)
-        for n in (1, 2):
-            with pytest.raises((StoreError, ServiceError)):
-                store.add(make_record())
-            assert server.n_connections == n
+    for name in sorted(set(FAILURES) - {"bomb", "100 MB", "429", "503"}):
+        with chaos(FAILURES[name]) as server:
+            store = HttpStore.at(server.url)
+            for n in (1, 2):
+                with pytest.raises((StoreError, ServiceError)):
+                    store.add(make_record())
+                assert server.n_connections == n
 
 
 def test_a_busy_service_is_asked_again_when_it_says():
@@ -210,57 +214,38 @@ def test_what_was_kept_is_what_was_sent():
             HttpStore.at(server.url).add(make_record())
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["{}", "[]", '{"facts": {}, "next": null}', '{"facts": [], "next": "again"}',
-     '{"facts": [1], "next": 1}', '{"facts": [1], "next": ""}'],
-)  # fmt: skip
-def test_a_list_that_does_not_end_is_refused(page):
+def test_a_list_that_does_not_end_is_refused():
     """A page that is none, or that goes on without anything in it."""
-    with chaos(answering("200 OK", page)) as server:
-        with pytest.raises(ServiceError, match="no page"):
-            list(HttpStore.at(server.url).records())
-        assert server.n_connections == 1
+    for page in (
+        "{}",
+        "[]",
+        '{"facts": {}, "next": null}',
+        '{"facts": [], "next": "again"}',
+        '{"facts": [1], "next": 1}',
+        '{"facts": [1], "next": ""}',
+    ):
+        with chaos(answering("200 OK", page)) as server:
+            with pytest.raises(ServiceError, match="no page"):
+                list(HttpStore.at(server.url).records())
+            assert server.n_connections == 1
 
 
-def test_a_list_in_circles_is_refused():
-    """The cursor of the page before is no next one."""
-    facts = json.dumps({"facts": [entry(make_record())], "next": "x"})
-    with chaos(answering("200 OK", facts)) as server:
-        with pytest.raises(ServiceError, match="no page"):
-            list(HttpStore.at(server.url).records())
-        assert server.n_connections == 2
-
-
-@pytest.mark.parametrize("path", ["workloads", "devices", "demand", "peaks", "missing"])
-@pytest.mark.parametrize("entries", ["[1]", '[{"n_facts": "x", "id": 3}]', "[null]"])
-def test_lists_of_something_else_are_refused(path, entries):
+def test_lists_of_something_else_are_refused():
     """Numbers, ids, demands, limits: each is checked."""
-    name = {"demand": "demands"}.get(path, path)
-    body = f'{{"{name}": {entries}, "next": null, "ids": 1}}'
-    ask = {
-        "workloads": len,
-        "devices": lambda store: list(store.ids("peaks")),
-        "demand": lambda store: list(store.demands()),
-        "peaks": lambda store: store.peaks("0" * 64),
-        "missing": lambda store: store.lacking("record", ["0" * 64]),
-    }[path]
-    refused = pytest.raises((ServiceError, InvalidRecordError))
-    with chaos(answering("200 OK", body)) as server, refused:
-        ask(HttpStore.at(server.url))
-
-
-def test_a_command_that_needs_a_database_says_so():
-    """By the URL of a service no file is made."""
-    with pytest.raises(StoreUnavailableError, match="the URL of a service was given"):
-        open_store("https://facts.example")
-
-
-def test_no_answer_at_all_is_an_error():
-    """As for every store."""
-    refused = pytest.raises(StoreUnavailableError, match="the service at")
-    with chaos(saying(b"")) as server, refused:
-        HttpStore.at(server.url).peaks("0" * 64)
+    for entries in ("[1]", '[{"n_facts": "x", "id": 3}]', "[null]"):
+        for path in ("workloads", "devices", "demand", "peaks", "missing"):
+            name = {"demand": "demands"}.get(path, path)
+            body = f'{{"{name}": {entries}, "next": null, "ids": 1}}'
+            ask = {
+                "workloads": len,
+                "devices": lambda store: list(store.ids("peaks")),
+                "demand": lambda store: list(store.demands()),
+                "peaks": lambda store: store.peaks("0" * 64),
+                "missing": lambda store: store.lacking("record", ["0" * 64]),
+            }[path]
+            refused = pytest.raises((ServiceError, InvalidRecordError))
+            with chaos(answering("200 OK", body)) as server, refused:
+                ask(HttpStore.at(server.url))
 
 
 def test_an_older_service_has_no_plans():
