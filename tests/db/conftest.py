@@ -91,13 +91,19 @@ def any_database(request: pytest.FixtureRequest, database: Path) -> str:
     return make().location.url.render_as_string(hide_password=False)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["make_sql_store", "make_postgresql_store"])
+def make_any_sql_store(request: pytest.FixtureRequest) -> Callable[[], SqlStore]:
+    """Makes new stores of each kind of database in turn."""
+    make: Callable[[], SqlStore] = request.getfixturevalue(request.param)
+    return make
+
+
+@pytest.fixture(params=["memory", "make_sql_store", "make_postgresql_store"])
 def make_store(request: pytest.FixtureRequest) -> MakeStore:
     """Makes new stores of each kind in turn."""
     if request.param == "memory":
         return InMemoryStore
-    name = {"sqlite": "make_sql_store", "postgresql": "make_postgresql_store"}
-    make: MakeStore = request.getfixturevalue(name[request.param])
+    make: MakeStore = request.getfixturevalue(request.param)
     return make
 
 

@@ -83,13 +83,10 @@ class FactStoreContract:
     def store(self, make_store: MakeStore) -> Store:
         return make_store()
 
-    def test_is_a_store(self, store: Store) -> None:
+    def test_new_store_is_empty_and_writable(self, store: Store) -> None:
         """It can be opened by whoever takes a database, and is not read-only."""
         assert isinstance(store, Store)
         store.check_writable()
-
-    def test_new_store_is_empty(self, store: Store) -> None:
-        """A new store holds nothing."""
         assert len(store) == 0
         assert content(store) == ()
         assert store.query(WORKLOAD) == ()
@@ -185,18 +182,16 @@ class FactStoreContract:
         found = store.candidates(look_up)[WORKLOAD]
         assert best_match(found, here, "strict").record == facts[2]
 
-    @pytest.mark.parametrize("start", ["a b -> a", "a b", "A b -> a"])
-    def test_like_is_a_filter(self, store: Store, start: str) -> None:
+    def test_like_is_a_filter(self, store: Store) -> None:
         """Records whose text begins so, up to the bar and to the letter, by id."""
         texts = ["a b -> a | A0", "a b -> a | A1", "a b -> a b | A0", "b a -> b | A0"]
         for n, text in enumerate(texts):
             key = make_workload(n)
             store.add(make_record(n, workload=key, workload_text=text))
-        wanted = [
-            r for r in store.records() if r.workload_text.startswith(f"{start} |")
-        ]
-        assert list(store.like(start)) == wanted
-        assert len(wanted) == (2 if start == "a b -> a" else 0)
+        wanted = [r for r in store.records() if r.workload_text in texts[:2]]
+        assert len(wanted) == 2
+        assert list(store.like("a b -> a")) == wanted
+        assert [*store.like("a b"), *store.like("A b -> a")] == []
 
     def test_adding_while_iterating(self, store: Store) -> None:
         """A store may be added to while its records are read."""
@@ -206,30 +201,30 @@ class FactStoreContract:
             assert store.add(make_peaks())
         assert len(store) == 1
 
-    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-    def test_latest_peaks_win(self, store: Store, order: tuple[int, ...]) -> None:
-        """The limits of a device are the latest ones, in whatever order added; new
+    def test_latest_peaks_win(self, store: Store) -> None:
+        """The limits of a device are the latest ones, added before or after others; new
         only the first time.
         """
         peaks = [make_peaks(measured_at=f"2025-01-0{n + 1}T00:00:00") for n in range(3)]
         store.add(make_peaks(make_device(1), measured_at="2026-01-01T00:00:00"))
         assert store.peaks(make_device().id) is None
-        for n in order:
+        for n, latest in ((1, 1), (2, 2), (0, 2)):
             assert store.add(peaks[n]) is True
             assert store.add(peaks[n]) is False
-        assert store.peaks(make_device().id) == peaks[2]
+            assert store.peaks(make_device().id) == peaks[latest]
 
 
 class TrialsContract:
     """The laws of a :class:`feinsum.records.Store` that keeps trials."""
 
-    @pytest.mark.parametrize("message", ["", "é\n'quoted' \x00", "x" * 2000])
-    def test_a_trial_reads_back(self, store: Any, message: str) -> None:
+    def test_a_trial_reads_back(self, store: Any) -> None:
         """What is kept is what was given, whatever a compiler said; it is new once."""
-        trial = make_trial(status="build-failed", message=message)
-        assert store.add(trial) is True
-        assert store.add(trial) is False
-        assert store.trials(WORKLOAD) == (trial,)
+        for n, message in enumerate(("", "é\n'quoted' \x00", "x" * 2000)):
+            key = make_workload(n)
+            trial = make_trial(workload=key, status="build-failed", message=message)
+            assert store.add(trial) is True
+            assert store.add(trial) is False
+            assert store.trials(key) == (trial,)
 
     def test_trials_are_of_one_workload_the_oldest_first(self, store: Any) -> None:
         """In the order of their times, in whatever order they were added."""

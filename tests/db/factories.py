@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-import feinsum
 from feinsum.canonical import (
     CANONICALIZER,
     FORM_VERSION,
     WorkloadKey,
     text_digest,
 )
-from feinsum.distributed.facts import AnyPlan, fact_of
 from feinsum.records import (
     BlockCheck,
     Device,
@@ -30,6 +29,10 @@ from feinsum.records import (
     TuningRecord,
     Verification,
 )
+
+if TYPE_CHECKING:  # a process that only writes facts does without the planner
+    from feinsum.distributed import Plan
+    from feinsum.distributed.facts import AnyPlan
 
 TEXTS: dict[WorkloadKey, str] = {}
 """The canonical texts of the workloads that were made here."""
@@ -152,8 +155,10 @@ def make_trial(
 
 
 @cache
-def make_plan(n_columns: int = 4, processes: int = 2) -> feinsum.distributed.Plan:
+def make_plan(n_columns: int = 4, processes: int = 2) -> Plan:
     """A plan of a product of a matrix with a vector."""
+    import feinsum
+
     A, x = feinsum.array("A", (64, n_columns)), feinsum.array("x", n_columns)
     return feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=processes)
 
@@ -168,6 +173,8 @@ def make_plan_record(
     number: int = 0, *, plan: AnyPlan | None = None, fleet: Fleet | None = None
 ) -> PlanRecord:
     """What a plan moved and took; different numbers are different facts of it."""
+    from feinsum.distributed.facts import fact_of
+
     made, where = plan or make_plan(), fleet or make_fleet()
     samples = tuple((number + 1) * 1e-3 * share for share in (1.0, 0.9, 1.1))
     checked = BlockCheck(2, 64, 1e-9, 1e-15)

@@ -14,13 +14,13 @@ from feinsum.db.exchange import back_up_store, compare, import_entries, merge, r
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore
 from tests.db.factories import make_peaks, make_record, make_trial
-from tests.db.writer import start
+from tests.db.writer import Writer
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # if JAX was imported
 def test_a_file_is_copied_while_others_write(database: Path, tmp_path: Path) -> None:
     """The copy is whole, and has every fact that was acknowledged before it began."""
-    with start(str(database), 0, 10_000) as writer:
-        assert writer.stdout is not None
+    with Writer(database, 0, 10_000) as writer:
         acknowledged = {writer.stdout.readline().strip() for _ in range(20)}
         with open_store(database, is_read_only=True) as store:
             copy = back_up_store(store, tmp_path / "copy.sqlite")

@@ -14,9 +14,12 @@ import pytest
 from feinsum.db import SqlStore, open_store
 from tests.db.factories import make_record
 from tests.db.test_schema import OLD_SCHEMA, backups
-from tests.db.writer import start
+from tests.db.writer import Writer
 
 MakeStore = Callable[[], SqlStore]
+
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+"""Raised where another test imported JAX, which these processes do not use."""
 
 
 def url_of(store: SqlStore) -> str:
@@ -26,12 +29,11 @@ def url_of(store: SqlStore) -> str:
 
 def assert_none_lost(database: str | Path, n_processes: int, n_facts: int) -> None:
     """All facts of all processes that open and fill a database are there."""
-    writers = [start(database, n_facts * p, n_facts) for p in range(n_processes)]
+    writers = [Writer(database, n_facts * p, n_facts) for p in range(n_processes)]
     acknowledged: set[str] = set()
     for writer in writers:
-        output, _ = writer.communicate(timeout=580)
+        acknowledged |= set(writer.read_to_end().split())
         assert writer.returncode == 0
-        acknowledged |= set(output.split())
     expected = {make_record(n).id for n in range(n_processes * n_facts)}
     assert acknowledged == expected
     with open_store(database) as store:
@@ -70,13 +72,12 @@ def test_older_database_is_migrated_once(database: Path) -> None:
 
 def killed(database: str | Path, first: int, noise: random.Random) -> list[str]:
     """What a writer acknowledged that was killed at some instant after its start."""
-    with start(database, first, 10_000) as writer:
-        assert writer.stdout is not None
+    with Writer(database, first, 10_000) as writer:
         n_awaited = noise.choice([0, 1, 10, 40])
         lines = [writer.stdout.readline() for _ in range(n_awaited)]
-        time.sleep(noise.uniform(0, 0.1 if n_awaited else 3))
+        time.sleep(noise.uniform(0, 0.1))
         writer.kill()
-        lines += writer.stdout.read().splitlines(True)
+        lines += writer.read_to_end().splitlines(True)
     return [line.strip() for line in lines if line.endswith("\n")]
 
 

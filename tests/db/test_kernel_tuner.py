@@ -103,9 +103,9 @@ def test_the_hardware_is_the_device_with_its_processor() -> None:
         assert ("processor" in hardware) == (one is device)
 
 
-@pytest.mark.parametrize(
-    ("status", "word"),
-    [
+def test_a_trial_is_a_result_good_or_bad() -> None:
+    """Its status is one of T4's words."""
+    for status, word in (
         ("ok", "correct"),
         ("trial-timeout", "timeout"),
         ("build-failed", "compile"),
@@ -113,15 +113,13 @@ def test_the_hardware_is_the_device_with_its_processor() -> None:
         ("wrong-result", "correctness"),
         ("transform-failed", "constraints"),
         ("a code of another version", "runtime"),
-    ],
-)
-def test_a_trial_is_a_result_good_or_bad(status: str, word: str) -> None:
-    """Its status is one of T4's words."""
-    document = t4_document([make_trial(status=status)])
-    T4.validate(document)
-    (result,) = document["results"]
-    assert (result["invalidity"], result["correctness"]) == (word, word == "correct")
-    assert len(result["times"]["runtimes"]) == (status == "ok")
+    ):
+        document = t4_document([make_trial(status=status)])
+        T4.validate(document)
+        (result,) = document["results"]
+        is_ok = word == "correct"
+        assert (result["invalidity"], result["correctness"]) == (word, is_ok)
+        assert len(result["times"]["runtimes"]) == is_ok
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -142,12 +140,12 @@ def test_a_file_is_of_one_workload_and_environment(tmp_path: Path) -> None:
         assert name.startswith(document["metadata"]["workload"])
 
 
-@pytest.mark.parametrize("key", ["../../escaped", "/etc/passwd", ".", "k" * 400, "é\n"])
-def test_no_key_leads_out_of_the_folder(tmp_path: Path, key: str) -> None:
+def test_no_key_leads_out_of_the_folder(tmp_path: Path) -> None:
     """A key that is no name of a file gets its digest as a name."""
-    write_t4([make_record(workload=WorkloadKey(key))], tmp_path / "a" / "t4")
-    (name,) = contents(tmp_path / "a" / "t4")
-    assert len(name) == len(f"{'0' * 40}-{'0' * 12}.json")
+    keys = "../../escaped", "/etc/passwd", ".", "k" * 400, "é\n"
+    write_t4([make_record(workload=WorkloadKey(k)) for k in keys], tmp_path / "a/t4")
+    names = contents(tmp_path / "a" / "t4")
+    assert [len(name) for name in names] == [len(f"{'0' * 40}-{'0' * 12}.json")] * 5
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 

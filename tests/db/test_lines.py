@@ -18,6 +18,7 @@ from feinsum.records import Document, kind_of, to_json
 from feinsum.records.document import digest_of, to_text
 from tests.db.factories import make_peaks, make_record, make_trial, tuning_records
 from tests.db.golden_schema import GOLDEN, schema_text
+from tests.strategies import counts
 
 HEADER = b'{"format":"feinsum","kind":"header","version":1}\n'
 VALIDATOR = Draft202012Validator(line_schema())
@@ -49,16 +50,18 @@ def line_with(**changes: object) -> bytes:
     return json.dumps(json.loads(line) | changes).encode() + b"\n"
 
 
+@counts(25, 500)
 @given(documents)
 def test_what_is_written_reads_back(given_documents: list[Document]) -> None:
     """Every document of every kind, in order; the counts are right."""
     stream = io.BytesIO()
-    counts = write_lines(given_documents, stream)
+    n_written = write_lines(given_documents, stream)
     assert read(stream.getvalue()) == given_documents
-    for kind, n in counts.items():
+    for kind, n in n_written.items():
         assert n == sum(kind_of(document) == kind for document in given_documents)
 
 
+@counts(20, 500)
 @given(documents, documents)
 def test_files_can_be_joined(one: list[Document], two: list[Document]) -> None:
     """A header may come again, and lines may be blank."""
@@ -70,6 +73,7 @@ def test_the_schema_is_that_of_the_dataclasses() -> None:
     assert GOLDEN.read_text() == schema_text()
 
 
+@counts(20, 500)
 @given(documents)
 def test_every_line_is_valid_under_the_schema(given_documents: list[Document]) -> None:
     """Another program can rely on the schema."""
@@ -77,26 +81,21 @@ def test_every_line_is_valid_under_the_schema(given_documents: list[Document]) -
     assert [problem for line in lines for problem in VALIDATOR.iter_errors(line)] == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
+def test_what_the_schema_refuses_is_refused() -> None:
+    """Wrong types, unknown kinds and unknown fields, each named."""
+    for changes, reason in (
         ({"kind": "record", "more": 1}, "more"),
         ({"kind": "pickle"}, "kind"),
         ({"id": 3}, "content id"),
         ({"id": "../../etc/passwd"}, "content id"),
         ({"document": None}, "content id"),
         ({"document": json.loads(to_json(make_peaks()))}, "content id"),
-    ],
-)
-def test_what_the_schema_refuses_is_refused(
-    changes: dict[str, object], reason: str
-) -> None:
-    """Wrong types, unknown kinds and unknown fields, each named."""
-    line = line_with(**changes)
-    assert not VALIDATOR.is_valid(json.loads(line))
-    (problem,) = read(HEADER + line)
-    assert isinstance(problem, InvalidRecordError)
-    assert reason in str(problem)
+    ):
+        line = line_with(**changes)
+        assert not VALIDATOR.is_valid(json.loads(line))
+        (problem,) = read(HEADER + line)
+        assert isinstance(problem, InvalidRecordError)
+        assert reason in str(problem)
 
 
 def replaced(old: str, new: str) -> bytes:
@@ -112,38 +111,39 @@ def renamed(old: str, new: str) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (replaced('"n":0', '"n":1'), "content id"),
-        (renamed('"n_warmup":1', '"n_warmup":true'), "n_warmup"),
-        (renamed('"n_warmup":1', '"n_warmup":' + "9" * 20), "n_warmup"),
-        (replaced('"n_warmup":1', '"n_warmup":' + "9" * 10_000), "JSON"),
-        (replaced("0.001,", "NaN,"), "JSON"),
-        (replaced("0.001,", "1e999,"), "JSON"),
-        (renamed("0.001,", "-1.0,"), "samples_s"),
-        (
-            renamed('"driver_version"', '"a":"/bin/sh","driver_version"'),
-            "environment.a",
-        ),
-        (renamed('"lanes":8', '"lanes":{"a":8}'), "lanes"),
-        (pickle.dumps(make_peaks()).replace(b"\n", b" ") + b"\n", "JSON"),
-        (b"[" * 100_000 + b"\n", "JSON"),
-        (b'"\xff\xfe"\n', "JSON|line"),
-        (b'{"kind":"record"\n', "JSON"),
-        (b"\x00\x00\n", "JSON"),
-    ],
+HOSTILE = (
+    (replaced('"n":0', '"n":1'), "content id"),
+    (renamed('"n_warmup":1', '"n_warmup":true'), "n_warmup"),
+    (renamed('"n_warmup":1', '"n_warmup":' + "9" * 20), "n_warmup"),
+    (replaced('"n_warmup":1', '"n_warmup":' + "9" * 10_000), "JSON"),
+    (replaced("0.001,", "NaN,"), "JSON"),
+    (replaced("0.001,", "1e999,"), "JSON"),
+    (renamed("0.001,", "-1.0,"), "samples_s"),
+    (
+        renamed('"driver_version"', '"a":"/bin/sh","driver_version"'),
+        "environment.a",
+    ),
+    (renamed('"lanes":8', '"lanes":{"a":8}'), "lanes"),
+    (pickle.dumps(make_peaks()).replace(b"\n", b" ") + b"\n", "JSON"),
+    (b"[" * 100_000 + b"\n", "JSON"),
+    (b'"\xff\xfe"\n', "JSON|line"),
+    (b'{"kind":"record"\n', "JSON"),
+    (b"\x00\x00\n", "JSON"),
 )
-def test_a_hostile_line_is_refused(line: bytes, reason: str) -> None:
+
+
+def test_a_hostile_line_is_refused() -> None:
     """It is named by its number, with the reason; the lines around it are read."""
-    good = written(make_record())
-    first, bad, last = read_lines(io.BytesIO(good + line + written(make_trial())))
-    assert isinstance(first, tuple)
-    assert isinstance(bad, Bad)
-    assert bad.position == "line 3"
-    assert any(word in str(bad) for word in reason.split("|")), str(bad)
-    assert len(str(bad)) < 2000
-    assert last == ("line 5", make_trial())
+    lines = [line + written(make_trial(n))[49:] for n, (line, _) in enumerate(HOSTILE)]
+    entries = [*read_lines(io.BytesIO(HEADER + b"".join(lines)))]
+    for n, (bad, (_, reason)) in enumerate(zip(entries[::2], HOSTILE, strict=True)):
+        assert isinstance(bad, Bad)
+        assert bad.position == f"line {2 + 2 * n}"
+        assert any(word in str(bad) for word in reason.split("|")), str(bad)
+        assert len(str(bad)) < 2000
+    assert entries[1::2] == [
+        (f"line {3 + 2 * n}", make_trial(n)) for n in range(len(HOSTILE))
+    ]
 
 
 class Endless(io.RawIOBase):
@@ -182,19 +182,13 @@ def test_a_long_line_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert document == make_record()
 
 
-@pytest.mark.parametrize("text", [written(make_record())[49:], b"PAR1", b"\x80\x04"])
-def test_a_file_without_a_header_is_refused(text: bytes) -> None:
-    """Whatever else it is, it was not written by an export."""
-    with pytest.raises(InvalidRecordError, match=r"line 1: .*expected the header"):
-        read(text)
-
-
-def test_a_file_of_a_newer_format_is_refused() -> None:
-    """It is not read wrongly."""
+def test_a_file_without_a_header_is_refused() -> None:
+    """Whatever else it is, it was not written by an export; nor is one of a newer
+    format read wrongly. An empty file holds nothing.
+    """
+    assert read(b"") == []
+    for text in (written(make_record())[49:], b"PAR1", b"\x80\x04"):
+        with pytest.raises(InvalidRecordError, match=r"line 1: .*expected the header"):
+            read(text)
     with pytest.raises(SchemaVersionError, match=r"version 2.*install a newer"):
         read(HEADER.replace(b"1", b"2") + written(make_record()))
-
-
-def test_an_empty_file_holds_nothing() -> None:
-    """Not even a header."""
-    assert read(b"") == []

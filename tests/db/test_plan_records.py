@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from feinsum.db import SqlStore
-from feinsum.db.exchange import (
-    merge,
-)
+from feinsum.db.exchange import merge
 from feinsum.errors import ImplausibleError
 from feinsum.records import (
     InMemoryStore,
@@ -29,23 +25,16 @@ RECORDS = [make_plan_record(n) for n in range(3)] + [
 ]
 FAKE = replace(RECORDS[0], counted=1)
 
-STORES = ["make_sql_store", "make_postgresql_store"]
-
-
-@pytest.fixture(params=STORES)
-def make_store(request: pytest.FixtureRequest) -> Callable[[], SqlStore]:
-    return request.getfixturevalue(request.param)
-
 
 def held(store):
     return list(store.documents("plan"))
 
 
-def test_plans_are_retracted_like_facts(make_store):
+def test_plans_are_retracted_like_facts(make_any_sql_store):
     """By the digits that their ids begin with, by their key, and by time; not by a
     transform, which they have not.
     """
-    store = make_store()
+    store = make_any_sql_store()
     store.add_all([*RECORDS, make_record()])
     by_transform = RetractionQuery(transform="rowwise")
     assert store.retract(by_transform).plans == ()

@@ -179,7 +179,7 @@ def test_a_new_table_is_read_by_its_index(
     """Also before PostgreSQL has statistics of it: it would read all of it."""
     url = make_postgresql_store().location.url
     with open_serving_store(url.render_as_string(hide_password=False)) as store:
-        facts = (make_record(n, workload=f"key-{n}") for n in range(3000))
+        facts = (make_record(n, workload=f"key-{n}") for n in range(1000))
         store.add_all(list(facts))
         with closing(store.reader()) as reader:
             assert len(reader.facts([f"key-{n}" for n in range(100)])) == 100

@@ -109,20 +109,19 @@ def schema_of(connection: Connection) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def test_new_database_needs_no_backup(database: Path) -> None:
-    """A new database is made at the newest version."""
+def test_new_database_is_of_the_newest_version(database: Path) -> None:
+    """Nothing was copied, and nothing else lies beside it."""
     with open_store(database) as store:
         assert store.stats().schema_version == VERSIONS[-1]
     assert version(database) == VERSIONS[-1]
-    assert backups(database) == []
+    assert [*database.parent.iterdir()] == [database]
 
 
-def test_older_database_is_migrated(old_database: Path) -> None:
-    """An older database is migrated; its records stay, and a copy is beside it."""
-    with open_store(old_database) as store:
-        assert store.get(make_record(workload=OLD).id) == make_record(workload=OLD)
-        assert store.add(make_peaks())
-        assert store.peaks(make_device().id) == make_peaks()
+def test_a_database_is_copied_before_it_is_migrated(old_database: Path) -> None:
+    """The copy can be opened; opening the database again copies nothing."""
+    for _ in range(2):
+        with open_store(old_database) as store:
+            assert store.get(make_record(workload=OLD).id) == make_record(workload=OLD)
     assert version(old_database) == VERSIONS[-1]
     (copy,) = backups(old_database)
     assert copy.name.startswith("facts.sqlite.backup-0001-20")
@@ -134,17 +133,31 @@ def test_older_database_is_migrated(old_database: Path) -> None:
 
 @pytest.mark.parametrize("old", OLD_SCHEMAS)
 def test_every_older_database_is_migrated(database: Path, old: str) -> None:
-    """From any version: the facts stay, and what is new since can be kept."""
+    """From any version: the facts stay, what is new since can be kept, and devices
+    have no processor beside those that have one from now on.
+    """
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(OLD_SCHEMAS[old].read_text())
-    with open_store(database) as store:
+    known = make_environment(make_device(processor=make_processor()))
+    with open_serving_store(database) as store:
         assert tuple(store.records()) == (make_record(workload=OLD),)
         trial = make_trial(workload=OLD)
         assert store.add(trial) is (old < "0003")
         assert store.trials(OLD) == (trial,)
         assert store.peaks(make_device().id) == (make_peaks() if old > "0001" else None)
+        assert store.add(make_peaks()) is (old == "0001")
         assert store.add(make_plan_record())
-        assert len(store) == 1
+        assert store.add(make_record(environment=known))
+        assert len(store) == 2
+        devices = {one.id: one.device for one in store.page_of_devices("", 10)}
+    assert {one: devices[one.id] for one in (make_device(), known.device)} == {
+        one: one for one in (make_device(), known.device)
+    }
+    query = "SELECT microarchitecture FROM devices WHERE id = ?"
+    with closing(sqlite3.connect(database)) as connection:
+        for one in (make_device(), known.device):
+            (found,) = connection.execute(query, [one.id]).fetchone()
+            assert found == (one.processor and one.processor.microarchitecture)
     assert version(database) == VERSIONS[-1]
 
 
@@ -179,23 +192,21 @@ def decided(database: Path) -> Callable[[bool | None], SqlStore]:
     return make
 
 
-def test_what_waited_is_untrusted_after_a_migration(decided) -> None:
-    """It stays, and ranks behind; so does a plan whose recorder nobody knows."""
-    with decided(None) as store:
+def test_what_waited_is_untrusted_after_a_migration(database: Path, decided) -> None:
+    """It stays, and ranks behind. So does a plan whose recorder nobody knows: without
+    one it would be taken for a fact of the database itself.
+    """
+    decided(None).close()
+    with closing(sqlite3.connect(database)) as connection:
+        sent = "SELECT recorder, is_trusted FROM recordings WHERE record_id = ?"
+        assert connection.execute(sent, [PLAN.id]).fetchall() == [("anonymous", 0)]
+    with open_serving_store(database) as store:
         assert not store.trust(FACT).is_trusted
         assert [one.is_trusted for one in store.query(OLD)] == [False]
         assert store.add(PLAN)
         assert store.remove([FACT]) == 1
         with pytest.raises(RecordNotFoundError):
             store.trust(FACT)
-
-
-def test_what_waited_without_a_recorder_is_untrusted(database: Path, decided) -> None:
-    """A fact without a recorder would be taken for one of the database itself."""
-    decided(None).close()
-    with closing(sqlite3.connect(database)) as connection:
-        sent = "SELECT recorder, is_trusted FROM recordings WHERE record_id = ?"
-        assert connection.execute(sent, [PLAN.id]).fetchall() == [("anonymous", 0)]
 
 
 def test_what_was_accepted_is_trusted_after_a_migration(decided) -> None:
@@ -266,14 +277,6 @@ def test_an_older_database_on_a_server_is_migrated(
         assert migrated.stats().schema_version == VERSIONS[-1]
 
 
-def test_migrated_once(old_database: Path) -> None:
-    """Opening again migrates nothing and copies nothing."""
-    for _ in range(2):
-        with open_store(old_database) as store:
-            assert len(store) == 1
-    assert len(backups(old_database)) == 1
-
-
 def test_failed_migration_changes_nothing(old_database: Path) -> None:
     """A migration that fails leaves the database at its old version."""
     with closing(sqlite3.connect(old_database)) as connection:
@@ -325,39 +328,21 @@ def test_migrate_says_from_which_version_to_which(old_database: Path) -> None:
         migrate(old_database.with_name("mistyped.sqlite"))
 
 
-@pytest.mark.parametrize("old", OLD_SCHEMAS)
-def test_devices_of_older_databases_have_no_processor(database: Path, old: str) -> None:
-    """They stay what they were, beside those that have one from now on."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.executescript(OLD_SCHEMAS[old].read_text())
-    known = make_environment(make_device(processor=make_processor()))
-    with open_serving_store(database) as store:
-        assert store.add(make_record(environment=known))
-        devices = {one.id: one.device for one in store.page_of_devices("", 10)}
-    assert devices == {one.id: one for one in (make_device(), known.device)}
-    query = "SELECT microarchitecture FROM devices WHERE id = ?"
-    with closing(sqlite3.connect(database)) as connection:
-        names = [connection.execute(query, [one]).fetchone()[0] for one in devices]
-    assert sorted(names, key=str) == [None, "zen5"]
-
-
-@pytest.mark.parametrize("newer", ["9998", "9999"])
-def test_newer_database_is_refused(filled_database: Path, newer: str) -> None:
-    """A newer database is refused, naming both versions, and left as it is."""
-    with closing(sqlite3.connect(filled_database)) as connection, connection:
-        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{newer}'")
-    with pytest.raises(SchemaVersionError, match=f"{newer}.*{VERSIONS[-1]}.*install"):
-        open_store(filled_database)
-    assert version(filled_database) == newer
-    assert backups(filled_database) == []
-
-
-def test_lost_version_is_refused(filled_database: Path) -> None:
-    """A database of ours that does not say its version is refused."""
-    with closing(sqlite3.connect(filled_database)) as connection, connection:
-        connection.execute(f"DELETE FROM {VERSION_TABLE}")
-    with pytest.raises(SchemaVersionError, match="no version"):
-        open_store(filled_database)
+def test_newer_database_is_refused(filled_database: Path) -> None:
+    """It names both versions, and is left as it is; so is a database of ours that does
+    not say its version.
+    """
+    for change, message in (
+        ("UPDATE {} SET version_num = '9998'", f"9998.*{VERSIONS[-1]}.*install"),
+        ("DELETE FROM {}", "no version"),
+    ):
+        with closing(sqlite3.connect(filled_database)) as connection, connection:
+            connection.execute(change.format(VERSION_TABLE))
+        before = filled_database.read_bytes()
+        with pytest.raises(SchemaVersionError, match=message):
+            open_store(filled_database)
+        assert filled_database.read_bytes() == before
+        assert backups(filled_database) == []
 
 
 def test_restored_dump_is_ours(filled_database: Path, tmp_path: Path) -> None:

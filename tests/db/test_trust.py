@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from feinsum.db import LayeredStore, open_store
 from feinsum.db.exchange import all_documents, back_up_store, find_garbage, rekey
 from feinsum.db.server import Receipt, ServingStore, open_serving_store
 from feinsum.db.sql.trust import OWNER
-from feinsum.records import InMemoryStore, RetractionQuery, untrusted
+from feinsum.records import InMemoryStore, RetractionQuery
 from tests.db.factories import (
     make_peaks,
     make_plan_record,
@@ -20,7 +20,7 @@ from tests.db.factories import (
 )
 from tests.db.test_rekeying import older_facts
 
-FACT, OTHER = make_record(0), make_record(1)
+FACT = make_record()
 
 OLD = older_facts()[0]
 
@@ -48,26 +48,25 @@ def test_a_fact_that_somebody_sent_is_untrusted(store: ServingStore) -> None:
     assert [one.recorder for one in store.trust(FACT.id).recordings] == ["eve"]
 
 
-@pytest.mark.parametrize(
-    "trust",
-    [
-        lambda store: store.receive(FACT, "ci", is_trusted=True),
-        lambda store: store.receive(FACT, "eve", is_trusted=True),
-        lambda store: store.add(FACT),
-        lambda store: store.add_all([OTHER, FACT]),
-    ],
-    ids=["another name", "the same name", "the owner", "an import"],
-)
-def test_who_is_trusted_makes_a_fact_trusted(
-    store: ServingStore, trust: Callable[[ServingStore], object]
-) -> None:
-    """Whoever sent it first, who stays known."""
-    store.receive(FACT, "eve")
-    assert not trusted(store)
-    trust(store)
-    assert trusted(store)
-    assert store.trust(FACT.id).recordings[0].recorder == "eve"
-    assert OWNER not in [one.recorder for one in store.trust(FACT.id).recordings]
+def test_who_is_trusted_makes_a_fact_trusted(store: ServingStore) -> None:
+    """Another name, the same one, the owner, or an import; who sent it first stays
+    known.
+    """
+    ways = (
+        lambda fact: store.receive(fact, "ci", is_trusted=True),
+        lambda fact: store.receive(fact, "eve", is_trusted=True),
+        store.add,
+        lambda fact: store.add_all([make_record(9), fact]),
+    )
+    for n, trust in enumerate(ways):
+        fact = make_record(n)
+        store.receive(fact, "eve")
+        assert not trusted(store, fact.id)
+        trust(fact)
+        assert trusted(store, fact.id)
+        names = [one.recorder for one in store.trust(fact.id).recordings]
+        assert names[0] == "eve"
+        assert OWNER not in names
 
 
 def test_a_fact_of_the_owner_stays_trusted(store: ServingStore) -> None:
@@ -78,18 +77,16 @@ def test_a_fact_of_the_owner_stays_trusted(store: ServingStore) -> None:
     assert trusted(store)
 
 
-@pytest.mark.parametrize(
-    "fact", [make_plan_record(), make_peaks()], ids=["plan", "limits"]
-)
-def test_plans_and_limits_are_facts(store: ServingStore, fact) -> None:
+def test_plans_and_limits_are_facts(store: ServingStore) -> None:
     """They have recorders, and are retracted by them."""
-    assert store.receive(fact, "eve").is_new
-    assert not store.trust(fact.id).is_trusted
-    done = store.retract(
-        RetractionQuery(recorders=("eve",)), reason="wrong", is_dry_run=False
-    )
-    assert done.n_facts == 1
-    assert store.receive(fact, "eve") == Receipt(is_new=False, is_retracted=True)
+    facts = [make_plan_record(), make_peaks()]
+    for fact in facts:
+        assert store.receive(fact, "eve").is_new
+        assert not store.trust(fact.id).is_trusted
+    by_eve = RetractionQuery(recorders=("eve",))
+    assert store.retract(by_eve, reason="wrong", is_dry_run=False).n_facts == 2
+    for fact in facts:
+        assert store.receive(fact, "eve") == Receipt(is_new=False, is_retracted=True)
 
 
 def test_tools_treat_untrusted_facts_as_others(tmp_path: Path) -> None:
@@ -106,23 +103,18 @@ def test_tools_treat_untrusted_facts_as_others(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_trusts_a_fact_decides(tmp_path: Path) -> None:
-    """In whatever order layers are asked."""
+    """In whatever order layers are asked; the mark is no part of the fact."""
     with open_serving_store(tmp_path / "facts.sqlite") as store:
         store.receive(FACT, "eve")
     own = InMemoryStore()
     own.add(FACT)
     with open_store(tmp_path / "facts.sqlite") as store:
-        assert not store.query(FACT.workload)[0].is_trusted
+        (marked,) = store.query(FACT.workload)
+        assert (marked, marked.id) == (FACT, FACT.id)
+        assert (marked.is_trusted, FACT.is_trusted) == (False, True)
         for layers in ([own, store], [store, own]):
             (found,) = LayeredStore(layers).query(FACT.workload)
             assert found.is_trusted
-
-
-def test_a_mark_is_no_part_of_a_fact() -> None:
-    """The fact is equal, with the same id, and the given one stays as it is."""
-    marked = untrusted(FACT)
-    assert (marked, marked.id) == (FACT, FACT.id)
-    assert (marked.is_trusted, FACT.is_trusted) == (False, True)
 
 
 def test_lies_make_no_honest_fact_garbage(store: ServingStore) -> None:
