@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+import typer
+from click.testing import CliRunner, Result
 
 import feinsum.tuning
 from feinsum.cli import app
@@ -69,13 +71,19 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@cache
+def program() -> typer.core.TyperGroup:
+    """The program, which takes much longer to build than most calls of it."""
+    return typer.main.get_command(app)
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command line in this process, on a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def invoke(*arguments: str) -> Result:
-        result = CliRunner().invoke(app, list(arguments))
+        result = CliRunner().invoke(program(), list(arguments))
         assert result.exception is None or isinstance(result.exception, SystemExit), (
             result.exception
         )

@@ -52,8 +52,12 @@ def test_the_table_fits_80_columns_and_says_what_was_considered(run):
     assert lines[-1] == "least over all orders and fusions of 3 operands"
 
 
-def test_the_sizes_that_were_chosen_are_said(run):
-    """A size known only at run time has a default, which the table names."""
+def test_sizes_that_are_known_at_run_time_get_the_default(run):
+    """As in a tuning, which the table names; given ones go before."""
+    found = document(run, "ij,j->i", "--sizes", "i=n,j=4")
+    assert found["sizes"]["n"] == 10**6
+    found = document(run, "ij,j->i", "--sizes", "i=n,j=4", "--size", "n=100")
+    assert found["compulsory_bytes"] == 8 * (400 + 4 + 100)
     result = run("bound", "ij,jk->ik", "--sizes", "i=n,j=4,k=5")
     assert "at n=810000" in result.stdout.splitlines()
     assert "at " not in run("bound", *PRODUCT).stdout.replace("at least", "")
@@ -77,14 +81,6 @@ def test_what_allows_no_bound_is_one_line(run):
     result = run("bound", *PRODUCT, "--size", "n=3")
     assert result.exit_code == 2
     assert "no size parameter is named n" in result.stderr
-
-
-def test_sizes_that_are_known_at_run_time_get_the_default(run):
-    """As they do in a tuning; given ones go before."""
-    found = document(run, "ij,j->i", "--sizes", "i=n,j=4")
-    assert found["sizes"]["n"] == 10**6
-    found = document(run, "ij,j->i", "--sizes", "i=n,j=4", "--size", "n=100")
-    assert found["compulsory_bytes"] == 8 * (400 + 4 + 100)
 
 
 def test_a_program_is_bounded_as_written(run, tmp_path):

@@ -83,11 +83,6 @@ def test_a_healthy_installation_is_well(run, tmp_path, findings):
     )
 
 
-def test_the_processor_is_in_the_line_of_its_device(findings):
-    """With microarchitecture, features and caches, as far as they are known."""
-    assert str(host_processor()) in findings()["devices"]["text"]
-
-
 def test_an_unknown_processor_is_worth_knowing(findings, monkeypatch):
     """Without it no fact is exact; the advice says what a container has to show."""
     environment = make_environment(make_device())
@@ -102,17 +97,15 @@ def test_an_unknown_processor_is_worth_knowing(findings, monkeypatch):
     assert "/proc/cpuinfo" in found["advice"]
 
 
-def test_a_database_is_counted(tmp_path, findings):
-    """And found writable."""
+def test_a_locked_database_is_a_problem(tmp_path, findings, run):
+    """Its facts are counted; another process that keeps its write lock is seen. The
+    line of a device has its processor.
+    """
     with open_store(tmp_path / "facts.sqlite") as store:
         store.add(make_record())
-    assert findings()["database"]["text"].endswith(": 1 fact, writable")
-
-
-def test_a_locked_database_is_a_problem(tmp_path, findings, run):
-    """Another process that keeps its write lock is seen."""
-    with open_store(tmp_path / "facts.sqlite"):
-        pass
+    found = findings()
+    assert found["database"]["text"].endswith(": 1 fact, writable")
+    assert str(host_processor()) in found["devices"]["text"]
     with locked_by_another_process(tmp_path / "facts.sqlite"):
         found = findings()["database"]
         result = run("doctor")
@@ -139,43 +132,47 @@ def test_a_database_that_cannot_be_written_is_a_problem(
     assert "writ" in found["text"]
 
 
-def test_garbage_is_a_problem(tmp_path, findings):
-    """What is no database is named; the other checks go on."""
+def test_garbage_and_open_caches_are_problems(tmp_path, findings, monkeypatch):
+    """What is no database is named, nothing is kept where others can write, and the
+    file system may have another time; the other checks go on.
+    """
     (tmp_path / "facts.sqlite").write_bytes(b"garbage" * 1000)
+    (tmp_path / "cache").mkdir(mode=0o755)
+    (tmp_path / "cache").chmod(0o755)
     found = findings()
     assert "is not an SQLite database" in found["database"]["text"]
+    assert found["cache"]["state"] == "problem"
+    assert "accessible to others" in found["cache"]["text"]
     assert found["clock"]["state"] == "ok"
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert findings()["clock"]["state"] == "problem"
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "check", "state", "words"),
-    [
+SETTINGS = (
+    (
         ("FEINSUM_POLICY", "lax", "settings", "problem", "'lax'"),
-        ("FEINSUM_VERIFY", "off", "settings", "note", "neither verified"),
-        ("FEINSUM_LAYERS", "users", "layers", "problem", "'users'"),
-        ("FEINSUM_SITE_DATABASE", "/no/site", "layer site", "problem", "no database"),
         ("FEINSUM_DEVICE", "Cray-1", "device", "problem", "'Cray-1'"),
         ("FEINSUM_CACHE_DIR", "off", "cache", "note", "off"),
         ("FEINSUM_REMOTE", "facts.example", "remote", "problem", "not a web URL"),
-    ],
+    ),
+    (
+        ("FEINSUM_VERIFY", "off", "settings", "note", "neither verified"),
+        ("FEINSUM_SITE_DATABASE", "/no/site", "layer site", "problem", "no database"),
+    ),
+    (("FEINSUM_LAYERS", "users", "layers", "problem", "'users'"),),
 )
-def test_settings_are_looked_at(
-    findings, monkeypatch, variable, value, check, state, words
-):
+"""Variables that are set together, and what is found of each."""
+
+
+@pytest.mark.parametrize("variables", SETTINGS, ids=["odd", "site", "layers"])
+def test_settings_are_looked_at(findings, monkeypatch, variables):
     """A value that cannot work is a problem; one that costs something is a note."""
-    monkeypatch.setenv(variable, value)
-    found = findings()[check]
-    assert found["state"] == state
-    assert words in found["text"]
-
-
-def test_a_cache_that_is_open_to_others_is_a_problem(tmp_path, findings):
-    """Nothing would be kept there."""
-    (tmp_path / "cache").mkdir(mode=0o755)
-    (tmp_path / "cache").chmod(0o755)
-    found = findings()["cache"]
-    assert found["state"] == "problem"
-    assert "accessible to others" in found["text"]
+    for variable, value, *_ in variables:
+        monkeypatch.setenv(variable, value)
+    found = findings()
+    for _, _, check, state, words in variables:
+        assert found[check]["state"] == state
+        assert words in found[check]["text"]
 
 
 def capabilities(**changes):
@@ -209,12 +206,6 @@ def test_a_service_that_failed_just_now_is_a_note(findings, monkeypatch):
         server.behave = answering("200 OK", capabilities())
         found = findings()["remote"]
         assert (found["state"], "status 500" in found["text"]) == ("note", True)
-
-
-def test_a_clock_that_is_off_is_a_problem(findings, monkeypatch):
-    """Where the file system has another time."""
-    monkeypatch.setattr("time.time", lambda: 0.0)
-    assert findings()["clock"]["state"] == "problem"
 
 
 def test_a_check_that_fails_is_a_finding(findings, monkeypatch):

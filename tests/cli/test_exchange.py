@@ -55,11 +55,11 @@ def test_streams(filled, tmp_path):
         assert len(store) == 3
 
 
-@pytest.mark.parametrize("options", [["--json"], ["--kernel-tuner"]])
-def test_a_stream_takes_nothing_else(run, filled, options):
+def test_a_stream_takes_nothing_else(run, filled):
     """It is bad usage to mix it with a report, or to write a folder there."""
-    result = run("db", "export", "-", *options)
-    assert (result.exit_code, "[usage]" in result.stderr) == (2, True)
+    for options in (["--json"], ["--kernel-tuner"]):
+        result = run("db", "export", "-", *options)
+        assert (result.exit_code, "[usage]" in result.stderr) == (2, True)
 
 
 def test_a_bad_line_ends_an_import(run, database, tmp_path):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-import pytest
 import typer
 
 import feinsum
@@ -75,27 +74,6 @@ def test_the_commands_are_those_documented():
     ]
 
 
-@pytest.mark.parametrize("words", [words for words, _ in ALL], ids=NAMES)
-def test_help_has_a_description_and_an_example(run, words):
-    """``--help`` says what a command does and shows a line that calls it."""
-    result = run(*words, "--help")
-    assert result.exit_code == 0
-    lines = result.stdout.splitlines()
-    description = lines[2].strip()
-    assert description.endswith(".")
-    after = lines[[x.strip() in ("Example:", "Examples:") for x in lines].index(True) :]
-    called = " ".join(("feinsum", *words))
-    assert any(called in line and line.startswith("    ") for line in after[1:])
-    assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize("command", [command for _, command in ALL], ids=NAMES)
-def test_every_option_has_a_help_text(command):
-    """No option is left unexplained."""
-    for parameter in command.params:
-        assert getattr(parameter, "help", None), parameter.name
-
-
 def test_an_option_of_several_commands_is_one_option():
     """The same name has the same meaning everywhere: text, metavar, default.
 
@@ -125,15 +103,6 @@ def test_an_option_of_several_commands_is_one_option():
     }
 
 
-@pytest.mark.parametrize("words", [words for words, _ in ALL if words], ids=NAMES[1:])
-def test_every_command_prints_json_on_demand(words):
-    """Every command, though not a group of commands, has ``--json``."""
-    command = dict(ALL)[words]
-    if hasattr(command, "commands"):
-        return
-    assert any("--json" in parameter.opts for parameter in command.params)
-
-
 def test_the_help_of_the_program_fits_one_screen(run):
     """Every command is there, in groups, on one line that is not cut off."""
     lines = run("--help").stdout.splitlines()
@@ -147,18 +116,28 @@ def test_the_help_of_the_program_fits_one_screen(run):
     assert not [line for line in lines[1:] if line.endswith("...")]
 
 
-@pytest.mark.parametrize(("words", "command"), ALL, ids=NAMES)
-def test_the_help_of_a_command_has_a_dozen_options(run, words, command):
-    """``--help`` names the others, and ``--help-all`` describes all of them."""
-    text = run(*words, "--help").stdout
-    options = [p.opts[-1] for p in command.params if p.opts[0].startswith("-")]
-    assert not [option for option in options if option not in text]
-    usual = text.partition("Rare options:")[0]
-    assert len(re.findall(r"^  -", usual, re.MULTILINE)) <= 13
-    if "--help-all" in options:
-        whole = run(*words, "--help-all").stdout
-        described = set(re.findall(r"^  (--[a-z-]+)", whole, re.MULTILINE))
-        assert set(options) <= described
+def test_help_has_a_description_an_example_and_a_dozen_options(run):
+    """``--help`` says what a command does, shows a line that calls it, and names the
+    rare options, all of which ``--help-all`` describes. Every command, though not a
+    group of commands, has ``--json``.
+    """
+    for words, command in ALL:
+        result = run(*words, "--help")
+        assert result.exit_code == 0
+        lines = result.stdout.splitlines()
+        assert lines[2].strip().endswith("."), words
+        assert max(map(len, lines)) <= 80
+        headings = [line.strip() in ("Example:", "Examples:") for line in lines]
+        called = "    " + " ".join(("feinsum", *words))
+        assert any(called in line for line in lines[headings.index(True) + 1 :]), words
+        options = [p.opts[-1] for p in command.params if p.opts[0].startswith("-")]
+        assert "--json" in options or hasattr(command, "commands"), words
+        assert not [option for option in options if option not in result.stdout]
+        usual = result.stdout.partition("Rare options:")[0]
+        assert len(re.findall(r"^  -", usual, re.MULTILINE)) <= 13
+        if "--help-all" in options:
+            whole = run(*words, "--help-all").stdout
+            assert set(options) <= set(re.findall(r"(?m)^  (--[a-z-]+)", whole))
 
 
 def test_no_command_means_help(run):
@@ -168,9 +147,11 @@ def test_no_command_means_help(run):
     assert result.stdout == run("--help").stdout
 
 
-def test_version(run):
-    """``--version`` prints the installed version."""
-    assert run("--version").stdout == f"feinsum {version('feinsum')}\n"
+def test_version(run) -> None:
+    """``--version`` prints the installed one; ``python -m feinsum`` is the command."""
+    command = [sys.executable, "-m", "feinsum", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == run("--version").stdout == f"feinsum {version('feinsum')}\n"
     assert feinsum.__version__ == version("feinsum")
 
 
@@ -189,36 +170,22 @@ def test_shells_complete_commands() -> None:
     assert "-F _feinsum_completion feinsum" in told.stdout
 
 
-def test_the_package_is_a_program() -> None:
-    """``python -m feinsum`` is the command."""
-    command = [sys.executable, "-m", "feinsum", "--version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == f"feinsum {version('feinsum')}\n"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["tune", "--help"], ["canonicalize", "ij->i", "--sizes", "i=2,j=3"]],
-    ids=" ".join,
-)
-def test_light_commands_import_nothing_heavy(arguments):
+def test_light_commands_import_nothing_heavy():
     """Help and canonical forms need neither Loopy nor OpenCL nor SQL."""
     code = (
         "import sys\n"
         "from feinsum.cli import main\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit as end:\n"
-        "    assert not end.code, end.code\n"
+        "light = '--help', 'tune --help', 'canonicalize ij->i --sizes i=2,j=3'\n"
+        "for words in light:\n"
+        "    sys.argv[1:] = words.split()\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code, end.code\n"
         "heavy = {'loopy', 'pyopencl', 'sqlalchemy', 'optuna'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Usage:") == 2

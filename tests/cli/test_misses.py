@@ -17,8 +17,8 @@ from feinsum.records import Miss
 from feinsum.service import new_key
 from tests.cli.tuning import good
 from tests.remote.chaos import answering, chaos
+from tests.remote.live import served_here
 from tests.service.conftest import add_misses
-from tests.service.running import running
 
 
 def form(j):
@@ -77,14 +77,12 @@ def test_a_failure_ends_only_its_own_tuning(run, autotune, wanted):
     assert result.stderr.count(MeasurementError.code) == 3
 
 
-@pytest.mark.parametrize(
-    "more", [["ij->i"], ["--json"], ["--report", "x"], ["--sizes", "i=3"]], ids=str
-)
-def test_what_says_something_else_is_bad_usage(run, autotune, wanted, more):
+def test_what_says_something_else_is_bad_usage(run, autotune, wanted):
     """Options that describe a workload do not go with it; nor does nothing at all."""
-    autotune()
-    assert run("tune", "--from-misses", str(wanted), *more).exit_code == 2
-    assert run("tune").exit_code == 2
+    for more in (["ij->i"], ["--json"], ["--report", "x"], ["--sizes", "i=3"]):
+        autotune()
+        assert run("tune", "--from-misses", str(wanted), *more).exit_code == 2
+        assert run("tune").exit_code == 2
 
 
 def test_misses_come_from_a_service(run, autotune, wanted, tmp_path, monkeypatch):
@@ -93,7 +91,7 @@ def test_misses_come_from_a_service(run, autotune, wanted, tmp_path, monkeypatch
     secret, key = new_key("tuner", "read")
     with open_serving_store(wanted) as store:
         store.add_key(key)
-    with running(str(wanted), tmp_path, anonymous_read=False) as server:
+    with served_here(str(wanted), tmp_path, anonymous_read=False) as server:
         refused = run("tune", "--from-misses", server.url)
         assert (refused.exit_code, "not-authenticated" in refused.stderr) == (1, True)
         monkeypatch.setenv("FEINSUM_REMOTE_KEY", secret)
@@ -107,15 +105,15 @@ def test_misses_come_from_a_service(run, autotune, wanted, tmp_path, monkeypatch
     assert (gone.exit_code, "store-unavailable" in gone.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("demand", ["x", {"count": "many"}, None])
-def test_a_document_of_another_kind_is_refused(run, autotune, demand):
+def test_a_document_of_another_kind_is_refused(run, autotune):
     """An answer without demands is named as such."""
-    autotune()
-    with chaos(
-        answering("200 OK", json.dumps({"demands": [demand], "next": None}))
-    ) as s:
-        result = run("tune", "--from-misses", s.url)
-    assert (result.exit_code, "something other" in result.stderr) == (1, True)
+    for demand in ("x", {"count": "many"}, None):
+        autotune()
+        with chaos(
+            answering("200 OK", json.dumps({"demands": [demand], "next": None}))
+        ) as s:
+            result = run("tune", "--from-misses", s.url)
+        assert (result.exit_code, "something other" in result.stderr) == (1, True)
 
 
 def test_what_was_found_is_sent_to_the_service(
@@ -127,7 +125,7 @@ def test_what_was_found_is_sent_to_the_service(
     with open_serving_store(wanted) as store:
         for _, key in keys.values():
             store.add_key(key)
-    with running(str(wanted), tmp_path) as server:
+    with served_here(str(wanted), tmp_path, anonymous_record=False) as server:
         command = ["tune", "--from-misses", server.url, "--database", server.url]
         more = ["--workloads", "1"]
         monkeypatch.setenv("FEINSUM_REMOTE_KEY", keys["read"][0])

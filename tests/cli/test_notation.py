@@ -30,44 +30,36 @@ def test_rows_give_a_batch():
     assert found == batched_einsum("xre,rij,ej->xei", [[J, D, u], [J, D, v]])
 
 
-@pytest.mark.parametrize("n", [1, 3, 30])
-def test_operands_are_named_in_alphabetical_order_by_default(n):
+def test_operands_are_named_in_alphabetical_order_by_default():
     """Without names the operands are A, B, C ..., all distinct."""
-    found = read_einsum(",".join("i" * n) + "->i", ["i=2"])
-    names = [operand.name for operand in found.rows[0]]
-    assert names[:3] == ["A", "B", "C"][:n]
-    assert len(set(names)) == n
+    for n in (1, 3, 30):
+        found = read_einsum(",".join("i" * n) + "->i", ["i=2"])
+        names = [operand.name for operand in found.rows[0]]
+        assert names[:3] == ["A", "B", "C"][:n]
+        assert len(set(names)) == n
 
 
-@pytest.mark.parametrize(
-    ("subscripts", "sizes", "indices"),
-    [
+def test_indices_are_letters_or_names_in_braces():
+    """Spaces mean nothing, the output may be implicit, sizes may be repeated."""
+    for subscripts, sizes, indices in (
         ("{cell}{dof}, {dof} -> {cell}", ["cell=N,dof=4"], ("cell", "dof")),
         ("{cell}×,{cell}->×", ["cell=N,×=4"], ("×", "cell")),
         ("i j, j -> i", ["i=2", "j=3"], ("i", "j")),
         ("ij,j", ["i=2, j=3"], ("i", "j")),
-    ],
-)
-def test_indices_are_letters_or_names_in_braces(subscripts, sizes, indices):
-    """Spaces mean nothing, the output may be implicit, sizes may be repeated."""
-    assert read_einsum(subscripts, sizes).indices == indices
+    ):
+        assert read_einsum(subscripts, sizes).indices == indices
 
 
-@pytest.mark.parametrize(
-    ("subscripts", "wanted"),
-    [
+def test_words_without_braces_are_refused_with_the_way_to_write_them():
+    """A size names a word of the text, so it is meant as one index."""
+    for subscripts, wanted in (
         ("cell dof, dof -> cell", "{cell}{dof}, {dof} -> {cell}"),
         ("cell,cell->cell", "{cell}, {cell} -> {cell}"),
         ("cell i, i -> cell", "{cell}i, i -> {cell}"),
-    ],
-)
-def test_words_without_braces_are_refused_with_the_way_to_write_them(
-    subscripts, wanted
-):
-    """A size names a word of the text, so it is meant as one index."""
-    with pytest.raises(typer.BadParameter) as caught:
-        read_einsum(subscripts, ["cell=N,dof=4,i=4"])
-    assert repr(wanted) in str(caught.value)
+    ):
+        with pytest.raises(typer.BadParameter) as caught:
+            read_einsum(subscripts, ["cell=N,dof=4,i=4"])
+        assert repr(wanted) in str(caught.value)
 
 
 def test_a_size_is_a_number_or_a_parameter():
@@ -77,9 +69,9 @@ def test_a_size_is_a_number_or_a_parameter():
     assert found.rows[0][0].dtype == np.float64
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_bad_options_are_refused_by_name():
+    """A refusal names the option and what is wrong in it."""
+    for options, words in (
         ({"sizes": ["i=3"]}, ["--sizes", "index 'j'"]),
         ({"sizes": None}, ["--sizes", "indices 'i', 'j'"]),
         ({"sizes": ["i=3,j=4,k=5"]}, ["--sizes", "index 'k'"]),
@@ -93,30 +85,24 @@ def test_a_size_is_a_number_or_a_parameter():
         ({"sizes": ["i=3,j=4"], "operands": "A"}, ["--operands", "2 terms"]),
         ({"sizes": ["i=3,j=4"], "rows": "A,x;A"}, ["--rows", "2 terms"]),
         ({"sizes": ["i=3,j=4"], "rows": "A,x", "operands": "A,x"}, ["--rows"]),
-    ],
-)
-def test_bad_options_are_refused_by_name(options, words):
-    """A refusal names the option and what is wrong in it."""
-    with pytest.raises(typer.BadParameter) as caught:
-        read_einsum("ij,j->i", **options)
-    message = caught.value.format_message()
-    assert all(word in message for word in words), message
+    ):
+        with pytest.raises(typer.BadParameter) as caught:
+            read_einsum("ij,j->i", **options)
+        message = caught.value.format_message()
+        assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_what_is_no_einsum_is_left_to_the_checker():
+    """The rules of einsums are those of the library."""
+    for options in (
         {"subscripts": "ij->k", "sizes": ["i=3,j=4,k=5"]},
         {"subscripts": "i->j->k", "sizes": ["i=3"]},
         {"subscripts": "i", "sizes": ["i=3"], "dtype": "str"},
         {"subscripts": "i,ij", "sizes": ["i=3,j=4"], "operands": "A,A"},
         {"subscripts": "i", "sizes": ["i=3"], "operands": "7"},
-    ],
-)
-def test_what_is_no_einsum_is_left_to_the_checker(options):
-    """The rules of einsums are those of the library."""
-    with pytest.raises(InvalidEinsumError):
-        read_einsum(**options)
+    ):
+        with pytest.raises(InvalidEinsumError):
+            read_einsum(**options)
 
 
 def test_values_of_size_parameters_are_integers():
@@ -136,45 +122,41 @@ def test_a_whole_einsum_needs_no_options():
     assert to_text(read_einsum(f"  {WHOLE}\n", [])) == WHOLE
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_options_that_agree_with_a_whole_einsum_change_nothing():
+    """What the text says may be said again."""
+    for options in (
         {"sizes": ["i=N,j=4"]},
         {"sizes": ["j=4"], "operands": "A,m"},
         {"sizes": None, "rows": "A,m"},
-    ],
-)
-def test_options_that_agree_with_a_whole_einsum_change_nothing(options):
-    """What the text says may be said again."""
-    assert to_text(read_einsum(WHOLE, **options)) == WHOLE
+    ):
+        assert to_text(read_einsum(WHOLE, **options)) == WHOLE
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_options_that_contradict_a_whole_einsum_are_refused():
+    """The message names the option, what it says and what the einsum says."""
+    for options, words in (
         ({"sizes": ["i=5"]}, ["--sizes", "i=5", "i=N"]),
         ({"sizes": ["k=5"]}, ["--sizes", "'k'"]),
         ({"sizes": None, "operands": "A,x"}, ["--operands", "A,x", "A,m"]),
         ({"sizes": None, "operands": "A"}, ["--operands", "2 terms"]),
         ({"sizes": None, "rows": "A,m;A,m"}, ["--rows", "A,m;A,m", "A,m"]),
         ({"sizes": None, "dtype": "float32"}, ["--dtype", "float32", "A[N,4]:<f8"]),
-    ],
-)
-def test_options_that_contradict_a_whole_einsum_are_refused(options, words):
-    """The message names the option, what it says and what the einsum says."""
-    with pytest.raises(typer.BadParameter) as refusal:
-        read_einsum(WHOLE, **options)
-    assert all(word in refusal.value.format_message() for word in words)
+    ):
+        with pytest.raises(typer.BadParameter) as refusal:
+            read_einsum(WHOLE, **options)
+        assert all(word in refusal.value.format_message() for word in words)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["|", "i->i | A", "i -> i | A[3]:<f8 | B", f"i -> i | A[{'9' * 5000}]:<f8 | A"],
-)
-def test_a_text_that_is_no_einsum_is_refused(text):
+def test_a_text_that_is_no_einsum_is_refused():
     """Whatever has a bar and cannot be read is an invalid einsum."""
-    with pytest.raises(InvalidEinsumError):
-        read_einsum(text, None)
+    for text in (
+        "|",
+        "i->i | A",
+        "i -> i | A[3]:<f8 | B",
+        f"i -> i | A[{'9' * 5000}]:<f8 | A",
+    ):
+        with pytest.raises(InvalidEinsumError):
+            read_einsum(text, None)
 
 
 def test_several_einsums_come_in_the_order_given():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from feinsum.canonical import canonicalize
 from feinsum.distributed import Plan, ProgramPlan
 from feinsum.programs import program_key
@@ -13,17 +11,14 @@ from feinsum.programs import program_key
 PRODUCT = ("ij,jk->ik", "--sizes", "i=n,j=n,k=n", "--size", "n=600")
 
 
-def test_a_plan_is_told_in_words(run):
-    """Groups, what cuts them, and what is moved."""
-    result = run("plan", *PRODUCT, "--processes", "8")
-    assert result.exit_code == 0, result.stderr
-    assert "x=2 cuts i, y=2 cuts k, z=2 cuts j; sums in blocks" in result.stdout
-    assert "moved 1,080,000 elements" in result.stdout
-
-
-def test_json_has_the_plan(run, tmp_path):
-    """The plan is the one that is saved, and reads back."""
+def test_a_plan_is_told_and_saved(run, tmp_path):
+    """In words: groups, what cuts them, and what is moved. The document has the plan
+    that is saved, and reads back.
+    """
     path = tmp_path / "plan.json"
+    words = run("plan", *PRODUCT, "--processes", "8").stdout
+    assert "x=2 cuts i, y=2 cuts k, z=2 cuts j; sums in blocks" in words
+    assert "moved 1,080,000 elements" in words
     arguments = (*PRODUCT, "--processes", "9", "--json", "--save", str(path))
     document = json.loads(run("plan", *arguments).stdout)
     made = Plan.from_json(path.read_text())
@@ -96,14 +91,6 @@ def test_a_picture_is_drawn(run, tmp_path):
         assert "--picture" in refused.stderr
 
 
-def test_a_file_that_cannot_be_written_is_bad_usage(run, tmp_path):
-    """The option is named."""
-    path = tmp_path / "missing" / "plan.json"
-    result = run("plan", *PRODUCT, "--processes", "4", "--save", str(path))
-    assert result.exit_code == 2
-    assert "--save" in result.stderr
-
-
 PROGRAM = """
 Q[8,4]:<f8
 K[8,4]:<f8
@@ -129,21 +116,19 @@ def test_a_program_is_planned_saved_and_drawn(run, tmp_path):
     assert str(made) in run(*arguments).stdout
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("ij->i", "--program", "a.txt"),
-        ("--program", "missing.txt"),
-        (),
-        ("--program", "a.txt", "--database", "facts.sqlite"),
-    ],
-)
-def test_a_program_or_an_einsum_is_planned(run, arguments):
-    result = run("plan", *arguments, "--processes", "4")
-    assert result.exit_code == 2
-
-
-def test_a_program_that_is_none_is_refused(run, tmp_path):
+def test_what_cannot_be_planned_is_refused(run, tmp_path):
+    """A program and an einsum, or neither; a file that is none, or nowhere."""
+    missing = str(tmp_path / "missing" / "plan.json")
+    for arguments, named in (
+        (("ij->i", "--program", "a.txt"), ""),
+        (("--program", "missing.txt"), ""),
+        ((), ""),
+        (("--program", "a.txt", "--database", "facts.sqlite"), ""),
+        ((*PRODUCT, "--save", missing), "--save"),
+    ):
+        result = run("plan", *arguments, "--processes", "4")
+        assert result.exit_code == 2
+        assert named in result.stderr
     source = tmp_path / "program.txt"
     source.write_text("what is this")
     result = run("plan", "--program", str(source), "--processes", "2", "--json")

@@ -145,12 +145,16 @@ def test_explain_of_an_einsum_is_query(run, known_records):
     assert "--instructions: this is an option of a kernel" in refused.stderr
 
 
-def test_the_database_can_be_named(run, tmp_path):
-    """``--database`` is asked instead of the default."""
+def test_the_database_can_be_named(run, tmp_path, database):
+    """``--database`` is asked instead of the default; an empty one counts as not
+    given, as an unset variable of a shell does.
+    """
     path = str(tmp_path / "other.sqlite")
     with open_store(path) as store:
         store.add(matvec_record())
-    assert run("query", *MATVEC, "--database", path).exit_code == 0
+    open_store(database).close()
+    for given, exit_code in ((path, 0), ("", 3), (" ", 3)):
+        assert run("query", *MATVEC, "--database", given).exit_code == exit_code
     assert run("query", *MATVEC).exit_code == 3
 
 
@@ -160,23 +164,25 @@ def test_the_policies_are_those_of_the_library():
     assert get_args(choices) == get_args(Policy)
 
 
-def test_an_empty_database_option_counts_as_not_given(run, known_records):
-    """``--database ""`` means the default, as an unset shell variable does."""
-    assert run("query", *MATVEC, "--database", "").exit_code == 0
-    assert run("query", *MATVEC, "--database", " ").exit_code == 0
-
-
 def test_the_fraction_of_the_roofline_is_shown(run, known_records, database):
-    """The least time that the stored limits allow, over the median; no limits, null."""
-    unknown = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
-    assert [c["fraction_of_roofline"] for c in unknown] == [None] * 3
+    """The least time that the stored limits allow, over the median; without limits, or
+    with those of another dtype, null.
+    """
+
+    def fractions():
+        found = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
+        return {c["median_s"]: c["fraction_of_roofline"] for c in found}
+
+    peaks = fast_peaks(known_records[0].environment.device)
+    assert set(fractions().values()) == {None}
     assert "roof" not in run("query", *MATVEC).stdout
     with open_store(database) as store:
-        store.add(fast_peaks(known_records[0].environment.device))
-    known = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
-    for found in known:
-        expected = 8000 / 2e8 / found["median_s"]
-        assert found["fraction_of_roofline"] == pytest.approx(expected)
+        store.add(replace(peaks, operations_per_s={"<f4": 1e11}))
+    assert set(fractions().values()) == {None}
+    with open_store(database) as store:
+        store.add(replace(peaks, measured_at="2025-02-01T00:00:00"))
+    for median_s, fraction in fractions().items():
+        assert fraction == pytest.approx(8000 / 2e8 / median_s)
     table = run("query", *MATVEC).stdout
     assert "roof" in table
     assert "4.00%" in table
@@ -196,15 +202,6 @@ def test_what_the_einsum_costs_at_least_is_shown(run, database):
     assert "DRAM 0.2002 ms (20%)" in " ".join(result.stdout.split())
     bound = json.loads(run("query", *MATVEC, "--json").stdout)["bound"]
     assert bound["levels"][-1]["seconds"] == pytest.approx(40_032 / 2e8)
-
-
-def test_limits_of_another_dtype_tell_no_roofline(run, known_records, database):
-    """Where the rate of a dtype was not measured, the fraction is null."""
-    peaks = fast_peaks(known_records[0].environment.device)
-    with open_store(database) as store:
-        store.add(replace(peaks, operations_per_s={"<f4": 1e11}))
-    found = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
-    assert [c["fraction_of_roofline"] for c in found] == [None] * 3
 
 
 def test_a_miss_has_the_key_and_a_command_that_can_be_run(run):

@@ -14,26 +14,14 @@ from urllib.request import urlopen
 
 import pytest
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.service.running import free_port
 
 
 @pytest.fixture
 def server(tmp_path):
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "feinsum.cli",
-        "serve",
-        "--json",
-        "--port",
-        str(port),
-    ]
-    command += ["--database", str(tmp_path / "facts.sqlite")]
+    command = [sys.executable, "-m", "feinsum.cli", "serve", "--json"]
+    command += ["--port", str(port), "--database", str(tmp_path / "facts.sqlite")]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -65,10 +53,10 @@ def test_serve_answers_until_it_is_interrupted(server):
     assert process.wait(timeout=60) in (0, -signal.SIGINT)
 
 
-@pytest.mark.parametrize("arguments", [["--port", "70000"], ["--workers", "0"]])
-def test_what_cannot_be_served_on_is_bad_usage(run, arguments):
+def test_what_cannot_be_served_on_is_bad_usage(run):
     """A port or a number of workers that is none is refused before anything runs."""
-    assert run("serve", *arguments).exit_code == 2
+    for arguments in (["--port", "70000"], ["--workers", "0"]):
+        assert run("serve", *arguments).exit_code == 2
 
 
 def test_a_setting_that_cannot_be_read_is_named(run, monkeypatch):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from feinsum.cli.tune.sources import read_suites
 
 LINES = """
@@ -32,18 +30,19 @@ def _written(tmp_path, name, text):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("own.txt", LINES), ("own.csv", ROWS), ("own.json", json.dumps(OBJECTS))],
-)
-def test_a_file_has_workloads(tmp_path, name, text):
+def test_a_file_has_workloads(tmp_path):
     """Lines, CSV and JSON say the same; each workload is there once."""
-    file = _written(tmp_path, name, text)
-    first, words, whole = read_suites([file, file])
-    assert (str(first.einsum.subscripts), first.sizes) == ("ij,j->i", {"n": 70})
-    assert [op.shape for op in words.einsum.rows[0]] == [(90, 5), (5,)]
-    assert {op.dtype.str for op in whole.einsum.operands} == {"<f4"}
-    assert first.name.startswith(f"{file}, ")
+    for name, text in (
+        ("own.txt", LINES),
+        ("own.csv", ROWS),
+        ("own.json", json.dumps(OBJECTS)),
+    ):
+        file = _written(tmp_path, name, text)
+        first, words, whole = read_suites([file, file])
+        assert (str(first.einsum.subscripts), first.sizes) == ("ij,j->i", {"n": 70})
+        assert [op.shape for op in words.einsum.rows[0]] == [(90, 5), (5,)]
+        assert {op.dtype.str for op in whole.einsum.operands} == {"<f4"}
+        assert first.name.startswith(f"{file}, ")
 
 
 def test_the_suites_are_workloads():
@@ -53,28 +52,26 @@ def test_the_suites_are_workloads():
     assert len({entry.name for entry in entries}) == len(entries)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "problems"),
-    [
+def test_what_is_no_workload_is_named_with_its_line(run, tmp_path):
+    """All at once, before anything is tuned."""
+    for name, text, problems in (
         ("a.txt", "i->i i=3\n\nij->i i=3\nij->k i=3,j=4", ["line 3", "line 4"]),
         ("a.csv", 'einsum,sizes\n"i->i",i=3\n"i->i",i=x!\n', ["line 3", "x!"]),
         ("a.csv", "einsum,sizes\nij,j->i,i=3,j=4\n", ["line 2", "quote those"]),
         ("a.csv", "subscripts\ni->i\n", ["line 1", "'subscripts'"]),
-        ("a.json", '[{"einsum": "i->i", "sizes": {"i": 3}}, {"sum": 1}, 7]',
-         ["workload 2", "workload 3"]),
+        (
+            "a.json",
+            '[{"einsum": "i->i", "sizes": {"i": 3}}, {"sum": 1}, 7]',
+            ["workload 2", "workload 3"],
+        ),
         ("a.json", '[{"einsum": 3}]', ["workload 1", "einsum is 3"]),
         ("a.json", "{", ["not JSON"]),
         ("a.json", "{}", ["expected a list"]),
         ("a.txt", "# none", ["no workloads"]),
-    ],
-)  # fmt: skip
-def test_what_is_no_workload_is_named_with_its_line(
-    run, tmp_path, name, text, problems
-):
-    """All at once, before anything is tuned."""
-    ended = run("tune", "--suite", _written(tmp_path, name, text))
-    assert ended.exit_code == 2
-    assert not [problem for problem in problems if problem not in ended.stderr]
+    ):
+        ended = run("tune", "--suite", _written(tmp_path, name, text))
+        assert ended.exit_code == 2
+        assert not [problem for problem in problems if problem not in ended.stderr]
 
 
 def test_a_file_is_tuned(run, autotune, tmp_path):
@@ -92,17 +89,14 @@ def test_a_file_is_tuned(run, autotune, tmp_path):
     assert "tuned 0 of 3 workloads" in failed.stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_a_suite_says_itself_what_is_tuned(run):
+    """Whatever else would say it is bad usage."""
+    for options, said in (
         (("--suite", "x"), "there is no suite or file 'x'"),
         (("ij,j->i", "--suite", "tccg"), "omit the einsum"),
         (("--suite", "tccg", "--sizes", "i=3"), "--sizes"),
         (("--suite", "tccg", "--from-misses", "x"), "give --suite or --from-misses"),
-    ],
-)
-def test_a_suite_says_itself_what_is_tuned(run, options, said):
-    """Whatever else would say it is bad usage."""
-    ended = run("tune", *options)
-    assert ended.exit_code == 2
-    assert said in ended.stderr
+    ):
+        ended = run("tune", *options)
+        assert ended.exit_code == 2
+        assert said in ended.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import typer
 
 from feinsum.cli import app
@@ -58,41 +57,38 @@ def assert_is_one_error(result, code, *, is_json):
         assert errors == [f"feinsum: [{error['code']}] {error['message']}"]
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_a_misspelt_call_is_a_usage_error(path, run, monkeypatch):
+def test_a_misspelt_call_is_a_usage_error(run, monkeypatch):
     """An unknown option, one that is nearly right, and too many arguments."""
     monkeypatch.setenv("COLUMNS", "40")
-    many = [str(number) for number in range(9)]
-    wrong = [["--colour"], ["--databse", "x"], ["--jsn"]]
-    if not any(one.nargs == -1 for one in COMMANDS[path].params):
-        wrong.append(many)
-    for given in wrong:
-        for is_json in (False, True):
-            result = run(*path, *given, *["--json"] * is_json)
-            assert_is_one_error(result, USAGE, is_json=is_json)
+    for path, command in COMMANDS.items():
+        wrong = [["--colour"], ["--databse", "x", "--json"], ["--jsn"]]
+        if not any(one.nargs == -1 for one in command.params):
+            wrong.append([*map(str, range(9)), "--json"])
+        for given in wrong:
+            is_json = given[-1] == "--json"
+            assert_is_one_error(run(*path, *given), USAGE, is_json=is_json)
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_help_fits_a_narrow_terminal(path, run, monkeypatch):
+def test_help_fits_a_narrow_terminal(run, monkeypatch):
     """It names the command, and every option."""
     monkeypatch.setenv("COLUMNS", "40")
-    result = run(*path, "--help")
-    assert result.exit_code == 0
-    assert path[-1] in result.stdout
-    for option in COMMANDS[path].params:
-        if option.param_type_name == "option" and not option.hidden:
-            assert option.opts[0] in result.stdout
+    for path, command in COMMANDS.items():
+        result = run(*path, "--help")
+        assert result.exit_code == 0
+        assert path[-1] in result.stdout
+        for option in command.params:
+            if option.param_type_name == "option" and not option.hidden:
+                assert option.opts[0] in result.stdout, path
 
 
-@pytest.mark.parametrize("path", OF_DATABASE, ids=" ".join)
-def test_a_file_that_is_no_database_is_a_failure(path, run, database, monkeypatch):
+def test_a_file_that_is_no_database_is_a_failure(run, database, monkeypatch):
     """Also a folder."""
     monkeypatch.chdir(database.parent)
     database.write_bytes(b"no database" * 999)
     (database.parent / "folder").mkdir()
-    arguments = ARGUMENTS.get(" ".join(path), [])
-    for other in ("facts.sqlite", "folder"):
-        monkeypatch.setenv("FEINSUM_DATABASE", other)
-        is_json = other != "folder"
-        result = run(*path, *arguments, *["--json"] * is_json)
-        assert_is_one_error(result, FAILED, is_json=is_json)
+    for path in OF_DATABASE:
+        arguments = ARGUMENTS.get(" ".join(path), [])
+        for other, is_json in (("facts.sqlite", True), ("folder", False)):
+            monkeypatch.setenv("FEINSUM_DATABASE", other)
+            result = run(*path, *arguments, *["--json"] * is_json)
+            assert_is_one_error(result, FAILED, is_json=is_json)

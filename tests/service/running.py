@@ -37,16 +37,21 @@ class Answer:
 
 @dataclass
 class Server:
-    """A service that runs: where, and what it logged once it ended."""
+    """A service that runs: where, and what it logged once it ended.
 
-    process: subprocess.Popen
+    Attributes:
+        prefix: of all paths, if it is one of several in this process.
+    """
+
+    process: subprocess.Popen | None
     port: int
     log: Path
     settings: dict[str, str] = field(default_factory=dict)
+    prefix: str = ""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{self.prefix}"
 
     def ask(
         self,
@@ -60,7 +65,8 @@ class Server:
         content = body.encode() if isinstance(body, str) else body
         address = "127.0.0.1", self.port
         with closing(HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
-            connection.request(method, path, content, sent | dict(headers or {}))
+            target = self.prefix + path
+            connection.request(method, target, content, sent | dict(headers or {}))
             reply = connection.getresponse()
             found = {name.lower(): value for name, value in reply.getheaders()}
             return Answer(reply.status, found, reply.read())

@@ -34,30 +34,22 @@ def location(any_location):
 
 
 def test_a_posted_fact_comes_back_equal(client):
-    """What is posted is what is answered, by id and as the best of its workload."""
-    record = make_record()
+    """By id, as the best of its workload, and among those that are not missing; 201
+    says that it is new, 200 that it is known.
+    """
+    record, *others = (make_record(n) for n in range(3))
     sent = send(client, to_json(record))
     assert (sent.status_code, sent.json()["id"]) == (201, record.id)
     assert sent.headers["location"] == f"/v1/facts/{record.id}"
+    assert send(client, to_json(record)).status_code == 200
+    assert len(store_of(client)) == 1
     answer = client.get(sent.headers["location"])
     assert from_json(TuningRecord, answer.content) == record
     assert answer.headers["cache-control"] == "public, max-age=60"
     (fact,) = client.get(f"/v1/best/{record.workload}").json()["facts"]
     assert fact["id"] == record.id
     assert from_json(TuningRecord, json.dumps(fact["document"])) == record
-
-
-def test_posting_twice_is_posting_once(client):
-    """Adding is idempotent: 201 for a new fact, 200 for a known one."""
-    codes = [send(client, to_json(make_record())).status_code for _ in range(2)]
-    assert codes == [201, 200]
-    assert len(store_of(client)) == 1
-
-
-def test_missing_are_those_that_are_not_stored(client):
-    """Of some ids those come back that no fact has, in the order asked."""
-    send(client, to_json(make_record(0)))
-    ids = [make_record(n).id for n in (2, 0, 1)]
+    ids = [others[1].id, record.id, others[0].id]
     answer = client.post("/v1/facts:missing", json={"ids": ids})
     assert answer.json() == {"ids": [ids[0], ids[2]]}
 
@@ -191,20 +183,16 @@ def test_any_spelling_has_one_canonical_form(client):
         assert found["relabeling"]["indices"] == dict(again.relabeling.indices)
 
 
-def test_capabilities_are_the_settings(serve):
-    """A client learns limits and policies before it asks."""
-    found = serve(max_batch=7).get("/v1/capabilities").json()
-    assert (found["max_batch"], found["confirmations"]) == (7, 0)
-    assert found["form_version"] == "fe2"
-
-
-def test_the_service_says_how_it_is(client):
-    """It is healthy, ready, and counts what it answered under patterns of paths."""
+def test_the_service_says_how_it_is(serve):
+    """It is healthy, ready, tells its limits, and counts what it answered under
+    patterns of paths.
+    """
+    client = serve(max_batch=7)
     client.get("/v1/best/none")
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ready"}
-    text = client.get("/metrics").text
-    assert (
-        'feinsum_requests_total{method="GET",route="/v1/best/{key}",status="404"}'
-        in text
-    )
+    counted = 'feinsum_requests_total{method="GET",route="/v1/best/{key}",status="404"}'
+    assert counted in client.get("/metrics").text
+    found = client.get("/v1/capabilities").json()
+    assert (found["max_batch"], found["confirmations"]) == (7, 0)
+    assert found["form_version"] == "fe2"

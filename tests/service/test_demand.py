@@ -59,13 +59,6 @@ def test_a_hit_is_no_demand(client):
     assert demands(client) == [(KEY, "elsewhere", 1, None)]
 
 
-def test_a_refused_question_is_no_demand(client):
-    """Only misses count."""
-    client.get(f"{BEST}?policy=nonsense")
-    client.get("/v1/nowhere")
-    assert demands(client) == []
-
-
 def test_demand_has_a_limit(serve):
     """Beyond a number those go that fewest asked for, of these the oldest."""
     client = serve(max_demands=2)
@@ -105,8 +98,12 @@ def test_what_many_want_comes_first(client):
 
 
 def test_what_is_not_wanted_is_not_counted(client):
-    """A question for facts that may serve for another workload counts no demand."""
-    client.get("/v1/best/k-1?counts=false")
+    """Nor what is refused, nor a question for facts that may serve for another
+    workload.
+    """
+    for query in ("k-1?policy=nonsense", "k-1?counts=maybe", "k-1?counts=false"):
+        client.get(f"/v1/best/{query}")
+    client.get("/v1/nowhere")
     client.post("/v1/best:batch?counts=false", json={"workloads": ["k-2", "k-3"]})
     assert demands(client) == []
     assert client.get("/v1/best/k-1?counts=maybe").status_code == 422
@@ -155,19 +152,11 @@ def test_waiting_misses_have_a_limit(client, monkeypatch):
     assert {(d[0], d[2]) for d in demands(client)} == {("k-1", 2), ("k-2", 1)}
 
 
-def test_misses_are_written_at_the_end(serve, location):
-    """A service that ends loses no miss."""
-    client = serve()
-    client.get(BEST)
-    client.__exit__(None, None, None)
-    assert store_of(serve()).demands()[0].count == 1
-
-
 def test_many_services_count_together(serve):
-    """Two services over one database add to one count."""
+    """Two services over one database add to one count; one that ends loses no miss."""
     clients = [serve(), serve()]
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda c: [c.get(BEST) for _ in range(10)], clients))
-    for client in clients:
-        client.get("/v1/demand")
-    assert demands(clients[0]) == [(KEY, "", 20, None)]
+    clients[0].__exit__(None, None, None)
+    clients[1].get("/v1/demand")
+    assert demands(clients[1]) == [(KEY, "", 20, None)]

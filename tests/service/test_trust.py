@@ -106,6 +106,7 @@ def test_trust_changes_an_answer_that_is_kept(client, location):
     trust = client.get(f"/v1/facts/{eve.id}/trust").json()
     assert trust["is_trusted"]
     assert [one["recorder"] for one in trust["recordings"]] == ["eve", "root"]
+    assert client.get(f"/v1/facts/{eve.id}").json()["provenance"] == {"by": "eve"}
 
 
 def test_an_import_into_the_database_is_trusted(client, location):
@@ -132,17 +133,6 @@ def test_the_untrusted_refute_nothing(client):
     sent(client, slow, "root", "admin")
     (one,) = client.get(f"{BEST}?policy=loose").json()["slower"]
     assert (one["id"], one["is_trusted"]) == (slow.id, True)
-
-
-def test_the_recorder_is_no_part_of_the_fact(client):
-    """One fact sent by two has one id and two recorders."""
-    record = note("shared")
-    sent(client, record, "ann")
-    sent(client, record, "bob")
-    trust = client.get(f"/v1/facts/{record.id}/trust").json()
-    assert [r["recorder"] for r in trust["recordings"]] == ["ann", "bob"]
-    assert not trust["is_trusted"]
-    assert client.get(f"/v1/facts/{record.id}").json()["provenance"] == {"by": "shared"}
 
 
 def test_removed_routes_say_why(client):

@@ -43,16 +43,18 @@ def test_pages_of_an_empty_database_say_so(client):
 
 
 def test_every_page_is_valid_and_can_be_read_aloud(reader):
-    """A strict parser takes it; landmarks, captions, labels and titles are there."""
-    for path in (
-        *PATHS,
-        f"/workloads/{KEY}",
-        f"/devices/{DEVICE.id}",
-        f"/facts/{LATEST.id}",
-        "/workloads?q=ij,j&sizes=i=N",
-        "/workloads?q=%3Cb%3E",
-    ):
-        assert is_sound_page(get(reader, path))
+    """A strict parser takes it; landmarks, captions, labels and titles are there. The
+    facts of a workload and of a device can be downloaded.
+    """
+    of_facts = f"/workloads/{KEY}", f"/devices/{DEVICE.id}"
+    searches = "/workloads?q=ij,j&sizes=i=N", "/workloads?q=%3Cb%3E"
+    for path in (*PATHS, *of_facts, f"/facts/{LATEST.id}", *searches):
+        page = get(reader, path)
+        assert is_sound_page(page)
+        if path in of_facts:
+            (download,) = links(page, "/v1/facts?")
+            facts = reader.get(download).json()["facts"]
+            assert {fact["id"] for fact in facts} >= {LATEST.id}
 
 
 def test_a_retracted_fact_says_so(reader):
@@ -90,7 +92,9 @@ def rows_of(page, number=0):
 
 
 def test_a_workload_shows_the_ranking_of_each_device(reader):
-    """Recipes stand in the order of ``rank``; slower ones have no place."""
+    """Recipes stand in the order of ``rank``; slower ones have no place. All devices
+    are in one table with one axis: equal speed-ups are at equal places.
+    """
     page = get(reader, f"/workloads/{KEY}")
     facts = store_of(reader).query(KEY, device_id=DEVICE.id)
     assert [record.spec.name for record in rank(facts)] == ["rowwise"] * 3
@@ -102,20 +106,6 @@ def test_a_workload_shows_the_ranking_of_each_device(reader):
     assert "as 1, but block=8" in rows[1][1]
     (row,) = next(r for r in (rows_of(page, k) for k in range(2)) if len(r) == 1)
     assert (row[3], row[5]) == ("2.50×", "unknown")
-
-
-def test_a_command_to_tune_can_be_copied(reader):
-    """A shell reads the text of the workload, with its bars and brackets, as one."""
-    page = get(reader, f"/workloads/{KEY}")
-    (command,) = (e for e in page.iter("pre") if e.get("id") == "command")
-    words = shlex.split("".join(command.itertext()))
-    assert words[:3] == ["feinsum", "tune", form_of(*MATVEC).text]
-    assert words[3:] == ["--database", "http://testserver/"]
-
-
-def test_a_workload_has_one_table_and_one_axis(reader):
-    """Whatever the devices are: equal speed-ups are at equal places."""
-    page = get(reader, f"/workloads/{KEY}")
     tables = [t for t in page.iter("table") if "ranking" in t.get("class", "")]
     assert len(tables) == len([e for e in page.iter() if e.get("class") == "axis"]) == 1
     devices = [th for th in page.iter("th") if th.get("scope") == "rowgroup"]
@@ -125,12 +115,30 @@ def test_a_workload_has_one_table_and_one_axis(reader):
     assert len(units - {"5"}) == 1  # that of the legend
 
 
-def test_facts_can_be_downloaded(reader):
-    """Those of a workload, and those of a device, as the documents that they are."""
-    for path in (f"/workloads/{KEY}", f"/devices/{DEVICE.id}"):
-        (download,) = links(get(reader, path), "/v1/facts?")
-        facts = reader.get(download).json()["facts"]
-        assert {fact["id"] for fact in facts} >= {LATEST.id}
+def test_a_workload_has_a_command_a_chart_and_a_graph(reader):
+    """A shell reads the text in the command, with its bars and brackets, as one. Every
+    line of the chart has its numbers in words; the graph is the induced one.
+    """
+    page = get(reader, f"/workloads/{KEY}")
+    (command,) = (e for e in page.iter("pre") if e.get("id") == "command")
+    words = shlex.split("".join(command.itertext()))
+    assert words[:3] == ["feinsum", "tune", form_of(*MATVEC).text]
+    assert words[3:] == ["--database", "http://testserver/"]
+    labels = [e.get("aria-label", "") for e in page.iter() if e.get("role") == "img"]
+    low, high = LATEST.measurement.speedup_interval
+    expected = (
+        f"10.0×, between {ratio(low)} and {ratio(high)}; the roofline allows 20.0×"
+    )
+    (said,) = [one for one in labels if one.startswith(expected)]
+    assert said.removeprefix(expected).startswith("; DRAM allows ")
+    assert any(e.get("class") == "level" for e in page.iter())
+    (figure,) = (
+        e for e in page.iter() if e.get("aria-labelledby") == "graph-title graph-words"
+    )
+    kinds = [e.get("class") for e in figure.iter() if "node" in e.get("class", "")]
+    assert sorted(kinds) == sorted(
+        ["node use"] * 2 + ["node axis"] * 3 + ["node index"] * 2 + ["node size-param"]
+    )
 
 
 def test_the_processor_of_a_device_is_shown(client):
@@ -181,31 +189,6 @@ def test_a_share_that_may_be_of_another_machine_is_marked(
         text = text_of(page)
         assert (DOUBT in text, WHY in text) == (is_marked, is_marked)
         assert is_marked or ("50 %" if median_s == 1e-3 else "120 %") in text
-
-
-def test_a_chart_says_what_it_shows(reader):
-    """Every line of a chart has its numbers in words."""
-    page = get(reader, f"/workloads/{KEY}")
-    words = [e.get("aria-label", "") for e in page.iter() if e.get("role") == "img"]
-    low, high = LATEST.measurement.speedup_interval
-    expected = (
-        f"10.0×, between {ratio(low)} and {ratio(high)}; the roofline allows 20.0×"
-    )
-    (said,) = [one for one in words if one.startswith(expected)]
-    assert said.removeprefix(expected).startswith("; DRAM allows ")
-    assert any(e.get("class") == "level" for e in page.iter())
-
-
-def test_the_graph_of_a_workload_is_drawn(reader):
-    """As many vertices and edges as the induced graph has."""
-    page = get(reader, f"/workloads/{KEY}")
-    (figure,) = (
-        e for e in page.iter() if e.get("aria-labelledby") == "graph-title graph-words"
-    )
-    kinds = [e.get("class") for e in figure.iter() if "node" in e.get("class", "")]
-    assert sorted(kinds) == sorted(
-        ["node use"] * 2 + ["node axis"] * 3 + ["node index"] * 2 + ["node size-param"]
-    )
 
 
 def test_a_fact_shows_the_history_of_its_recipe(reader):
@@ -371,50 +354,36 @@ def test_a_text_that_is_no_einsum_is_shown_as_it_is(client):
     assert "too large to draw" in text_of(page)
 
 
-def test_pages_are_no_part_of_the_interface(client):
-    """The description of the REST interface has no page."""
+def test_files_are_kept_for_ever_and_named_by_content(client):
+    """A file is immutable under its address, and no other file is there; the
+    description of the REST interface has no page.
+    """
+    for name, media_type in MEDIA_TYPES.items():
+        answer = client.get(f"/static/{name}")
+        assert answer.headers["content-type"].startswith(media_type)
+        assert "immutable" in answer.headers["cache-control"]
+    for name in ("..%2fwords.py", "x.css", "%2e%2e"):
+        assert client.get(f"/static/{name}").status_code == 404
     paths = client.get("/openapi.json").json()["paths"]
     assert not [p for p in paths if not p.startswith("/v1/") and p.count("/") > 1]
     assert "/" not in paths
 
 
-def test_files_are_kept_for_ever_and_named_by_content(client):
-    """A file is immutable under its address; a new content has a new address."""
-    for name in MEDIA_TYPES:
-        answer = client.get(f"/static/{name}")
-        assert answer.headers["content-type"].startswith(MEDIA_TYPES[name])
-        assert "immutable" in answer.headers["cache-control"]
-
-
-def test_no_other_file_is_given_out(client):
-    """Only the files of pages are there."""
-    for name in ("..%2fwords.py", "x.css", "%2e%2e"):
-        assert client.get(f"/static/{name}").status_code == 404
-
-
 def test_reading_takes_what_reading_of_v1_takes(serve):
-    """Where reading needs a key, pages need it; a browser sends it as a password."""
-    client = serve(anonymous_read=False)
-    answer = client.get("/", headers={"Accept": "text/html"})
+    """Where reading needs a key, pages need it; a browser sends it as a password,
+    unasked, so that it records and retracts nothing.
+    """
+    client = serve(anonymous_read=False, anonymous_record=False)
+    html = {"Accept": "text/html"}
+    answer = client.get("/", headers=html)
     assert answer.headers["www-authenticate"].startswith("Basic ")
     assert "Reading requires a key" in text_of(get(client, "/", 401))
-    secret = key_for(client, "read")["Authorization"].removeprefix("Bearer ")
-    with_key = client.get(
-        "/", auth=("anybody", secret), headers={"Accept": "text/html"}
-    )
-    assert with_key.status_code == 200
-    assert with_key.headers["cache-control"].startswith("private")
     assert client.get("/static/pages.css").status_code == 200
-    wrong = client.get(
-        "/", auth=("anybody", "nothing"), headers={"Accept": "text/html"}
-    )
-    assert wrong.status_code == 401
-
-
-def test_a_password_opens_nothing_but_reading(serve):
-    """A browser sends passwords unasked, so that they record and retract nothing."""
-    client = serve(anonymous_record=False)
-    secret = key_for(client, "admin")["Authorization"].removeprefix("Bearer ")
-    fact = make_fact()
-    sent = client.delete(f"/v1/facts/{fact.id}?reason=x", auth=("ann", secret))
-    assert (sent.status_code, sent.json()["code"]) == (401, "not-authenticated")
+    assert client.get("/", auth=("anybody", "nothing"), headers=html).status_code == 401
+    for scope in ("read", "admin"):
+        secret = key_for(client, scope)["Authorization"].removeprefix("Bearer ")
+        with_key = client.get("/", auth=("anybody", secret), headers=html)
+        assert with_key.status_code == 200
+        assert with_key.headers["cache-control"].startswith("private")
+        sent = client.delete(f"/v1/facts/{LATEST.id}?reason=x", auth=("ann", secret))
+        assert (sent.status_code, sent.json()["code"]) == (401, "not-authenticated")

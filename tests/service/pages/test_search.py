@@ -94,7 +94,9 @@ def test_workloads_have_an_order(client):
 
 
 def test_sizes_find_the_workload_itself(reader):
-    """With all sizes it is said whether just this workload is known."""
+    """With all sizes it is said whether just this workload is known; another dtype is
+    another workload. What is typed stays in the field.
+    """
     page = found(reader, q="ab,bc", sizes="a=M, b=8, c=8")
     assert text_of(page.find(".//p[@role='status']")) == "Found."
     assert links(page, "/workloads/") == [f"/workloads/{MATMUL_KEY}"]
@@ -106,12 +108,12 @@ def test_sizes_find_the_workload_itself(reader):
     )
     assert other in words
     assert links(page, "/workloads/") == [f"/workloads/{MATMUL_KEY}"]
-
-
-def test_the_dtype_counts_with_sizes(reader):
-    """Sizes and another dtype are another workload."""
     page = found(reader, q="ij,j", sizes="i=N,j=4", dtype="float32")
     assert text_of(page.find(".//p[@role='status']")).startswith("No fact")
+    fields = {e.get("name"): e.get("value") for e in page.iter("input")}
+    assert fields == {"q": "ij,j", "sizes": "i=N,j=4"}
+    chosen = [text_of(e) for e in page.iter("option") if "selected" in e.attrib]
+    assert chosen == ["float32"]
 
 
 def test_the_dtype_filters_a_search_by_subscripts(client):
@@ -159,15 +161,6 @@ def test_what_cannot_be_read_is_said(reader):
         page = found(reader, **query)
         assert words in text_of(page.find(".//p[@role='status']"))
         assert links(page, "/workloads/") == []
-
-
-def test_what_is_typed_stays_in_the_field(reader):
-    """The form of an answer holds the question."""
-    page = found(reader, q="ab,bc", sizes="a=M", dtype="float32")
-    fields = {e.get("name"): e.get("value") for e in page.iter("input")}
-    assert fields == {"q": "ab,bc", "sizes": "a=M"}
-    chosen = [text_of(e) for e in page.iter("option") if "selected" in e.attrib]
-    assert chosen == ["float32"]
 
 
 def test_a_batch_is_found_by_its_subscripts(client):
