@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from functools import cache
 from pathlib import Path
 
 __all__ = ["DOCS", "ROOT", "fenced", "files", "page", "prose", "section", "terms"]
@@ -15,13 +17,20 @@ _BUILT = {"_build", "build", "dist"}
 
 def files(*suffixes: str) -> list[Path]:
     """The files of the project with these suffixes: not what is hidden or built."""
+    return [path for path in _files() if path.suffix in suffixes]
+
+
+@cache
+def _files() -> list[Path]:
     found = []
-    for path in sorted(ROOT.rglob("*")):
-        parts = path.relative_to(ROOT).parts
-        is_ours = not any(p.startswith(".") or p in _BUILT for p in parts)
-        if is_ours and path.suffix in suffixes and path.is_file():
-            found.append(path)
-    return found
+    for folder, inner, names in os.walk(ROOT):
+        inner[:] = [name for name in inner if _is_ours(name)]
+        found += [Path(folder, name) for name in names if _is_ours(name)]
+    return sorted(found)
+
+
+def _is_ours(name: str) -> bool:
+    return not name.startswith(".") and name not in _BUILT
 
 
 DOCS = [path for path in files(".md") if "docs" in path.parts or path.parent == ROOT]

@@ -12,7 +12,7 @@ from feinsum.db.server import open_serving_store
 from tests.db.conftest import make_postgresql_store
 from tests.hostile.live import schema_in
 from tests.hostile.world import HONEST, NAMES, Attacker, World, new_keys
-from tests.service.running import running
+from tests.remote.live import served_here
 
 __all__ = ["make_postgresql_store"]
 
@@ -25,7 +25,7 @@ def world_of(database: str, folder: Path) -> Iterator[World]:
         store.add_all(HONEST)
         for key in keys:
             store.add_key(key)
-    with running(database, folder, rate_per_s=0, freshness_s=0) as server:
+    with served_here(database, folder, anonymous_record=False) as server:
         yield World(Attacker(server, tuple(secrets)), database)
 
 

@@ -26,7 +26,8 @@ from feinsum.records import (
 from feinsum.service import new_key
 from tests.db.conftest import make_postgresql_store
 from tests.db.factories import WORKLOAD, make_device, make_measurement, make_record
-from tests.service.running import Server, running
+from tests.remote.live import served_here
+from tests.service.running import Server
 
 __all__ = ["make_postgresql_store"]
 
@@ -84,9 +85,8 @@ def team(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Team]:
         for name, scope in (("ci", "record"), ("leaked", "record"), ("ann", "admin")):
             secrets[name], key = new_key(name, scope)
             store.add_key(key)
-    with running(
-        location, tmp_path, rate_per_s=0, freshness_s=0, max_age_s=0
-    ) as server:
+    settings = {"anonymous_record": False, "max_age_s": 0}
+    with served_here(location, tmp_path, **settings) as server:
         yield Team(server, location, secrets)
 
 

@@ -20,6 +20,7 @@ import uvicorn
 from feinsum.db import HttpStore
 from feinsum.db.sql.tables import Base
 from feinsum.service import Settings, create_app
+from tests.service.running import Server
 
 TABLES = [table.name for table in reversed(Base.metadata.sorted_tables)]
 """Those that refer to others before these."""
@@ -119,6 +120,14 @@ def live_service(folder: Path, **settings: object) -> Iterator[LiveService]:
         finally:
             server.should_exit = True
             thread.join(60)
+
+
+@contextmanager
+def served_here(database: str, folder: Path, **settings: object) -> Iterator[Server]:
+    """A service over a database, like :func:`running`, but in this process."""
+    with live_service(folder, database=database, **settings) as service:
+        prefix = service.lease().removeprefix(service.url)
+        yield Server(None, service.port, folder / "no.log", prefix=prefix)
 
 
 @contextmanager
