@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from click.testing import CliRunner, Result
+from typer.testing import CliRunner, Result
 
 import feinsum.tuning
 from feinsum.cli import app
@@ -71,19 +71,18 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@cache
-def program() -> typer.core.TyperGroup:
-    """The program, which takes much longer to build than most calls of it."""
-    return typer.main.get_command(app)
+BUILT = cache(typer.main.get_command)
+"""Building the program takes longer than most calls of it."""
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command line in this process, on a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("typer.testing._get_command", BUILT, raising=False)
 
     def invoke(*arguments: str) -> Result:
-        result = CliRunner().invoke(program(), list(arguments))
+        result = CliRunner().invoke(app, list(arguments))
         assert result.exception is None or isinstance(result.exception, SystemExit), (
             result.exception
         )

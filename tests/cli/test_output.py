@@ -15,8 +15,7 @@ from tests.db.factories import make_measurement, make_record
 
 
 @given(
-    st.floats(1e-12, 1e15) | st.floats(-1e15, -1e-12) | st.just(0.0),
-    st.integers(1, 6),
+    st.floats(1e-12, 1e15) | st.floats(-1e15, -1e-12) | st.just(0.0), st.integers(1, 6)
 )
 def test_digits_are_significant(value, n_digits):
     """The printed number is right to that many digits and has no exponent."""

@@ -145,10 +145,7 @@ class FactStoreContract:
 
         assert ids() == list(store.ids("record")) == sorted(r.id for r in records)
         first = records[0]
-        filters = {
-            "workload": first.workload,
-            "device_id": first.environment.device.id,
-        }
+        filters = {"workload": first.workload, "device_id": first.environment.device.id}
         matching = sorted(records[n].id for n in (0, 6))
         assert ids(**filters) == matching
         assert ids(among=[first.id, records[1].id, "0" * 64], **filters) == [first.id]

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from feinsum.canonical import (
-    CANONICALIZER,
-    FORM_VERSION,
-    WorkloadKey,
-    text_digest,
-)
+from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, text_digest
 from feinsum.records import (
     BlockCheck,
     Device,

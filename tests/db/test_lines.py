@@ -119,10 +119,7 @@ HOSTILE = (
     (replaced("0.001,", "NaN,"), "JSON"),
     (replaced("0.001,", "1e999,"), "JSON"),
     (renamed("0.001,", "-1.0,"), "samples_s"),
-    (
-        renamed('"driver_version"', '"a":"/bin/sh","driver_version"'),
-        "environment.a",
-    ),
+    (renamed('"driver_version"', '"a":"/bin/sh","driver_version"'), "environment.a"),
     (renamed('"lanes":8', '"lanes":{"a":8}'), "lanes"),
     (pickle.dumps(make_peaks()).replace(b"\n", b" ") + b"\n", "JSON"),
     (b"[" * 100_000 + b"\n", "JSON"),

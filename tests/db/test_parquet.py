@@ -16,6 +16,7 @@ from feinsum.errors import InvalidRecordError
 from feinsum.records import TuningRecord, to_json
 from tests.db.factories import (
     make_device,
+    make_environment,
     make_peaks,
     make_processor,
     make_record,
@@ -43,8 +44,9 @@ def test_the_columns_are_of_the_documents(tmp_path: Path) -> None:
     was not recorded; times are in UTC.
     """
     path = tmp_path / "facts.parquet"
-    record, trial = make_record(1), make_trial(2, status="build-failed")
-    peaks = make_peaks(make_device(processor=make_processor("zen5")))
+    known = make_device(processor=make_processor("zen5"))
+    record = make_record(1, environment=make_environment(known))
+    peaks, trial = make_peaks(known), make_trial(2, status="build-failed")
     write_file([record, peaks, trial], path)
     rows = parquet.read_table(path).to_pylist()
     columns = {name: [row[name] for row in rows] for name in rows[0]}
@@ -52,8 +54,8 @@ def test_the_columns_are_of_the_documents(tmp_path: Path) -> None:
     assert columns["id"] == [record.id, peaks.id, trial.id]
     assert columns["median_s"] == [2e-3, None, None]
     assert columns["status"] == [None, None, "build-failed"]
-    assert columns["microarchitecture"] == [None, "zen5", None]
-    assert columns["device_id"][1] == peaks.device.id
+    assert columns["microarchitecture"] == ["zen5", "zen5", None]
+    assert columns["device_id"][:2] == [known.id] * 2
     assert rows[0]["transform_name"] == "rowwise"
     assert rows[0]["recorded_at"].isoformat() == record.recorded_at
     assert rows[0]["document"] == to_json(record)

@@ -9,12 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feinsum.db.exchange import merge
 from feinsum.errors import ImplausibleError
-from feinsum.records import (
-    InMemoryStore,
-    RetractionQuery,
-    check_plausible,
-    judge,
-)
+from feinsum.records import InMemoryStore, RetractionQuery, check_plausible, judge
 from feinsum.records.signature import public_key_of, sign, why_untrusted
 from tests.db.factories import make_plan, make_plan_record, make_record
 

@@ -17,14 +17,7 @@ from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonica
 from feinsum.db import SqlStore, open_store
 from feinsum.db.exchange import REKEYED_FROM, merge, rekey, rekeyed
 from feinsum.errors import StoreUnavailableError
-from feinsum.ir import (
-    BatchedEinsum,
-    array,
-    batched_einsum,
-    einsum,
-    from_text,
-    to_text,
-)
+from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum, from_text, to_text
 from feinsum.records import Trial, TuningRecord, to_json, unchecked
 from tests import strategies
 from tests.db.contract import content
@@ -40,8 +33,7 @@ J, D = array("J", (3, 3, "E")), array("D", (3, 8, 8))
 EINSUMS = (
     einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)),
     batched_einsum(
-        "xre,rij,ej->xei",
-        [[J, D, array("u", ("E", 8))], [J, D, array("v", ("E", 8))]],
+        "xre,rij,ej->xei", [[J, D, array("u", ("E", 8))], [J, D, array("v", ("E", 8))]]
     ),
 )
 
@@ -166,9 +158,7 @@ def test_rekeying_commutes_with_merging(make: Callable[..., SqlStore]) -> None:
     assert content(a) == content(both)
 
 
-def test_versions_between_make_no_chain(
-    make_sql_store: Callable[[], SqlStore],
-) -> None:
+def test_versions_between_make_no_chain(make_sql_store: Callable[[], SqlStore]) -> None:
     """A fact that came by way of several versions is one fact of today.
 
     Its provenance names the record that was measured, whichever of the older

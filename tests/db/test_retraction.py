@@ -21,23 +21,9 @@ from feinsum.db.exchange import (
 )
 from feinsum.db.exchange.garbage import GarbagePlan
 from feinsum.db.server import open_serving_store
-from feinsum.errors import (
-    InvalidRecordError,
-    InvalidRequestError,
-    RecordNotFoundError,
-)
-from feinsum.records import (
-    InMemoryStore,
-    LookUp,
-    Retraction,
-    RetractionQuery,
-)
-from tests.db.factories import (
-    WORKLOAD,
-    make_device,
-    make_peaks,
-    make_record,
-)
+from feinsum.errors import InvalidRecordError, InvalidRequestError, RecordNotFoundError
+from feinsum.records import InMemoryStore, LookUp, Retraction, RetractionQuery
+from tests.db.factories import WORKLOAD, make_device, make_peaks, make_record
 
 MakeStore = Callable[[], InMemoryStore | SqlStore]
 

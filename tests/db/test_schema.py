@@ -112,6 +112,7 @@ def schema_of(connection: Connection) -> dict[str, list[str]]:
 def test_new_database_is_of_the_newest_version(database: Path) -> None:
     """Nothing was copied, and nothing else lies beside it."""
     with open_store(database) as store:
+        store.add(make_record())
         assert store.stats().schema_version == VERSIONS[-1]
     assert version(database) == VERSIONS[-1]
     assert [*database.parent.iterdir()] == [database]

@@ -13,11 +13,7 @@ from feinsum.db.exchange import all_documents, back_up_store, find_garbage, reke
 from feinsum.db.server import Receipt, ServingStore, open_serving_store
 from feinsum.db.sql.trust import OWNER
 from feinsum.records import InMemoryStore, RetractionQuery
-from tests.db.factories import (
-    make_peaks,
-    make_plan_record,
-    make_record,
-)
+from tests.db.factories import make_peaks, make_plan_record, make_record
 from tests.db.test_rekeying import older_facts
 
 FACT = make_record()

@@ -16,9 +16,7 @@ from tests.docs.pages import ROOT
 
 PATIENCE_S = 120
 
-LEFT_OUT = {
-    *("archspec", "islpy", "loopy", "psutil", "pymbolic", "pytools"),
-}
+LEFT_OUT = {*("archspec", "islpy", "loopy", "psutil", "pymbolic", "pytools")}
 """What a server does not need: the code generator and targets."""
 
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -145,9 +145,7 @@ def destroy_server(location: str) -> None:
 
 @pytest.fixture
 def server_place(
-    server_environment: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Place:
     location = "postgresql:///?service=feinsum"
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))

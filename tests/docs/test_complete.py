@@ -117,10 +117,7 @@ TABLES = [
     (("errors", "What is not plausible", "finding"), lambda: set(CODES)),
     (("sparse", "Rules", "rule"), sparse_rules),
     (("plans", "Rules", "rule"), plan_rules),
-    (
-        ("programs", "Rules", "rule"),
-        lambda: PROGRAM_RULES.keys() | program_rules(),
-    ),
+    (("programs", "Rules", "rule"), lambda: PROGRAM_RULES.keys() | program_rules()),
     (
         ("cli", "Exit codes", "code"),
         lambda: {
@@ -131,10 +128,7 @@ TABLES = [
             )
         },
     ),
-    (
-        ("transforms", "Primitives", "primitive"),
-        lambda: set(primitives.__all__),
-    ),
+    (("transforms", "Primitives", "primitive"), lambda: set(primitives.__all__)),
     (("../explanation/raising", "Rules", "code"), refusal_rules),
 ]
 """The page, its section, the heading of the first column, and all entries of it."""

@@ -89,7 +89,10 @@ def test_the_example_of_a_transform_works(tmp_path, environment):
     assert "1 passed" in result.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if ">>> " in page(name)])
+WITH_SESSIONS = [n for n in NAMES if ">>> " in page(n) or fenced(page(n), "pycon")]
+
+
+@pytest.mark.parametrize("name", WITH_SESSIONS)
 def test_doctests_of_a_page_hold(name, tmp_path, monkeypatch):
     """Every ``pycon`` block gives what it shows; the blocks of a page share names."""
     monkeypatch.delenv("FEINSUM_DATABASE", raising=False)

@@ -51,15 +51,13 @@ def test_the_induced_graph_is_drawn(e: BatchedEinsum) -> None:
     assert set(named) <= set(labels)
 
 
-def test_the_multiplicity_of_the_only_row_is_a_label() -> None:
-    """Without vertices for rows, a use says how often it is multiplied."""
+def test_the_multiplicity_is_a_label_or_a_vertex() -> None:
+    """Without vertices for rows, a use says how often it is multiplied; in a batch a
+    vertex does, between the row and the use.
+    """
     text = dot_text(einsum("i,i,ij->j", x, x, D))
     assert 'label="x\\n<f8 ×2"' in text
     assert 'label="D\\n<f8"' in text
-
-
-def test_the_multiplicity_in_a_batch_is_a_vertex() -> None:
-    """It stands between the row and the use."""
     text = dot_text(batched_einsum("i,i->i", [[x, x], [x, array("y", 4)]]))
     assert re.search(r'label="×2", shape=diamond', text)
 

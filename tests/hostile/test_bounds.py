@@ -75,8 +75,7 @@ def test_names_of_the_untrusted_go_at_once(careful: TestClient) -> None:
     """Those of devices and of workloads, from every list, search and page."""
     name = "buy at example"
     odd = make_record(
-        workload=ODD,
-        environment=make_environment(replace(make_device(), name=name)),
+        workload=ODD, environment=make_environment(replace(make_device(), name=name))
     )
     eve = key_for(careful, "record", "eve")
     assert send(careful, to_json(odd), **eve).status_code == 201

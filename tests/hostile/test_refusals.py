@@ -80,12 +80,6 @@ def test_bodies_with_half_a_character_do_no_harm(live):
         assert live.ask("GET", "/v1/demand").status == 200
 
 
-def test_an_empty_policy_is_refused(live):
-    """``policy=`` names no policy, no more than ``policy=any`` does."""
-    for query in ("policy=", "policy=&policy=", "device=x&policy="):
-        assert live.ask("GET", f"/v1/best/k-1?{query}").status == 422
-
-
 def test_head_is_answered_as_get(live):
     """HEAD has the status and the headers of GET, on every route that GET has."""
     with live.store() as store:

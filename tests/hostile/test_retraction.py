@@ -16,13 +16,7 @@ from feinsum.db.remote.client import Client
 from feinsum.db.server import open_serving_store
 from feinsum.errors import NotAuthenticatedError, NotPermittedError, RecordNotFoundError
 from feinsum.memory import fresh_memory
-from feinsum.records import (
-    LookUp,
-    Retraction,
-    RetractionQuery,
-    TuningRecord,
-    to_json,
-)
+from feinsum.records import LookUp, Retraction, RetractionQuery, TuningRecord, to_json
 from feinsum.service import new_key
 from tests.db.conftest import make_postgresql_store
 from tests.db.factories import WORKLOAD, make_device, make_measurement, make_record

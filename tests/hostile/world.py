@@ -31,10 +31,7 @@ from tests.service.running import Server
 
 __all__ = ["HONEST", "NAMES", "Attacker", "Served", "World", "faster", "new_keys"]
 
-DEVICES = (
-    make_device(0, make_processor()),
-    make_device(1, make_processor("zen4")),
-)
+DEVICES = (make_device(0, make_processor()), make_device(1, make_processor("zen4")))
 
 WORKLOADS = tuple(map(make_workload, range(2)))
 

@@ -25,14 +25,7 @@ from feinsum.records import (
     from_json,
     to_json,
 )
-from tests.strategies import (
-    CPU,
-    HERE,
-    PROCESSOR,
-    counts,
-    make_record,
-    tuning_records,
-)
+from tests.strategies import CPU, HERE, PROCESSOR, counts, make_record, tuning_records
 
 RECORD = make_record()
 

@@ -21,16 +21,17 @@ def _drawn() -> dict[str, tuple[str | None, str]]:
     return drawn
 
 
-def test_all_is_drawn() -> None:
-    """The drawing holds the errors of the module: all of them and no others."""
-    assert set(_drawn()) == {cls.__name__ for cls in ERRORS}
-
-
-def test_drawn_as_it_is() -> None:
-    """An error stands in the drawing under its base class and with its code."""
-    for cls in ERRORS:
-        parent = None if cls is errors.FeinsumError else cls.__bases__[0].__name__
-        assert _drawn()[cls.__name__] == (parent, cls.code)
+def test_the_tree_is_drawn() -> None:
+    """The drawing holds the errors of the module, each under its base class and with
+    its code: all of them and no others.
+    """
+    assert _drawn() == {
+        cls.__name__: (
+            None if cls is errors.FeinsumError else cls.__bases__[0].__name__,
+            cls.code,
+        )
+        for cls in ERRORS
+    }
 
 
 def test_codes_are_distinct() -> None:
@@ -41,15 +42,13 @@ def test_codes_are_distinct() -> None:
 
 
 def test_code_leads_to_the_class() -> None:
-    """An error is made anew from its code and message, in another process."""
+    """An error is made anew from its code and message, in another process; one of a
+    code that is not known here keeps it in its message.
+    """
     for cls in ERRORS:
         error = errors.error_from_code(cls.code, "why")
         assert type(error) is cls
         assert str(error) == "why"
-
-
-def test_unknown_code() -> None:
-    """An error of a code that is not known here keeps it in its message."""
     error = errors.error_from_code("no-such-code", "why")
     assert type(error) is errors.FeinsumError
     assert str(error) == "no-such-code: why"

@@ -177,9 +177,7 @@ def test_shipped_facts_are_exact_where_they_were_recorded() -> None:
 OPTIONS = "1 -O3 -ffp-contract=fast -march=native"
 COMPLEX = "a b, b -> a | A0[N0,4]:<c16 A1[4]:<c16 | A0 A1"
 HOST = replace(
-    HERE,
-    device=replace(CPU, platform=HOST_PLATFORM),
-    platform_version=OPTIONS,
+    HERE, device=replace(CPU, platform=HOST_PLATFORM), platform_version=OPTIONS
 )
 
 

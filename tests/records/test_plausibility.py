@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 
 from feinsum.db import shipped_facts
 from feinsum.ir import array, batched_einsum, einsum
-from feinsum.records import (
-    TransformSpec,
-    judge,
-    latest_peaks,
-)
+from feinsum.records import TransformSpec, judge, latest_peaks
 from feinsum.records.capability import MAX_UNITS, capability_of, least_work, slowest_s
 from feinsum.records.plausibility import SHIPPED
 from feinsum.transforms import REGISTRY

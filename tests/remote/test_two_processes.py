@@ -48,10 +48,7 @@ def test_a_second_process_retrieves_what_a_first_one_recorded(tmp_path):
         recorded = run(
             tmp_path / "ann", "record", server.url, FEINSUM_REMOTE_KEY=secrets["record"]
         )
-        given = {
-            "FEINSUM_REMOTE": server.url,
-            "FEINSUM_REMOTE_KEY": secrets["read"],
-        }
+        given = {"FEINSUM_REMOTE": server.url, "FEINSUM_REMOTE_KEY": secrets["read"]}
         found = run(tmp_path / "bob", "retrieve", **given)
     assert found["applied"] == [recorded["spec"]]
     assert found["layers"][-1] == f"remote ({server.url}): queried"

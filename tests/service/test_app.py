@@ -8,13 +8,7 @@ import pytest
 
 from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum, from_text, to_text
-from feinsum.records import (
-    DevicePeaks,
-    Retraction,
-    TuningRecord,
-    from_json,
-    to_json,
-)
+from feinsum.records import DevicePeaks, Retraction, TuningRecord, from_json, to_json
 from tests.db.factories import (
     WORKLOAD,
     make_device,

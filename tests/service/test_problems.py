@@ -50,6 +50,8 @@ def test_errors_are_problem_documents(client):
         ("GET", "/v1/facts?limit=1e9", None, 422, "invalid-request"),
         ("GET", f"/v1/best/{WORKLOAD}?policy=any", None, 422, "invalid-request"),
         ("GET", f"/v1/best/{WORKLOAD}?policy=", None, 422, "invalid-request"),
+        ("GET", "/v1/best/k-1?policy=&policy=", None, 422, "invalid-request"),
+        ("GET", "/v1/best/k-1?device=x&policy=", None, 422, "invalid-request"),
         ("GET", f"/v1/best/{WORKLOAD}?device=%00", None, 422, "invalid-request"),
         ("GET", f"/v1/best/{'k' * 200}", None, 422, "invalid-request"),
         ("GET", "/v1/best/..", None, 404, "no-such-route"),

@@ -6,12 +6,7 @@ import json
 
 import pytest
 
-from feinsum.records import (
-    DevicePeaks,
-    TuningRecord,
-    from_json,
-    to_json,
-)
+from feinsum.records import DevicePeaks, TuningRecord, from_json, to_json
 from feinsum.service.problems import MEDIA_TYPE
 from tests.service.conftest import send, store_of
 from tests.service.pages.documents import ACCEPT, get, is_sound_page, text_of
