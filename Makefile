@@ -31,7 +31,7 @@ PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals bench-users \
 	paper-deinsum paper-distal paper-eindecomp paper-spttn gpu-wheels facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
-	docs docs-links figures screenshots wheel oldest newest clean
+	docs docs-links figures notebooks screenshots wheel oldest newest clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -250,6 +250,9 @@ figures: $(INSTALLED) ## draw the pictures, and write the tables, of the documen
 	@$(RUN) docs/figures/gain.py
 	@$(RUN) docs/figures/plans.py
 	@$(RUN) docs/figures/tables.py
+
+notebooks: $(INSTALLED) ## run the notebooks of the documentation, and store what they draw
+	@$(RUN) -m tests.docs.test_notebooks $(ARGS)
 
 screenshots: $(BROWSER) ## take the pictures of the pages; needs Chromium
 	@$(RUN) -m docs.figures.pages

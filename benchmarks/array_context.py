@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.experiments.machine import processor
 from feinsum.errors import FeinsumError
-from feinsum.integrations import lazy_array_context
-from feinsum.measure import device_states, open_device
+from feinsum.integrations import FeinsumArrayContext
 
 N_DOFS, N_FACES, N_FACE_DOFS = 10, 4, 6
 Arrays = dict[str, Any]
@@ -41,9 +40,13 @@ def main() -> None:
     expected = evaluated_by_numpy(**arrays)
     calls, firsts = {}, {}
     try:
-        contexts = {"without": context(None), "with": context(lazy_array_context())}
+        ours = FeinsumArrayContext()
     except FeinsumError as error:
         sys.exit(f"nothing was timed: {error}")
+    from arraycontext import PytatoPyOpenCLArrayContext
+
+    theirs = PytatoPyOpenCLArrayContext(ours.queue, ours.allocator)
+    contexts = {"without": theirs, "with": ours}
     for name, one in contexts.items():
         calls[name] = compiled(one, arrays)
         firsts[name] = [seconds(calls[name], one) for _ in range(2)]
@@ -58,19 +61,6 @@ def main() -> None:
     for name, times in samples.items():
         first, second = firsts[name]
         print(f"{name:7}{first:9.2f}{second * 1e3:11.1f}{median(times) * 1e3:10.1f}")
-
-
-def context(kind: Any) -> Any:
-    """An array context of a class, on the first device of OpenCL that works."""
-    from pyopencl.tools import ImmediateAllocator
-
-    if kind is None:
-        from arraycontext import PytatoPyOpenCLArrayContext as kind  # noqa: N813
-    for state in device_states():
-        if state.target == "opencl" and state.device and not state.trouble:
-            queue = open_device(state.device.id).queue
-            return kind(queue, allocator=ImmediateAllocator(queue))
-    raise FeinsumError("no device of OpenCL works; 'feinsum doctor' says why")
 
 
 def random_arrays(n_elements: int) -> Arrays:

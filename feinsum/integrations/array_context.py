@@ -11,6 +11,7 @@ A compiler calls :func:`transform_program` on every kernel before it builds it :
 The package arraycontext has a method for that, ``transform_loopy_program``; the mixins
 here try retrieval first. They use only documented members of array contexts: ``queue``,
 ``transform_loopy_program`` and, for the eager mixin, ``call_loopy``.
+:class:`FeinsumArrayContext` is the lazy one over arraycontext's own context of pytato.
 """
 
 from __future__ import annotations
@@ -24,10 +25,24 @@ import loopy as lp
 import numpy as np
 
 from feinsum.db import Database
-from feinsum.errors import FeinsumError
+from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import Policy
 from feinsum.retrieval import retrieve
+from feinsum.targets.devices import open_device
 from feinsum.targets.opencl.device import describe
+from feinsum.targets.opencl.door import pyopencl
+
+# Of arraycontext's releases none has this class, only its sources have it.
+_WHY_NO_BASE = ""
+try:
+    from arraycontext import PytatoPyOpenCLArrayContext as _LazyBase
+except ImportError as error:  # as the constructor reports
+    _LazyBase, _WHY_NO_BASE = object, f"{error}"
+
+_NEEDS = (
+    "FeinsumArrayContext needs PytatoPyOpenCLArrayContext of the package arraycontext, "
+    "and pytato: {}; docs/how-to/integrations.md says which versions work"
+)
 
 
 def _unchanged(t_unit: lp.TranslationUnit) -> lp.TranslationUnit:
@@ -165,57 +180,81 @@ def _kind(argument: Any) -> Any:
     return tuple(shape), str(getattr(argument, "dtype", type(argument)))
 
 
-def eager_array_context(
-    base: type | None = None, *, database: Database = None, policy: Policy | None = None
-) -> Any:
-    """Make a class of array contexts that call and retrieve one kernel at a time.
+class FeinsumArrayContext(RetrievesLazily, _LazyBase):  # type: ignore[misc]
+    """A lazy array context of pytato and OpenCL whose programs get recipes.
 
-    Args:
-        base: the base class, whose ``call_loopy`` builds kernels; by default
-            ``PyOpenCLArrayContext`` of arraycontext.
-        database: as for :func:`feinsum.retrieve`.
-        policy: as for :func:`feinsum.retrieve`.
+    ::
 
-    Raises:
-        FeinsumError: if arraycontext cannot be imported, or has no such class.
+        actx = FeinsumArrayContext()
+        gradient = actx.compile(lambda J, D, u: actx.einsum(subscripts, J, D, u))
+
+    A program without a recipe gets the transform of arraycontext.
     """
-    base = base or _class_of_arraycontext("PyOpenCLArrayContext")
-    return _made_from(RetrievesEagerly, base, database, policy)
+
+    def __init__(
+        self,
+        queue: Any = None,
+        allocator: Any = None,
+        *,
+        database: Database = None,
+        policy: Policy | None = None,
+        **options: Any,
+    ) -> None:
+        """Make a context.
+
+        Args:
+            queue: a queue of commands of pyopencl; by default one of the device of
+                OpenCL that ``FEINSUM_DEVICE`` names, or else of the first that works.
+            allocator: of device memory; by default buffers on a CPU, and what
+                arraycontext chooses on another device.
+            database: as for :func:`feinsum.retrieve`.
+            policy: as for :func:`feinsum.retrieve`.
+            options: of ``PytatoPyOpenCLArrayContext``.
+
+        Raises:
+            FeinsumError: if arraycontext or pytato is missing or too old.
+            DeviceUnavailableError: if no device of OpenCL works.
+        """
+        if _LazyBase is object:
+            raise FeinsumError(_NEEDS.format(_WHY_NO_BASE))
+        try:  # the base would import it once a device is open
+            import_module("pytato")
+        except ImportError as error:
+            raise FeinsumError(_NEEDS.format(error)) from error
+        if queue is None:
+            queue = _open_queue()
+        if allocator is None and not options.get("use_memory_pool"):
+            allocator = _choose_allocator(queue)
+        super().__init__(queue, allocator, **options)
+        # those of a subclass stay, unless the call names others
+        if database is not None:
+            self.feinsum_database = database
+        if policy is not None:
+            self.feinsum_policy = policy
+
+    def clone(self) -> FeinsumArrayContext:
+        """Make a context of the same queue, memory, database and policy."""
+        return type(self)(
+            self.queue,
+            self.allocator,
+            database=self.feinsum_database,
+            policy=self.feinsum_policy,
+        )
 
 
-def lazy_array_context(
-    base: type | None = None, *, database: Database = None, policy: Policy | None = None
-) -> Any:
-    """Make a class of array contexts that generate and retrieve whole programs.
-
-    Args:
-        base: the base class; by default ``PytatoPyOpenCLArrayContext``.
-        database: as for :func:`feinsum.retrieve`.
-        policy: as for :func:`feinsum.retrieve`.
-
-    Raises:
-        FeinsumError: if arraycontext cannot be imported, or has no such class.
-    """
-    base = base or _class_of_arraycontext("PytatoPyOpenCLArrayContext")
-    return _made_from(RetrievesLazily, base, database, policy)
+def _open_queue() -> Any:
+    opened = open_device(loopy_target=lp.PyOpenCLTarget())
+    if not hasattr(opened, "queue"):
+        raise DeviceUnavailableError(
+            f"array contexts run on OpenCL, not on {opened.device}; set "
+            "FEINSUM_DEVICE=opencl, or pass a queue"
+        )
+    return opened.queue
 
 
-def _made_from(
-    mixin: type, base: type, database: Database, policy: Policy | None
-) -> type:
-    attributes = {
-        "__module__": __name__,
-        "feinsum_database": database,
-        "feinsum_policy": policy,
-    }
-    return type(f"Retrieving{base.__name__}", (mixin, base), attributes)
-
-
-def _class_of_arraycontext(name: str) -> Any:
-    try:
-        return getattr(import_module("arraycontext"), name)
-    except (ImportError, AttributeError) as error:
-        raise FeinsumError(
-            f"the class {name} of the package arraycontext is needed: {error}; "
-            "docs/how-to/integrations.md says which versions have it"
-        ) from error
+def _choose_allocator(queue: Any) -> Any:
+    """Choose buffers on a CPU, where shared virtual memory makes PoCL 3.0 crash."""
+    cl = pyopencl()
+    if queue.device.type & cl.device_type.CPU:
+        return cl.tools.ImmediateAllocator(queue)
+    return None  # as arraycontext chooses

@@ -9,7 +9,16 @@ import pytest
 from benchmarks.users import PROGRAMS, main, timed
 
 
-@pytest.mark.parametrize("name", ["pyscf-mp2", "cotengra-200", "opt_einsum-loop"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pyscf-mp2",
+        "pyscf-mp2-benzene",
+        "pyscf-rccsd-benzene",
+        "cotengra-200",
+        "opt_einsum-loop",
+    ],
+)
 def test_both_ways_compute_the_same(name, capsys):
     """Results are compared before seconds are printed."""
     pytest.importorskip(name.partition("-")[0])

@@ -16,6 +16,7 @@ from feinsum.db import open_store
 from feinsum.ir import from_text
 from feinsum.records import TransformSpec
 from feinsum.targets.host.compiler import find_compiler
+from tests.cpus import any_opencl
 from tests.deploy.walk import differences, sessions, shell
 from tests.docs.pages import fenced, page, section
 from tests.service.examples import RECORD
@@ -89,6 +90,24 @@ def test_gradients_are_einsums(position, library):
     exec(fenced(section(PAGE, "torch and JAX"), "python")[position], {})
 
 
+@pytest.mark.parametrize(
+    ("heading", "package"),
+    [("PySCF", "pyscf"), ("Networks of tensors", "cotengra")],
+)
+def test_a_program_of_another_package_runs_by_feinsum(heading, package, tmp_path):
+    """In a process of its own, where all of the package's einsums are replaced."""
+    pytest.importorskip(package)
+    (block,) = fenced(section(PAGE, heading), "python")
+    command = [sys.executable, "-W", "ignore", "-c", block]
+    plain = shell(tmp_path, FEINSUM_CACHE_DIR=str(tmp_path))
+    plain.pop("FEINSUM_EFFORT", None)  # with it the first calls would build kernels
+    done = subprocess.run(command, env=plain, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if package == "pyscf":
+        energies = [*map(float, done.stdout.split())]
+        assert energies == pytest.approx([-76.119346, -76.112817], abs=1e-5)
+
+
 def test_the_program_in_c_prints_what_is_shown(tmp_path, environment):
     """It is built from the page and the file that was exported."""
     (tmp_path / "main.c").write_text(fenced(page(PAGE), "c")[0])
@@ -110,18 +129,18 @@ def test_the_file_of_a_recipe_comes_from_the_service(tmp_path, environment, team
     assert str(FACT.spec) in (tmp_path / "kernel.c").read_text()
 
 
-@pytest.mark.parametrize("which", ["eager", "lazy"])
-def test_the_array_context_computes_the_gradient(tmp_path, environment, which):
-    """Where arraycontext is, for the lazy one pytato, and a device of OpenCL."""
-    pytest.importorskip("arraycontext", reason="arraycontext is not installed")
-    if which == "lazy":
-        pytest.importorskip("pytato", reason="pytato is not installed")
-    eager, lazy, *_ = fenced(section(PAGE, "Array contexts"), "python")
-    block = lazy if which == "lazy" else eager
+@pytest.mark.parametrize("package", ["arraycontext", "pytato"])
+def test_the_array_context_computes_the_gradient(tmp_path, environment, package):
+    """Where the eager or the lazy one is installed, on a device of OpenCL."""
+    pytest.importorskip(package)
+    device = any_opencl().device
+    lazy, eager, *_ = fenced(section(PAGE, "Array contexts"), "python")
+    block = lazy if package == "pytato" else eager
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", block],
         cwd=tmp_path,
-        env=environment | {"POCL_CACHE_DIR": str(tmp_path)},
+        env=environment
+        | {"POCL_CACHE_DIR": str(tmp_path), "FEINSUM_DEVICE": device.id},
         capture_output=True,
         text=True,
         timeout=600,
