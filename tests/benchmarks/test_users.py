@@ -14,7 +14,7 @@ from benchmarks.users import PROGRAMS, main, timed
     [
         "pyscf-mp2",
         "pyscf-mp2-benzene",
-        "pyscf-rccsd-benzene",
+        pytest.param("pyscf-rccsd-benzene", marks=pytest.mark.long),
         "cotengra-200",
         "opt_einsum-loop",
     ],
