@@ -32,15 +32,15 @@ from feinsum.measure import (
     BoundKernel,
     OpenDevice,
     compile_kernel,
-    footprint_bytes,
+    count_footprint_bytes,
+    draw_arguments,
     interleave,
     open_device,
-    random_arguments,
     verify,
 )
 from feinsum.measure.cases import make_case
 from feinsum.measure.trial import Timeable
-from feinsum.transforms import apply_spec, configurations, find_transform
+from feinsum.transforms import apply_spec, find_transform, list_configurations
 
 FAMILIES = (("generic", 1), ("turned", 1), ("rowwise", 1))
 
@@ -127,7 +127,7 @@ def make_triad(opened: OpenDevice, n_entries: int) -> BoundKernel:
         lang_version=(2018, 2),
     )
     t_unit = lp.split_iname(t_unit, "i", 4096, outer_tag="g.0")
-    arguments = random_arguments(t_unit, {}, np.random.default_rng(0))
+    arguments = draw_arguments(t_unit, {}, np.random.default_rng(0))
     return compile_kernel(t_unit, opened).bind(arguments)
 
 
@@ -137,7 +137,7 @@ def measure(
     """Verify the first recipe of each family, time all in turns, take the fastest."""
     case = make_case(einsum, {})
     families = [find_transform(*family) for family in FAMILIES]
-    specs = [next(configurations(t, einsum)) for t in families if t.fits(einsum)]
+    specs = [next(list_configurations(t, einsum)) for t in families if t.fits(einsum)]
     units = [case.t_unit, *(apply_spec(s, case.t_unit, case.nest) for s in specs)]
     kernels = [compile_kernel(unit, opened).bind(case.arguments) for unit in units]
     for kernel in kernels:
@@ -151,7 +151,7 @@ def measure(
     return Result(
         einsum.subscripts + (f" ({n} rows)" if (n := einsum.batch_size) > 1 else ""),
         str(specs[best]),
-        footprint_bytes(einsum, {}),
+        count_footprint_bytes(einsum, {}),
         sum(prod(slot.array.shape) * 8 for slot in triad.slots.values()),
         ours[best],
         triad_s,

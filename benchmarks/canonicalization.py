@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from feinsum.canonical import canonicalize, induced_graph
-from feinsum.canonical.form import computed_form
+from feinsum.canonical import build_induced_graph, canonicalize
+from feinsum.canonical.form import compute_form
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
-from feinsum.suites import documents
+from feinsum.suites import read_suite_documents
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -55,7 +55,7 @@ class Workload:
 
     @property
     def n_vertices(self) -> int:
-        return len(induced_graph(self.make()).colors)
+        return len(build_induced_graph(self.make()).colors)
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class Spread:
 
 def key(e: BatchedEinsum) -> None:
     """From the einsum to the key."""
-    _ = computed_form(e).key
+    _ = compute_form(e).key
 
 
 def everything(e: BatchedEinsum) -> None:
     """Key, canonical einsum and relabeling."""
-    form = computed_form(e)
+    form = compute_form(e)
     _ = form.key, form.einsum, form.relabeling
 
 
@@ -116,7 +116,9 @@ def _mean_us(action: Callable[[BatchedEinsum], None], workload: Workload) -> flo
 
 def tccg() -> list[Workload]:
     """The 48 contractions of the suite."""
-    return [Workload(e["name"], _contraction(e), 20) for e in documents("tccg")]
+    return [
+        Workload(e["name"], _contraction(e), 20) for e in read_suite_documents("tccg")
+    ]
 
 
 def _contraction(entry: dict) -> Make:

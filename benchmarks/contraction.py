@@ -25,7 +25,7 @@ import numpy as np
 import feinsum
 from feinsum.contraction import IS_BUILT, VECTOR_BYTES, contract_pair
 from feinsum.contraction.pairwise import encode_indices
-from feinsum.targets.processor import host_processor
+from feinsum.targets.processor import describe_host_processor
 
 SIZES = 10, 20, 50, 100, 200, 500, 1000
 REPEATED = {
@@ -40,7 +40,10 @@ def main() -> None:
         raise SystemExit(
             "the kernel of contractions is not built; see 'feinsum doctor'"
         )
-    print(f"{host_processor()}; numpy {np.__version__}; {VECTOR_BYTES} bytes a vector")
+    print(
+        f"{describe_host_processor()}; numpy {np.__version__}; {VECTOR_BYTES} "
+        "bytes a vector"
+    )
     print("\nGFLOP/s of products of matrices     kernel    BLAS")
     for dtype in ("f8", "f4"):
         for n in SIZES:

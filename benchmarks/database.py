@@ -27,15 +27,15 @@ from rich.progress import track
 from rich.table import Table
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import SqlStore, open_store, shipped_facts
-from feinsum.records import Device, TuningRecord, best_match
+from feinsum.db import SqlStore, get_shipped_facts, open_store
+from feinsum.records import Device, TuningRecord, find_best_match
 
 N_DEVICES, N_RECIPES = 4, 10
 """Facts of a workload: of every device as many."""
 
 CHUNK = 5000
 STDERR = Console(stderr=True)
-SHIPPED = tuple(shipped_facts().records())
+SHIPPED = tuple(get_shipped_facts().records())
 
 
 def workload(number: int) -> WorkloadKey:
@@ -122,11 +122,11 @@ def measure(path: Path, n_records: int, rounds: int) -> Iterator[tuple[str, ...]
 
         def exact(number: int) -> None:
             matches = store.query(workload(number), device_id=DEVICES[0].id)
-            assert best_match(matches, environment).record is not None
+            assert find_best_match(matches, environment).record is not None
 
         def every_device(number: int) -> None:
             assert (
-                best_match(store.query(workload(number)), environment).record
+                find_best_match(store.query(workload(number)), environment).record
                 is not None
             )
 

@@ -28,9 +28,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import feinsum
-from feinsum.measure import compile_kernel, interleave, largest_error, open_device
+from feinsum.measure import (
+    compile_kernel,
+    compute_largest_error,
+    interleave,
+    open_device,
+)
 from feinsum.retrieval import Retrieval, look_up
-from feinsum.suites import documents
+from feinsum.suites import read_suite_documents
 
 HERE = Path(__file__).parent
 DATABASE = HERE.parent / ".cache" / "demo" / "facts.sqlite"
@@ -172,7 +177,7 @@ def dg_in_numpy(subscripts: str, arrays: Arrays) -> np.ndarray:
 
 def contraction_example(name: str, rng: np.random.Generator) -> Example:
     """An entry of the TCCG suite with the operands ``alpha*A + b``."""
-    entry = next(e for e in documents("tccg") if e["name"] == name)
+    entry = next(e for e in read_suite_documents("tccg") if e["name"] == name)
     subscripts, sizes = entry["subscripts"], entry["sizes"]
     terms, output = subscripts.split("->")
     first, second = terms.split(",")
@@ -271,7 +276,7 @@ def measure(example: Example) -> Result:
     for kernel in kernels:
         kernel.poison()
         kernel.run()
-        errors.append(largest_error(kernel.read()[example.output], expected))
+        errors.append(compute_largest_error(kernel.read()[example.output], expected))
     untransformed, retrieved = interleave(kernels, rounds=20, warmup=2, max_total_s=4.0)
     numpy_s = []
     for _ in range(3):

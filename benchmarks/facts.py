@@ -32,8 +32,8 @@ from feinsum import autotune, query  # noqa: E402
 from feinsum.db import (  # noqa: E402
     LayeredStore,
     ShippedStore,
+    get_shipped_facts,
     open_store,
-    shipped_facts,
     write_facts,
 )
 from feinsum.errors import FeinsumError  # noqa: E402
@@ -49,11 +49,11 @@ def main() -> None:
     options = _options()
     entries = both_suites(options.only, max_gflop=options.max_gflop)
     if options.summary:
-        Console(width=120).print(summary(shipped_facts().records()))
+        Console(width=120).print(summary(get_shipped_facts().records()))
         return
     options.database.parent.mkdir(parents=True, exist_ok=True)
     with open_store(options.database) as store:
-        layers = LayeredStore([store, shipped_facts()])
+        layers = LayeredStore([store, get_shipped_facts()])
         for entry in track(entries, "entries", console=STDERR):
             if options.again or not _best(entry, store, options):
                 _tune(entry, layers, options)

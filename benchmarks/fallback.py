@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from feinsum.ir import BatchedEinsum  # noqa: E402
 from feinsum.records import Measurement  # noqa: E402
-from feinsum.transforms import configurations, find_transform  # noqa: E402
+from feinsum.transforms import find_transform, list_configurations  # noqa: E402
 from feinsum.tuning import make_problem  # noqa: E402
 from feinsum.tuning.bench import Bench  # noqa: E402
 from tests.transforms.support import EINSUMS  # noqa: E402
@@ -37,7 +37,7 @@ STDERR = Console(stderr=True)
 def measured(einsum: BatchedEinsum, device: str | None) -> Measurement:
     """Times of both, of kernels that were verified."""
     problem = make_problem(einsum, device=device)
-    spec = next(configurations(find_transform("generic", 1), problem.einsum))
+    spec = next(list_configurations(find_transform("generic", 1), problem.einsum))
     return Bench(problem).trial(spec, None).measurement
 
 

@@ -146,7 +146,7 @@ def facts(name: str, max_gflop: float, path: str) -> str:
     from feinsum import canonicalize, query
     from feinsum.db import open_store
     from feinsum.ir import generalize
-    from feinsum.transforms import applicable_transforms, configurations
+    from feinsum.transforms import find_applicable_transforms, list_configurations
     from tests.retrieval.facts import fact
 
     entry = entry_of(name, max_gflop)
@@ -154,8 +154,8 @@ def facts(name: str, max_gflop: float, path: str) -> str:
         return ""
     general = generalize(entry.einsum())[0]
     canonical = canonicalize(general).einsum
-    transform = applicable_transforms(canonical)[0]
-    open_store(path).add(fact(general, next(configurations(transform, canonical))))
+    transform = find_applicable_transforms(canonical)[0]
+    open_store(path).add(fact(general, next(list_configurations(transform, canonical))))
     return path
 
 

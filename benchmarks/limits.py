@@ -47,8 +47,8 @@ from feinsum.measure import (  # noqa: E402
     OpenDevice,
     Timer,
     compile_kernel,
-    einsum_operations,
-    footprint_bytes,
+    count_footprint_bytes,
+    count_operations,
     interleave,
     measure_peaks,
     open_device,
@@ -85,11 +85,11 @@ class Instance:
 
     @property
     def operations(self) -> int:
-        return sum(einsum_operations(self.einsum, self.sizes).values())
+        return sum(count_operations(self.einsum, self.sizes).values())
 
     @property
     def footprint_bytes(self) -> int:
-        return footprint_bytes(self.einsum, self.sizes)
+        return count_footprint_bytes(self.einsum, self.sizes)
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ def near(instance: Instance, spec: TransformSpec) -> Instance:
     """
     einsum, sizes = instance.einsum, dict(instance.sizes)
     if einsum.n_operands != 2:
-        while footprint_bytes(einsum, sizes) > NEAR_BYTES:
+        while count_footprint_bytes(einsum, sizes) > NEAR_BYTES:
             sizes = {name: -(-size // 2) for name, size in sizes.items()}
         return Instance(einsum, sizes)
     named, extents = _named(spec), instance.extents
     einsum = with_extents(einsum, extents)
-    while footprint_bytes(einsum, {}) > NEAR_BYTES:
+    while count_footprint_bytes(einsum, {}) > NEAR_BYTES:
         longest = max(_sides(einsum), key=lambda side: prod(extents[i] for i in side))
         index = max(
             longest, key=lambda i: (i not in named and extents[i] > 1, extents[i])

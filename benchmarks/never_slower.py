@@ -116,10 +116,10 @@ def made(statement: str, shapes: dict[str, str], n: int):
 def report(name: str, size: int, kernel: object) -> bool:
     """Print how many times as fast the retrieved kernel is; whether it is slower."""
     from feinsum import retrieve
-    from feinsum.memory import fresh_memory
-    from feinsum.select import sample_in_turns, time_ratio
+    from feinsum.memory import use_fresh_memory
+    from feinsum.select import compute_time_ratio, sample_in_turns
 
-    with tempfile.TemporaryDirectory() as folder, fresh_memory():
+    with tempfile.TemporaryDirectory() as folder, use_fresh_memory():
         os.environ["FEINSUM_CACHE_DIR"] = folder
         start = time.perf_counter()
         retrieved = retrieve(kernel, on_miss="return")
@@ -131,7 +131,7 @@ def report(name: str, size: int, kernel: object) -> bool:
         for runs in (by_executors(kernel, retrieved), by_timeit(kernel, retrieved)):
             first_s = [run() for run in runs]
             samples = sample_in_turns(runs, first_s, [(0, 1)], budget_s=1.0)
-            ratio = time_ratio(*samples)
+            ratio = compute_time_ratio(*samples)
             is_slower |= ratio.median < 1 / SLOWER and ratio.high < 1
             words.append(f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
     mark = "SLOWER" if is_slower else ""

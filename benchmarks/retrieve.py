@@ -32,12 +32,12 @@ from rich.table import Table
 
 from feinsum import raise_kernel
 from feinsum.canonical import WorkloadKey
-from feinsum.canonical.form import computed_form
+from feinsum.canonical.form import compute_form
 from feinsum.db import SqlStore, open_store
 from feinsum.measure import open_device
 from feinsum.records import TuningRecord
 from feinsum.retrieval import look_up
-from feinsum.transforms import applicable_transforms, configurations
+from feinsum.transforms import find_applicable_transforms, list_configurations
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -149,8 +149,8 @@ def filled(path: Path, n_records: int) -> SqlStore:
 
 
 def _fact_of(einsum) -> TuningRecord | None:
-    for transform in applicable_transforms(einsum):
-        for spec in configurations(transform, einsum):
+    for transform in find_applicable_transforms(einsum):
+        for spec in list_configurations(transform, einsum):
             return fact(einsum, spec)
     return None
 
@@ -171,7 +171,7 @@ def retrieve_in_stages(
         raised = raise_kernel(t_unit)
     times.of_stage["raise"][-1] -= times.of_stage["types"][-1]
     with times.stage("form"):
-        forms = [computed_form(nest.einsum) for nest in raised.raised]
+        forms = [compute_form(nest.einsum) for nest in raised.raised]
         keys = [form.key for form in forms]
     with times.stage("look-up"):
         for key in keys:

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.caches import empty_caches
-from feinsum.select import Ratio, time_ratio
+from feinsum.select import Ratio, compute_time_ratio
 
 __all__ = ["PROGRAMS", "main"]
 
@@ -104,7 +104,7 @@ class Comparison:
     @property
     def ratio(self) -> Ratio:
         """The new version's time over the old one's."""
-        return time_ratio(self.new_s, self.old_s)
+        return compute_time_ratio(self.new_s, self.old_s)
 
 
 class ProgramFailedError(Exception):

@@ -22,10 +22,10 @@ sys.path.insert(0, str(ROOT))
 from feinsum.db import ShippedStore, write_facts  # noqa: E402
 from feinsum.records import TuningRecord  # noqa: E402
 from feinsum.records.signature import (  # noqa: E402
-    public_key_of,
+    explain_untrusted,
+    format_public_key,
     read_signing_key,
     sign,
-    why_untrusted,
 )
 
 PACKAGED = ROOT / "db" / "packaged"
@@ -50,7 +50,7 @@ def sign_folder(folder: Path, path: Path) -> None:
     key = read_signing_key(path)
     for file in sorted(folder.glob("*.jsonl")):
         write_facts([sign(fact, key) for fact in facts_of(file)], file)
-    (folder / PUBLIC).write_text(f"{public_key_of(key)}\n")
+    (folder / PUBLIC).write_text(f"{format_public_key(key)}\n")
 
 
 def verify_folder(folder: Path) -> int:
@@ -63,7 +63,7 @@ def verify_folder(folder: Path) -> int:
     n_good, n_bad = 0, 0
     for file in sorted(folder.glob("*.jsonl")):
         for fact in facts_of(file):
-            why = why_untrusted(fact, trusted)
+            why = explain_untrusted(fact, trusted)
             n_bad += bool(why)
             n_good += not why
             if why:

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.measure.sparse_cases import sparse_reference
+from feinsum.measure.sparse_cases import compute_sparse_reference
 from feinsum.nests import (
     Network,
     Operations,
     Sizes,
-    evaluate,
-    network,
-    postorders,
-    sizes_of,
-    unfactorized,
+    build_unfactorized,
+    evaluate_cost,
+    list_paths,
+    measure_sizes,
+    parse_network,
 )
 from feinsum.sparse import CSF, random_profile, random_uniform, to_csf
 
@@ -91,11 +91,11 @@ class Problem:
 
     @property
     def network(self) -> Network:
-        return network(self.subscripts)
+        return parse_network(self.subscripts)
 
     @property
     def sizes(self) -> Sizes:
-        return sizes_of(self.network, [self.tree, *self.factors])
+        return measure_sizes(self.network, [self.tree, *self.factors])
 
     @property
     def n_bytes(self) -> int:
@@ -107,7 +107,7 @@ class Problem:
 
     def reference(self) -> Array:
         """By entries."""
-        return sparse_reference(self.network, [self.tree, *self.factors])
+        return compute_sparse_reference(self.network, [self.tree, *self.factors])
 
     def check(self, name: str, result: Array) -> None:
         """End the benchmark if a contender is wrong."""
@@ -119,9 +119,9 @@ class Problem:
     def operations(self) -> float:
         """Those of the unfactorized nest over those of the best path."""
         cost = Operations(self.network, self.sizes)
-        nest = unfactorized(self.network)
-        least = min(cost.least(path) for path in postorders(self.network))
-        return float(evaluate(cost, nest.path, nest.orders)) / least
+        nest = build_unfactorized(self.network)
+        least = min(cost.least(path) for path in list_paths(self.network))
+        return float(evaluate_cost(cost, nest.path, nest.orders)) / least
 
 
 def make_problem(kernel: str, tree: CSF, rank: int, dtype: str) -> Problem:

@@ -18,15 +18,15 @@ import numpy as np
 
 from benchmarks.sparse_problems import Array, Problem
 from feinsum import call_einsum
-from feinsum.calling.sparse.ready import NestKernel, ready_call
-from feinsum.codegen import generate_nest, nest_index_dtype, root_chunks
+from feinsum.calling.sparse.ready import NestKernel, bind_tree
+from feinsum.codegen import choose_nest_index_dtype, generate_nest, split_root
 from feinsum.measure import compile_kernel
 from feinsum.nests import (
+    build_unfactorized,
     choose_form,
-    unfactorized,
 )
-from feinsum.nests.form import n_chunks_for
-from feinsum.predict.machine import machine_of
+from feinsum.nests.form import choose_n_chunks
+from feinsum.predict.machine import model_machine
 from feinsum.sparse import to_coo
 from feinsum.targets.devices import open_device
 
@@ -101,7 +101,7 @@ def splatt(problem: Problem) -> Callable[[], Array] | None:
     if not problem.is_mttkrp:
         return None
     item = problem.tree.values.itemsize
-    lanes = machine_of(open_device("host").device).vector_bytes // item
+    lanes = model_machine(open_device("host").device).vector_bytes // item
     rank = _as_rows(problem.factors[0]).shape[1]
     while rank % lanes:
         lanes //= 2
@@ -113,22 +113,22 @@ def one_loop(problem: Problem) -> Callable[[], Array] | None:
     if problem.name in ("spmv", "spmm"):
         return None
     opened = open_device("host")
-    nest, sizes = unfactorized(problem.network), problem.sizes
+    nest, sizes = build_unfactorized(problem.network), problem.sizes
     dtype, n_threads = problem.tree.values.dtype, opened.device.compute_units
     form = choose_form(
         nest,
         sizes,
         item_bytes=dtype.itemsize,
-        vector_bytes=machine_of(opened.device).vector_bytes,
+        vector_bytes=model_machine(opened.device).vector_bytes,
         n_threads=n_threads,
     )
-    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
-    index_dtype = nest_index_dtype(nest, sizes)
+    n_chunks = choose_n_chunks(nest, form, sizes, n_threads)
+    index_dtype = choose_nest_index_dtype(nest, sizes)
     made = generate_nest(
         nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
     )
     nest_kernel = NestKernel(nest, form, n_chunks, compile_kernel(made, opened))
-    ready = ready_call(problem.network, problem.tree, sizes, dtype, nest_kernel)
+    ready = bind_tree(problem.network, problem.tree, sizes, dtype, nest_kernel)
     return partial(ready.run, [problem.tree, *problem.factors])
 
 
@@ -226,7 +226,7 @@ def _in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
     rank = factors[0].shape[1]
     function = _compiled(c_source(tree.order, rank, item, lanes))
     n_threads = open_device("host").device.compute_units
-    chunks = root_chunks(tree, n_threads).tolist()
+    chunks = split_root(tree, n_threads).tolist()
     indices = [np.asarray(x, np.int32) for x in (*tree.indices, *tree.pointers)]
     arrays = [*indices, *factors]
     table = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))

@@ -21,10 +21,10 @@ from rich.table import Table
 from benchmarks.database import DEVICES, N_DEVICES, N_RECIPES, facts, fill, workload
 from benchmarks.service import databases
 from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import all_documents, write_file
+from feinsum.db.exchange import list_documents, write_file
 from feinsum.db.server import StoredFact
 from feinsum.records import to_json
-from feinsum.service.answers import DeviceQuery, answer_of
+from feinsum.service.answers import DeviceQuery, make_answer
 
 STDERR = Console(stderr=True)
 
@@ -46,7 +46,7 @@ def of_exports(store: SqlStore) -> Iterator[tuple[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         for name, suffix in {"JSON Lines": "jsonl", "Parquet": "parquet"}.items():
             path = Path(folder) / f"facts.{suffix}"
-            write_file(all_documents(store, has_trials=False), path)
+            write_file(list_documents(store, has_trials=False), path)
             yield name, path.stat().st_size
 
 
@@ -55,7 +55,7 @@ def of_answers() -> Iterator[tuple[str, int]]:
     of_one = list(islice(facts(N_RECIPES * N_DEVICES), N_RECIPES * N_DEVICES))
     stored = [StoredFact(record, to_json(record)) for record in of_one]
     devices = {device.id: device for device in DEVICES}
-    answer = answer_of(
+    answer = make_answer(
         workload(0), stored, DeviceQuery(DEVICES[0].id, "", "strict"), devices
     )
     assert answer is not None

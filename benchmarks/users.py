@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
 
-from feinsum.targets.processor import host_processor
+from feinsum.targets.processor import describe_host_processor
 
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 """Variables with which some machines slow down numpy."""
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(found))
         return
-    print(f"{host_processor()}; seconds from start to end")
+    print(f"{describe_host_processor()}; seconds from start to end")
     print(f"{'program':<20}{'without':>9}{'first':>9}{'second':>9}{'ratio':>8}")
     for name, seconds in found.items():
         plain, first, second = (seconds[way] for way in ("plain", "first", "second"))

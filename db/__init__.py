@@ -8,7 +8,7 @@ its clients see it), :mod:`feinsum.db.server` (a database as the service sees it
 if __name__ != "feinsum.db":
     raise ImportError("import it as feinsum.db; the folder is not a package")
 
-from feinsum.db.address import default_location, is_service
+from feinsum.db.address import get_default_location, is_service
 from feinsum.db.layers import LayeredStore
 from feinsum.db.opened import (
     LAYERS_VARIABLE,
@@ -21,16 +21,16 @@ from feinsum.db.opened import (
     LayerKind,
     LayerState,
     examine,
-    layer_names,
+    examine_layers,
+    list_layer_names,
+    list_layer_states,
     looked_up_store,
     opened_documents,
-    opened_layers,
     opened_store,
     process_facts,
-    states_of,
 )
 from feinsum.db.remote import HttpStore
-from feinsum.db.shipped import ShippedStore, shipped_facts, write_facts
+from feinsum.db.shipped import ShippedStore, get_shipped_facts, write_facts
 from feinsum.db.sql import SqlStore, open_store
 
 __all__ = [
@@ -47,17 +47,17 @@ __all__ = [
     "LayeredStore",
     "ShippedStore",
     "SqlStore",
-    "default_location",
     "examine",
+    "examine_layers",
+    "get_default_location",
+    "get_shipped_facts",
     "is_service",
-    "layer_names",
+    "list_layer_names",
+    "list_layer_states",
     "looked_up_store",
     "open_store",
     "opened_documents",
-    "opened_layers",
     "opened_store",
     "process_facts",
-    "shipped_facts",
-    "states_of",
     "write_facts",
 ]

@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError
 
 from feinsum.errors import StoreUnavailableError
 from feinsum.options import DATABASE_VARIABLE
-from feinsum.words import type_in_words
+from feinsum.words import describe_type
 
 BUSY_TIMEOUT_S = 30.0
 """How long a reader or writer waits for the locks of others, in seconds.
@@ -69,7 +69,7 @@ class Location:
         return str(self.path or shown.render_as_string(hide_password=True))
 
 
-def default_location() -> str:
+def get_default_location() -> str:
     """Return the path or URL of the user's database.
 
     The value of ``FEINSUM_DATABASE`` if set, otherwise ``facts.sqlite`` in the user's
@@ -82,10 +82,10 @@ def default_location() -> str:
 def is_not_created_yet() -> bool:
     """Return whether the default database applies, and does not exist yet."""
     chosen = os.environ.get(DATABASE_VARIABLE, "").strip()
-    return not chosen and not Path(default_location()).exists()
+    return not chosen and not Path(get_default_location()).exists()
 
 
-def missing(location: Location) -> StoreUnavailableError:
+def make_missing_error(location: Location) -> StoreUnavailableError:
     """Return the error for a missing database."""
     return StoreUnavailableError(
         f"there is no database {location}: check the path, or create one with 'feinsum "
@@ -105,11 +105,11 @@ def locate(
         StoreUnavailableError: if it is neither an SQLite file nor a PostgreSQL server,
             or not a regular file.
     """
-    target: object = default_location() if database is None else database
+    target: object = get_default_location() if database is None else database
     text = os.fspath(target) if isinstance(target, os.PathLike) else target
     if not isinstance(text, str):
         raise StoreUnavailableError(
-            f"{type_in_words(database)} does not locate a database; expected a "
+            f"{describe_type(database)} does not locate a database; expected a "
             "path or a URL as str or os.PathLike"
         )
     if text.lower().startswith("file:"):
@@ -158,7 +158,7 @@ def locate(
     return Location(url, path, is_read_only or is_protected, busy_timeout_s)
 
 
-def printable(database: str | os.PathLike[str] | None) -> str:
+def format_location(database: str | os.PathLike[str] | None) -> str:
     """Return a path or URL without a password."""
     try:
         return str(locate(database, is_read_only=True))
@@ -251,7 +251,7 @@ _MAX_KEY_BYTES = 1000
 class Address:
     """A service: its origin, and the path below which it lies.
 
-    >>> str(address_of("https://facts.example/team/"))
+    >>> str(parse_address("https://facts.example/team/"))
     'https://facts.example/team'
     """
 
@@ -282,7 +282,7 @@ def is_service(location: object) -> bool:
     return location.strip().lower().startswith(("http://", "https://"))
 
 
-def address_of(url: str) -> Address:
+def parse_address(url: str) -> Address:
     """Parse the URL of a service.
 
     Raises:
@@ -298,26 +298,26 @@ def address_of(url: str) -> Address:
         or components.scheme not in SCHEMES
         or not _HOST.fullmatch(host)
     ):
-        raise _bad_address("it is not a web URL")
+        raise _make_address_error("it is not a web URL")
     # A password in a URL would be printed in messages, and kept in shell histories.
     if "@" in components.netloc:
-        raise _bad_address(
+        raise _make_address_error(
             f"it has a user or a password; pass the key in {KEY_VARIABLE}"
         )
     prefix = components.path.rstrip("/")
     if components.query or components.fragment or not _PREFIX.fullmatch(prefix):
-        raise _bad_address("it has more than a host, a port and a plain path")
+        raise _make_address_error("it has more than a host, a port and a plain path")
     if port == 0:
-        raise _bad_address("its port is 0")
+        raise _make_address_error("its port is 0")
     return Address(components.scheme, host, port or SCHEMES[components.scheme], prefix)
 
 
-def remote_url() -> str:
+def get_remote_url() -> str:
     """Return the URL in the environment variable; empty if it is not set."""
     return os.environ.get(REMOTE_VARIABLE, "").strip()
 
 
-def key_for(address: Address) -> str | None:
+def get_service_key(address: Address) -> str | None:
     """Return the key to send to a service, if there is one for it.
 
     If a service is configured for look-ups, the key belongs to it and is sent to no
@@ -347,9 +347,9 @@ def key_for(address: Address) -> str | None:
 
 
 def _has_key(address: Address) -> bool:
-    url = remote_url()
+    url = get_remote_url()
     try:
-        return not url or address_of(url).origin == address.origin
+        return not url or parse_address(url).origin == address.origin
     except StoreUnavailableError:
         return False
 
@@ -385,7 +385,7 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
-def _bad_address(problem: str) -> StoreUnavailableError:
+def _make_address_error(problem: str) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"the URL of a service was given, but {problem}; expected one such as "
         "https://facts.example"

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError, StoreError, StoreUnavailableError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.records import (
     FACT_KINDS,
     Candidates,
@@ -29,7 +29,7 @@ from feinsum.records import (
     Retraction,
     Store,
     TuningRecord,
-    latest_peaks,
+    find_latest_peaks,
 )
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,9 @@ class LayeredStore(Store):
         Raises:
             StoreError: if there is none.
         """
-        return _usable(self.layers[0] if self._written is None else self._written)
+        return _require_store(
+            self.layers[0] if self._written is None else self._written
+        )
 
     def add_all(self, documents: Iterable[Document]) -> int:
         return self.written.add_all(documents)
@@ -92,13 +94,14 @@ class LayeredStore(Store):
             # to the end, so that a layer that fails half-way contributes nothing
             return tuple(layer.select(kind, filters))
 
-        united = _union(self._query(read))
+        united = _unite_documents(self._query(read))
         yield from self._without_retracted(united) if kind in FACT_KINDS else united
 
     def candidates(self, look_up: LookUp) -> Candidates:
         answers = self._query(lambda layer: layer.candidates(look_up))
         united = {
-            key: _union(answer[key] for answer in answers) for key in look_up.workloads
+            key: _unite_documents(answer[key] for answer in answers)
+            for key in look_up.workloads
         }
         # one query for the retractions of all workloads: a layer may be remote
         records = [record for records in united.values() for record in records]
@@ -117,25 +120,25 @@ class LayeredStore(Store):
         missing = None
         for k, layer in enumerate(self.layers):
             try:
-                return _usable(layer).get(record_id)
+                return _require_store(layer).get(record_id)
             except RecordNotFoundError as error:
                 missing = error
             except StoreError as error:
                 self._skip(k, error)
-        raise missing or self._first_problem()
+        raise missing or self._get_first_problem()
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         answers = self._query(lambda layer: layer.peaks(device_id))
         # The latest of all layers: a device may have been measured again since.
         measured = [peaks for peaks in answers if peaks is not None]
-        return latest_peaks(self._without_retracted(measured))
+        return find_latest_peaks(self._without_retracted(measured))
 
     def tried(self) -> tuple[WorkloadKey, ...]:
         answers = self._query(lambda layer: layer.tried())
         return tuple(sorted({key for keys in answers for key in keys}))
 
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
-        return _union(self._query(lambda layer: layer.retractions_of(ids)))
+        return _unite_documents(self._query(lambda layer: layer.retractions_of(ids)))
 
     def close(self) -> None:
         for layer in self.layers:
@@ -155,34 +158,34 @@ class LayeredStore(Store):
         answers = []
         for k, layer in enumerate(self.layers):
             try:
-                answers.append(read(_usable(layer)))
+                answers.append(read(_require_store(layer)))
             except StoreError as error:
                 self._skip(k, error)
         if not answers:
-            raise self._first_problem()
+            raise self._get_first_problem()
         return answers
 
     def _skip(self, k: int, error: StoreError) -> None:
         """Note why a layer did not answer; log each reason once per process."""
         self.problems[k] = error
-        reported = remembered(_Reported)
+        reported = get_remembered(_Reported)
         if str(error) not in reported and not isinstance(error, ReportedError):
             reported.add(str(error))
             logger.warning("skipping a layer of facts: %s", error)
 
-    def _first_problem(self) -> StoreError:
+    def _get_first_problem(self) -> StoreError:
         empty = StoreUnavailableError("no layer of facts was given")
         return next(iter(self.problems.values()), empty)
 
 
-def _usable(layer: Store | StoreError) -> Store:
+def _require_store(layer: Store | StoreError) -> Store:
     if isinstance(layer, StoreError):
         # a new error: raising the old one again would extend its traceback
         raise type(layer)(str(layer))
     return layer
 
 
-def _union(answers: Iterable[Iterable[D]]) -> tuple[D, ...]:
+def _unite_documents(answers: Iterable[Iterable[D]]) -> tuple[D, ...]:
     """Return all documents of some answers, each once, ordered by id.
 
     A document is trusted if one layer trusts it.

@@ -23,23 +23,23 @@ from typing import TypeAlias
 
 from feinsum.db.address import (
     Location,
-    address_of,
-    default_location,
+    format_location,
+    get_default_location,
+    get_remote_url,
     is_not_created_yet,
     is_service,
     locate,
+    make_missing_error,
     may_write,
-    missing,
-    printable,
-    remote_url,
+    parse_address,
 )
 from feinsum.db.layers import LayeredStore
-from feinsum.db.remote import HttpStore, RemoteLayer, open_remote, quick_layer
+from feinsum.db.remote import HttpStore, RemoteLayer, make_quick_layer, open_remote
 from feinsum.db.server.serving import open_serving_store
-from feinsum.db.shipped import shipped_facts
+from feinsum.db.shipped import get_shipped_facts
 from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.records import InMemoryStore, Store
 
 Database: TypeAlias = str | PathLike[str] | Store | None
@@ -91,16 +91,16 @@ class _ProcessFacts(InMemoryStore):
 
 def process_facts() -> InMemoryStore:
     """Return the facts of this process, to which a program may add."""
-    return remembered(_ProcessFacts)
+    return get_remembered(_ProcessFacts)
 
 
-def _site() -> str:
+def _get_site_location() -> str:
     return os.environ.get(SITE_VARIABLE, "").strip()
 
 
-def _printable_remote() -> str:
+def _format_remote() -> str:
     try:
-        return str(address_of(remote_url()))
+        return str(parse_address(get_remote_url()))
     except StoreError:
         return "not usable"
 
@@ -122,19 +122,21 @@ class LayerKind:
 
 OPENERS: dict[str, LayerKind] = {
     "memory": LayerKind(process_facts, lambda: "this process"),
-    USER: LayerKind(lambda: _user_facts(), lambda: printable(default_location())),
-    "site": LayerKind(
-        lambda: open_store(_site(), is_read_only=True, is_immutable=True),
-        lambda: printable(_site()),
-        lambda: bool(_site()),
+    USER: LayerKind(
+        lambda: _open_user_facts(), lambda: format_location(get_default_location())
     ),
-    "packaged": LayerKind(shipped_facts, lambda: "this installation"),
-    REMOTE: LayerKind(open_remote, _printable_remote, lambda: bool(remote_url())),
+    "site": LayerKind(
+        lambda: open_store(_get_site_location(), is_read_only=True, is_immutable=True),
+        lambda: format_location(_get_site_location()),
+        lambda: bool(_get_site_location()),
+    ),
+    "packaged": LayerKind(get_shipped_facts, lambda: "this installation"),
+    REMOTE: LayerKind(open_remote, _format_remote, lambda: bool(get_remote_url())),
 }
 """Every layer by name, in query order."""
 
 
-def layer_names() -> tuple[str, ...]:
+def list_layer_names() -> tuple[str, ...]:
     """Return the layers to query, in order.
 
     Raises:
@@ -173,7 +175,7 @@ def opened_store(
         return
     store: Store
     if database is None and has_shipped:
-        store = NamedLayers(layer_names(), may_create)
+        store = NamedLayers(list_layer_names(), may_create)
     elif isinstance(database, str) and is_service(database):
         store = HttpStore.at(database)
     else:
@@ -196,10 +198,10 @@ def looked_up_store(database: Database) -> Iterator[Store]:
         return
     # A store of a service waits 30 s: too long for a look-up of a build.
     if isinstance(database, HttpStore):
-        yield quick_layer(database)
+        yield make_quick_layer(database)
         return
     if not isinstance(database, Store | None) and _is_missing(locate(database)):
-        yield _missing_store(database)
+        yield _make_missing_store(database)
         return
     with opened_store(database, has_shipped=True) as store:
         yield store
@@ -227,7 +229,7 @@ def opened_documents(
             yield serving
 
 
-def states_of(store: Store) -> tuple[LayerState, ...]:
+def list_layer_states(store: Store) -> tuple[LayerState, ...]:
     """Return the layers of a store, if it has any."""
     if isinstance(store, RemoteLayer):
         return (LayerState(REMOTE, str(store.address), note=store.note),)
@@ -245,7 +247,7 @@ def states_of(store: Store) -> tuple[LayerState, ...]:
     return tuple(states)
 
 
-def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
+def examine_layers(names: Iterable[str]) -> Iterator[LayerState]:
     """Open and count every layer, one after another, for as long as that takes."""
     for name in names:
         location = OPENERS[name].location()
@@ -263,7 +265,7 @@ class NamedLayers(LayeredStore):
     """The layers named in the settings; new facts go to the user's."""
 
     def __init__(self, names: tuple[str, ...], may_create: bool = False) -> None:
-        stores = {name: _opened(name, may_create) for name in names}
+        stores = {name: _try_to_open(name, may_create) for name in names}
         no_user = StoreUnavailableError(
             f"{LAYERS_VARIABLE} excludes the layer {USER!r}, which stores new facts; "
             "give the path of a database"
@@ -277,12 +279,12 @@ NOT_CREATED = StoreUnavailableError(
 )
 
 
-def _user_facts() -> Store:
+def _open_user_facts() -> Store:
     """Open the user's database to read; it has no facts before it is created."""
     if is_not_created_yet():
         return LayeredStore([InMemoryStore()], NOT_CREATED)
     is_missing = _is_missing(locate(None))
-    return _missing_store(None) if is_missing else open_store(may_create=False)
+    return _make_missing_store(None) if is_missing else open_store(may_create=False)
 
 
 def _is_missing(location: Location) -> bool:
@@ -290,13 +292,13 @@ def _is_missing(location: Location) -> bool:
     return location.path is not None and not location.path.exists()
 
 
-def _missing_store(database: str | PathLike[str] | None) -> LayeredStore:
+def _make_missing_store(database: str | PathLike[str] | None) -> LayeredStore:
     """Return an empty store for a missing database; reading it logs the problem."""
-    error = missing(locate(database))
+    error = make_missing_error(locate(database))
     return LayeredStore([error, InMemoryStore()], error)
 
 
-def _opened(name: str, may_create: bool) -> Store | StoreError:
+def _try_to_open(name: str, may_create: bool) -> Store | StoreError:
     try:
         return open_store() if may_create and name == USER else OPENERS[name].open()
     except StoreError as error:
@@ -343,7 +345,7 @@ def examine(
         ) as store:
             n_records = len(store)
     except StoreError as error:
-        return DatabaseHealth(printable(database), str(error), is_writable=False)
+        return DatabaseHealth(format_location(database), str(error), is_writable=False)
     problem = ""
     if path is not None and not (may_write(path.parent) and may_write(path)):
         problem = "the file or its folder is not writable, so facts can only be read"

@@ -14,10 +14,10 @@ from feinsum.records.document import from_json, to_json
 
 
 @cache
-def shipped_facts() -> ShippedStore:
+def get_shipped_facts() -> ShippedStore:
     """Return the facts of this installation.
 
-    >>> len(shipped_facts()) > 0
+    >>> len(get_shipped_facts()) > 0
     True
     """
     folder = files("feinsum.db") / "packaged"
@@ -29,7 +29,7 @@ def write_facts(records: Iterable[TuningRecord], path: Path) -> None:
     """Write records as text, in an order independent of theirs."""
     lines = {record.id: to_json(record) for record in records}
     # by workload, so that a new fact changes one line of the file
-    ordered = sorted(lines.values(), key=lambda line: _workload(line) + line)
+    ordered = sorted(lines.values(), key=lambda line: _parse_workload_key(line) + line)
     path.write_text("".join(f"{line}\n" for line in ordered), "utf-8")
 
 
@@ -51,7 +51,7 @@ class ShippedStore(Store):
         # read here, and a record is validated when its workload is looked up.
         lines: dict[str, list[str]] = {}
         for line in (line for text in self._texts for line in text.splitlines()):
-            lines.setdefault(_workload(line), []).append(line)
+            lines.setdefault(_parse_workload_key(line), []).append(line)
         return lines
 
     def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
@@ -71,5 +71,5 @@ class ShippedStore(Store):
         return self._records[line]
 
 
-def _workload(line: str) -> str:
+def _parse_workload_key(line: str) -> str:
     return str(json.loads(line)["workload"])

@@ -3,14 +3,14 @@
 import sys
 
 from feinsum.errors import FeinsumError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 
 def main() -> None:
     """Run the command line, or report which package it lacks."""
     try:
         for package in ("typer", "rich"):
-            with requiring(package, "cli", "the command line"):
+            with require_extra(package, "cli", "the command line"):
                 __import__(package)
     except FeinsumError as error:
         sys.exit(f"feinsum: [{error.code}] {error}")

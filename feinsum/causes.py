@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from feinsum.errors import BuildError, DeviceUnavailableError, StoreUnavailableError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 
 OF_MACHINE = OSError, BuildError, DeviceUnavailableError, StoreUnavailableError
 
@@ -21,8 +21,8 @@ def is_known_cause(error: Exception, about: str) -> bool:
         error: the failure.
         about: the operation that failed, such as ``retrieve``; each reports on its own.
 
-    >>> from feinsum.memory import fresh_memory
-    >>> with fresh_memory():
+    >>> from feinsum.memory import use_fresh_memory
+    >>> with use_fresh_memory():
     ...     for name in "ab":
     ...         full = OSError(28, "No space left on device", name)
     ...         print(is_known_cause(full, "retrieve"))
@@ -35,7 +35,7 @@ def is_known_cause(error: Exception, about: str) -> bool:
     # not the text, which has the name of the file
     reason = str(error.errno) if isinstance(error, OSError) else str(error)
     cause = f"{about}: {type(error).__name__}: {reason}"
-    reported = remembered(_Reported)
+    reported = get_remembered(_Reported)
     is_known = cause in reported
     reported.add(cause)
     return is_known

@@ -22,25 +22,25 @@ PLANNERS = "feinsum.planners"
 
 
 @cache
-def registered(group: str, name: str) -> tuple[Callable[..., Any], ...]:
+def list_registered(group: str, name: str) -> tuple[Callable[..., Any], ...]:
     """Return the functions registered under a name; several packages may register one.
 
-    >>> [function.__name__ for function in registered(DOCUMENTS, "plan")]
+    >>> [function.__name__ for function in list_registered(DOCUMENTS, "plan")]
     ['findings']
-    >>> registered(DOCUMENTS, "record")
+    >>> list_registered(DOCUMENTS, "record")
     ()
     """
     # loaded once per process: importlib reads the metadata of all packages
     return tuple(entry.load() for entry in entry_points(group=group, name=name))
 
 
-def required(group: str, name: str) -> Callable[..., Any]:
+def require_registered(group: str, name: str) -> Callable[..., Any]:
     """Return the function registered under a name.
 
     Raises:
         FeinsumError: if there is none, as in sources that were not installed.
     """
-    functions = registered(group, name)
+    functions = list_registered(group, name)
     if not functions:
         raise FeinsumError(
             f"no installed package has the entry point {name!r} of the group "

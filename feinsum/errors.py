@@ -57,10 +57,10 @@ class FeinsumError(Exception):
     code = "feinsum-error"
 
 
-def error_from_code(code: str, message: str) -> FeinsumError:
+def make_error(code: str, message: str) -> FeinsumError:
     """Return the error of a stable code, as reported by another process.
 
-    >>> error_from_code("wrong-result", "row 3 differs")
+    >>> make_error("wrong-result", "row 3 differs")
     WrongResultError('row 3 differs')
     """
     if code == NotAnEinsumError.code:

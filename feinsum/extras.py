@@ -9,7 +9,7 @@ from feinsum.errors import FeinsumError
 
 
 @contextmanager
-def requiring(
+def require_extra(
     package: str,
     extra: str | None,
     feature: str,
@@ -27,7 +27,7 @@ def requiring(
         FeinsumError: if the body raises an ImportError, with the command that installs
             the package.
 
-    >>> with requiring("no_such_package", "all", "a dance"):
+    >>> with require_extra("no_such_package", "all", "a dance"):
     ...     import no_such_package
     Traceback (most recent call last):
         ...

@@ -40,7 +40,7 @@ def is_device_array(value: object) -> bool:
     return isinstance(value, getattr(module, "Array", ()))
 
 
-def resolved(array: Any) -> Any:
+def resolve_entries(array: Any) -> Any:
     """Return an array whose memory holds its actual entries.
 
     A tensor of torch may have a flag that its entries are to be negated or conjugated.
@@ -67,7 +67,7 @@ def is_compiling() -> bool:
     return is_dynamo_compiling is not None and bool(is_dynamo_compiling())
 
 
-def outside_of_compilers(function: Callable[P, R]) -> Callable[P, R]:
+def exclude_from_compilers(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that ``torch.compile`` calls as it is, between two graphs.
 
     This does not import torch: a program that compiles has imported it.

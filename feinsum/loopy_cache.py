@@ -21,7 +21,7 @@ N_BYTES = 1 << 14
 """Bytes of a small database, which the disk must have free."""
 
 
-def loopy_folder() -> Path:
+def get_loopy_folder() -> Path:
     """Return the folder of Loopy's databases."""
     return Path(user_cache_dir("pytools", "pytools"))
 
@@ -64,5 +64,5 @@ def _keep_in_memory() -> None:
     base.__init__ = open_anywhere
 
 
-if "loopy" not in sys.modules and find_folder_problem(loopy_folder()):
+if "loopy" not in sys.modules and find_folder_problem(get_loopy_folder()):
     _keep_in_memory()

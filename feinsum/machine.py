@@ -8,7 +8,7 @@ determines its time, and a part of the other is added, since they overlap only i
     region_s                              |--------------------|===|  + region_s
 
 Figures are typical ones until :mod:`feinsum.measure.peaks` has measured those of a
-device, which ``feinsum.predict.machine_of`` puts in their place.
+device, which ``feinsum.predict.model_machine`` puts in their place.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MachineModel:
         n_parts = 2 if dtype.kind == "c" else 1
         return 2 * self.fma_bytes / (n_parts * dtype.itemsize) * self.cycles_per_s
 
-    def fetched_byte_ns(self, held_bytes: float) -> float:
+    def get_fetched_byte_ns(self, held_bytes: float) -> float:
         """Return the nanoseconds per byte of rows read out of order by one core.
 
         Args:
@@ -128,7 +128,7 @@ TYPICAL = MachineModel()
 """The machine of costs that must be the same wherever they are computed."""
 
 
-def region_s(
+def estimate_region_s(
     machine: MachineModel,
     cycles: float,
     n_bytes: float,
@@ -151,7 +151,7 @@ def region_s(
             ``n_bytes``.
 
     >>> machine = MachineModel(n_cores=2, cycles_per_s=1e9, region_s=0)
-    >>> [region_s(machine, 2e6, 0, n_groups=n) for n in (100, 1, 1.25)]
+    >>> [estimate_region_s(machine, 2e6, 0, n_groups=n) for n in (100, 1, 1.25)]
     [0.001, 0.002, 0.0016]
     """
     # the core with the most pieces decides, the others wait for it

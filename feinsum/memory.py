@@ -15,11 +15,11 @@ class Memory:
 
     >>> class Seen(set[str]):
     ...     '''What was seen.'''
-    >>> with fresh_memory():
-    ...     remembered(Seen).add("a")
-    ...     with fresh_memory():
-    ...         print(sorted(remembered(Seen)))
-    ...     print(sorted(remembered(Seen)))
+    >>> with use_fresh_memory():
+    ...     get_remembered(Seen).add("a")
+    ...     with use_fresh_memory():
+    ...         print(sorted(get_remembered(Seen)))
+    ...     print(sorted(get_remembered(Seen)))
     []
     ['a']
     """
@@ -47,7 +47,7 @@ class Memory:
 _current = Memory()
 
 
-def remembered(kind: type[T]) -> T:
+def get_remembered(kind: type[T]) -> T:
     """Return the part of that type that this process has."""
     return _current.part(kind)
 
@@ -65,7 +65,7 @@ def use_memory(memory: Memory) -> Memory:
 
 
 @contextmanager
-def fresh_memory() -> Iterator[None]:
+def use_fresh_memory() -> Iterator[None]:
     """Run the body with an empty memory, as in a new process."""
     previous = use_memory(Memory())
     try:

@@ -62,7 +62,7 @@ def check_option(name: str, value: object, choices: Sequence[str]) -> None:
         )
 
 
-def option_of(
+def get_option(
     name: str,
     argument: str | None,
     choices: Sequence[str],
@@ -103,17 +103,17 @@ MEASURING: frozenset[Effort] = frozenset({"measure", "patient", "exhaustive"})
 """Efforts that measure before first use."""
 
 
-def effort_of(argument: Effort | None, default: Effort = "estimate") -> Effort:
+def get_effort(argument: Effort | None, default: Effort = "estimate") -> Effort:
     """Return the given effort, else the variable's, else the default.
 
     Raises:
         InvalidOptionError: if it is none.
 
-    >>> effort_of("recorded")
+    >>> get_effort("recorded")
     'recorded'
     """
     choices = get_args(Effort)
-    effort = option_of(
+    effort = get_option(
         "effort", argument, choices, variable=EFFORT_VARIABLE, default=default
     )
     # the check has made it one of the literals
@@ -139,7 +139,7 @@ INTERMEDIATE_VARIABLE = "FEINSUM_INTERMEDIATE_BYTES"
 """Environment variable: bytes of all intermediates of a kernel; 0 for none."""
 
 
-def named_intermediate_bytes() -> int | None:
+def get_intermediate_bytes() -> int | None:
     """Return the limit on intermediates in the environment; None if there is none.
 
     Raises:

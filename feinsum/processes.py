@@ -77,7 +77,7 @@ class WorkerTimeoutError(WorkerError):
     """A child gave no answer before its deadline and was killed."""
 
 
-def python_command(module: str) -> tuple[str, ...]:
+def make_python_command(module: str) -> tuple[str, ...]:
     """Return the command that runs a module of this package in a child."""
     return (sys.executable, "-W", "ignore", "-m", module)
 
@@ -120,7 +120,7 @@ class Worker:
     """A child that answers requests, one line of text for each.
 
     Args:
-        command: the command of the child; see :func:`python_command`. The child's
+        command: the command of the child; see :func:`make_python_command`. The child's
             standard input is the channel.
         env: variables of the child; by default those of this process.
         folder: a private one, which is removed when the worker ends.
@@ -181,7 +181,7 @@ class Worker:
         folder = TemporaryDirectory(
             prefix="feinsum-worker-", ignore_cleanup_errors=True
         )
-        environment = child_environment(folder.name)
+        environment = make_child_environment(folder.name)
         try:
             command = [*command, *export(folder.name)]
             return cls(command, env=environment, folder=folder)
@@ -228,10 +228,10 @@ class Worker:
     def _exchange(self, content: bytes, limit_s: float) -> str:
         end_s = monotonic() + limit_s
         try:
-            self._socket.settimeout(_seconds_until(end_s))
+            self._socket.settimeout(_compute_timeout(end_s))
             self._socket.sendall(content)
             while b"\n" not in self._received:
-                self._socket.settimeout(_seconds_until(end_s))
+                self._socket.settimeout(_compute_timeout(end_s))
                 chunk = self._socket.recv(_CHUNK_BYTES)
                 if not chunk:
                     raise EOFError
@@ -242,7 +242,7 @@ class Worker:
                 f"gave no answer within {limit_s:g} s and was stopped"
             ) from None
         except (EOFError, ConnectionError):
-            raise WorkerError(self._how_it_ended()) from None
+            raise WorkerError(self._describe_end()) from None
         except (
             BaseException
         ):  # such as Ctrl-C: the answer would be taken for a later one
@@ -251,7 +251,7 @@ class Worker:
         line, _, self._received = self._received.partition(b"\n")
         return line.decode(errors="replace")
 
-    def _how_it_ended(self) -> str:
+    def _describe_end(self) -> str:
         """Describe the end of a child that closed its channel, and reap it."""
         if self._is_interrupted:
             self.close()
@@ -304,7 +304,7 @@ def _read_last(log: int) -> str:
     return os.pread(log, _CHUNK_BYTES, start).decode(errors="replace")
 
 
-def _seconds_until(end_s: float) -> float | None:
+def _compute_timeout(end_s: float) -> float | None:
     """Return a timeout for sockets: None waits forever, and 0 would not wait."""
     return None if end_s == inf else max(end_s - monotonic(), 1e-6)
 
@@ -335,7 +335,7 @@ def describe_exit(code: int | None, log: str = "") -> str:
     return f"{text}: {lines[-1][:500]}" if lines else text
 
 
-def child_environment(folder: str | os.PathLike[str]) -> dict[str, str]:
+def make_child_environment(folder: str | os.PathLike[str]) -> dict[str, str]:
     """Return the variables of this process, with caches of compilers in ``folder``.
 
     Compiler caches that are shared between processes have crashed.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feinsum.errors import MeasurementError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +36,7 @@ STEPS = 8
 """Sizes between a power of two and the next, to which requests are rounded up."""
 
 
-def idle_limit_bytes() -> int:
+def get_idle_limit_bytes() -> int:
     """Return the value of the variable; by default 1 GiB, or an eighth of the memory.
 
     Raises:
@@ -45,7 +45,7 @@ def idle_limit_bytes() -> int:
     named = os.environ.get(IDLE_VARIABLE, "").strip()
     # an eighth, so that a small machine keeps room for operands
     if not named:
-        return min(MAX_IDLE_BYTES, _total_bytes() // 8)
+        return min(MAX_IDLE_BYTES, _get_total_bytes() // 8)
     if not named.isdecimal():
         raise MeasurementError(
             f"{IDLE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
@@ -53,15 +53,15 @@ def idle_limit_bytes() -> int:
     return int(named)
 
 
-def _total_bytes() -> int:
+def _get_total_bytes() -> int:
     """Return the memory of the machine, if possible without loading psutil."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        return int(_memory().total)
+        return int(_read_memory().total)
 
 
-def _memory() -> Any:
+def _read_memory() -> Any:
     """Return the memory of the machine."""
     import psutil  # takes as long to load as all that a first call needs
 
@@ -75,13 +75,13 @@ class ResultMemory:
     """
 
     def __init__(self) -> None:
-        self.limit_bytes = idle_limit_bytes()
+        self.limit_bytes = get_idle_limit_bytes()
         self.idle_bytes = 0
         self._idle: dict[int, list[_Block]] = {}
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return an array in a block that returns here when no array uses it."""
-        size = rounded(prod(shape) * dtype.itemsize)
+        size = round_up(prod(shape) * dtype.itemsize)
         # popping from a list is atomic, so that no lock is needed
         waiting = self._idle.get(size)
         try:
@@ -100,12 +100,12 @@ class ResultMemory:
 
         The system would grant the memory, and kill the process when it is written.
         """
-        if size < CHECKED_BYTES or size <= _memory().available:
+        if size < CHECKED_BYTES or size <= _read_memory().available:
             return
         # idle blocks are memory that the system does not count as free
         self._idle.clear()
         self.idle_bytes = 0
-        free = _memory().available
+        free = _read_memory().available
         if size > free:
             advice = ", ".join(filter(None, ("compute it in parts", hint)))
             raise MeasurementError(
@@ -180,10 +180,10 @@ class _Lease:
         self.memory.keep(self.size, self.block)
 
 
-def rounded(n_bytes: int) -> int:
+def round_up(n_bytes: int) -> int:
     """Round a size up to that of a block, at most an eighth larger.
 
-    >>> rounded(1 << 20), rounded((1 << 20) + 1)
+    >>> round_up(1 << 20), round_up((1 << 20) + 1)
     (1048576, 1179648)
     """
     # eighths of a power of two: a program that varies its sizes reuses blocks, and
@@ -192,7 +192,7 @@ def rounded(n_bytes: int) -> int:
     return -(-n_bytes // step) * step
 
 
-def check_room(n_bytes: int, description: str) -> None:
+def check_free_memory(n_bytes: int, description: str) -> None:
     """Raise unless an array fits into the memory, before it is allocated.
 
     Args:
@@ -203,13 +203,13 @@ def check_room(n_bytes: int, description: str) -> None:
         MeasurementError: if it does not fit what is free.
     """
     if n_bytes >= CHECKED_BYTES:
-        remembered(ResultMemory).check_room(n_bytes, description)
+        get_remembered(ResultMemory).check_room(n_bytes, description)
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def make_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a new array; a large one is in reused memory."""
     n_bytes = prod(shape) * dtype.itemsize
     # glibc itself reuses freed memory of such sizes
     if n_bytes < LARGE_BYTES:
         return np.empty(shape, dtype)
-    return remembered(ResultMemory).array(shape, dtype)
+    return get_remembered(ResultMemory).array(shape, dtype)

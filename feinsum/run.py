@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from feinsum.distributed import Plan, ProgramPlan
-from feinsum.distributed.facts import plan_in, read_plan
+from feinsum.distributed.facts import get_inner_plan, read_plan
 from feinsum.distributed.files import create_arrays, is_shared, read_block, write_block
-from feinsum.distributed.local import named_outputs
-from feinsum.distributed.mpi import on_every_rank, run_on_ranks, world
+from feinsum.distributed.local import name_outputs
+from feinsum.distributed.mpi import get_world, run_on_every_rank, run_on_ranks
 from feinsum.distributed.plans import require_dense
 from feinsum.distributed.recorded import RUNS, record_on_ranks
 from feinsum.errors import FeinsumError, PlanError
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a plan; the exit code is 0, or 1 after one line that says what failed."""
-    options = _parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     use_one_thread()
     try:
-        comm = world()
+        comm = get_world()
     except PlanError as error:
         sys.stderr.write(f"feinsum: {error}\n")
         return 1
@@ -53,7 +53,7 @@ def use_one_thread() -> None:
         os.environ.setdefault(THREADS_VARIABLE, "1")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m feinsum.run", description="Run a plan on the ranks of MPI."
     )
@@ -82,11 +82,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(comm: Any, options: argparse.Namespace) -> None:
     output = options.output
-    document = _on_all(comm, lambda: read_plan(options.plan.read_bytes()))
-    plan, rank = plan_in(document), comm.Get_rank()
+    document = _return_on_all(comm, lambda: read_plan(options.plan.read_bytes()))
+    plan, rank = get_inner_plan(document), comm.Get_rank()
     require_dense(plan, "run on arrays from files")
     semantics = document.meaning if isinstance(document, ProgramPlan) else None
-    blocks = _on_all(comm, lambda: _read_blocks(plan, rank, options.inputs))
+    blocks = _return_on_all(comm, lambda: _read_blocks(plan, rank, options.inputs))
     if options.record is None:
         parts = run_on_ranks(plan, blocks, comm, meaning=semantics)
     else:
@@ -95,28 +95,28 @@ def _run(comm: Any, options: argparse.Namespace) -> None:
         )
         if rank == 0:
             sys.stdout.write(f"recorded {fact.id[:12]}: {fact}\n")
-    named = named_outputs(plan, parts)
+    named = name_outputs(plan, parts)
     shapes = {name: plan.shape(name) for name in plan.outputs}
     dtypes = {
         name: semantics.dtype(name) if semantics else plan.dtype
         for name in plan.outputs
     }
     create = partial(create_arrays, output, shapes, dtypes)
-    _on_all(comm, create if rank == 0 else _do_nothing)
+    _return_on_all(comm, create if rank == 0 else _do_nothing)
     write = partial(_write_blocks, plan, rank, output, named)
     if is_shared(output):
-        _on_all(comm, write)
+        _return_on_all(comm, write)
         return
     # HDF5 and Zarr have one writer at a time
     for turn in range(comm.Get_size()):
-        _on_all(comm, write if turn == rank else _do_nothing)
+        _return_on_all(comm, write if turn == rank else _do_nothing)
 
 
 def _do_nothing() -> None:
     """Wait for other ranks."""
 
 
-def _on_all(comm: Any, work: Callable[[], T]) -> T:
+def _return_on_all(comm: Any, work: Callable[[], T]) -> T:
     """Return the result of this rank; if files fail on one, all raise the error."""
 
     def convert_errors() -> T:
@@ -126,7 +126,7 @@ def _on_all(comm: Any, work: Callable[[], T]) -> T:
             message = str(error) or type(error).__name__
             raise PlanError(message, rules=("files",)) from error
 
-    return on_every_rank(comm, convert_errors)
+    return run_on_every_rank(comm, convert_errors)
 
 
 def _read_blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:

@@ -5,14 +5,14 @@ interval of the median ratio is that of the sign test, which assumes nothing abo
 times are distributed: of n ratios, each is above the median with probability 1/2. For a
 kernel that takes half the time, nine rounds give
 
->>> time_ratio([2.0] * 9, [1.0] * 9)
+>>> compute_time_ratio([2.0] * 9, [1.0] * 9)
 Ratio(median=2.0, low=2.0, high=2.0)
 
 One disturbed round makes the result uncertain, until there are thirteen:
 
->>> time_ratio([2.0] * 9, [1.0] * 8 + [4.0]).is_faster
+>>> compute_time_ratio([2.0] * 9, [1.0] * 8 + [4.0]).is_faster
 False
->>> time_ratio([2.0] * 13, [1.0] * 12 + [4.0]).is_faster
+>>> compute_time_ratio([2.0] * 13, [1.0] * 12 + [4.0]).is_faster
 True
 
 The times come from :func:`sample_in_turns`, which runs kernels for the purpose, or from
@@ -66,7 +66,7 @@ class Ratio(NamedTuple):
         return self.low > GAIN or self.high < GAIN
 
 
-def time_ratio(baseline_s: Sequence[float], kernel_s: Sequence[float]) -> Ratio:
+def compute_time_ratio(baseline_s: Sequence[float], kernel_s: Sequence[float]) -> Ratio:
     """Divide the times of a baseline by those of a kernel, round by round.
 
     Args:
@@ -86,12 +86,14 @@ def time_ratio(baseline_s: Sequence[float], kernel_s: Sequence[float]) -> Ratio:
     return Ratio(median(ratios), ratios[k], ratios[-1 - k])
 
 
-def paired_ratio(samples_s: Sequence[float], baseline_s: Sequence[float]) -> float:
+def compute_paired_ratio(
+    samples_s: Sequence[float], baseline_s: Sequence[float]
+) -> float:
     """Return the median ratio of samples of the same rounds; below 1 is faster.
 
     Load that slows a round slows both kernels, and cancels out:
 
-    >>> paired_ratio([1.0, 4.0, 1.1], [2.0, 8.0, 2.2])
+    >>> compute_paired_ratio([1.0, 4.0, 1.1], [2.0, 8.0, 2.2])
     0.5
     """
     return median(a / b for a, b in zip(samples_s, baseline_s, strict=False))
@@ -109,7 +111,7 @@ def rank_by_ratio(samples_s: Mapping[K, Sequence[float]]) -> list[tuple[K, float
     if not samples_s:
         return []
     first_s = next(iter(samples_s.values()))
-    ratios = {k: paired_ratio(times, first_s) for k, times in samples_s.items()}
+    ratios = {k: compute_paired_ratio(times, first_s) for k, times in samples_s.items()}
     return sorted(ratios.items(), key=lambda item: item[1])
 
 
@@ -204,7 +206,7 @@ def _run_round(
 def _are_certain(
     samples: Sequence[Sequence[float]], pairs: Sequence[tuple[int, int]]
 ) -> bool:
-    return all(time_ratio(samples[b], samples[k]).is_certain for b, k in pairs)
+    return all(compute_time_ratio(samples[b], samples[k]).is_certain for b, k in pairs)
 
 
 def find_fastest(runs: Sequence[Callable[[], float]]) -> int:
@@ -218,7 +220,7 @@ def find_fastest(runs: Sequence[Callable[[], float]]) -> int:
     # The first runs warm up: pages are touched, threads started.
     first_s = [run() for run in runs]
     samples = sample_in_turns(runs, first_s, [(0, k) for k in range(1, len(runs))])
-    ratios = [time_ratio(samples[0], times) for times in samples]
+    ratios = [compute_time_ratio(samples[0], times) for times in samples]
     faster = [k for k, ratio in enumerate(ratios) if ratio.is_faster]
     return max(faster, key=lambda k: ratios[k].median, default=0)
 
@@ -267,19 +269,19 @@ class PairedTimes:
         # Only whole rounds are compared.
         if self.is_kernels_turn or n_counted < FEW_SAMPLES:
             return False
-        return time_ratio(*self._counted).is_certain
+        return compute_time_ratio(*self._counted).is_certain
 
     @cached_property
     def is_faster(self) -> bool:
         """Whether the kernel certainly takes less time, once the trial is over."""
-        return not self.has_failed and time_ratio(*self._counted).is_faster
+        return not self.has_failed and compute_time_ratio(*self._counted).is_faster
 
     @property
     def saved(self) -> float:
         """The share of the baseline's time that the kernel saves; 0 if it is slower."""
         if self.has_failed:
             return 0.0
-        return max(1 - 1 / time_ratio(*self._counted).median, 0.0)
+        return max(1 - 1 / compute_time_ratio(*self._counted).median, 0.0)
 
     @property
     def _counted(self) -> tuple[list[float], list[float]]:

@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import TypeAlias
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.words import counted
+from feinsum.words import format_count
 
 IndexList: TypeAlias = tuple[str, ...]
 """The indices of a term, in the order of its axes."""
@@ -56,16 +56,16 @@ def parse_subscripts(
     ((('_0', '_1', 'i'), ('i',)), ('_0', '_1'))
     """
     output_text = _split_arrow(subscripts)[1]
-    terms = _terms(subscripts, ranks)
-    fill = _ellipsis_indices(subscripts, terms, ranks)
+    terms = _parse_terms(subscripts, ranks)
+    fill = _name_ellipsis_indices(subscripts, terms, ranks)
     inputs = tuple(
         _expand(term, fill, None if ranks is None else ranks[p])
         for p, term in enumerate(terms)
     )
     # numpy's rule: the indices that occur once, sorted
     if output_text is None:
-        return inputs, _implicit_output(inputs, fill)
-    output = _tokens(subscripts, output_text)
+        return inputs, _infer_output(inputs, fill)
+    output = _parse_names(subscripts, output_text)
     if fill and ELLIPSIS not in output:
         raise _refuse(subscripts, "has an ellipsis in a term but none in the output")
     return inputs, _expand(output, fill, None)
@@ -83,8 +83,8 @@ def write_subscripts(
     >>> write_subscripts([["cell", "i"], ["i"]], ["cell"])
     '{cell}i, i -> {cell}'
     """
-    terms = ["".join(map(_in_notation, term)) for term in inputs]
-    result = None if output is None else "".join(map(_in_notation, output))
+    terms = ["".join(map(_format_name, term)) for term in inputs]
+    result = None if output is None else "".join(map(_format_name, output))
     is_compact = "{" not in f"{''.join(terms)}{result}"
     comma, arrow = (",", "->") if is_compact else (", ", " -> ")
     return (
@@ -92,24 +92,24 @@ def write_subscripts(
     )
 
 
-def _in_notation(name: str) -> str:
+def _format_name(name: str) -> str:
     is_letter = len(name) == 1 and name not in "-> \t\n\r"
     return name if is_letter or name == "..." else f"{{{name}}}"
 
 
-def ellipsis_indices(subscripts: str, ranks: Sequence[int]) -> IndexList:
+def list_ellipsis_indices(subscripts: str, ranks: Sequence[int]) -> IndexList:
     """Return the names that :func:`parse_subscripts` gives to the axes of an ellipsis.
 
-    >>> ellipsis_indices("...i,i", ranks=(3, 1))
+    >>> list_ellipsis_indices("...i,i", ranks=(3, 1))
     ('_0', '_1')
     """
-    return _ellipsis_indices(subscripts, _terms(subscripts, ranks), ranks)
+    return _name_ellipsis_indices(subscripts, _parse_terms(subscripts, ranks), ranks)
 
 
-def subscripts_of_words(text: str) -> str:
+def convert_words(text: str) -> str:
     """Return the subscripts of terms whose names are separated by spaces.
 
-    >>> subscripts_of_words("cell dof, dof -> cell")
+    >>> convert_words("cell dof, dof -> cell")
     '{cell}{dof}, {dof} -> {cell}'
     """
     terms, arrow, output = text.partition("->")
@@ -120,22 +120,23 @@ def subscripts_of_words(text: str) -> str:
     return write_subscripts(lists, names if arrow else None)
 
 
-def _terms(subscripts: str, ranks: Sequence[int] | None) -> list[IndexList]:
+def _parse_terms(subscripts: str, ranks: Sequence[int] | None) -> list[IndexList]:
     """Return the names in each term."""
     texts = _split_arrow(subscripts)[0].split(",")
     if ranks is not None and len(ranks) != len(texts):
         raise _refuse(
             subscripts,
-            f"has {counted(len(texts), 'term')} but {counted(len(ranks), 'operand')} "
+            f"has {format_count(len(texts), 'term')} but "
+            f"{format_count(len(ranks), 'operand')} "
             f"{'was' if len(ranks) == 1 else 'were'} given",
         )
-    terms = [_tokens(subscripts, text) for text in texts]
-    if ranks is not None and not all(map(_fits, terms, ranks)):
+    terms = [_parse_names(subscripts, text) for text in texts]
+    if ranks is not None and not all(map(_has_rank, terms, ranks)):
         _refuse_words(subscripts, terms, ranks)
     return terms
 
 
-def _fits(term: Sequence[str], rank: int) -> bool:
+def _has_rank(term: Sequence[str], rank: int) -> bool:
     return len(term) == rank or (ELLIPSIS in term and len(term) - 1 <= rank)
 
 
@@ -146,15 +147,15 @@ def _refuse_words(
     texts = subscripts.partition("->")[0].split(",")
     words = [text.replace(ELLIPSIS, f" {ELLIPSIS} ").split() for text in texts]
     # it is no text of words, either: the general message says more
-    if "{" in subscripts or not all(map(_fits, words, ranks)):
+    if "{" in subscripts or not all(map(_has_rank, words, ranks)):
         return
-    wrong = next(p for p, term in enumerate(terms) if not _fits(term, ranks[p]))
+    wrong = next(p for p, term in enumerate(terms) if not _has_rank(term, ranks[p]))
     n = sum(name != ELLIPSIS for name in terms[wrong])
     raise InvalidEinsumError(
         f"subscripts {subscripts!r:.200}: every letter is an index, so the term of "
         f"operand {wrong} has {n}, and the operand has "
-        f"{counted(ranks[wrong], 'axis')}; a name of several letters is written "
-        f"in braces: {subscripts_of_words(subscripts)!r:.200}",
+        f"{format_count(ranks[wrong], 'axis')}; a name of several letters is written "
+        f"in braces: {convert_words(subscripts)!r:.200}",
         rules=("rank",),
     )
 
@@ -175,7 +176,7 @@ def _split_arrow(subscripts: str) -> tuple[str, str | None]:
     raise _refuse(subscripts, "has more than one '->'")
 
 
-def _tokens(subscripts: str, text: str) -> IndexList:
+def _parse_names(subscripts: str, text: str) -> IndexList:
     """Return the names of a term, and its ellipsis."""
     names = []
     for token in _TOKEN.finditer(text):
@@ -200,7 +201,7 @@ def _check_letter(subscripts: str, letter: str) -> None:
     raise _refuse(subscripts, f"has {letter!r}, which is not an index name{hint}")
 
 
-def _ellipsis_indices(
+def _name_ellipsis_indices(
     subscripts: str, terms: Sequence[IndexList], ranks: Sequence[int] | None
 ) -> IndexList:
     """Return new names for the longest ellipsis; shorter ones take its last names."""
@@ -215,7 +216,7 @@ def _ellipsis_indices(
             if lengths[-1] < 0:
                 raise _refuse(
                     subscripts,
-                    f"names {counted(len(term) - 1, 'axis')} of operand "
+                    f"names {format_count(len(term) - 1, 'axis')} of operand "
                     f"{p}, which has {rank}",
                 )
     used = set(chain.from_iterable(terms))
@@ -233,7 +234,7 @@ def _expand(term: IndexList, fill: IndexList, rank: int | None) -> IndexList:
     return (*term[:position], *fill[len(fill) - length :], *term[position + 1 :])
 
 
-def _implicit_output(inputs: Sequence[IndexList], fill: IndexList) -> IndexList:
+def _infer_output(inputs: Sequence[IndexList], fill: IndexList) -> IndexList:
     """Return the ellipsis, then the names that occur once, sorted (as numpy does)."""
     counts = Counter(name for term in inputs for name in term)
     once = sorted(name for name, n in counts.items() if n == 1 and name not in fill)

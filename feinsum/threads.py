@@ -18,8 +18,8 @@ OPENMP_VARIABLE = "OMP_NUM_THREADS"
 GROUPS, OWN_GROUPS = "/sys/fs/cgroup", "/proc/self/cgroup"
 
 
-def n_threads() -> int:
-    """Return ``FEINSUM_NUM_THREADS``, ``OMP_NUM_THREADS`` or :func:`n_cores`.
+def get_n_threads() -> int:
+    """Return ``FEINSUM_NUM_THREADS``, ``OMP_NUM_THREADS`` or :func:`count_cores`.
 
     Raises:
         DeviceUnavailableError: if the first variable is no positive number.
@@ -38,10 +38,12 @@ def n_threads() -> int:
     openmp = os.environ.get(OPENMP_VARIABLE, "").split(",")[0].strip()
     if openmp.isdecimal() and int(openmp) >= 1:
         return int(openmp)
-    return n_cores()
+    return count_cores()
 
 
-def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) -> int:
+def count_cores(
+    groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS
+) -> int:
     """Return the number of cores that this process may use.
 
     These are the cores on which it may run, limited to the processor time that its
@@ -55,11 +57,11 @@ def n_cores(groups: str | Path = GROUPS, own_groups: str | Path = OWN_GROUPS) ->
         allowed = len(os.sched_getaffinity(0))
     else:
         allowed = os.cpu_count() or 1
-    return max(1, int(min(allowed, _quota(groups, own_groups))))
+    return max(1, int(min(allowed, _read_quota(groups, own_groups))))
 
 
 @cache  # calls of libraries read it each time
-def _quota(groups: str | Path, own_groups: str | Path) -> float:
+def _read_quota(groups: str | Path, own_groups: str | Path) -> float:
     """Return the minimum quota of the control groups, as a number of processors."""
     # without a control group, or outside of Linux
     quotas = [inf]
@@ -71,25 +73,25 @@ def _quota(groups: str | Path, own_groups: str | Path) -> float:
         # a container may see the name of its group, but the group itself as the root
         for n in range(len(folders) + 1):
             path = os.path.join(*folders[:n], "")
-            quotas.append(_quota_of_version_2(os.path.join(groups, path)))
+            quotas.append(_read_quota_v2(os.path.join(groups, path)))
             group = os.path.join(groups, controllers or "cpu", path)
-            quotas.append(_quota_of_version_1(group))
+            quotas.append(_read_quota_v1(group))
     return min(quotas)
 
 
-def _quota_of_version_2(folder: str) -> float:
+def _read_quota_v2(folder: str) -> float:
     quota, _, period = _read(os.path.join(folder, "cpu.max")).partition(" ")
-    return _ratio(quota, period)
+    return _compute_ratio(quota, period)
 
 
-def _quota_of_version_1(folder: str) -> float:
+def _read_quota_v1(folder: str) -> float:
     quota, period = (
         _read(os.path.join(folder, f"cpu.cfs_{x}_us")) for x in ("quota", "period")
     )
-    return _ratio(quota, period)
+    return _compute_ratio(quota, period)
 
 
-def _ratio(quota: str, period: str) -> float:
+def _compute_ratio(quota: str, period: str) -> float:
     """Return the quota; infinite for the word ``max`` or a negative number."""
     quota, period = quota.strip(), period.strip()
     is_limited = quota.isdecimal() and period.isdecimal() and int(period) > 0

@@ -12,12 +12,12 @@ _PLURALS = {"axis": "axes", "entry": "entries", "index": "indices",
             "vertex": "vertices"}  # fmt: skip
 
 
-def counted(number: int, noun: str, style: str = "") -> str:
+def format_count(number: int, noun: str, style: str = "") -> str:
     """Format a number with its noun; the style is a format such as ``","``.
 
-    >>> counted(1, "row"), counted(2_000, "row"), counted(0, "axis")
+    >>> format_count(1, "row"), format_count(2_000, "row"), format_count(0, "axis")
     ('1 row', '2000 rows', '0 axes')
-    >>> counted(2_000, "row", ",")
+    >>> format_count(2_000, "row", ",")
     '2,000 rows'
     """
     return f"{number:{style}} {noun if number == 1 else _PLURALS.get(noun, f'{noun}s')}"
@@ -33,31 +33,31 @@ def with_article(noun: str) -> str:
     return f"{'an' if starts_with_vowel else 'a'} {noun}"
 
 
-def type_in_words(value: object) -> str:
+def describe_type(value: object) -> str:
     """Return the type of a value, with its article.
 
-    >>> type_in_words(3), type_in_words([])
+    >>> describe_type(3), describe_type([])
     ('an int', 'a list')
     """
     return with_article(type(value).__name__)
 
 
-def reason_of(error: Exception) -> str:
+def get_reason(error: Exception) -> str:
     """Return the message of an error; of a syntax error without file and line.
 
     >>> try:
     ...     compile("a +", "<unknown>", "eval")
     ... except SyntaxError as error:
-    ...     print(reason_of(error))
+    ...     print(get_reason(error))
     invalid syntax
     """
     return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
-def first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:
+def get_first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:
     """Return the first lines of a text that are not empty, each cut at ``width``.
 
-    >>> first_lines("one" + chr(10) + chr(10) + "two", n_lines=1)
+    >>> get_first_lines("one" + chr(10) + chr(10) + "two", n_lines=1)
     'one ...'
     """
     lines = [line.rstrip()[:width] for line in str(cause).splitlines() if line.strip()]
@@ -69,10 +69,10 @@ MAX_CHARACTERS = 300
 """Characters of a value in one line."""
 
 
-def brief(value: object, text: str) -> str:
+def format_brief(value: object, text: str) -> str:
     """Format a ``repr`` in one line for a value of any size.
 
-    >>> brief(3, "an integer")
+    >>> format_brief(3, "an integer")
     '<int an integer>'
     """
     line = " ".join(text.split())
@@ -81,20 +81,20 @@ def brief(value: object, text: str) -> str:
     return f"<{type(value).__name__} {line}>"
 
 
-def inline_svg(file: bytes) -> str:
+def make_inline_svg(file: bytes) -> str:
     """Return the element of an SVG file for HTML, without its prolog.
 
-    >>> inline_svg(b"<?xml version='1.0'?><svg></svg>")
+    >>> make_inline_svg(b"<?xml version='1.0'?><svg></svg>")
     '<svg></svg>'
     """
     text = file.decode()
     return text[text.index("<svg") :]
 
 
-def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_html_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table of HTML; texts are escaped.
 
-    >>> html_table(["a"], [["<b>"]])
+    >>> format_html_table(["a"], [["<b>"]])
     '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
     """
     lines = [("th", headings), *(("td", row) for row in rows)]

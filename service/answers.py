@@ -10,7 +10,7 @@ answered, in this order::
 The service does not know the client's driver, and it runs nothing there. So it narrows
 by device and policy and ranks; the client, which knows its environment, finds the level
 of a match with the same function as for any other store
-(:func:`feinsum.records.best_match`).
+(:func:`feinsum.records.find_best_match`).
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ class DeviceQuery:
         """
         if self.device in (device.id, device.name):
             return "device"
-        if _architecture(device) == self.architecture:
+        if _format_architecture(device) == self.architecture:
             return "architecture"
         named = devices.get(self.device)
         # a name may stand for several devices
         namesakes = (
             [named] if named else [d for d in devices.values() if d.name == self.device]
         )
-        if _architecture(device) in map(_architecture, namesakes):
+        if _format_architecture(device) in map(_format_architecture, namesakes):
             return "architecture"
         return "other"
 
@@ -167,7 +167,7 @@ class _Candidate(NamedTuple):
     level: tuple[bool, bool]
 
 
-def answer_of(
+def make_answer(
     workload: str,
     facts: Iterable[StoredFact],
     target: DeviceQuery,
@@ -177,20 +177,21 @@ def answer_of(
 
     Trusted facts precede all others (:mod:`feinsum.db.sql.trust`); among either,
     transforms of this package precede others. Trusted facts that measured the same
-    recipes as no faster elsewhere are listed apart: :func:`feinsum.records.best_match`
-    needs them. What does not fit is answered to a query with the cursor ``next``.
+    recipes as no faster elsewhere are listed apart, for
+    :func:`feinsum.records.find_best_match`. What does not fit is answered to a query
+    with the cursor ``next``.
     """
-    candidates = _candidates(facts, target, devices)
+    candidates = _find_candidates(facts, target, devices)
     chosen = [
         candidate
         for nearness in target.accepted
-        for candidate in _fair_choice(
+        for candidate in _choose_fairly(
             c for c in candidates if c.nearness == nearness and c.position is not None
         )
     ]
     # the sort is stable: trusted facts, and others, stay ordered by nearness
     chosen.sort(key=lambda candidate: not candidate.record.is_trusted)
-    shown = list(_fitting(chosen[target.start :], target.max_bytes))
+    shown = list(_take_fitting(chosen[target.start :], target.max_bytes))
     # a page behind the last one is a miss as well
     if not shown:
         return None
@@ -210,11 +211,11 @@ def answer_of(
     # the cursor counts facts: they have an order that a new fact rarely changes
     end = target.start + len(shown)
     following = to_cursor(end) if end < len(chosen) else None
-    lists = sorted(shown, key=order), list(_fitting(slower, MAX_SLOWER_BYTES))
-    return _written(workload, lists, following)
+    lists = sorted(shown, key=order), list(_take_fitting(slower, MAX_SLOWER_BYTES))
+    return _write_answer(workload, lists, following)
 
 
-def _candidates(
+def _find_candidates(
     facts: Iterable[StoredFact], target: DeviceQuery, devices: Mapping[str, Device]
 ) -> list[_Candidate]:
     """Return the facts that the policy accepts, of each nearness ranked ones first."""
@@ -236,7 +237,7 @@ def _candidates(
     return candidates
 
 
-def _fair_choice(ranking: Iterable[_Candidate]) -> Iterable[_Candidate]:
+def _choose_fairly(ranking: Iterable[_Candidate]) -> Iterable[_Candidate]:
     """Return the facts of a ranking to answer: the trusted ones, then the others.
 
     Of either, those of shipped transforms come first, recorders and kinds of device in
@@ -260,12 +261,12 @@ def _fair_choice(ranking: Iterable[_Candidate]) -> Iterable[_Candidate]:
     in_turn = (
         candidate
         for level in sorted(levels)
-        for candidate in _by_turns(levels[level], lambda c: c.fact.recorder, kind)
+        for candidate in _take_turns(levels[level], lambda c: c.fact.recorder, kind)
     )
     return islice(in_turn, MAX_FACTS)
 
 
-def chosen_ids(
+def choose_ids(
     summaries: Iterable[Summary], target: DeviceQuery, devices: Mapping[str, Device]
 ) -> list[str]:
     """Return ids of the facts to consider, for a workload with very many.
@@ -288,7 +289,7 @@ def chosen_ids(
     n_bytes = 0
     for is_trusted in (True, False):
         share = [s for _, s in ordered if bool(s.is_trusted) == is_trusted]
-        for summary in _by_turns(share, lambda summary: summary.recorder):
+        for summary in _take_turns(share, lambda summary: summary.recorder):
             n_bytes += summary.n_bytes
             # one fact at least, however long
             if chosen and (n_bytes > MAX_READ_BYTES or len(chosen) >= MAX_READ_FACTS):
@@ -297,24 +298,26 @@ def chosen_ids(
     return chosen
 
 
-def _by_turns(
+def _take_turns(
     items: Iterable[T], owner: Callable[[T], object], *owners: Callable[[T], object]
 ) -> Iterator[T]:
     """Yield items with their owners in turn; within an owner, nested owners in turn.
 
-    >>> "".join(_by_turns(["a1", "a2", "a3", "b1"], lambda item: item[0]))
+    >>> "".join(_take_turns(["a1", "a2", "a3", "b1"], lambda item: item[0]))
     'a1b1a2a3'
     """
     queues: dict[object, list[T]] = {}
     for item in items:
         queues.setdefault(owner(item), []).append(item)
-    inner = [_by_turns(q, *owners) if owners else q for q in queues.values()]
+    inner = [_take_turns(q, *owners) if owners else q for q in queues.values()]
     missing = object()
     for row in zip_longest(*inner, fillvalue=missing):
         yield from (item for item in row if item is not missing)  # type: ignore[misc]
 
 
-def _fitting(candidates: Iterable[_Candidate], max_bytes: int) -> Iterator[_Candidate]:
+def _take_fitting(
+    candidates: Iterable[_Candidate], max_bytes: int
+) -> Iterator[_Candidate]:
     """Yield the first facts whose documents fit; at least one."""
     n_bytes = 0
     for k, candidate in enumerate(candidates):
@@ -324,7 +327,7 @@ def _fitting(candidates: Iterable[_Candidate], max_bytes: int) -> Iterator[_Cand
         yield candidate
 
 
-def _written(
+def _write_answer(
     workload: str,
     lists: tuple[list[_Candidate], list[_Candidate]],
     following: str | None,
@@ -380,5 +383,5 @@ def _check_name(parameter: str, name: str) -> None:
         )
 
 
-def _architecture(device: Device) -> str:
+def _format_architecture(device: Device) -> str:
     return f"{device.kind}/{device.architecture}"

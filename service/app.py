@@ -31,7 +31,7 @@ from feinsum.service.keys import KeyRing
 from feinsum.service.lookup import Lookup
 from feinsum.service.middleware import Admission, RequestLog
 from feinsum.service.pages.routes import router as pages
-from feinsum.service.problems import ALWAYS, Problem, add_problems, problems
+from feinsum.service.problems import ALWAYS, Problem, add_problems, describe_problems
 from feinsum.service.routes import best, canonicalization, documents, lists
 from feinsum.service.settings import Settings, read_settings
 from feinsum.service.state import Service
@@ -58,19 +58,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         StoreError: if the database cannot be opened.
     """
     settings = settings or read_settings()
-    service = _service(settings)
+    service = _make_service(settings)
     app = FastAPI(
         title="feinsum",
         version="1",
         summary="Tuning records of einsums",
-        lifespan=_lifespan,
+        lifespan=_run_lifespan,
         # pages load no scripts from elsewhere, which these viewers do
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
         telemetry={"tracing": False, "metrics": False, "logs": False},
         generate_unique_id_function=lambda route: route.name,
-        responses=problems(*ALWAYS),
+        responses=describe_problems(*ALWAYS),
     )
     # routes find the parts of the service by the request, so that tests may have
     # several
@@ -90,7 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-def _service(settings: Settings) -> Service:
+def _make_service(settings: Settings) -> Service:
     store = open_serving_store(settings.database)
     lookup = Lookup(store.reader(), settings.freshness_s, settings.cache_mb * 2**20)
     # misses come from anyone: their number is bounded for each caller and in all
@@ -105,7 +105,7 @@ def _service(settings: Settings) -> Service:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _run_lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Write misses while the service runs; at the end the last ones, and close."""
     service: Service = app.state.service
     every_s = service.settings.demand_every_s

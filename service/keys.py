@@ -44,7 +44,7 @@ ANONYMOUS = "anonymous"
 """The name of a caller without a key."""
 
 
-def new_key(
+def make_key(
     name: str,
     scope: Scope,
     expires_at: datetime | None = None,
@@ -60,11 +60,11 @@ def new_key(
     return secret, replace(key, is_trusted=is_trusted)
 
 
-def key_id_of(secret: str) -> str | None:
+def parse_key_id(secret: str) -> str | None:
     """Return the id in a secret; None if it is not a key of this service.
 
-    >>> secret, key = new_key("ci", "read")
-    >>> key_id_of(secret) == key.id, key_id_of("x" * 40)
+    >>> secret, key = make_key("ci", "read")
+    >>> parse_key_id(secret) == key.id, parse_key_id("x" * 40)
     (True, None)
     """
     match = SECRET.fullmatch(secret)
@@ -118,7 +118,7 @@ class KeyRing:
             NotAuthenticatedError: if the key is unknown, revoked or expired.
         """
         digest = _digest(secret)
-        key_id = key_id_of(secret)
+        key_id = parse_key_id(secret)
         # the id finds the row; the digest decides, in constant time
         key = self._find(key_id) if key_id else None
         if key is None or not hmac.compare_digest(key.digest, digest):
@@ -130,7 +130,7 @@ class KeyRing:
             raise NotAuthenticatedError(
                 f"the key {key.id} is {state}; ask for a new one"
             )
-        scopes = _scopes_of(key.scope)
+        scopes = _list_scopes(key.scope)
         # an admin can trust its own keys, so that it is trusted itself
         is_trusted = key.is_trusted or "admin" in scopes
         caller = KeyHolder(key.name, scopes, key.id, is_trusted)
@@ -141,7 +141,7 @@ class KeyRing:
         return caller
 
 
-def _scopes_of(widest: Scope) -> frozenset[Scope]:
+def _list_scopes(widest: Scope) -> frozenset[Scope]:
     # each scope includes those before it: read, record, admin
     scopes: tuple[Scope, ...] = get_args(Scope)
     return frozenset(scopes[: scopes.index(widest) + 1])

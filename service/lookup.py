@@ -30,8 +30,8 @@ from feinsum.service.answers import (
     MAX_READ_BYTES,
     Answer,
     DeviceQuery,
-    answer_of,
-    chosen_ids,
+    choose_ids,
+    make_answer,
 )
 
 Query: TypeAlias = tuple[str, DeviceQuery]
@@ -80,16 +80,17 @@ class ReadBudget:
     """How many bytes of documents may still be read for a request.
 
     >>> budget = ReadBudget(100)
-    >>> list(budget.affordable({"a": Size(1, 90), "b": Size(1, 20), "c": Size(0, 0)}))
+    >>> list(budget.select_affordable({"a": Size(1, 90), "b": Size(1, 20),
+    ...     "c": Size(0, 0)}))
     ['a', 'c']
-    >>> list(ReadBudget(10).affordable({"a": Size(1, 90), "b": Size(1, 10)}))
+    >>> list(ReadBudget(10).select_affordable({"a": Size(1, 90), "b": Size(1, 10)}))
     ['a']
     """
 
     n_bytes: int
     is_untouched: bool = True
 
-    def affordable(self, sizes: Mapping[str, Size]) -> dict[str, Size]:
+    def select_affordable(self, sizes: Mapping[str, Size]) -> dict[str, Size]:
         """Return the workloads that may be read; the first one always."""
         chosen: dict[str, Size] = {}
         for workload, size in sizes.items():
@@ -134,9 +135,9 @@ class Lookup:
         """
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
-        if cached := self._current(query):
+        if cached := self._get_current(query):
             return cached.answer
-        return await self._queued(query)
+        return await self._enqueue(query)
 
     async def answers(
         self, queries: Sequence[Query], budget: ReadBudget | None = None
@@ -144,10 +145,12 @@ class Lookup:
         """Return the answers to many queries, as far as a budget has bytes for them."""
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
-        answers = {q: cached.answer for q in queries if (cached := self._current(q))}
+        answers = {
+            q: cached.answer for q in queries if (cached := self._get_current(q))
+        }
         missing = list(dict.fromkeys(q for q in queries if q not in answers))
         if missing and budget is None:
-            read = await asyncio.gather(*map(self._queued, missing))
+            read = await asyncio.gather(*map(self._enqueue, missing))
             answers.update(zip(missing, read, strict=True))
         elif missing:
             affordable = await self._read_now(missing, budget)
@@ -192,12 +195,12 @@ class Lookup:
         finally:
             self._checking = None
 
-    def _current(self, query: Query) -> CachedAnswer | None:
+    def _get_current(self, query: Query) -> CachedAnswer | None:
         """Return the cached answer, if nothing changed since."""
         cached = self._cache.get(query)
         return cached if cached and cached.generation == self._generation else None
 
-    def _queued(self, query: Query) -> asyncio.Future[Answer | None]:
+    def _enqueue(self, query: Query) -> asyncio.Future[Answer | None]:
         """Return the answer once it was read; equal queries are read once."""
         if query not in self._waiting:
             self._waiting[query] = asyncio.get_running_loop().create_future()
@@ -240,7 +243,7 @@ class Lookup:
 
     def _store(self, answers: Mapping[Query, CachedAnswer], generation: object) -> None:
         for query, cached in answers.items():
-            n_bytes = _n_bytes(query, cached)
+            n_bytes = _estimate_bytes(query, cached)
             # cachetools raises for an entry that is larger than the cache
             if n_bytes <= self._cache.maxsize:
                 self._cache[query] = CachedAnswer(
@@ -248,7 +251,7 @@ class Lookup:
                 )
 
 
-def _n_bytes(query: Query, cached: CachedAnswer) -> int:
+def _estimate_bytes(query: Query, cached: CachedAnswer) -> int:
     """Return how much memory a query and its answer take."""
     workload, target = query
     names = workload, target.device, target.architecture
@@ -277,19 +280,19 @@ def _read(
             changed.setdefault(workload, []).append(target)
     sizes = reader.sizes(list(changed))
     if budget is not None:
-        sizes = budget.affordable(sizes)
-    for batch in _batches(sizes):
+        sizes = budget.select_affordable(sizes)
+    for batch in _split_into_batches(sizes):
         for workload, facts in reader.facts(batch).items():
             for target in changed[workload]:
-                answer = answer_of(workload, facts, target, devices)
+                answer = make_answer(workload, facts, target, devices)
                 states_read = frozenset(fact.state for fact in facts)
                 answers[workload, target] = CachedAnswer(answer, states_read)
     # of very many facts, summaries choose which documents are read
     for workload in (w for w, size in sizes.items() if _is_large(size)):
         summaries = reader.summaries(workload)
         for target in changed[workload]:
-            chosen = reader.documents(chosen_ids(summaries, target, devices))
-            answer = answer_of(workload, chosen, target, devices)
+            chosen = reader.documents(choose_ids(summaries, target, devices))
+            answer = make_answer(workload, chosen, target, devices)
             answers[workload, target] = CachedAnswer(answer, frozenset({MANY_IDS}))
     return answers
 
@@ -298,7 +301,7 @@ def _is_large(size: Size) -> bool:
     return size.n_facts > MANY_FACTS or size.n_bytes > MANY_BYTES
 
 
-def _batches(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
+def _split_into_batches(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
     """Yield the workloads to read whole, as many at a time as memory allows."""
     batch: list[str] = []
     n_bytes = 0

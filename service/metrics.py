@@ -49,7 +49,7 @@ def count_answer(outcome: str, n: int = 1) -> None:
     _answers(outcome).inc(n)
 
 
-def page() -> bytes:
+def render_metrics() -> bytes:
     """Return all metrics as text."""
     # with several workers, each has a file of numbers; a scrape adds them up
     if FOLDER_VARIABLE not in os.environ:

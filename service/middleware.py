@@ -42,8 +42,8 @@ from feinsum.errors import (
 )
 from feinsum.service.keys import KeyHolder, KeyRing
 from feinsum.service.metrics import observe
-from feinsum.service.pages.rendering import page_or_problem
-from feinsum.service.problems import problem_of
+from feinsum.service.pages.rendering import render_problem
+from feinsum.service.problems import convert_error
 from feinsum.service.settings import Settings
 from feinsum.service.texts import without_secrets
 
@@ -115,10 +115,12 @@ class RequestLog:
                 headers["Connection"] = "close"
             if isinstance(error, _RateLimitedError):
                 headers["Retry-After"] = str(math.ceil(error.wait_s))
-            refusal = problem_of(error, headers)
+            refusal = convert_error(error, headers)
             if refusal.status_code >= 500:
-                logger.exception("request failed", extra=_fields(inner, request_id))
-            await page_or_problem(scope, refusal)(scope, receive, send_with_id)
+                logger.exception(
+                    "request failed", extra=_make_log_fields(inner, request_id)
+                )
+            await render_problem(scope, refusal)(scope, receive, send_with_id)
         finally:
             _record(scope["method"], inner, request_id, status, start)
 
@@ -147,13 +149,15 @@ class Admission:
             scope[CALLER] = self._keys.anonymous
             # monitoring must see a service that is overloaded
             if scope["path"] not in UNLIMITED_PATHS:
-                scope[CALLER] = await self._caller(scope, headers)
+                scope[CALLER] = await self._admit_caller(scope, headers)
             if scope["method"] in METHODS_WITH_BODY:
-                body = await self._body(scope, headers, receive)
-                receive = replayed(body, receive)
+                body = await self._read_body(scope, headers, receive)
+                receive = replay_body(body, receive)
         await self._app(scope, receive, send)
 
-    async def _caller(self, scope: Scope, headers: Mapping[bytes, bytes]) -> KeyHolder:
+    async def _admit_caller(
+        self, scope: Scope, headers: Mapping[bytes, bytes]
+    ) -> KeyHolder:
         """Recognize the caller of a request that is within the rate.
 
         The rate counts before the database is read: a key that was not seen lately
@@ -162,9 +166,9 @@ class Admission:
         authorization = headers.get(b"authorization")
         secret = None
         if authorization is not None:
-            secret = _secret(authorization, scope["method"])
+            secret = _parse_secret(authorization, scope["method"])
         caller = self._keys.recall(secret) if secret else None
-        payer = (caller and caller.key_id) or network_of(_address(scope))
+        payer = (caller and caller.key_id) or get_network(_get_address(scope))
         if wait_s := self._rate.wait_s(payer):
             raise _RateLimitedError(
                 wait_s, f"too many requests; wait {wait_s:.3g} s, and ask in batches"
@@ -180,7 +184,7 @@ class Admission:
             )
         return await run_in_threadpool(self._keys.recognize, secret)
 
-    async def _body(
+    async def _read_body(
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
     ) -> bytes:
         """Read the body, if it is short enough, of JSON, and within the quota."""
@@ -197,10 +201,10 @@ class Admission:
             raise TooSlowError(
                 f"the body did not arrive within {body_s:g} s; send less at once"
             ) from None
-        caller = caller_of(scope)
+        caller = get_caller(scope)
         if not caller.key_id:
             # the owner of a key can be contacted; others are limited before parsing
-            check_values(body, MAX_VALUES * self._settings.max_batch)
+            check_value_count(body, MAX_VALUES * self._settings.max_batch)
         is_limited = scope["path"] in STORING_PATHS and not caller.is_trusted
         if is_limited and (wait_s := self._quota.wait_s(caller.name, len(body))):
             raise _RateLimitedError(
@@ -212,21 +216,21 @@ class Admission:
         return body
 
 
-def caller_of(scope: Scope) -> KeyHolder:
+def get_caller(scope: Scope) -> KeyHolder:
     """Return the caller of an admitted request."""
     caller: KeyHolder = scope[CALLER]
     return caller
 
 
-def client_id(scope: Scope) -> str:
+def get_client_id(scope: Scope) -> str:
     """Return a name that distinguishes callers, for counting; without an address.
 
     Keys of one name are one client, and so are addresses of one network.
     """
-    caller = caller_of(scope)
+    caller = get_caller(scope)
     if caller.key_id:
         return f"key {caller.name}"
-    return f"address {_digest_start(network_of(_address(scope)))}"
+    return f"address {_digest_start(get_network(_get_address(scope)))}"
 
 
 class RateLimit:
@@ -267,14 +271,14 @@ class RateLimit:
         return wait
 
 
-def network_of(address: str) -> str:
+def get_network(address: str) -> str:
     """Return the network whose addresses share a limit.
 
     One subscriber has 2**64 addresses of IPv6, so that the first 64 bits count.
 
-    >>> network_of("192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6")
+    >>> get_network("192.0.2.7"), get_network("2001:db8:1:2:3:4:5:6")
     ('192.0.2.7', '2001:db8:1:2::/64')
-    >>> network_of("::ffff:192.0.2.7")
+    >>> get_network("::ffff:192.0.2.7")
     '192.0.2.7'
     """
     try:
@@ -299,7 +303,7 @@ def check_length(headers: Mapping[bytes, bytes], max_bytes: int) -> None:
     announced = headers.get(b"content-length", b"0")
     # fifteen digits: longer ones take long to convert
     if not announced.isdigit() or len(announced) > 15 or int(announced) > max_bytes:
-        raise _too_large(announced.decode("latin-1")[:20], max_bytes)
+        raise _make_size_error(announced.decode("latin-1")[:20], max_bytes)
 
 
 def check_media_type(headers: Mapping[bytes, bytes]) -> None:
@@ -317,7 +321,7 @@ def check_media_type(headers: Mapping[bytes, bytes]) -> None:
         )
 
 
-def check_values(body: bytes, max_values: int) -> None:
+def check_value_count(body: bytes, max_values: int) -> None:
     """Refuse JSON with too many values, each of which takes more memory than its bytes.
 
     Args:
@@ -328,8 +332,8 @@ def check_values(body: bytes, max_values: int) -> None:
     Raises:
         TooLargeError: if it has more.
 
-    >>> check_values(b'["a, b", [1, 2]]', 5)
-    >>> check_values(b'["a, b", [1, 2]]', 4)
+    >>> check_value_count(b'["a, b", [1, 2]]', 5)
+    >>> check_value_count(b'["a, b", [1, 2]]', 4)
     Traceback (most recent call last):
         ...
     feinsum.errors.TooLargeError: a body of more than 4 values was sent without a key;
@@ -356,12 +360,12 @@ async def read_body(receive: Receive, max_bytes: int) -> bytes:
             raise InvalidRequestError("the body is shorter than its Content-Length")
         body += message.get("body", b"")
         if len(body) > max_bytes:
-            raise _too_large(f"more than {max_bytes}", max_bytes)
+            raise _make_size_error(f"more than {max_bytes}", max_bytes)
         if not message.get("more_body", False):
             return bytes(body)
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
     """Return a channel that repeats a body that was read, then continues."""
     is_sent = False
 
@@ -381,23 +385,24 @@ class _RateLimitedError(TooManyRequestsError):
         super().__init__(message)
 
 
-def _too_large(length: str, max_bytes: int) -> TooLargeError:
+def _make_size_error(length: str, max_bytes: int) -> TooLargeError:
     return TooLargeError(
         f"a body of {length} bytes was sent, expected {max_bytes} at most; send less "
         "at once"
     )
 
 
-def _secret(authorization: bytes, method: str) -> str | None:
+def _parse_secret(authorization: bytes, method: str) -> str | None:
     r"""Return the key in a header; None if it is of another kind.
 
     A browser sends a key as the password of a person. It does so for every form of any
     site that posts here, so that counts for reading only.
 
-    >>> _secret(b"Bearer key", "POST"), _secret(b"Basic YW5uOmtleQ==", "GET")
+    >>> (_parse_secret(b"Bearer key", "POST"),
+    ...  _parse_secret(b"Basic YW5uOmtleQ==", "GET"))
     ('key', 'key')
-    >>> _secret(b"Basic YW5uOmtleQ==", "POST")
-    >>> _secret(b"Basic \xff\xfe", "GET")
+    >>> _parse_secret(b"Basic YW5uOmtleQ==", "POST")
+    >>> _parse_secret(b"Basic \xff\xfe", "GET")
     """
     scheme, _, credentials = authorization.decode("latin-1").strip().partition(" ")
     if scheme.lower() == "bearer":
@@ -417,7 +422,7 @@ def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
     return sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(8).encode()
 
 
-def _address(scope: Scope) -> str:
+def _get_address(scope: Scope) -> str:
     return scope["client"][0] if scope.get("client") else "unknown"
 
 
@@ -434,14 +439,14 @@ def _record(
     label = method if route and status != 405 else "other"
     observe(label, route or "none", status, seconds)
     if logger.isEnabledFor(logging.INFO):
-        fields = _fields(scope, request_id)
+        fields = _make_log_fields(scope, request_id)
         fields[LOG_FIELDS] |= {
             "method": method, "status": status, "ms": round(seconds * 1e3, 3)
         }  # fmt: skip
         logger.info("request", extra=fields)
 
 
-def _fields(scope: Scope, request_id: bytes) -> dict[str, dict[str, Any]]:
+def _make_log_fields(scope: Scope, request_id: bytes) -> dict[str, dict[str, Any]]:
     caller: KeyHolder | None = scope.get(CALLER)
     return {
         LOG_FIELDS: {
@@ -449,7 +454,7 @@ def _fields(scope: Scope, request_id: bytes) -> dict[str, dict[str, Any]]:
             "method": scope["method"],
             # a key that was pasted into an address must not get into the log
             "path": without_secrets(scope["path"])[:200],
-            "address": _address(scope),
+            "address": _get_address(scope),
             "caller": caller.name if caller else None,
             "key_id": caller.key_id if caller else None,
         }

@@ -26,7 +26,7 @@ from feinsum.db.server import (
 )
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Demand, Retraction
-from feinsum.records.document import instant
+from feinsum.records.document import parse_instant
 from feinsum.service.texts import is_storable
 
 T = TypeVar("T")
@@ -77,21 +77,21 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
     return tuple(position)
 
 
-def _after_key(cursor: str | None) -> str:
+def _parse_key_cursor(cursor: str | None) -> str:
     """Return the key or id before a page; empty for the first page."""
     return str(from_cursor(cursor, str)[0]) if cursor else ""
 
 
-def _after_demand(cursor: str | None) -> tuple[Any, ...] | None:
+def _parse_demand_cursor(cursor: str | None) -> tuple[Any, ...] | None:
     return from_cursor(cursor, int, int, str, str) if cursor else None
 
 
-def _after_retraction(cursor: str | None) -> tuple[datetime, str] | None:
+def _parse_retraction_cursor(cursor: str | None) -> tuple[datetime, str] | None:
     if not cursor:
         return None
     time, last = from_cursor(cursor, str, str)
     try:
-        return instant(time), last
+        return parse_instant(time), last
     except InvalidRecordError as error:
         raise InvalidRequestError(f"the cursor names no time: {error}") from None
 
@@ -111,9 +111,9 @@ class Listing(Generic[T]):
     reader: Callable[[ServingStore], Callable[..., Sequence[T]]]
     position: Callable[[T], tuple[str | int, ...]]
     length: Callable[[T], int] = lambda _: 0
-    after: Callable[[str | None], Any] = _after_key
+    after: Callable[[str | None], Any] = _parse_key_cursor
 
-    def page(
+    def read_page(
         self, store: ServingStore, cursor: str | None, limit: int, **filters: Any
     ) -> tuple[Sequence[T], str | None]:
         """Read a page, and the cursor of the next one if there may be one.
@@ -122,10 +122,10 @@ class Listing(Generic[T]):
             InvalidRequestError: if the service gave no such cursor.
         """
         entries = self.reader(store)(self.after(cursor), limit, **filters)
-        return entries, next_cursor(entries, limit, self.position, self.length)
+        return entries, make_next_cursor(entries, limit, self.position, self.length)
 
 
-def next_cursor(
+def make_next_cursor(
     entries: Sequence[T],
     limit: int,
     position: Callable[[T], tuple[str | int, ...]],
@@ -133,9 +133,9 @@ def next_cursor(
 ) -> str | None:
     """Return the cursor of the page that follows; None if this page is not full.
 
-    >>> next_cursor("abc", 3, lambda x: (x,), len) == to_cursor("c")
+    >>> make_next_cursor("abc", 3, lambda x: (x,), len) == to_cursor("c")
     True
-    >>> next_cursor("abc", 4, lambda x: (x,), len) is None
+    >>> make_next_cursor("abc", 4, lambda x: (x,), len) is None
     True
     """
     # a full page may be the last one; then the next is empty
@@ -159,10 +159,10 @@ DEMANDS = Listing[Demand](
     lambda store: store.demands,
     lambda demand: demand.sort_key,
     lambda demand: len(demand.workload_text or ""),
-    _after_demand,
+    _parse_demand_cursor,
 )
 RETRACTIONS = Listing[Retraction](
     lambda store: store.retractions,
     lambda retraction: (retraction.retracted_at, retraction.id),
-    after=_after_retraction,
+    after=_parse_retraction_cursor,
 )

@@ -39,7 +39,7 @@ from feinsum.errors import (
     WrongContentTypeError,
     WrongMethodError,
 )
-from feinsum.service.pages.rendering import page_or_problem
+from feinsum.service.pages.rendering import render_problem
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Problem(BaseModel):
     findings: list[dict[str, str]] = []
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return descriptions of problems, for FastAPI's ``responses``."""
     # a reference, as a model would be described as application/json
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -123,7 +123,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def problem(
+def make_problem_response(
     status: int,
     code: str,
     detail: str,
@@ -157,16 +157,20 @@ def problem(
     return Response(json.dumps(document), status, sent, MEDIA_TYPE)
 
 
-def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
+def convert_error(
+    error: Exception, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return the problem document of an error; an unforeseen one is not quoted."""
     # its message may quote data or paths: the log has it, the caller does not
     if not isinstance(error, FeinsumError):
-        return problem(500, INTERNAL, HIDDEN[FeinsumError], headers)
+        return make_problem_response(500, INTERNAL, HIDDEN[FeinsumError], headers)
     kind = next((kind for kind in STATUS if isinstance(error, kind)), FeinsumError)
     sent = {**HEADERS.get(kind, {}), **(headers or {})}
     findings = error.findings if isinstance(error, ImplausibleError) else ()
     detail = HIDDEN.get(kind, str(error))
-    return problem(STATUS.get(kind, 500), error.code, detail, sent, findings)
+    return make_problem_response(
+        STATUS.get(kind, 500), error.code, detail, sent, findings
+    )
 
 
 def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
@@ -178,11 +182,11 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
     """
 
     async def answer_error(request: Request, error: Exception) -> Response:
-        answer = problem_of(error)
+        answer = convert_error(error)
         # refusals are in the log of requests; failures need a line of their own
         if answer.status_code >= 500:
             logger.error("%s", error)
-        return page_or_problem(request.scope, answer)
+        return render_problem(request.scope, answer)
 
     async def answer_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -198,8 +202,8 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
             methods = {m for route in at_path for m in route.methods or ()}
             methods |= {"HEAD"} if "GET" in methods else set()
             headers["Allow"] = ", ".join(sorted(methods))
-        answer = problem(error.status_code, kind.code, detail, headers)
-        return page_or_problem(request.scope, answer)
+        answer = make_problem_response(error.status_code, kind.code, detail, headers)
+        return render_problem(request.scope, answer)
 
     async def answer_bad_arguments(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -49,7 +49,7 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
     """
     # migrates the database once, before several workers open it
     open_serving_store(settings.database).close()
-    with listening(settings.host, settings.port) as listener:
+    with listen(settings.host, settings.port) as listener:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         announce(f"http://{host}:{listener.getsockname()[1]}")
         configure_logs(settings.log_level)
@@ -58,11 +58,11 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
             # options of the command line reach the workers this way, and so does the
             # file as it was read when the service started
             os.environ[f"{PREFIX}{name.upper()}"] = str(value)
-        with _shared_metrics(settings.workers):
+        with _share_metrics(settings.workers):
             _serve(settings, listener)
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Open a socket that accepts connections at an address.
 
     Raises:
@@ -108,7 +108,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
 
 
 @contextmanager
-def _shared_metrics(workers: int) -> Iterator[None]:
+def _share_metrics(workers: int) -> Iterator[None]:
     """Create the folder in which several workers combine their metrics."""
     if workers == 1:
         yield

@@ -24,7 +24,7 @@ from feinsum.service.answers import check_key
 from feinsum.service.demand import MissCounter
 from feinsum.service.keys import KeyHolder, require
 from feinsum.service.lookup import Lookup
-from feinsum.service.middleware import caller_of
+from feinsum.service.middleware import get_caller
 from feinsum.service.settings import Settings
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Service:
         return "public" if self.settings.anonymous_read else "private"
 
 
-async def service_of(request: Request) -> Service:
+async def get_service(request: Request) -> Service:
     """Return the service that a request came to."""
     service: Service = request.app.state.service
     return service
@@ -105,13 +105,13 @@ async def service_of(request: Request) -> Service:
 def _with_scope(scope: Scope) -> Callable[[Request], Coroutine[Any, Any, KeyHolder]]:
     # a coroutine, for FastAPI runs other dependencies in threads
     async def caller(request: Request) -> KeyHolder:
-        require(caller_of(request.scope), scope)
-        return caller_of(request.scope)
+        require(get_caller(request.scope), scope)
+        return get_caller(request.scope)
 
     return caller
 
 
-TheService = Annotated[Service, Depends(service_of)]
+TheService = Annotated[Service, Depends(get_service)]
 Reading = Annotated[KeyHolder, Depends(_with_scope("read"))]
 Recording = Annotated[KeyHolder, Depends(_with_scope("record"))]
 Admin = Annotated[KeyHolder, Depends(_with_scope("admin"))]

@@ -7,16 +7,16 @@ from functools import cache
 import pytest
 
 from feinsum.measure import list_devices, open_device
-from feinsum.targets.devices import why_not
+from feinsum.targets.devices import find_trouble
 from feinsum.targets.host import HOST as HOST_TARGET
 from feinsum.targets.opencl import OPENCL
-from feinsum.targets.opencl.door import driver
+from feinsum.targets.opencl.door import find_intel_driver
 
 HOST, POCL, INTEL = "host", "portable computing", "intel(r) opencl"
 """Selectors: parts of the names of the platforms."""
 
 needs_intel = pytest.mark.skipif(
-    driver() is None, reason="the extra 'intel' is not installed"
+    find_intel_driver() is None, reason="the extra 'intel' is not installed"
 )
 
 CPUS = [pytest.param(selector, id=name) for selector, name in (
@@ -49,4 +49,4 @@ def _trouble(selector: str) -> str:
     """Why a device cannot be tested on; empty if it can. Each is tried once."""
     found = [d for d in list_devices() if selector in d.platform.lower()]
     target = HOST_TARGET if selector == HOST else OPENCL
-    return why_not(target, found[0]) if found else "it is not installed"
+    return find_trouble(target, found[0]) if found else "it is not installed"

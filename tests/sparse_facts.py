@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from feinsum import array, canonicalize, einsum, sparse_array
 from feinsum.ir import generalize
-from feinsum.measure import einsum_operations, footprint_bytes, open_device
+from feinsum.measure import count_footprint_bytes, count_operations, open_device
 from feinsum.records import TransformSpec, TuningRecord
 from tests.db.factories import make_record
 
@@ -54,8 +54,8 @@ def mttkrp_record(
         baseline_s=(2e-3,) * 5,
         timer="wall",
         sizes=sizes,
-        operations=einsum_operations(form.einsum, sizes),
-        footprint_bytes=footprint_bytes(form.einsum, sizes),
+        operations=count_operations(form.einsum, sizes),
+        footprint_bytes=count_footprint_bytes(form.einsum, sizes),
         verification=verified,
     )
     return replace(

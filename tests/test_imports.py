@@ -12,11 +12,11 @@ import pytest
 from feinsum.db import open_store
 from feinsum.db.exchange.files import write_parquet
 from feinsum.distributed.files import create_arrays
-from feinsum.distributed.mpi import world
+from feinsum.distributed.mpi import get_world
 from feinsum.drawing.plots import check_plots
 from feinsum.errors import FeinsumError
-from feinsum.extras import requiring
-from feinsum.records.signature import new_signing_key
+from feinsum.extras import require_extra
+from feinsum.records.signature import create_signing_key
 from feinsum.tuning.connection import Connection
 
 SPARED = {
@@ -113,11 +113,11 @@ def test_a_missing_package_is_named_with_what_installs_it(
 
 
 USES = {
-    "cryptography": ("signatures", lambda path: new_signing_key(path / "key")),
+    "cryptography": ("signatures", lambda path: create_signing_key(path / "key")),
     "distributed": ("cluster", lambda _: Connection("tcp://localhost:1")),
     "h5py": ("files", lambda path: create_arrays(path / "a.h5", {}, float)),
     "matplotlib": ("plots", lambda _: check_plots("a report")),
-    "mpi4py": ("mpi", lambda _: world()),
+    "mpi4py": ("mpi", lambda _: get_world()),
     "psycopg": ("postgresql", lambda _: open_store("postgresql://ada@host/facts")),
     "pyarrow": ("parquet", lambda _: write_parquet([], BytesIO())),
 }
@@ -141,6 +141,6 @@ def test_an_import_that_fails_inside_is_told():
     """A package that is there and broken is not said to be missing."""
     with (
         pytest.raises(FeinsumError, match=r"cannot be imported \(no libfoo.so\)"),
-        requiring("foo", None, "a foo"),
+        require_extra("foo", None, "a foo"),
     ):
         raise ImportError("no libfoo.so")

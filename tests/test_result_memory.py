@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from feinsum.errors import MeasurementError
-from feinsum.memory import fresh_memory, remembered
+from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.result_memory import (
     IDLE_VARIABLE,
     LINE,
     ResultMemory,
-    aligned_empty,
-    idle_limit_bytes,
-    rounded,
+    get_idle_limit_bytes,
+    make_aligned,
+    round_up,
 )
 
 SHAPE, DTYPE = (300, 400), np.dtype("f8")
@@ -25,7 +25,7 @@ SHAPE, DTYPE = (300, 400), np.dtype("f8")
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
@@ -35,20 +35,20 @@ def address(array):
 
 def test_memory_that_nobody_holds_is_used_again():
     """A result after another one is in the same place."""
-    first = aligned_empty(SHAPE, DTYPE)
+    first = make_aligned(SHAPE, DTYPE)
     place = address(first)
     del first
-    assert address(aligned_empty(SHAPE, DTYPE)) == place
+    assert address(make_aligned(SHAPE, DTYPE)) == place
 
 
 def test_memory_that_a_view_holds_is_not_used_again():
     """As long as any array shows it."""
-    first = aligned_empty(SHAPE, DTYPE)
+    first = make_aligned(SHAPE, DTYPE)
     first[:] = 1
     part = first[10:20, ::3].T
     del first
     gc.collect()
-    second = aligned_empty(SHAPE, DTYPE)
+    second = make_aligned(SHAPE, DTYPE)
     second[:] = 2
     assert (part == 1).all()
     assert not np.shares_memory(part, second)
@@ -56,26 +56,26 @@ def test_memory_that_a_view_holds_is_not_used_again():
 
 def test_results_begin_at_a_line_of_the_cache():
     """Where vectors can be stored past the caches."""
-    held = [aligned_empty((n, 1000), DTYPE) for n in range(20, 30)]
+    held = [make_aligned((n, 1000), DTYPE) for n in range(20, 30)]
     assert not [array for array in held if address(array) % LINE]
 
 
 def test_what_waits_is_no_more_than_the_limit(monkeypatch):
     """The rest goes back to the system."""
     monkeypatch.setenv(IDLE_VARIABLE, str(3_000_000))
-    held = [aligned_empty(SHAPE, DTYPE) for _ in range(10)]
+    held = [make_aligned(SHAPE, DTYPE) for _ in range(10)]
     del held
     gc.collect()
-    memory = remembered(ResultMemory)
+    memory = get_remembered(ResultMemory)
     assert 0 < memory.idle_bytes <= 3_000_000
 
 
 def test_nothing_waits_if_the_limit_is_zero(monkeypatch):
     """Then results are as numpy makes them."""
     monkeypatch.setenv(IDLE_VARIABLE, "0")
-    held = aligned_empty(SHAPE, DTYPE)
+    held = make_aligned(SHAPE, DTYPE)
     del held
-    assert remembered(ResultMemory).idle_bytes == 0
+    assert get_remembered(ResultMemory).idle_bytes == 0
 
 
 @pytest.mark.parametrize("named", ["-1", "much", "1e9"])
@@ -83,13 +83,13 @@ def test_a_limit_that_is_no_number_is_refused(named, monkeypatch):
     """The error names the variable and what is expected."""
     monkeypatch.setenv(IDLE_VARIABLE, named)
     with pytest.raises(MeasurementError, match=IDLE_VARIABLE):
-        idle_limit_bytes()
+        get_idle_limit_bytes()
 
 
 def test_sizes_are_rounded_up_by_little():
     """So that results of nearly one size share memory."""
     for n in (1, 7, 65_537, 1 << 20, (1 << 20) + 1, 123_456_789):
-        assert n <= rounded(n) <= n * 1.125 + 1
+        assert n <= round_up(n) <= n * 1.125 + 1
 
 
 def test_threads_never_get_the_same_memory():
@@ -97,7 +97,7 @@ def test_threads_never_get_the_same_memory():
 
     def fill(k):
         for _ in range(50):
-            mine = aligned_empty(SHAPE, DTYPE)
+            mine = make_aligned(SHAPE, DTYPE)
             mine[:] = k
             if not (mine == k).all():
                 return False
@@ -111,9 +111,9 @@ def test_a_result_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     """The error says what is free; what waits makes room first."""
     free = SimpleNamespace(available=1 << 28, total=1 << 40)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
-    waiting = aligned_empty(SHAPE, DTYPE)
+    waiting = make_aligned(SHAPE, DTYPE)
     del waiting
     with pytest.raises(MeasurementError, match=r"8.6 GB .* 0.3 GB are free"):
-        aligned_empty((1 << 30,), DTYPE)
-    assert remembered(ResultMemory).idle_bytes == 0
-    assert aligned_empty(SHAPE, DTYPE).shape == SHAPE
+        make_aligned((1 << 30,), DTYPE)
+    assert get_remembered(ResultMemory).idle_bytes == 0
+    assert make_aligned(SHAPE, DTYPE).shape == SHAPE

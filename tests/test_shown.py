@@ -9,7 +9,7 @@ from feinsum.programs import chain
 from feinsum.raising import raise_kernel
 from feinsum.records import Match, MatchLevel
 from feinsum.tuning import Finalist
-from feinsum.words import brief
+from feinsum.words import format_brief
 from tests.db.factories import make_record
 from tests.tune.test_report import report, trial
 
@@ -62,7 +62,7 @@ def test_a_value_is_shown_in_a_few_lines(value, words):
 
 def test_a_long_line_is_cut():
     """Whatever is shown has an end."""
-    assert len(brief(1, "x" * 1000)) < 320
+    assert len(format_brief(1, "x" * 1000)) < 320
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from feinsum.transforms import gpu, host, library, nests
 from feinsum.transforms.plugins import (
     export_transforms,
     import_transforms,
+    list_local_transforms,
     load_plugins,
-    local_transforms,
     note_builtin,
 )
 from feinsum.transforms.registry import (
@@ -18,15 +18,15 @@ from feinsum.transforms.registry import (
     Parameters,
     Space,
     Transform,
-    applicable_transforms,
     apply_spec,
     check_spec,
-    configurations,
+    find_applicable_transforms,
     find_transform,
-    in_full,
+    list_configurations,
     register,
-    renewed,
     suits_device,
+    with_named_steps,
+    with_newest_version,
 )
 
 __all__ = [
@@ -35,23 +35,23 @@ __all__ = [
     "Parameters",
     "Space",
     "Transform",
-    "applicable_transforms",
     "apply_spec",
     "check_spec",
-    "configurations",
     "export_transforms",
+    "find_applicable_transforms",
     "find_transform",
     "gpu",
     "host",
     "import_transforms",
-    "in_full",
     "library",
+    "list_configurations",
+    "list_local_transforms",
     "load_plugins",
-    "local_transforms",
     "nests",
     "register",
-    "renewed",
     "suits_device",
+    "with_named_steps",
+    "with_newest_version",
 ]
 
 load_plugins()

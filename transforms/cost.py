@@ -1,7 +1,8 @@
 """What cost models count: index tuples, bytes of arrays, padding.
 
 Costs rank recipes; they need not be accurate. A family counts the cycles of its loops
-and the bytes that it moves; :func:`feinsum.machine.region_s` converts them to seconds.
+and the bytes that it moves; :func:`feinsum.machine.estimate_region_s` converts them to
+seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.machine import LEVELS as LEVELS
 from feinsum.machine import Gpu as Gpu
 from feinsum.machine import MachineModel as MachineModel
-from feinsum.machine import region_s as region_s
+from feinsum.machine import estimate_region_s as estimate_region_s
 
 
 @dataclass(frozen=True)
@@ -32,33 +33,33 @@ class SizedEinsum(BatchedEinsum):
     __hash__ = BatchedEinsum.__hash__
 
 
-def padding(extent: int, unit: int) -> float:
+def compute_padding(extent: int, unit: int) -> float:
     """Return the work of a loop over whole tiles, relative to that of its extent.
 
-    >>> padding(20, 16)
+    >>> compute_padding(20, 16)
     1.6
     """
     return -(-extent // unit) * unit / max(extent, 1)
 
 
-def points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
+def count_points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
     """Count the index tuples of an einsum whose extents are all known."""
-    return prod(_extent(einsum, index) for index in indices)
+    return prod(_get_extent(einsum, index) for index in indices)
 
 
-def _extent(einsum: BatchedEinsum, index: str) -> int:
+def _get_extent(einsum: BatchedEinsum, index: str) -> int:
     extent = einsum.extents[index]
     assert isinstance(extent, int), f"{index} has no known extent"
     return extent
 
 
-def distinct_bytes(einsum: BatchedEinsum) -> tuple[int, int]:
+def count_distinct_bytes(einsum: BatchedEinsum) -> tuple[int, int]:
     """Return the bytes of all distinct operands, and those of all results."""
     seen: dict[tuple[str, IndexList], int] = {}
     for row in einsum.rows:
         for operand, term in zip(row, einsum.inputs, strict=True):
-            n = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+            n = count_points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
             seen[operand.name, term] = n
-    n_results = points(einsum, einsum.output)
+    n_results = count_points(einsum, einsum.output)
     written = sum(n_results * dtype.itemsize for dtype in einsum.output_dtypes)
     return sum(seen.values()), written

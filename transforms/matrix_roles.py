@@ -35,7 +35,7 @@ from itertools import combinations
 from feinsum.contraction import classify_indices
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.roles import carriers, has_blas_dtype, volume
+from feinsum.transforms.roles import count_index_tuples, find_carriers, has_blas_dtype
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,12 @@ class MatrixRoles:
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Count the multiplications and additions of a row of the einsum."""
         indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
-        n_left = volume(einsum, (*self.rows, *self.summed, *self.batch, *self.folded))
-        n_late = volume(einsum, (*einsum.output, *self.postponed))
+        n_left = count_index_tuples(
+            einsum, (*self.rows, *self.summed, *self.batch, *self.folded)
+        )
+        n_late = count_index_tuples(einsum, (*einsum.output, *self.postponed))
         return (
-            2 * volume(einsum, (*indices, *self.summed))
+            2 * count_index_tuples(einsum, (*indices, *self.summed))
             + (len(self.left) + bool(self.folded) - 1) * n_left
             + 2 * len(self.late) * n_late
         )
@@ -151,7 +153,7 @@ def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
     # the columns end with the last axis of the result, so BLAS can write rows in place
     right = int(not free or free[-1] in second)
     # if one operand has to be transposed, it is the smaller one
-    larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
+    larger = max(einsum.inputs, key=lambda term: count_index_tuples(einsum, term))
     order = dict.fromkeys((*einsum.output, *larger, *einsum.indices))
     roles = classify(einsum, right, (1 - right,), [*order])
     if roles.folded or roles.unmatched:
@@ -175,18 +177,18 @@ def find_packed_roles(
     Returns:
         None if there are no such roles.
     """
-    right = carriers(einsum, vector)
+    right = find_carriers(einsum, vector)
     if len(right) != 1 or has_diagonal(einsum):
         return None
     candidates = [
         roles
-        for roles in _packable_roles(einsum, right[0])
+        for roles in _list_packable_roles(einsum, right[0])
         if vector in roles.columns and register_index in roles.rows
     ]
     return min(candidates, key=lambda r: r.n_operations(einsum), default=None)
 
 
-def _packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
+def _list_packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
     """Yield the roles for every choice of left operands that gives a matrix product."""
     remaining = [k for k in range(einsum.n_operands) if k != right]
     # In reverse order, the last indices of each role come first: callers take the first
@@ -199,5 +201,8 @@ def _packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
             is_shared = on_left.intersection(roles.postponed, einsum.inputs[right])
             if not roles.summed or roles.unmatched or is_shared:
                 continue
-            if volume(einsum, (*roles.folded, *roles.postponed)) <= cpu.MAX_UNROLLED:
+            if (
+                count_index_tuples(einsum, (*roles.folded, *roles.postponed))
+                <= cpu.MAX_UNROLLED
+            ):
                 yield roles

@@ -57,7 +57,7 @@ def note_builtin() -> None:
     _BUILTIN.update(REGISTRY)
 
 
-def local_transforms() -> tuple[Transform, ...]:
+def list_local_transforms() -> tuple[Transform, ...]:
     """Return the transforms that other processes do not find themselves."""
     return tuple(t for key, t in REGISTRY.items() if key not in _BUILTIN)
 
@@ -71,7 +71,7 @@ def export_transforms(folder: str | Path) -> tuple[str, ...]:
     Raises:
         TransformError: if one cannot be written.
     """
-    transforms = local_transforms()
+    transforms = list_local_transforms()
     if not transforms:
         return ()
     import cloudpickle  # slow to import, and needed for transforms of scripts only

@@ -9,7 +9,7 @@ from feinsum.ir import BatchedEinsum, SizeParam, Workload, with_extents
 from feinsum.machine import MachineModel
 from feinsum.records import TransformSpec
 from feinsum.transforms.cost import SizedEinsum
-from feinsum.transforms.registry import Transform, proposed
+from feinsum.transforms.registry import Transform, list_proposed
 from feinsum.transforms.roles import RUN_TIME_EXTENT
 
 
@@ -20,12 +20,12 @@ class Costed(NamedTuple):
     spec: TransformSpec
 
 
-def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> SizedEinsum:
+def replace_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> SizedEinsum:
     """Replace all size parameters by numbers; unknown ones count as long.
 
     >>> from feinsum.ir import array, einsum
     >>> general = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
-    >>> dict(at_sizes(general, {"N": 100}).extents)
+    >>> dict(replace_sizes(general, {"N": 100}).extents)
     {'i': 100, 'j': 4}
     """
     extents = {
@@ -37,7 +37,7 @@ def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> SizedEinsum:
     return SizedEinsum(sized.output, sized.inputs, sized.rows, frozenset(at_run_time))
 
 
-def ranked(
+def rank_recipes(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     transforms: Iterable[Transform],
@@ -51,11 +51,11 @@ def ranked(
         transforms: the families.
         machine: the machine whose time is predicted.
     """
-    sized, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
+    sized, workload = replace_sizes(einsum, sizes), Workload(einsum, sizes)
     costed = [
         Costed(transform.cost(sized, parameters, machine), transform.spec(parameters))
         for transform in transforms
         if transform.cost is not None
-        for parameters in proposed(transform, workload)
+        for parameters in list_proposed(transform, workload)
     ]
     return sorted(costed, key=lambda x: (x.seconds, str(x.spec)))

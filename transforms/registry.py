@@ -39,12 +39,12 @@ from feinsum.errors import (
     TransformError,
     UnknownTransformError,
 )
-from feinsum.ir import BatchedEinsum, Workload, WorkloadLike, workload_of
+from feinsum.ir import BatchedEinsum, Workload, WorkloadLike, as_workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.records.environment import DeviceKind
-from feinsum.transforms.cost import points
+from feinsum.transforms.cost import count_points
 
 ALL_DEVICES: frozenset[DeviceKind] = frozenset(get_args(DeviceKind))
 Parameters: TypeAlias = Mapping[str, ParameterValue]
@@ -94,25 +94,25 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
     def points(self) -> Iterator[Parameters]:
         """Yield every configuration that the constraint allows."""
-        return self._allowed(choices(self))
+        return self._filter_allowed(list_choices(self))
 
     def proposed(self) -> Iterator[Parameters]:
         """Yield the configurations from which predictions choose."""
         if self.candidates is None:
             return self.points()
-        return self._allowed(self.candidates())
+        return self._filter_allowed(self.candidates())
 
-    def _allowed(self, points: Iterable[Parameters]) -> Iterator[Parameters]:
+    def _filter_allowed(self, points: Iterable[Parameters]) -> Iterator[Parameters]:
         return (point for point in points if self.constraint(point) is None)
 
 
-def choices(space: Table) -> Iterator[Parameters]:
+def list_choices(space: Table) -> Iterator[Parameters]:
     """Yield every choice of values, the last one changing first."""
     for values in product(*space.values()):
         yield dict(zip(space, values, strict=True))
 
 
-def starting_with(
+def with_starts(
     space: Space,
     starts: Callable[[], Iterable[Parameters]],
     following: Callable[[], Iterable[Parameters]] | None = None,
@@ -188,14 +188,14 @@ class Transform:
         return TransformSpec(self.name, self.version, parameters)
 
     def fits(self, subject: WorkloadLike) -> bool:
-        return self.offered(subject) is not None
+        return self.get_space(subject) is not None
 
-    def offered(self, subject: WorkloadLike) -> Space | None:
+    def get_space(self, subject: WorkloadLike) -> Space | None:
         """Return the space of a workload; None if the family does not fit it.
 
         Families for sparse operands fit no dense einsum, and the others no sparse one.
         """
-        workload = workload_of(subject)
+        workload = as_workload(subject)
         has_tree = workload.einsum.sparse_position is not None
         values = self.space(workload) if has_tree == self.is_sparse else None
         if values is None or not all(values.values()):
@@ -204,7 +204,7 @@ class Transform:
 
     def starts(self, subject: WorkloadLike) -> tuple[Parameters, ...]:
         """Return the first few candidates besides the recommended configuration."""
-        space = self.offered(subject)
+        space = self.get_space(subject)
         if space is None or space.candidates is None:
             return ()
         first: list[Parameters] = [*islice(space.points(), 1)]
@@ -215,7 +215,9 @@ class Transform:
                 break
         return tuple(first[1:])
 
-    def intermediate_bytes(self, einsum: BatchedEinsum, parameters: Parameters) -> int:
+    def count_intermediate_bytes(
+        self, einsum: BatchedEinsum, parameters: Parameters
+    ) -> int:
         """Return the size of the arrays that hold products of operands.
 
         Args:
@@ -224,7 +226,8 @@ class Transform:
         """
         stored = self.steps(einsum, parameters).stored if self.steps else ()
         return sum(
-            points(step, step.output) * sum(x.itemsize for x in step.output_dtypes)
+            count_points(step, step.output)
+            * sum(x.itemsize for x in step.output_dtypes)
             for step in stored
         )
 
@@ -299,7 +302,7 @@ def find_transform(name: str, version: int) -> Transform:
     )
 
 
-def applicable_transforms(
+def find_applicable_transforms(
     subject: WorkloadLike, kind: DeviceKind | None = None
 ) -> tuple[Transform, ...]:
     """Return the newest versions of the transforms to search, by name.
@@ -311,12 +314,12 @@ def applicable_transforms(
     kinds = ALL_DEVICES if kind is None else {kind}
     suited = sorted(key for key, t in REGISTRY.items() if kinds <= t.devices)
     newest = [REGISTRY[key] for key in dict(suited).items()]
-    workload = workload_of(subject)
-    spaces = ((transform, transform.offered(workload)) for transform in newest)
+    workload = as_workload(subject)
+    spaces = ((transform, transform.get_space(workload)) for transform in newest)
     return tuple(t for t, space in spaces if space is not None and space.is_searched)
 
 
-def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
+def with_named_steps(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
     """Return the recipe as stored in a fact, with the recipes of all steps by name.
 
     A recipe that leaves this choice to the costs may mean another kernel in a later
@@ -329,11 +332,11 @@ def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
     return replace(spec, parameters={**spec.parameters, STEPS: named})
 
 
-def renewed(spec: TransformSpec) -> TransformSpec:
+def with_newest_version(spec: TransformSpec) -> TransformSpec:
     """Return the recipe with the newest version of its family, and equal parameters.
 
     >>> import feinsum.transforms.library
-    >>> str(renewed(TransformSpec("rowwise", 1, {"block": 4})))
+    >>> str(with_newest_version(TransformSpec("rowwise", 1, {"block": 4})))
     'rowwise@2(block=4)'
     """
     versions = [version for name, version in REGISTRY if name == spec.name]
@@ -346,21 +349,21 @@ def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
     return transform is None or kind in transform.devices
 
 
-def configurations(
+def list_configurations(
     transform: Transform, subject: WorkloadLike
 ) -> Iterator[TransformSpec]:
     """Yield every configuration of the space that satisfies the constraints.
 
     There are none if the transform does not fit the einsum.
     """
-    space = transform.offered(subject)
+    space = transform.get_space(subject)
     if space is not None:
         yield from map(transform.spec, space.points())
 
 
-def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:
+def list_proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:
     """Yield the configurations of a family from which predictions choose."""
-    space = transform.offered(subject)
+    space = transform.get_space(subject)
     return iter(()) if space is None else space.proposed()
 
 
@@ -375,8 +378,8 @@ def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
         UnknownTransformError: if it is not registered.
         InvalidParameterError: naming the parameter, its value and the choices.
     """
-    transform, workload = find_transform(spec.name, spec.version), workload_of(subject)
-    space = transform.offered(workload)
+    transform, workload = find_transform(spec.name, spec.version), as_workload(subject)
+    space = transform.get_space(workload)
     if space is None:
         raise InvalidParameterError(
             f"{spec.name}@{spec.version} does not fit the einsum "
@@ -412,14 +415,14 @@ def apply_spec(
     try:
         result = transform.apply(t_unit, nest, spec.parameters)
     except TransformError as error:
-        location = _failing_line(transform, error)
+        location = _find_failing_line(transform, error)
         if not location:
             raise
         raise type(error)(f"{error}{location}") from error
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(
             f"{spec} cannot be applied to kernel {nest.kernel_name!r}: "
-            f"{type(error).__name__}: {error}{_failing_line(transform, error)}"
+            f"{type(error).__name__}: {error}{_find_failing_line(transform, error)}"
         ) from error
     if not isinstance(result, lp.TranslationUnit):
         raise TransformError(
@@ -429,7 +432,7 @@ def apply_spec(
     return result
 
 
-def _failing_line(transform: Transform, error: Exception) -> str:
+def _find_failing_line(transform: Transform, error: Exception) -> str:
     """Return the last line of a user's own file in a traceback, for a message.
 
     A trial runs in another process, which returns the message alone, so users would not

@@ -13,47 +13,48 @@ RUN_TIME_EXTENT = 4096
 """The extent that cost models assume for a size parameter."""
 
 
-def typical(extent: Extent) -> int:
+def get_typical_extent(extent: Extent) -> int:
     """Return an extent, or the assumed one of a size parameter."""
     return RUN_TIME_EXTENT if isinstance(extent, SizeParam) else extent
 
 
 def is_long(extent: Extent) -> bool:
     """Tell whether an index is worth splitting into blocks for a grid."""
-    return typical(extent) >= 64
+    return get_typical_extent(extent) >= 64
 
 
-def volume(einsum: BatchedEinsum, indices: IndexList) -> int:
+def count_index_tuples(einsum: BatchedEinsum, indices: IndexList) -> int:
     """Count the index tuples; size parameters count as long extents."""
-    return prod(typical(einsum.extents[index]) for index in indices)
+    return prod(get_typical_extent(einsum.extents[index]) for index in indices)
 
 
-def reuse(einsum: BatchedEinsum) -> float:
+def compute_reuse(einsum: BatchedEinsum) -> float:
     """Return the number of loop iterations per array entry.
 
     >>> from feinsum import array, einsum
     >>> product = einsum("ik,kj->ij", array("A", (60, 60)), array("B", (60, 60)))
-    >>> reuse(product)
+    >>> compute_reuse(product)
     20.0
     """
     terms = (*einsum.inputs, einsum.output)
-    entries = sum(volume(einsum, term) for term in terms)
-    return volume(einsum, einsum.indices) / entries
+    entries = sum(count_index_tuples(einsum, term) for term in terms)
+    return count_index_tuples(einsum, einsum.indices) / entries
 
 
-def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
+def find_carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
     """Return the operand positions whose term has ``index``."""
     return tuple(p for p, term in enumerate(einsum.inputs) if index in term)
 
 
-def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
+def find_element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
     """Return the long output indices, such as elements; other extents must be known.
 
     There are none if an operand repeats an index: a tile of a diagonal would repeat an
     axis.
 
     >>> from feinsum import array, einsum
-    >>> element_indices(einsum("ij,ej->ei", array("D", (4, 4)), array("u", ("N", 4))))
+    >>> find_element_indices(einsum("ij,ej->ei", array("D", (4, 4)),
+    ...     array("u", ("N", 4))))
     ('e',)
     """
     if any(len(set(term)) < len(term) for term in einsum.inputs):
@@ -66,10 +67,10 @@ def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
     )
 
 
-def fitting_lanes(extent: Extent, lanes: int) -> int:
+def fit_lanes(extent: Extent, lanes: int) -> int:
     """Halve ``lanes`` until the index fills a vector.
 
-    >>> fitting_lanes(5, 8), fitting_lanes(SizeParam("N"), 8)
+    >>> fit_lanes(5, 8), fit_lanes(SizeParam("N"), 8)
     (4, 8)
     """
     while isinstance(extent, int) and lanes > extent:
@@ -89,13 +90,13 @@ def has_blas_dtype(einsum: BatchedEinsum) -> bool:
     return len(dtypes) == 1 and dtypes <= set(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 
-def number(parameters: Parameters, name: str) -> int:
+def get_number(parameters: Parameters, name: str) -> int:
     value = parameters[name]
     assert isinstance(value, int)
     return value
 
 
-def text(parameters: Parameters, name: str) -> str:
+def get_text(parameters: Parameters, name: str) -> str:
     value = parameters[name]
     assert isinstance(value, str)
     return value

@@ -29,9 +29,9 @@ from feinsum.cli.shared.options import (
 from feinsum.cli.shared.output import print_json, print_table, to_digits
 from feinsum.drawing import check_plots
 from feinsum.errors import FeinsumError
-from feinsum.ir import BatchedEinsum, size_names
-from feinsum.measure import reference_of
-from feinsum.tuning.problem import default_sizes
+from feinsum.ir import BatchedEinsum, list_size_names
+from feinsum.measure import make_reference
+from feinsum.tuning.problem import choose_default_sizes
 
 EXAMPLES = """\b
 Examples:
@@ -117,13 +117,13 @@ def _refuse(message: str) -> typer.BadParameter:
 
 def _values(einsum: BatchedEinsum, sizes: dict[str, int]) -> dict[str, int]:
     """A value for every size parameter."""
-    names = sorted(size_names(einsum))
+    names = sorted(list_size_names(einsum))
     if unknown := sorted(set(sizes) - set(names)):
         raise typer.BadParameter(
             f"there is no size parameter {unknown[0]!r}; expected some of {names}",
             param_hint="--size",
         )
-    return default_sizes(einsum, sizes)
+    return choose_default_sizes(einsum, sizes)
 
 
 def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
@@ -143,7 +143,7 @@ def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
     *inputs, output = (
         "".join(letters[i] for i in term) for term in (*einsum.inputs, einsum.output)
     )
-    reference = reference_of(einsum)
+    reference = make_reference(einsum)
     arguments = reference.arguments(values)
     return Subject(
         subscripts=f"{','.join(inputs)}->{output}",

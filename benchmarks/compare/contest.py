@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.compare.rivals import Evaluate, Rival
 from feinsum.calling import NumpyStepsCall, PreparedCall, prepare_call
 from feinsum.errors import FeinsumError
-from feinsum.measure import Timer, interleave, largest_error, tolerance_for
+from feinsum.measure import Timer, compute_largest_error, compute_tolerance, interleave
 from feinsum.options import Effort
-from feinsum.records import Policy, is_noisy, quartiles
+from feinsum.records import Policy, compute_quartiles, is_noisy
 
 OURS = "feinsum"
 ROUNDS, WARM_UP, LONGEST_S = 15, 2, 5.0
@@ -67,7 +67,7 @@ class Outcome:
     @property
     def quartiles_s(self) -> tuple[float, float]:
         """The lower and the upper one of the samples."""
-        return quartiles(self.samples_s)
+        return compute_quartiles(self.samples_s)
 
     @property
     def spread_s(self) -> float:
@@ -170,13 +170,13 @@ def _checked(
     """The evaluation, unless it fails or is wrong."""
     try:
         evaluate = prepare()
-        error = largest_error(np.asarray(evaluate()), subject.expected)
+        error = compute_largest_error(np.asarray(evaluate()), subject.expected)
     except FeinsumError:
         raise
     except Exception as problem:  # noqa: BLE001  # whatever a library raises is told
         text = next(iter(str(problem).strip().splitlines()), "")
         return _left_out(outcome, f"{type(problem).__name__}: {text:.200}"), None
-    allowed = tolerance_for(subject.expected.dtype, subject.n_terms)
+    allowed = compute_tolerance(subject.expected.dtype, subject.n_terms)
     if not error <= allowed:
         why = f"wrong result: error {error:.1e}, allowed {allowed:.1e}"
         return _left_out(outcome, why), None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from feinsum.drawing.plots import new_figure
+from feinsum.drawing.plots import build_figure
 
 OURS, OTHERS, INK = "#0f8b6d", "#9aa5b1", "#444444"
 
@@ -36,7 +36,7 @@ def draw_lengths(
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    figure = new_figure(7, 1.2 + 0.4 * len(lengths))
+    figure = build_figure(7, 1.2 + 0.4 * len(lengths))
     axes = figure.subplots()
     bars = axes.barh(
         [bar.name for bar in lengths],

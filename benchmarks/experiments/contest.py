@@ -25,7 +25,7 @@ from benchmarks.experiments.functions import Values
 from benchmarks.experiments.ours import Calls, Retrieved, Untransformed
 from benchmarks.experiments.results import Outcome
 from benchmarks.experiments.rivals import RIVALS
-from feinsum.measure import Timer, interleave, largest_error, tolerance_for
+from feinsum.measure import Timer, compute_largest_error, compute_tolerance, interleave
 from feinsum.suites import EVERYDAY
 
 Note = Callable[[str], None]
@@ -176,7 +176,7 @@ def _tried(
     except Exception as error:  # noqa: BLE001 (whatever a library raises is reported)
         return Outcome("failed", _first_line(error)), None
     error = _error(results, expected)
-    allowed = tolerance_for(entry.dtype, entry.n_terms)
+    allowed = compute_tolerance(entry.dtype, entry.n_terms)
     if not error <= allowed:
         why = f"an error of {error:.1e}, where {allowed:.1e} is allowed"
         return Outcome("wrong", why, ready.note, first_s, second_s, error), None
@@ -186,7 +186,7 @@ def _tried(
 def _error(results: list[np.ndarray], expected: list[np.ndarray]) -> float:
     if len(results) != len(expected):
         return float("inf")
-    return max(map(largest_error, results, expected))
+    return max(map(compute_largest_error, results, expected))
 
 
 def _first_line(error: Any) -> str:

@@ -25,8 +25,8 @@ from benchmarks.experiments.functions import (
     Shape,
     Stack,
 )
-from feinsum.measure import einsum_operations
-from feinsum.suites import EVERYDAY, SuiteEntry, read_suite, scaled_sizes
+from feinsum.measure import count_operations
+from feinsum.suites import EVERYDAY, SuiteEntry, read_suite, scale_sizes
 
 _DG_FUNCTIONS: dict[str | None, Callable[[str], Function]] = {
     "0.5*(flux_n+flux_p)": Average,
@@ -111,7 +111,7 @@ class Entry:
         """
         if len(self.terms) == 2:
             return 2 * self.n_points
-        return sum(einsum_operations(self.einsum(), self.parameters).values())
+        return sum(count_operations(self.einsum(), self.parameters).values())
 
     @property
     def footprint_bytes(self) -> int:
@@ -187,7 +187,7 @@ def scaled_to(entry: Entry, max_gflop: float) -> Entry:
     >>> dict(scaled_to(matmul, 20).sizes)
     {'a': 2152, 'b': 2144, 'c': 2152}
     """
-    return replace(entry, sizes=scaled_sizes(entry.sizes, entry.flops, max_gflop * 1e9))
+    return replace(entry, sizes=scale_sizes(entry.sizes, entry.flops, max_gflop * 1e9))
 
 
 def with_elements(entry: Entry, scale: float) -> Entry:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.terms import TERMS, n_cores, openblas
-from feinsum.targets.processor import host_processor
+from feinsum.targets.processor import describe_host_processor
 
 PACKAGES = (
     "feinsum", "loopy", "pyopencl", "pocl-binary-distribution", "numpy", "jax",
@@ -47,7 +47,7 @@ def processor() -> str:
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
     names = (x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
-    return f"{next(names, platform.machine())} ({host_processor()})"
+    return f"{next(names, platform.machine())} ({describe_host_processor()})"
 
 
 def _version(package: str) -> str | None:

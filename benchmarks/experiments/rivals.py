@@ -24,7 +24,7 @@ from benchmarks.experiments.contender import (
 from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.functions import Function, Plain, Values
 from benchmarks.experiments.terms import n_cores
-from feinsum.measure.verification import poison_value
+from feinsum.measure.verification import get_poison_value
 
 Evaluate = Callable[..., Any]
 
@@ -62,7 +62,7 @@ def _outputs(entry: Entry) -> list[np.ndarray]:
     """Memory for the results, so filled that no old result passes for a new one."""
     dtype = np.dtype(entry.dtype)
     shape = entry.shape(entry.output)
-    return [np.full(shape, poison_value(dtype), dtype) for _ in entry.rows]
+    return [np.full(shape, get_poison_value(dtype), dtype) for _ in entry.rows]
 
 
 def _shapes(entry: Entry) -> list[tuple[int, ...]]:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 
-from feinsum.targets.processor import host_processor
+from feinsum.targets.processor import describe_host_processor
 
 _KEPT = {
     "glibc.malloc.mmap_max": 0,
@@ -76,7 +76,7 @@ def openblas() -> dict[str, str]:
     """The kernels that OpenBLAS is best told to take; none if it chooses well, or the
     user has chosen.
     """
-    if OPENBLAS in os.environ or "avx512f" not in host_processor().features:
+    if OPENBLAS in os.environ or "avx512f" not in describe_host_processor().features:
         return {}
     its_own, other = ({}, {OPENBLAS: "SKYLAKEX"})
     return other if _product_s(other) < 0.95 * _product_s(its_own) else {}

@@ -36,7 +36,7 @@ from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, seconds_of
 from feinsum.calling.gpu import contenders
 from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import DeviceLostError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.records import InMemoryStore
 from feinsum.targets.cuda.cupy_errors import load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession
@@ -288,7 +288,9 @@ def errors_of(results: Mapping[str, Any], xp: Any) -> dict[str, float]:
 
 def _choice() -> str:
     """The call that was built last."""
-    made = [kept.repeated for kept in remembered(Calls).gpu.values() if kept.repeated]
+    made = [
+        kept.repeated for kept in get_remembered(Calls).gpu.values() if kept.repeated
+    ]
     return repr(made[-1]) if made else ""
 
 

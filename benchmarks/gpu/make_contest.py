@@ -41,10 +41,10 @@ from benchmarks.gpu.bundle.workload import (
     document_of,
 )
 from feinsum.canonical import CanonicalForm, canonicalize
-from feinsum.db.shipped import shipped_facts
+from feinsum.db.shipped import get_shipped_facts
 from feinsum.errors import FeinsumError
 from feinsum.ir import generalize
-from feinsum.measure.cases import Case, bare_case
+from feinsum.measure.cases import Case, make_bare_case
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
@@ -88,7 +88,7 @@ def copy_modules(folder: Path) -> None:
 def recorded(architecture: str) -> dict[str, dict[TransformSpec, float]]:
     """The seconds of recipes in packaged facts of GPUs, by key."""
     known: dict[str, dict[TransformSpec, float]] = {}
-    for record in shipped_facts().records():
+    for record in get_shipped_facts().records():
         if record.environment.device.architecture == architecture:
             seconds = known.setdefault(str(record.workload), {})
             seconds[record.spec] = record.measurement.median_s
@@ -180,7 +180,7 @@ class CanonicalEntry:
 
     def case(self) -> Case:
         """The kernel with functions for operands, its arguments and results."""
-        case = bare_case(self.form.einsum, self.problem.sizes)
+        case = make_bare_case(self.form.einsum, self.problem.sizes)
         kernel = case.t_unit.default_entrypoint
         rules, own = dict(kernel.substitutions), []
         for operand, function in self.functions.items():

@@ -161,10 +161,10 @@ def _versions() -> str:
 @step("device")
 def _device() -> str:
     from feinsum.targets.cuda import CUDA
-    from feinsum.targets.devices import why_not
+    from feinsum.targets.devices import find_trouble
 
     gpu = opened()
-    assert not (trouble := why_not(CUDA, gpu.device)), trouble
+    assert not (trouble := find_trouble(CUDA, gpu.device)), trouble
     return f"{gpu.device}: {gpu.facts}"
 
 
@@ -360,7 +360,7 @@ def recommended(family: str, subscripts: str, shapes: list[tuple[int, ...]]) -> 
     from feinsum.ir import Workload
     from feinsum.measure.reference import NEVER_LONG
     from feinsum.raising import identify_as_einsum
-    from feinsum.transforms import apply_spec, configurations, find_transform
+    from feinsum.transforms import apply_spec, find_transform, list_configurations
 
     names = "abc"[: len(shapes)]
     arrays = [feinsum.array(n, s) for n, s in zip(names, shapes, strict=True)]
@@ -368,7 +368,9 @@ def recommended(family: str, subscripts: str, shapes: list[tuple[int, ...]]) -> 
     unit, nest = identify_as_einsum(
         generate_loopy(einsum), einsum, long_extent=NEVER_LONG
     )
-    spec = next(iter(configurations(find_transform(family, 1), Workload(einsum, {}))))
+    spec = next(
+        iter(list_configurations(find_transform(family, 1), Workload(einsum, {})))
+    )
     values = dict(zip(names, arrays_for(shapes), strict=True))
     return compare(apply_spec(spec, unit, nest), values, subscripts)
 

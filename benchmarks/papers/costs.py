@@ -13,7 +13,11 @@ from math import prod
 import numpy as np
 
 from feinsum.distributed import Plan
-from feinsum.distributed.grids import by_first_use, repartition, statement_costs
+from feinsum.distributed.grids import (
+    compute_repartition,
+    compute_statement_costs,
+    order_by_first_use,
+)
 
 
 def footprint(plan: Plan) -> float:
@@ -30,16 +34,18 @@ def eindecomp(plan: Plan) -> float:
     produced: dict[str, list[int]] = {}
     total = 0.0
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
-        indices = by_first_use(group)
+        indices = order_by_first_use(group)
         # one row: the cost functions take many grids at once
         grid = np.array([[schedule.parts(i) for i in indices]], np.int64)
-        total += float(statement_costs(group, indices, grid, plan.extents)[0])
+        total += float(compute_statement_costs(group, indices, grid, plan.extents)[0])
         for access in group.inputs:
             consumed = [schedule.parts(i) for i in access.indices]
             # operands start where they are needed, so only results are repartitioned
             if access.tensor in produced:
                 lengths = [plan.extents[i] for i in access.indices]
-                total += float(repartition(consumed, produced[access.tensor], lengths))
+                total += float(
+                    compute_repartition(consumed, produced[access.tensor], lengths)
+                )
         produced[group.output.tensor] = [
             schedule.parts(i) for i in group.output.indices
         ]

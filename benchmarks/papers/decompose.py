@@ -21,18 +21,18 @@ from numpy.typing import NDArray
 from benchmarks.papers.partition import Partition, n_calls
 from feinsum.distributed.elimination import Table, least_sum
 from feinsum.distributed.grids import (
-    aggregation,
-    by_first_use,
-    cost_tables,
-    largest_grids,
-    repartition,
-    statement_costs,
+    build_cost_tables,
+    compute_aggregation,
+    compute_repartition,
+    compute_statement_costs,
+    find_largest_grids,
+    order_by_first_use,
 )
 from feinsum.distributed.groups import Group
-from feinsum.distributed.program_plan import name_of_index, statements_of
+from feinsum.distributed.program_plan import build_statements, qualify_index
 from feinsum.errors import ProgramError
 from feinsum.ir.program import Program
-from feinsum.programs.stages import equal_indices
+from feinsum.programs.stages import find_equal_indices
 
 Grids = NDArray[np.int64]
 """Parts of each index of a statement, a row for each way to cut it."""
@@ -51,10 +51,12 @@ class Model:
 
     def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
         self.program = program
-        statements = statements_of(program, sizes)
+        statements = build_statements(program, sizes)
         self.extents = statements.extents
         self._groups = {group.output.tensor: group for group in statements.groups}
-        self._indices = {n: by_first_use(group) for n, group in self._groups.items()}
+        self._indices = {
+            n: order_by_first_use(group) for n, group in self._groups.items()
+        }
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -70,7 +72,7 @@ class Model:
     def choices(self, processes: int) -> dict[str, Grids]:
         """For each statement, the partitions with this many calls, or with the most."""
         return {
-            name: largest_grids(processes, indices, self.extents)
+            name: find_largest_grids(processes, indices, self.extents)
             for name, indices in self._indices.items()
         }
 
@@ -81,12 +83,12 @@ class Model:
     ) -> list[Table]:
         """The costs of some statements; see :func:`feinsum.distributed.grids`."""
         groups = [self._groups[name] for name in choices]
-        return cost_tables(groups, self.extents, choices, makers)
+        return build_cost_tables(groups, self.extents, choices, makers)
 
     def statement_cost(self, name: str, grids: Grids) -> NDArray[np.float64]:
         """The cost of a statement, independent of how its operands are partitioned."""
         group, indices = self._groups[name], self._indices[name]
-        return statement_costs(group, indices, grids, self.extents)
+        return compute_statement_costs(group, indices, grids, self.extents)
 
     def aggregation(self, name: str, grids: Grids) -> NDArray[np.float64]:
         """The part of it that is sent to be reduced."""
@@ -94,7 +96,7 @@ class Model:
         output = self._columns(name, grids, group.output.indices)
         lengths = np.array([self.extents[i] for i in group.output.indices], float)
         summed = self._columns(name, grids, group.summed)
-        return aggregation(grids, summed, (lengths / output).prod(axis=-1))
+        return compute_aggregation(grids, summed, (lengths / output).prod(axis=-1))
 
     def repartition(
         self, edge: Edge, producer: Grids, consumer: Grids
@@ -106,19 +108,19 @@ class Model:
         produced = self._columns(source, producer, output.output.indices)
         consumed = self._columns(target, consumer, access.indices)
         extents = [self.extents[i] for i in output.output.indices]
-        return repartition(consumed[None, :, :], produced[:, None, :], extents)
+        return compute_repartition(consumed[None, :, :], produced[:, None, :], extents)
 
     def partition(self, name: str, grid: Sequence[int]) -> Partition:
         """A row of grids in the names of the statement's own indices."""
         parts = dict(zip(self._indices[name], map(int, grid), strict=True))
         statement = self.program.producers[name]
         return constantdict(
-            {i: parts[name_of_index(name, i)] for i in statement.indices}
+            {i: parts[qualify_index(name, i)] for i in statement.indices}
         )
 
     def grid(self, name: str, partition: Partition) -> Grids:
         """The other way round; one row."""
-        parts = {name_of_index(name, i): n for i, n in partition.items()}
+        parts = {qualify_index(name, i): n for i, n in partition.items()}
         return np.array([[parts[i] for i in self._indices[name]]], np.int64)
 
     def _columns(self, name: str, grids: Grids, indices: Sequence[str]) -> Grids:
@@ -265,7 +267,7 @@ def split_along(
     (4, True)
     """
     model = Model(program, sizes or {})
-    same = equal_indices(program.statements)
+    same = find_equal_indices(program.statements)
     # indices that run along the axis, in any statement, by equal positions
     seeds = {
         same[statement.result, term[k]]
@@ -288,7 +290,7 @@ def split_along(
     chosen = {}
     for statement in program.statements:
         extents = {
-            i: model.extents[name_of_index(statement.result, i)]
+            i: model.extents[qualify_index(statement.result, i)]
             for i in statement.indices
         }
         chosen_indices = [

@@ -26,13 +26,18 @@ from feinsum.distributed.groups import (
     Access,
     Group,
     Statements,
-    extents_of,
+    get_extents,
     groups_of,
 )
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.schedule import GroupSchedule, Loop, needed_by, without_copies
+from feinsum.distributed.schedule import (
+    GroupSchedule,
+    Loop,
+    derive_distribution,
+    without_copies,
+)
 from feinsum.ir import BatchedEinsum
-from feinsum.words import counted
+from feinsum.words import format_count
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Commands:
             )
         if parts < 1:
             raise ValueError(
-                f"divide {index} in {counted(parts, 'part')}; expected 1 or more"
+                f"divide {index} in {format_count(parts, 'part')}; expected 1 or more"
             )
         if loop.parts[0] is not None:
             raise ValueError(
@@ -98,7 +103,7 @@ class Commands:
     def split(self, index: str, outer: str, inner: str, size: int) -> Commands:
         """Split a loop in two, the inner one with the given number of values."""
         loop = self.loop(index)
-        extents = extents_of(self.einsum, self.sizes)
+        extents = get_extents(self.einsum, self.sizes)
         if size < 1:
             raise ValueError(f"split {index} by {size}; expected 1 or more")
         length = extents[loop.indices[0]]
@@ -241,14 +246,14 @@ class Commands:
         # products are computed where they are needed, without communication
         schedules = [*(self._local(g, machine, axes) for g in groups[:-1]), schedule]
         dtypes = {op.name: op.dtype.str for op in self.einsum.operands}
-        extents = extents_of(self.einsum, self.sizes)
+        extents = get_extents(self.einsum, self.sizes)
         outputs = (group.output.tensor,)
         statements = Statements(tuple(groups), extents, dtypes, outputs)
         return assemble_statements(statements, n, schedules, starts=starts, name=name)
 
     @property
     def _group(self) -> Group:
-        extents = extents_of(self.einsum, self.sizes)
+        extents = get_extents(self.einsum, self.sizes)
         path = (tuple(range(len(self.einsum.inputs))),)
         return groups_of(self.einsum, path, extents)[0]
 
@@ -309,7 +314,7 @@ class Commands:
         """Where the result is: by its format, or with whoever computes it first."""
         if access.tensor in self.formats:
             return Distribution.parse(self.formats[access.tensor], machine)
-        return without_copies(needed_by(axes, access, machine))
+        return without_copies(derive_distribution(axes, access, machine))
 
     def _split(self, group: Group) -> Iterator[Group]:
         """The products that are computed first, and what is left."""
@@ -337,7 +342,9 @@ class Commands:
             )
         axes_of_group = tuple(i if i in group.indices else None for i in axes)
         return GroupSchedule(
-            machine, axes_of_group, needed_by(axes_of_group, group.output, machine)
+            machine,
+            axes_of_group,
+            derive_distribution(axes_of_group, group.output, machine),
         )
 
     def loop(self, name: str) -> _Variable:
@@ -372,7 +379,7 @@ def commands(einsum: BatchedEinsum, sizes: Mapping[str, int] | None = None) -> C
         einsum: an einsum with one row, computed as one statement.
         sizes: the value of every size parameter.
     """
-    extents = extents_of(einsum, sizes or {})
+    extents = get_extents(einsum, sizes or {})
     path = (tuple(range(len(einsum.inputs))),)
     (group,) = groups_of(einsum, path, extents)
     loops = {i: _Variable((i,), (None,)) for i in group.indices}

@@ -21,10 +21,14 @@ from rich.table import Table
 import feinsum
 from benchmarks.papers.partition import n_partitions
 from benchmarks.papers.schedules import named_plan
-from feinsum.bounds import intensity_of, statement
+from feinsum.bounds import compute_intensity, make_statement
 from feinsum.distributed import GroupSchedule, Machine, assemble, groups_of, with_cyclic
-from feinsum.distributed.grids import aggregation, join, repartition
-from feinsum.distributed.schedule import needed_by, without_copies
+from feinsum.distributed.grids import (
+    compute_aggregation,
+    compute_join,
+    compute_repartition,
+)
+from feinsum.distributed.schedule import derive_distribution, without_copies
 from feinsum.ir import BatchedEinsum, sparse_array
 
 N = 576
@@ -99,7 +103,7 @@ def deinsum() -> Iterator[Figure]:
 def _intensity(subscripts: str) -> str:
     """Return the intensity as a power of the memory S over a number."""
     extents = dict.fromkeys("aijklm", 10**6)
-    found = intensity_of(statement(subscripts, extents))
+    found = compute_intensity(make_statement(subscripts, extents))
     exponent = found.cover.total - 1
     memory = 10.0**9
     factor = memory ** float(exponent) / found.steps_per_byte(memory)
@@ -109,7 +113,9 @@ def _intensity(subscripts: str) -> str:
 def _over_ballard() -> str:
     steps, memory = 1e18, 1e6
     earlier = 3 * steps / (3 ** (5 / 3) * memory ** (2 / 3))
-    found = intensity_of(statement("ijk,ja,ka->ia", dict.fromkeys("aijk", 10**6)))
+    found = compute_intensity(
+        make_statement("ijk,ja,ka->ia", dict.fromkeys("aijk", 10**6))
+    )
     return f"{steps / found.steps_per_byte(memory) / earlier:.2f}"
 
 
@@ -167,15 +173,23 @@ def eindecomp() -> Iterator[Figure]:
         ((2, 2, 4), 448, ""),
     ):
         i, j, k = grid
-        cost = join(grid, [64 // (i * j), 64 // (j * k)])
-        cost = cost + aggregation(grid, [j], 64 // (i * k))
+        cost = compute_join(grid, [64 // (i * j), 64 // (j * k)])
+        cost = cost + compute_aggregation(grid, [j], 64 // (i * k))
         yield Figure("figure 1", f"cost of {grid} for 8 x 8 on 16", str(paper),
                      f"{float(cost):.0f}", why)  # fmt: skip
-    yield Figure("costs", "aggregation of (2, 2, 4)", "64",
-                 f"{float(aggregation([2, 2, 4], [2], 8)):.0f}")  # fmt: skip
-    yield Figure("costs", "repartition of 8 x 8 from (2, 4) to (4, 1)", "320",
-                 f"{float(repartition([4, 1], [2, 4], [8, 8])):.0f}",
-                 "with producer and consumer as its text has them")  # fmt: skip
+    yield Figure(
+        "costs",
+        "aggregation of (2, 2, 4)",
+        "64",
+        f"{float(compute_aggregation([2, 2, 4], [2], 8)):.0f}",
+    )
+    yield Figure(
+        "costs",
+        "repartition of 8 x 8 from (2, 4) to (4, 1)",
+        "320",
+        f"{float(compute_repartition([4, 1], [2, 4], [8, 8])):.0f}",
+        "with producer and consumer as its text has them",
+    )
     yield Figure("figures", "seconds on its machines", "", "",
                  "no such machines here; `make bench-programs-moved` compares what "
                  "plans of the same programs move with XLA and dask.array")  # fmt: skip
@@ -218,7 +232,7 @@ def _ttmc_on(grid: Sequence[int], extents: dict[str, int]) -> feinsum.distribute
     einsum, machine = _sparse("ijk,jr,ks->irs", extents), Machine(tuple(grid))
     path, axes = ((0, 1, 2),), tuple("ijk")
     (group,) = groups_of(einsum, path, extents)
-    result = without_copies(needed_by(axes, group.output, machine))
+    result = without_copies(derive_distribution(axes, group.output, machine))
     schedule = GroupSchedule(machine, axes, result)
     n_processes = machine.n_processes
     made = assemble(einsum, {}, n_processes, path, [schedule], nonzeros=1000)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, prod
 
-from feinsum.bounds import intensity_of, statement
-from feinsum.distributed.grids import subscripts_in_letters
+from feinsum.bounds import compute_intensity, make_statement
+from feinsum.distributed.grids import format_in_letters
 from feinsum.distributed.groups import Group
 
 ROUNDING = 1e-9
@@ -37,8 +37,8 @@ def min_communication(group: Group, extents: Mapping[str, int], processes: int) 
     lengths = {letters[i]: extents[i] for i in group.indices}
     if min(lengths.values(), default=0) < 2:
         return 0
-    subscripts = subscripts_in_letters(group, letters)
-    intensity = intensity_of(statement(subscripts, lengths))
+    subscripts = format_in_letters(group, letters)
+    intensity = compute_intensity(make_statement(subscripts, lengths))
     pairs = zip(map(float, intensity.exponents), intensity.cover.terms, strict=True)
     cover = [(s, term) for s, term in pairs if s]
     total = sum(s for s, _ in cover)

@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.papers.decompose import Decomposition
 from benchmarks.papers.partition import Partition
-from feinsum.ir.evaluation import checked_arrays, evaluate_statement
-from feinsum.ir.reductions import reduced
+from feinsum.ir.evaluation import check_arrays, evaluate_statement
+from feinsum.ir.reductions import reduce_axes
 from feinsum.ir.statement import Statement
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -54,7 +54,7 @@ def run_partitioned(
     (True, 384, 64)
     """
     program, traffic = decomposition.program, Traffic()
-    values = dict(checked_arrays(program, arrays))
+    values = dict(check_arrays(program, arrays))
     for statement in program.statements:
         parts = decomposition.partitions[statement.result]
         operands = [values[name] for name in statement.operands]
@@ -106,7 +106,7 @@ def _aggregate(
     for position, results in partial.items():
         # the first partial result stays where it is
         traffic.aggregation += sum(result.size for result in results[1:])
-        blocks[position] = reduced(statement.reduction, np.stack(results), (0,))
+        blocks[position] = reduce_axes(statement.reduction, np.stack(results), (0,))
     dtype = next(iter(blocks.values())).dtype
     whole = np.empty([ends[-1] for ends in starts], dtype)
     for position, block in blocks.items():

@@ -11,12 +11,12 @@ from constantdict import constantdict
 from benchmarks.papers.costs import paper_cost
 from benchmarks.papers.decompose import Decomposition, Model, decompose, split_along
 from feinsum.distributed import assemble_statements
-from feinsum.distributed.grids import by_first_use, on_grid
+from feinsum.distributed.grids import order_by_first_use, schedule_on_grid
 from feinsum.distributed.program_plan import (
     ProgramPlan,
-    name_of_index,
+    build_statements,
     plan_program,
-    statements_of,
+    qualify_index,
 )
 from feinsum.ir.program import Program
 
@@ -54,14 +54,14 @@ def plan_decomposition(
     (10624.0, 3072)
     """
     program, sizes = decomposition.program, dict(decomposition.sizes)
-    statements = statements_of(program, sizes)
+    statements = build_statements(program, sizes)
     schedules = []
     for statement, group in zip(program.statements, statements.groups, strict=True):
         partition = decomposition.partitions[statement.result]
-        parts = {name_of_index(statement.result, i): n for i, n in partition.items()}
+        parts = {qualify_index(statement.result, i): n for i, n in partition.items()}
         # an index of an operand alone may be in no partition
-        grid = [parts.get(index, 1) for index in by_first_use(group)]
-        schedules.append(on_grid(group, grid))
+        grid = [parts.get(index, 1) for index in order_by_first_use(group)]
+        schedules.append(schedule_on_grid(group, grid))
     plan = assemble_statements(statements, processes, schedules, name=name)
     return ProgramPlan(program, sizes, plan)
 
@@ -86,7 +86,7 @@ def split_square(
     chosen = {}
     for statement in program.statements:
         extents = {
-            i: model.extents[name_of_index(statement.result, i)]
+            i: model.extents[qualify_index(statement.result, i)]
             for i in statement.indices
         }
         parts = dict.fromkeys(statement.indices, 1)

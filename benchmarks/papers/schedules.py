@@ -24,13 +24,13 @@ from math import ceil, isqrt, prod
 from feinsum.contraction.paths import Path
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.distribution import Distribution, Machine
-from feinsum.distributed.grids import GRIDS, grid_plans, grids_within
-from feinsum.distributed.groups import Group, default_path, extents_of, groups_of
+from feinsum.distributed.grids import GRIDS, list_grids, make_grid_plans
+from feinsum.distributed.groups import Group, find_default_path, get_extents, groups_of
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import (
     GroupSchedule,
     Loop,
-    initial_distribution,
+    choose_initial_distribution,
     spread_result,
     without_copies,
 )
@@ -87,9 +87,9 @@ def _bare(
     path: Path | None,
 ) -> Plan:
     """The problem to plan, without schedules."""
-    extents = extents_of(einsum, sizes or {})
+    extents = get_extents(einsum, sizes or {})
     groups_of(einsum, path, extents)
-    chosen = default_path(einsum, extents) if path is None else path
+    chosen = find_default_path(einsum, extents) if path is None else path
     return Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
 
 
@@ -101,7 +101,7 @@ def named_like(plan: Plan) -> dict[str, Plan]:
         if proposal is not None:
             schedules, starts = proposal
             plans[name] = with_schedules(plan, schedules, starts=starts, name=name)
-    return plans | grid_plans(plan)
+    return plans | make_grid_plans(plan)
 
 
 Proposal = tuple[list[GroupSchedule], dict[str, Distribution]] | None
@@ -192,7 +192,7 @@ def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Propo
     machine, axes = Machine(grid), {rows: 0, columns: 1, summed: 2}
     result = spread_result(group, (rows, columns, summed), machine, extents)
     starts = {
-        a.tensor: initial_distribution(
+        a.tensor: choose_initial_distribution(
             _by_index(machine, a.indices, axes), [extents[i] for i in a.indices]
         )
         for a in group.inputs
@@ -256,7 +256,7 @@ def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Pro
             for a in matrices
         )
 
-    grids = grids_within(n, tensor.indices, extents)
+    grids = list_grids(n, tensor.indices, extents)
     if not len(grids):
         return None
     grid = min(map(tuple, grids.tolist()), key=moved)

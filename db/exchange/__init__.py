@@ -3,7 +3,7 @@
 from feinsum.db.exchange.files import (
     Bad,
     Entry,
-    line_schema,
+    make_line_schema,
     read_file,
     read_lines,
     write_file,
@@ -16,17 +16,17 @@ from feinsum.db.exchange.garbage import (
     collect_garbage,
     find_garbage,
 )
-from feinsum.db.exchange.kernel_tuner import t4_document, write_t4
+from feinsum.db.exchange.kernel_tuner import make_t4_document, write_t4
 from feinsum.db.exchange.merging import (
     Imported,
     KindDifference,
-    all_documents,
     back_up_store,
     compare,
     import_entries,
+    list_documents,
     merge,
 )
-from feinsum.db.exchange.rekeying import REKEYED_FROM, Rekeyed, rekey, rekeyed
+from feinsum.db.exchange.rekeying import REKEYED_FROM, Rekeyed, rekey, rekey_record
 
 __all__ = [
     "REKEYED_FROM",
@@ -38,19 +38,19 @@ __all__ = [
     "KindDifference",
     "Rekeyed",
     "Surplus",
-    "all_documents",
     "back_up_store",
     "collect_garbage",
     "compare",
     "find_garbage",
     "import_entries",
-    "line_schema",
+    "list_documents",
+    "make_line_schema",
+    "make_t4_document",
     "merge",
     "read_file",
     "read_lines",
     "rekey",
-    "rekeyed",
-    "t4_document",
+    "rekey_record",
     "write_file",
     "write_lines",
     "write_t4",

@@ -26,17 +26,17 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias, Typ
 
 from pydantic import Field, TypeAdapter
 
-from feinsum.db.sql.rows import TABLES, columns_of
+from feinsum.db.sql.rows import TABLES, make_columns
 from feinsum.errors import (
     FeinsumError,
     InvalidRecordError,
     SchemaVersionError,
     StoreUnavailableError,
 )
-from feinsum.extras import requiring
-from feinsum.records import KINDS, Document, kind_of, parse_json, to_json
-from feinsum.records.document import STRICT, from_json, instant
-from feinsum.records.kinds import document_in, document_of
+from feinsum.extras import require_extra
+from feinsum.records import KINDS, Document, get_kind, parse_json, to_json
+from feinsum.records.document import STRICT, from_json, parse_instant
+from feinsum.records.kinds import parse_document, parse_foreign_document
 
 T = TypeVar("T")
 
@@ -145,10 +145,10 @@ def read_file(path: Path) -> Iterator[Entry]:
         ) from None
 
 
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def split_into_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield the items in lists of the given size; the last one may be shorter.
 
-    >>> list(batches("abcde", 2))
+    >>> list(split_into_batches("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
     """
     remaining = iter(items)
@@ -159,10 +159,10 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 # JSON Lines
 
 
-def line_schema() -> dict[str, Any]:
+def make_line_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a line.
 
-    >>> sorted(line_schema()["discriminator"]["mapping"])
+    >>> sorted(make_line_schema()["discriminator"]["mapping"])
     ['header', 'peaks', 'plan', 'record', 'retraction', 'trial']
     """
     body = {"__pydantic_config__": STRICT}
@@ -190,7 +190,7 @@ def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]
     stream.write(to_json(header).encode() + b"\n")
     n_written: Counter[str] = Counter()
     for document in documents:
-        kind = kind_of(document)
+        kind = get_kind(document)
         # the canonical text of an envelope, without parsing the document again
         line = {"document": to_json(document), "id": f'"{document.id}"'}
         text = ",".join(f'"{name}":{value}' for name, value in line.items())
@@ -208,12 +208,12 @@ def read_lines(stream: BinaryIO) -> Iterator[Entry]:
     """
     # A file without a header is not ours: none of its lines is imported.
     has_header = False
-    for number, text in _lines(stream):
+    for number, text in _split_lines(stream):
         position = f"line {number}"
         try:
             line = _parse_line(text)
             if not has_header and not isinstance(line, Header):
-                raise InvalidRecordError(f"a {kind_of(line)} was given")
+                raise InvalidRecordError(f"a {get_kind(line)} was given")
         except InvalidRecordError as error:
             if not has_header:
                 raise InvalidRecordError(
@@ -234,7 +234,7 @@ def read_lines(stream: BinaryIO) -> Iterator[Entry]:
             )
 
 
-def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+def _split_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """Yield the lines that are not blank, with their numbers; None for one too long."""
     for number in count(1):
         line = stream.readline(LINE_BYTES + 1)
@@ -265,7 +265,7 @@ def _parse_line(text: bytes | None) -> Header | Document:
             f"a line with {', '.join(map(repr, fields))[:200] or 'no fields'} was "
             f"given; expected a kind, an id and a document; kinds: {', '.join(KINDS)}"
         )
-    return document_in(kind, fields["id"], fields["document"])
+    return parse_foreign_document(kind, fields["id"], fields["document"])
 
 
 # Parquet
@@ -277,7 +277,7 @@ def write_parquet(documents: Iterable[Document], stream: BinaryIO) -> Counter[st
     Raises:
         FeinsumError: if pyarrow is not installed.
     """
-    arrow = _arrow()
+    arrow = _import_arrow()
     types = {"timestamp": arrow.timestamp("us", tz="UTC")}
     fields = [
         arrow.field(
@@ -288,8 +288,8 @@ def write_parquet(documents: Iterable[Document], stream: BinaryIO) -> Counter[st
     schema = arrow.schema(fields)
     n_written: Counter[str] = Counter()
     with arrow.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
-        for batch in batches(documents, ROWS):
-            rows = [_row(document) for document in batch]
+        for batch in split_into_batches(documents, ROWS):
+            rows = [_make_row(document) for document in batch]
             writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
             n_written.update(row["kind"] for row in rows)
     return n_written
@@ -302,39 +302,39 @@ def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
         InvalidRecordError: if :func:`write_parquet` did not write the table.
         FeinsumError: if pyarrow is not installed.
     """
-    arrow = _arrow()
+    arrow = _import_arrow()
     try:
         with arrow.parquet.ParquetFile(stream) as table:
             numbers = count(1)
             for batch in table.iter_batches(ROWS, columns=list(READ)):
                 for row in batch.to_pylist():
-                    yield _entry(next(numbers), *(row[name] for name in READ))
+                    yield _parse_entry(next(numbers), *(row[name] for name in READ))
     except (arrow.ArrowException, KeyError) as error:
         raise InvalidRecordError(
             f"it is not a Parquet table that 'feinsum db export' wrote: {error}"
         ) from None
 
 
-def _entry(number: int, kind: Any, document_id: Any, text: Any) -> Entry:
+def _parse_entry(number: int, kind: Any, document_id: Any, text: Any) -> Entry:
     try:
         if kind not in KINDS:
             raise InvalidRecordError(
                 f"a row of the kind {kind!r} was given, expected one of "
                 f"{', '.join(KINDS)}"
             )
-        return f"row {number}", document_of(kind, document_id, text)
+        return f"row {number}", parse_document(kind, document_id, text)
     except InvalidRecordError as error:
         return Bad(f"row {number}", error)
 
 
-def _row(document: Document) -> dict[str, Any]:
-    kind = KINDS[kind_of(document)]
-    columns = columns_of(document) if kind_of(document) in TABLES else {}
+def _make_row(document: Document) -> dict[str, Any]:
+    kind = KINDS[get_kind(document)]
+    columns = make_columns(document) if get_kind(document) in TABLES else {}
     row = columns | {
-        "kind": kind_of(document),
+        "kind": get_kind(document),
         "id": document.id,
         "document": to_json(document),
-        "recorded_at": instant(getattr(document, kind.time)),
+        "recorded_at": parse_instant(getattr(document, kind.time)),
         "workload_text": getattr(document, "workload_text", None),
     }
     if environment := getattr(document, "environment", None):
@@ -346,8 +346,8 @@ def _row(document: Document) -> dict[str, Any]:
     return row
 
 
-def _arrow() -> Any:
-    with requiring("pyarrow", "parquet", "Parquet"):
+def _import_arrow() -> Any:
+    with require_extra("pyarrow", "parquet", "Parquet"):
         import pyarrow
         import pyarrow.parquet
     return pyarrow

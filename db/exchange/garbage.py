@@ -33,7 +33,7 @@ from feinsum.db.exchange.files import write_file
 from feinsum.db.exchange.merging import back_up_store
 from feinsum.db.exchange.rekeying import REKEYED_FROM
 from feinsum.db.sql.store import SqlStore
-from feinsum.records import Document, TuningRecord, tied
+from feinsum.records import Document, TuningRecord, find_tied
 
 N_NEXT = 3
 """Facts to keep after those that are tied for the best."""
@@ -111,8 +111,8 @@ def find_garbage(
         n_records += len(records)
         slow = {record.recipe for record in records if not record.measurement.is_faster}
         retained = [record for record in records if record.recipe in slow]
-        for group in _groups(r for r in records if r.recipe not in slow):
-            ordered, n_tied = _ordered(group)
+        for group in _group_facts(r for r in records if r.recipe not in slow):
+            ordered, n_tied = _order_group(group)
             n_retained = n_tied + n_next
             retained += ordered[:n_retained]
             best = ordered[0].measurement.speedup
@@ -169,7 +169,7 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
     return Collected(store.remove(written), backup, removed)
 
 
-def _groups(records: Iterable[TuningRecord]) -> Iterable[list[TuningRecord]]:
+def _group_facts(records: Iterable[TuningRecord]) -> Iterable[list[TuningRecord]]:
     """Return the facts that compete with each other."""
     groups: dict[Hashable, list[TuningRecord]] = {}
     for record in records:
@@ -188,9 +188,9 @@ def _groups(records: Iterable[TuningRecord]) -> Iterable[list[TuningRecord]]:
     return groups.values()
 
 
-def _ordered(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
+def _order_group(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
     """Return the facts of a group, best first, and how many are tied for the best."""
-    first = tied(group)
+    first = find_tied(group)
 
     def sort_key(record: TuningRecord) -> tuple[bool, float, str]:
         return record.id not in first, -record.measurement.speedup, record.id

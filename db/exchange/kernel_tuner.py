@@ -22,7 +22,7 @@ from feinsum.records import (
     Document,
     Trial,
     TuningRecord,
-    kind_of,
+    get_kind,
     to_json,
 )
 
@@ -53,21 +53,23 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
     by_file: dict[str, list[TuningRecord | Trial]] = {}
     n_written: Counter[str] = Counter()
     for document in documents:
-        if not KINDS[kind_of(document)].has_recipe:
+        if not KINDS[get_kind(document)].has_recipe:
             continue
         assert isinstance(document, (TuningRecord, Trial))
-        name = f"{_file_name(document.workload)}-{document.environment.id[:12]}.json"
+        name = (
+            f"{_make_file_name(document.workload)}-{document.environment.id[:12]}.json"
+        )
         by_file.setdefault(name, []).append(document)
-        n_written[kind_of(document)] += 1
+        n_written[get_kind(document)] += 1
     # T4 has one workload and environment per file, so all results must be known first.
     folder.mkdir(parents=True, exist_ok=True)
     for name, results in by_file.items():
-        text = json.dumps(t4_document(results), indent=2, allow_nan=False)
+        text = json.dumps(make_t4_document(results), indent=2, allow_nan=False)
         (folder / name).write_text(f"{text}\n", "utf-8")
     return n_written
 
 
-def t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
+def make_t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
     """Return the T4 document of the facts and trials of a workload in an environment.
 
     Times are in milliseconds, as in Kernel Tuner.
@@ -96,18 +98,18 @@ def t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
                 "policy": dict(environment.policy),
             },
         },
-        "results": [_result(result) for result in ordered],
+        "results": [_make_result(result) for result in ordered],
     }
 
 
-def _file_name(workload: str) -> str:
+def _make_file_name(workload: str) -> str:
     """Return the key, or a digest of one that cannot be the name of a file."""
     if re.fullmatch(r"\w[\w.-]{0,150}", workload, re.ASCII):
         return workload
     return hashlib.sha256(workload.encode()).hexdigest()[:40]
 
 
-def _result(result: TuningRecord | Trial) -> dict[str, Any]:
+def _make_result(result: TuningRecord | Trial) -> dict[str, Any]:
     spec = result.spec
     invalidity = "correct"
     if isinstance(result, Trial):
@@ -115,31 +117,31 @@ def _result(result: TuningRecord | Trial) -> dict[str, Any]:
     return {
         "timestamp": result.recorded_at,
         "configuration": {
-            **{name: _plain(value) for name, value in spec.parameters.items()},
+            **{name: _convert_tuple(value) for name, value in spec.parameters.items()},
             TRANSFORM: f"{spec.name}@{spec.version}",
         },
-        "times": {"runtimes": [1e3 * sample for sample in _samples(result)]},
+        "times": {"runtimes": [1e3 * sample for sample in _get_samples(result)]},
         "invalidity": invalidity,
         "correctness": int(invalidity == "correct"),
         "measurements": [
             {"name": name, "value": value, "unit": unit}
-            for name, value, unit in _measurements(result)
+            for name, value, unit in _list_measurements(result)
         ],
         "objectives": ["time"],
     }
 
 
-def _plain(value: Any) -> Any:
+def _convert_tuple(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _samples(result: TuningRecord | Trial) -> tuple[float, ...]:
+def _get_samples(result: TuningRecord | Trial) -> tuple[float, ...]:
     if isinstance(result, TuningRecord):
         return result.measurement.samples_s
     return () if result.median_s is None else (result.median_s,)
 
 
-def _measurements(result: TuningRecord | Trial) -> Iterator[tuple[str, Any, str]]:
+def _list_measurements(result: TuningRecord | Trial) -> Iterator[tuple[str, Any, str]]:
     if isinstance(result, TuningRecord):
         measured = result.measurement
         yield "time", 1e3 * measured.median_s, "ms"

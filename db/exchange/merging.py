@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from feinsum.db.exchange.files import Bad, Entry, batches, write_file
+from feinsum.db.exchange.files import Bad, Entry, split_into_batches, write_file
 from feinsum.db.sql.schema import copy_database
 from feinsum.db.sql.store import SqlStore
 from feinsum.errors import InvalidRecordError, StoreUnavailableError
@@ -30,7 +30,7 @@ from feinsum.records import (
     DocumentKind,
     Store,
     check_plausible,
-    kind_of,
+    get_kind,
 )
 
 BATCH = 500
@@ -94,7 +94,7 @@ def _log(bad: Bad) -> None:
     logger.error("skipped a document: %s", bad)
 
 
-def all_documents(store: Store, *, has_trials: bool) -> Iterator[Document]:
+def list_documents(store: Store, *, has_trials: bool) -> Iterator[Document]:
     """Yield the contents of a store: facts, limits, retractions, optionally trials.
 
     Retracted documents are omitted.
@@ -149,7 +149,7 @@ def merge(
         if kind == "retraction" and not has_retractions:
             continue
         # Ids are compared first, so that only missing documents are read and sent.
-        missing = target.lacking(kind, frozenset(source.ids(kind)))
+        missing = target.find_lacking(kind, frozenset(source.ids(kind)))
         entries = ((kind, document) for document in source.documents(kind, missing))
         imported = import_entries(target, entries, on_bad, on_step, check=check)
         n_new.update(imported.n_new)
@@ -175,7 +175,9 @@ def import_entries(
         check: a document for which this raises an InvalidRecordError is invalid.
     """
     result = Imported()
-    for batch in batches((_checked(entry, check) for entry in entries), BATCH):
+    for batch in split_into_batches(
+        (_check_entry(entry, check) for entry in entries), BATCH
+    ):
         valid: list[tuple[str, Document]] = []
         for entry in batch:
             if not isinstance(entry, Bad):
@@ -190,7 +192,7 @@ def import_entries(
     return result
 
 
-def _checked(entry: Entry, check: Check) -> Entry:
+def _check_entry(entry: Entry, check: Check) -> Entry:
     """Return the entry, or why its document is refused."""
     if isinstance(entry, Bad):
         return entry
@@ -207,7 +209,7 @@ def _store(
     """Store and count documents; if one is refused, all of them one by one."""
     try:
         for kind in ORDER:
-            if alike := [d for _, d in entries if kind_of(d) == kind]:
+            if alike := [d for _, d in entries if get_kind(d) == kind]:
                 result.n_new[kind] += store.add_all(alike)
     except InvalidRecordError as error:
         if len(entries) == 1:
@@ -217,7 +219,7 @@ def _store(
         for entry in entries:
             _store(store, [entry], result, on_bad)
         return
-    result.n_read.update(kind_of(document) for _, document in entries)
+    result.n_read.update(get_kind(document) for _, document in entries)
 
 
 def back_up_store(store: SqlStore, path: Path) -> Path:
@@ -245,7 +247,7 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if store.path is None:
-            write_file(all_documents(store, has_trials=True), path)
+            write_file(list_documents(store, has_trials=True), path)
         else:
             copy_database(store.path, temporary)
             temporary.rename(path)  # a reader never sees half a copy

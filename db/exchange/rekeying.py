@@ -24,7 +24,7 @@ from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonica
 from feinsum.db.sql.store import SqlStore
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
-from feinsum.records import DocumentKind, Trial, TuningRecord, kind_of
+from feinsum.records import DocumentKind, Trial, TuningRecord, get_kind
 
 REKEYED_FROM = "rekeyed_from"
 """The topic of the provenance that has the id of the record as it was measured."""
@@ -53,7 +53,7 @@ class Rekeyed:
     unreadable: list[Unreadable] = field(default_factory=list)
 
 
-def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
+def rekey_record(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
     """Return the same fact under another key.
 
     Its provenance names the measured record, whatever keys it had in between; under the
@@ -101,7 +101,7 @@ def rekey(store: SqlStore, on_step: Callable[[int], None] = lambda _n: None) -> 
             except FeinsumError as error:
                 problems.setdefault(document.workload_text, error)
             else:
-                result.n_new[kind_of(document)] += _add(store, document, key)
+                result.n_new[get_kind(document)] += _add(store, document, key)
         result.unreadable += [Unreadable(old_key, error) for error in problems.values()]
         on_step(1)
     return result
@@ -110,4 +110,4 @@ def rekey(store: SqlStore, on_step: Callable[[int], None] = lambda _n: None) -> 
 def _add(store: SqlStore, document: TuningRecord | Trial, key: WorkloadKey) -> bool:
     if isinstance(document, Trial):
         return store.add(replace(document, workload=key))
-    return store.add_rekeyed(rekeyed(document, key), document.id)
+    return store.add_rekeyed(rekey_record(document, key), document.id)

@@ -6,8 +6,8 @@ from feinsum.db.remote.layer import (
     RemoteLayer,
     ServiceHealth,
     examine_service,
+    make_quick_layer,
     open_remote,
-    quick_layer,
 )
 from feinsum.db.remote.store import HttpStore
 
@@ -18,6 +18,6 @@ __all__ = [
     "RemoteLayer",
     "ServiceHealth",
     "examine_service",
+    "make_quick_layer",
     "open_remote",
-    "quick_layer",
 ]

@@ -1,8 +1,8 @@
 """``best``: the candidates of a service for workloads, a device and a policy.
 
 Its ranking is not used, since it does not know the driver here: what it sends are
-candidates, from which :func:`feinsum.records.best_match` chooses. It sends entries, of
-which only those whose content id is right are used::
+candidates, from which :func:`feinsum.records.find_best_match` chooses. It sends
+entries, of which only those whose content id is right are used::
 
     {"id": "7c..", "is_trusted": false, "document": {"workload": ...}}
        -> canonical text of the document -> SHA-256 == "7c.."? -> parsed, marked
@@ -20,8 +20,8 @@ from urllib.parse import quote, urlencode
 from feinsum.canonical import WorkloadKey
 from feinsum.db.remote.client import Client, CutOffError
 from feinsum.errors import InvalidRecordError, RecordNotFoundError, ServiceError
-from feinsum.records import Document, DocumentKind, LookUp, TuningRecord, untrusted
-from feinsum.records.kinds import document_in
+from feinsum.records import Document, DocumentKind, LookUp, TuningRecord, mark_untrusted
+from feinsum.records.kinds import parse_foreign_document
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def _request_part(
         reply = client.get(path, parameters, etag=etag)
     except RecordNotFoundError:
         return {workload: BestAnswer()}
-    age_s = _max_age_s(reply.headers.get("cache-control", ""))
+    age_s = _parse_max_age_s(reply.headers.get("cache-control", ""))
     if reply.status == 304:
         return {workload: BestAnswer((), True, etag, age_s)}
     if (document := client.parse(reply)) is None:
@@ -141,7 +141,9 @@ def _request_part(
     # An ETag is sent back verbatim, so it must be one: no other header gets in.
     sent = reply.headers.get("etag", "")
     etag = sent if _ETAG.fullmatch(sent) else ""
-    return {workload: BestAnswer(_records(document, workload), False, etag, age_s)}
+    return {
+        workload: BestAnswer(_parse_records(document, workload), False, etag, age_s)
+    }
 
 
 def _request_batch(
@@ -172,11 +174,11 @@ def _request_batch(
             answer.get("facts") == [] and answer.get("next")
         )
         if not complete or not has_facts_elsewhere:
-            complete[workload] = BestAnswer(_records(answer, workload))
+            complete[workload] = BestAnswer(_parse_records(answer, workload))
     return complete
 
 
-def _records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
+def _parse_records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
     """Return the valid records of an answer, ordered by id; none for a miss.
 
     Raises:
@@ -191,7 +193,7 @@ def _records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
         raise ServiceError(
             f"a service answered with something other than facts of {workload}"
         )
-    valid = valid_documents("record", [*facts, *slower], workload)
+    valid = list_valid_documents("record", [*facts, *slower], workload)
     records = {record.id: cast(TuningRecord, record) for record in valid}
     return tuple(records[record_id] for record_id in sorted(records))
 
@@ -218,10 +220,10 @@ def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
         position = following.end() if following else len(text)
     if not facts:
         return None
-    return BestAnswer(_records({"workload": workload, "facts": facts}, workload))
+    return BestAnswer(_parse_records({"workload": workload, "facts": facts}, workload))
 
 
-def _max_age_s(cache_control: str) -> float:
+def _parse_max_age_s(cache_control: str) -> float:
     """Return for how long a response with this header may be cached."""
     if "no-store" in cache_control or "no-cache" in cache_control:
         return 0.0
@@ -237,12 +239,12 @@ def parse_entry(kind: DocumentKind, entry: Any) -> Document:
     """
     if not isinstance(entry, dict):
         raise InvalidRecordError(f"an entry of {kind}s is no JSON object")
-    document = document_in(kind, entry.get("id"), entry.get("document"))
+    document = parse_foreign_document(kind, entry.get("id"), entry.get("document"))
     # an older service does not say whether it trusts the sender
-    return untrusted(document) if entry.get("is_trusted") is False else document
+    return mark_untrusted(document) if entry.get("is_trusted") is False else document
 
 
-def valid_documents(
+def list_valid_documents(
     kind: DocumentKind, entries: Iterable[Any], workload: str | None = None
 ) -> list[Document]:
     """Return the documents of a list that match their ids, in order.

@@ -22,13 +22,13 @@ from typing import Protocol, TypeVar, cast
 
 from cachetools import LRUCache
 
-from feinsum.cache import default_cache
+from feinsum.cache import get_default_cache
 from feinsum.canonical import WorkloadKey
 from feinsum.db.address import Address
 from feinsum.db.remote.best import BestAnswer
 from feinsum.errors import InvalidRecordError
-from feinsum.memory import remembered
-from feinsum.records import LookUp, TuningRecord, from_json, to_json, untrusted
+from feinsum.memory import get_remembered
+from feinsum.records import LookUp, TuningRecord, from_json, mark_untrusted, to_json
 
 MAX_IN_MEMORY = 2000
 """Maximum entries of a process; the least recently used one is dropped."""
@@ -107,12 +107,12 @@ def _read(
         parse: parses the bytes of a file; None for bytes that are no entry.
         is_enough: whether an entry in memory makes the disk superfluous.
     """
-    entries = remembered(_Entries)
+    entries = get_remembered(_Entries)
     with entries.lock:
         entry = cast(E | None, entries.by_name.get(name))
     if entry is not None and is_enough(entry):
         return entry
-    cache = default_cache()
+    cache = get_default_cache()
     content = cache.read(name) if cache else None
     on_disk = parse(content) if content else None
     if on_disk and (entry is None or on_disk.at > entry.at):
@@ -123,10 +123,10 @@ def _read(
 
 
 def _write(name: str, entry: Timed, content: bytes) -> None:
-    entries = remembered(_Entries)
+    entries = get_remembered(_Entries)
     with entries.lock:
         entries.by_name[name] = entry
-    if cache := default_cache():
+    if cache := get_default_cache():
         cache.write(name, content)
 
 
@@ -151,21 +151,21 @@ class Breaker:
     def __init__(self, address: Address, key: str | None) -> None:
         self._name = _name("failure", str(address), key or "")
 
-    def why_open(self) -> str:
+    def explain_open(self) -> str:
         """Return why the service must not be queried now; empty if it may be."""
         failure = _read(self._name, _parse_event, _is_open)
         return failure.reason if failure and _is_open(failure) else ""
 
-    def trip(self, reason: str) -> None:
+    def open(self, reason: str) -> None:
         """Skip the service from now on, in all processes of the user."""
         _write_event(self._name, Event(time.time(), reason))
 
     def reset(self) -> None:
         """Forget the failure, if any, after an answer."""
-        entries = remembered(_Entries)
+        entries = get_remembered(_Entries)
         with entries.lock:
             failed = entries.by_name.pop(self._name, None)
-        if failed and (cache := default_cache()):
+        if failed and (cache := get_default_cache()):
             cache.remove(self._name)
 
 
@@ -246,7 +246,9 @@ def _parse_answer(content: bytes, workload: WorkloadKey) -> AgedAnswer | None:
         at, max_age_s = float(fields["at"]), float(fields["max_age_s"])
         marked = frozenset(fields.get("untrusted", ()))
         read = (from_json(TuningRecord, line) for line in lines)
-        records = tuple(untrusted(r) if marked and r.id in marked else r for r in read)
+        records = tuple(
+            mark_untrusted(r) if marked and r.id in marked else r for r in read
+        )
     except (InvalidRecordError, KeyError, TypeError, ValueError, RecursionError):
         return None
     # An entry under a wrong name: the cache is a folder that others may write.

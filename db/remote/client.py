@@ -20,7 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from feinsum.db.address import Address, address_of, key_for
+from feinsum.db.address import Address, get_service_key, parse_address
 from feinsum.errors import (
     CanonicalizationError,
     FeinsumError,
@@ -30,9 +30,9 @@ from feinsum.errors import (
     ServiceError,
     StoreError,
     StoreUnavailableError,
-    error_from_code,
+    make_error,
 )
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
@@ -143,8 +143,8 @@ class Client:
             StoreUnavailableError: if it is not the URL of a service, or if its key
                 cannot be sent.
         """
-        address = address_of(url)
-        return cls(address, key_for(address))
+        address = parse_address(url)
+        return cls(address, get_service_key(address))
 
     def get(
         self,
@@ -177,14 +177,14 @@ class Client:
             ServiceError: if it is not JSON.
         """
         if reply.media_type != JSON:
-            media_type = _printable(reply.media_type) or "no type"
+            media_type = _make_printable(reply.media_type) or "no type"
             raise self._foreign(f"answered with {media_type}, expected {JSON}")
         try:
             return json.loads(reply.body.decode())
         except (ValueError, RecursionError):
             raise self._foreign("answered with something that is not JSON") from None
 
-    def pages(
+    def iterate_pages(
         self, path: str, name: str, query: Mapping[str, str | int]
     ) -> Iterator[Any]:
         """Yield the entries of a list, page by page.
@@ -253,21 +253,21 @@ class Client:
             if reply.status in expected:
                 return reply
             # A service that is busy says when to come back; others have refused.
-            pause_s = _pause_s(reply)
+            pause_s = _parse_pause_s(reply)
             if pause_s is None or time.monotonic() + pause_s > until:
-                raise self._refusal(reply)
+                raise self._make_refusal(reply)
             time.sleep(pause_s)
 
-    def _refusal(self, reply: Reply) -> FeinsumError:
+    def _make_refusal(self, reply: Reply) -> FeinsumError:
         """Return the error of a refusal, without the key that it may repeat."""
-        code, detail = _problem(reply)
+        code, detail = _parse_problem(reply)
         if self.key:
             # Messages are logged and pasted into reports.
             detail = detail.replace(self.key, "(the key)")
         if code is None:
             redirect = ", a redirect" if 300 <= reply.status < 400 else ""
             return self._foreign(f"answered with status {reply.status}{redirect}")
-        error = error_from_code(code, f"the service at {self.address} says: {detail}")
+        error = make_error(code, f"the service at {self.address} says: {detail}")
         # An error whose code and status disagree is not one of a feinsum service.
         is_miss = isinstance(error, (RecordNotFoundError, NoSuchRouteError))
         if not isinstance(error, _REPORTED) or is_miss != (reply.status == 404):
@@ -284,27 +284,27 @@ class Client:
         )
 
 
-def _pause_s(reply: Reply) -> int | None:
+def _parse_pause_s(reply: Reply) -> int | None:
     """Return after how many seconds a busy service accepts another request."""
     after = reply.headers.get("retry-after", "")
     is_number = after.isdecimal() and len(after) < 6
     return int(after) if reply.status in _BUSY and is_number else None
 
 
-def _problem(reply: Reply) -> tuple[str | None, str]:
+def _parse_problem(reply: Reply) -> tuple[str | None, str]:
     """Parse a problem document into its code, None without a valid one, and message."""
     if reply.media_type == PROBLEM:
         try:
             document = json.loads(reply.body)
             code, detail = document["code"], document["detail"]
             if _CODE.fullmatch(code):
-                return code, _printable(detail)
+                return code, _make_printable(detail)
         except (ValueError, RecursionError, KeyError, TypeError):
             pass
     return None, ""
 
 
-def _printable(text: str) -> str:
+def _make_printable(text: str) -> str:
     """Return foreign text as one line without control characters."""
     line = " ".join(text[: 4 * _MAX_LENGTH].split())[:_MAX_LENGTH]
     return "".join(c if c.isprintable() else "?" for c in line)
@@ -324,7 +324,7 @@ def exchange(address: Address, request: HttpRequest, limits: ExchangeLimits) -> 
         thread.start()
     except RuntimeError as error:
         raise StoreUnavailableError(
-            _message(address, f"cannot be queried ({error})")
+            _format_unreachable(address, f"cannot be queried ({error})")
         ) from None
     thread.join(limits.total_s)
     return call.outcome()
@@ -345,8 +345,8 @@ class _Call:
 
     def run(self) -> None:
         try:
-            self._connection = _connection(self._address, self._limits)
-            self._reply = self._exchanged(self._connection)
+            self._connection = _make_connection(self._address, self._limits)
+            self._reply = self._exchange(self._connection)
         except Exception as error:  # noqa: BLE001  (raised in the waiting thread)
             self._error = error
         finally:
@@ -365,18 +365,18 @@ class _Call:
         if self._is_connected and isinstance(error, (TimeoutError, HTTPTimeoutError)):
             is_late = True
         if is_late:
-            self._hang_up()
+            self._close_connection()
             if len(body := bytes(self._body)) >= MIN_TRUNCATED_BYTES:
                 problem = f"answers with more than {len(body)} bytes"
-                raise CutOffError(_message(self._address, problem), body)
+                raise CutOffError(_format_unreachable(self._address, problem), body)
             problem = f"did not answer within {self._limits.total_s * 1e3:.0f} ms"
         elif isinstance(error, CutOffError):
             raise error
         else:
             problem = _describe(error)
-        raise StoreUnavailableError(_message(self._address, problem))
+        raise StoreUnavailableError(_format_unreachable(self._address, problem))
 
-    def _exchanged(self, connection: HTTPConnection) -> Reply:
+    def _exchange(self, connection: HTTPConnection) -> Reply:
         request = self._request
         connection.connect()
         self._is_connected = True
@@ -398,12 +398,12 @@ class _Call:
             body += chunk  # decompressed: a small response may unpack to gigabytes
             if len(body) > most_bytes:
                 problem = f"answered with more than the {most_bytes} bytes that are"
-                message = _message(self._address, f"{problem} read")
+                message = _format_unreachable(self._address, f"{problem} read")
                 raise CutOffError(message, bytes(body))
         headers = {name.lower(): value for name, value in response.headers.items()}
         return Reply(response.status, headers, bytes(body))
 
-    def _hang_up(self) -> None:
+    def _close_connection(self) -> None:
         """End the connection under the thread that reads from it."""
         self._is_over = True
         stream = self._connection.sock if self._connection is not None else None
@@ -420,14 +420,14 @@ class _Trusted:
         self.context = ssl.create_default_context()
 
 
-def _connection(address: Address, limits: ExchangeLimits) -> HTTPConnection:
+def _make_connection(address: Address, limits: ExchangeLimits) -> HTTPConnection:
     from urllib3.connection import HTTPConnection, HTTPSConnection
 
     host, port, wait_s = address.host, address.port, limits.connect_s
     # No pool: a look-up makes one request, and processes of a build come and go.
     if address.scheme == "http":
         return HTTPConnection(host, port, timeout=wait_s)
-    context = remembered(_Trusted).context
+    context = get_remembered(_Trusted).context
     return HTTPSConnection(host, port, timeout=wait_s, ssl_context=context)
 
 
@@ -452,7 +452,7 @@ def _describe(error: Exception | None) -> str:
     return f"cannot be queried ({type(error).__name__})"
 
 
-def _message(address: Address, problem: str) -> str:
+def _format_unreachable(address: Address, problem: str) -> str:
     return (
         f"the service at {address} {problem}; check the address, the network, and "
         "that it runs"

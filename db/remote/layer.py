@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from feinsum.canonical import FORM_VERSION, WorkloadKey
-from feinsum.db.address import Address, address_of, key_for, remote_url
+from feinsum.db.address import Address, get_remote_url, get_service_key, parse_address
 from feinsum.db.layers import ReportedError
-from feinsum.db.remote.best import BestAnswer, request_best, valid_documents
+from feinsum.db.remote.best import BestAnswer, list_valid_documents, request_best
 from feinsum.db.remote.cache import PAUSE_S, AnswerCache, Breaker
 from feinsum.db.remote.client import Client, ExchangeLimits, HttpRequest, Reply
 from feinsum.db.remote.store import HttpStore
@@ -32,7 +32,7 @@ from feinsum.errors import (
     RecordNotFoundError,
     StoreUnavailableError,
 )
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.records import (
     Candidates,
     DevicePeaks,
@@ -84,7 +84,7 @@ class BudgetedClient(Client):
         self._left_s = self._budget_s = budget_s
 
     def exchange(self, request: HttpRequest) -> Reply:
-        if reason := self.breaker.why_open():
+        if reason := self.breaker.explain_open():
             raise _OpenError(reason)
         if self._left_s <= 0:
             raise _SpentError(
@@ -146,10 +146,10 @@ class RemoteLayer(HttpStore):
             etags = {key: cached.etag for key, cached in answers.items()}
             try:
                 fetched = request_best(self.client, request, etags, self._warn_once)
-                answers |= cache.store(self._in_time(fetched), answers)
+                answers |= cache.store(self._yield_in_time(fetched), answers)
                 self.client.breaker.reset()
             except FeinsumError as error:
-                failure = self._failed(error)
+                failure = self._record_failure(error)
                 # an old answer is better than none: facts do not become false
                 if not answers:
                     raise failure from None
@@ -168,18 +168,18 @@ class RemoteLayer(HttpStore):
             key = WorkloadKey(workload)
             documents = self.candidates(LookUp({key: ""}, counts=False))[key]
         elif kind == "plan":
-            documents = self._trusted_plans(workload)
+            documents = self._fetch_trusted_plans(workload)
         yield from filter(filters.admit, documents)
 
     def get(self, record_id: str) -> TuningRecord:
-        with self._failing():
+        with self._handle_failures():
             return super().get(record_id)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         """Return none: a look-up needs no limits."""
         return None
 
-    def _trusted_plans(self, workload: str) -> list[Document]:
+    def _fetch_trusted_plans(self, workload: str) -> list[Document]:
         """Return the first page of trusted plans; none from an older service.
 
         Those of others would be of no use, and could be any number.
@@ -190,15 +190,15 @@ class RemoteLayer(HttpStore):
             "limit": MAX_PLANS,
         }
         try:
-            with self._failing():
+            with self._handle_failures():
                 page = self.client.parse(self.client.get("/v1/plans", query))
         except NoSuchRouteError:
             return []
         listed = page.get("plans") if isinstance(page, dict) else None
         entries = listed if isinstance(listed, list) else []
-        return valid_documents("plan", entries, workload)
+        return list_valid_documents("plan", entries, workload)
 
-    def _in_time(
+    def _yield_in_time(
         self, answers: Iterator[tuple[WorkloadKey, BestAnswer]]
     ) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
         """Yield the answers that arrive in time.
@@ -217,29 +217,29 @@ class RemoteLayer(HttpStore):
         self._log_once("too large", "%s; using its answers so far", reason)
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _handle_failures(self) -> Iterator[None]:
         """Treat errors as failures of the service, except that it lacks something."""
         try:
             yield
         except (RecordNotFoundError, NoSuchRouteError):
             raise
         except FeinsumError as error:
-            raise self._failed(error) from None
+            raise self._record_failure(error) from None
 
-    def _failed(self, error: FeinsumError) -> ReportedError:
+    def _record_failure(self, error: FeinsumError) -> ReportedError:
         """Trip the breaker, and log the failure once per process."""
         reason = str(error)
         # A service with large answers works; it only did not fit into the budget.
         is_spent = isinstance(error, _SpentError) and self.is_cut_off
         if not (isinstance(error, _OpenError) or is_spent):
-            self.client.breaker.trip(reason)
+            self.client.breaker.open(reason)
         self.note = reason
         words = "%s; not queried for %g s, earlier answers are used instead"
         self._log_once("failed", words, reason, PAUSE_S)
         return ReportedError(reason)
 
     def _log_once(self, problem: str, words: str, *values: object) -> None:
-        reported = remembered(_Reported)
+        reported = get_remembered(_Reported)
         if (entry := f"{self.address} {problem}") not in reported:
             reported.add(entry)
             logger.warning(words, *values)
@@ -252,20 +252,20 @@ def open_remote(url: str | None = None) -> RemoteLayer:
         StoreUnavailableError: if it is not the URL of a service, if its key cannot be
             sent, or if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
     """
-    address = address_of(remote_url() if url is None else url)
-    return RemoteLayer(address, key_for(address), _budget_s())
+    address = parse_address(get_remote_url() if url is None else url)
+    return RemoteLayer(address, get_service_key(address), _get_budget_s())
 
 
-def quick_layer(store: HttpStore) -> RemoteLayer:
+def make_quick_layer(store: HttpStore) -> RemoteLayer:
     """Return the service of a store, for one look-up that must not be delayed.
 
     Raises:
         StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
     """
-    return RemoteLayer(store.client.address, store.client.key, _budget_s())
+    return RemoteLayer(store.client.address, store.client.key, _get_budget_s())
 
 
-def _budget_s() -> float:
+def _get_budget_s() -> float:
     setting = os.environ.get(BUDGET_VARIABLE, "").strip()
     try:
         budget_ms = float(setting) if setting else BUDGET_MS
@@ -303,13 +303,13 @@ def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
         patience_s: time limit for each of the two requests.
     """
     try:
-        address = address_of(url)
-        key = key_for(address)
+        address = parse_address(url)
+        key = get_service_key(address)
     except FeinsumError as error:
         return ServiceHealth("the given URL", str(error))
     limits = ExchangeLimits(patience_s, patience_s, MAX_BYTES)
     client = Client(address, key, limits, waiting_s=0.0)
-    health = ServiceHealth(str(address), "", Breaker(address, key).why_open())
+    health = ServiceHealth(str(address), "", Breaker(address, key).explain_open())
     try:
         capabilities = client.parse(client.get("/v1/capabilities"))
         if not isinstance(capabilities, dict) or "form_version" not in capabilities:

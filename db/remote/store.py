@@ -6,12 +6,12 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar, cast
 
-from feinsum.db.exchange.files import batches
+from feinsum.db.exchange.files import split_into_batches
 from feinsum.db.remote.best import (
     MAX_TEXT_LENGTH,
+    list_valid_documents,
     parse_entry,
     request_best,
-    valid_documents,
 )
 from feinsum.db.remote.cache import forget_answers
 from feinsum.db.remote.client import Client
@@ -35,10 +35,10 @@ from feinsum.records import (
     Store,
     TuningRecord,
     from_json,
-    kind_of,
+    get_kind,
     to_json,
 )
-from feinsum.records.kinds import document_in, is_content_id
+from feinsum.records.kinds import is_content_id, parse_foreign_document
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class HttpStore(Store):
         return sum([self._post(document) for document in documents])
 
     def _post(self, document: Document) -> bool:
-        kind = kind_of(document)
+        kind = get_kind(document)
         if kind not in PATHS:
             return False
         reply = self.client.post(PATHS[kind], to_json(document), expected=(200, 201))
@@ -116,13 +116,13 @@ class HttpStore(Store):
         documents: Iterable[Document] = ()
         try:
             if kind in ("record", "plan"):
-                documents = self._facts(kind, query)
+                documents = self._list_facts(kind, query)
             elif kind == "retraction" and not query:
                 listed = self._list(PATHS[kind], "retractions")
                 retractions = [parse_entry(kind, entry) for entry in listed]
                 documents = sorted(retractions, key=lambda r: r.id)
             elif kind == "peaks" and workload is None:
-                ids = [device_id] if device_id else self._device_ids()
+                ids = [device_id] if device_id else self._list_device_ids()
                 peaks = filter(None, map(self.peaks, ids))
                 documents = sorted(peaks, key=lambda peaks: peaks.id)
             for document in documents:
@@ -136,7 +136,7 @@ class HttpStore(Store):
         if not is_content_id(record_id):
             raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
         data = self._read(f"/v1/facts/{record_id}")
-        return cast(TuningRecord, document_in("record", record_id, data))
+        return cast(TuningRecord, parse_foreign_document("record", record_id, data))
 
     def candidates(self, look_up: LookUp) -> Candidates:
         """Return candidates, with as few requests as possible."""
@@ -188,14 +188,14 @@ class HttpStore(Store):
         """Return none: what a service retracted is in none of its answers."""
         return ()
 
-    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
+    def find_lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
         """Return the ids that the service lacks; never of kinds that it cannot take."""
-        if kind == "plan" and not self._takes_plans():
+        if kind == "plan" and not self._has_plans():
             return frozenset()
         if kind not in ("record", "plan"):
             return frozenset(ids) - frozenset(self.ids(kind))
         missing: set[str] = set()
-        for batch in batches(ids, PAGE):
+        for batch in split_into_batches(ids, PAGE):
             reply = self.client.post("/v1/facts:missing", json.dumps({"ids": batch}))
             page = self.client.parse(reply)
             listed = page.get("ids") if isinstance(page, dict) else None
@@ -238,24 +238,24 @@ class HttpStore(Store):
         return self.client.parse(self.client.get(path))
 
     def _list(self, path: str, name: str) -> Iterator[Any]:
-        return self.client.pages(path, name, {"limit": 1000})
+        return self.client.iterate_pages(path, name, {"limit": 1000})
 
-    def _facts(
+    def _list_facts(
         self, kind: DocumentKind, query: Mapping[str, str]
     ) -> Iterator[Document]:
         name = PATHS[kind].removeprefix("/v1/")
-        entries = self.client.pages(PATHS[kind], name, {**query, "limit": PAGE})
-        for batch in batches(entries, PAGE):
-            yield from valid_documents(kind, batch, query.get("workload"))
+        entries = self.client.iterate_pages(PATHS[kind], name, {**query, "limit": PAGE})
+        for batch in split_into_batches(entries, PAGE):
+            yield from list_valid_documents(kind, batch, query.get("workload"))
 
-    def _device_ids(self) -> Iterator[str]:
+    def _list_device_ids(self) -> Iterator[str]:
         for entry in self._list("/v1/devices", "devices"):
             device_id = entry.get("id") if isinstance(entry, dict) else None
             if not is_content_id(device_id):
                 raise self._error("answered with something other than devices")
             yield str(device_id)
 
-    def _takes_plans(self) -> bool:
+    def _has_plans(self) -> bool:
         """Return whether the service is of a release that has plans."""
         try:
             self.client.get("/v1/plans", {"limit": 1})

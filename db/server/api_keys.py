@@ -62,7 +62,7 @@ def find_key(connection: Connection, key_id: str) -> ApiKey | None:
     return None if row is None else ApiKey(*row)
 
 
-def all_keys(connection: Connection) -> tuple[ApiKey, ...]:
+def list_api_keys(connection: Connection) -> tuple[ApiKey, ...]:
     """Return every key, oldest first."""
     rows = connection.execute(
         select(*COLUMNS).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
@@ -79,7 +79,7 @@ def revoke_key(connection: Connection, key_id: str) -> ApiKey:
     is_valid = ApiKeyRow.revoked_at.is_(None)
     statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id, is_valid)
     connection.execute(statement.values(revoked_at=datetime.now(UTC)))
-    return _changed_key(connection, key_id)
+    return _require_key(connection, key_id)
 
 
 def trust_key(connection: Connection, key_id: str, *, is_trusted: bool) -> ApiKey:
@@ -90,10 +90,10 @@ def trust_key(connection: Connection, key_id: str, *, is_trusted: bool) -> ApiKe
     """
     statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id)
     connection.execute(statement.values(is_trusted=is_trusted))
-    return _changed_key(connection, key_id)
+    return _require_key(connection, key_id)
 
 
-def _changed_key(connection: Connection, key_id: str) -> ApiKey:
+def _require_key(connection: Connection, key_id: str) -> ApiKey:
     key = find_key(connection, key_id)
     if key is None:
         raise RecordNotFoundError(

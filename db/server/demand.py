@@ -84,10 +84,10 @@ def add_misses(
     """
     now = datetime.now(UTC)
     # Before new demands, so that old ones never use up the limit.
-    _expire(connection, now, limits)
+    _delete_expired(connection, now, limits)
     # All writers lock rows in one order, so that they never deadlock.
     requests = sorted(
-        _within_limit(connection, counts, limits.of_caller),
+        _limit_requests(connection, counts, limits.of_caller),
         key=lambda request: (*request.miss.sort_key, request.caller),
     )
     if not requests:
@@ -130,7 +130,7 @@ def _upsert(
     connection.execute(statement, values)
 
 
-def _within_limit(
+def _limit_requests(
     connection: Connection, counts: Mapping[DemandRequest, int], limit: int
 ) -> list[DemandRequest]:
     """Return the requests to store: repeated ones, and new ones up to the limit."""
@@ -168,7 +168,9 @@ def _count_callers(connection: Connection, misses: list[Miss]) -> None:
         connection.execute(statement.values(n_callers=n_callers))
 
 
-def _expire(connection: Connection, now: datetime, limits: DemandLimits) -> None:
+def _delete_expired(
+    connection: Connection, now: datetime, limits: DemandLimits
+) -> None:
     """Delete demands that were not repeated for a long time."""
     unreadable_days = min(UNREADABLE_DAYS, limits.days)
     is_old = DemandRow.last_seen < now - timedelta(days=limits.days)
@@ -237,7 +239,7 @@ def open_demands(
         row.n_callers,
     ).where(~_has_fact())
     if after is not None:
-        statement = statement.where(_follows(*after))
+        statement = statement.where(_select_following(*after))
     statement = statement.order_by(
         row.n_callers.desc(), row.count.desc(), row.workload_key, row.device
     )
@@ -268,7 +270,7 @@ def _has_fact() -> ColumnElement[bool]:
     )
 
 
-def _follows(
+def _select_following(
     n_callers: int, count: int, workload: str, device: str
 ) -> ColumnElement[bool]:
     """Select demands after a position in the order of :func:`open_demands`."""

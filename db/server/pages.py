@@ -19,12 +19,12 @@ from feinsum.db.sql.rows import (
     DEVICE_COLUMNS,
     IS_TRUSTED,
     RETRACTED,
-    count,
-    device_of,
+    count_rows,
+    parse_device_row,
     read_documents,
-    retracted,
     select_documents,
-    trusted,
+    select_retracted,
+    select_trusted,
 )
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
@@ -150,7 +150,7 @@ IS_MEASURED = or_(
     exists().where(RecordRow.device_id == DeviceRow.id, ~RETRACTED),
     exists().where(TrialRow.device_id == DeviceRow.id),
     *(
-        exists().where(table.device_id == DeviceRow.id, ~retracted(table))
+        exists().where(table.device_id == DeviceRow.id, ~select_retracted(table))
         for table in (PlanRow, DevicePeaksRow)
     ),
 )
@@ -184,7 +184,9 @@ def is_cut(lengths: Iterable[int]) -> bool:
     return sum(lengths) >= MAX_CHARACTERS
 
 
-def fitting(connection: Connection, entries: Select[str, int], limit: int) -> list[str]:
+def select_fitting_ids(
+    connection: Connection, entries: Select[str, int], limit: int
+) -> list[str]:
     """Select the ids of the entries of a page by their lengths alone.
 
     Args:
@@ -206,16 +208,16 @@ def fitting(connection: Connection, entries: Select[str, int], limit: int) -> li
 # Workloads
 
 
-def page_of_workloads(
+def list_workload_page(
     connection: Connection, after: str, limit: int
 ) -> tuple[ListedWorkload, ...]:
     """Return workloads with facts by key, after ``after``."""
     page = select(WorkloadRow.key, func.length(WorkloadRow.text))
     page = page.where(WorkloadRow.key > after, HAS_FACT).order_by(WorkloadRow.key)
-    return workloads_with(connection, fitting(connection, page, limit))
+    return get_workloads(connection, select_fitting_ids(connection, page, limit))
 
 
-def ordered_workloads(
+def list_ordered_keys(
     connection: Connection,
     start: int,
     limit: int,
@@ -236,24 +238,26 @@ def ordered_workloads(
     Complexity: reads the facts of all workloads that fit, though not their documents.
     """
     page = select(WorkloadRow.key, func.length(WorkloadRow.text))
-    page = page.where(*_conditions(having))
+    page = page.where(*_make_conditions(having))
     if notations is not None:
-        page = page.where(_notation(connection).in_(notations))
+        page = page.where(_select_notation(connection).in_(notations))
     if order != "key":
-        page = page.order_by(_of_facts(ORDER_VALUES[order], having.device).desc())
+        page = page.order_by(
+            _select_fact_value(ORDER_VALUES[order], having.device).desc()
+        )
     page = page.order_by(WorkloadRow.key).offset(start)
-    return fitting(connection, page, limit)
+    return select_fitting_ids(connection, page, limit)
 
 
-def workloads_with(
+def get_workloads(
     connection: Connection, keys: Sequence[str], device_id: str = ""
 ) -> tuple[ListedWorkload, ...]:
     """Return workloads by their keys, in the same order, without those of no fact."""
     statement = select(
         WorkloadRow.key,
         WorkloadRow.text,
-        _of_facts(func.count(), device_id),
-        _of_facts(func.max(RecordRow.speedup), device_id),
+        _select_fact_value(func.count(), device_id),
+        _select_fact_value(func.max(RecordRow.speedup), device_id),
     )
     rows = connection.execute(statement.where(WorkloadRow.key.in_(keys)))
     workloads = {row[0]: ListedWorkload(*row) for row in rows if row[2]}
@@ -264,7 +268,7 @@ def find_workload(
     connection: Connection, key: str, device_id: str = ""
 ) -> ListedWorkload | None:
     """Return the workload of a key, if it has a fact, on a device if one is given."""
-    return next(iter(workloads_with(connection, [key], device_id)), None)
+    return next(iter(get_workloads(connection, [key], device_id)), None)
 
 
 def find_notations(connection: Connection) -> frozenset[str]:
@@ -272,12 +276,12 @@ def find_notations(connection: Connection) -> frozenset[str]:
 
     Complexity: reads the text of every workload.
     """
-    notations = select(_notation(connection)).where(HAS_FACT)
+    notations = select(_select_notation(connection)).where(HAS_FACT)
     return frozenset(connection.scalars(notations.distinct()))
 
 
-def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
-    yield exists().where(*_facts_of_workload(having.device))
+def _make_conditions(having: Having) -> Iterator[ColumnElement[bool]]:
+    yield exists().where(*_make_fact_conditions(having.device))
     if having.key:
         # People copy a whole key, or only its digest from a message.
         start, digest = having.key, f"-{having.key}"
@@ -295,19 +299,19 @@ def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
         yield WorkloadRow.text.contains(f"]:{code} ", autoescape=True)
 
 
-def _facts_of_workload(device_id: str) -> list[ColumnElement[bool]]:
+def _make_fact_conditions(device_id: str) -> list[ColumnElement[bool]]:
     """Return the conditions on facts of a workload, on one device or on all."""
     on_device = [RecordRow.device_id == device_id] if device_id else []
     return [RecordRow.workload_key == WorkloadRow.key, *on_device, ~RETRACTED]
 
 
-def _of_facts(value: ColumnElement[Any], device_id: str) -> ColumnElement[Any]:
+def _select_fact_value(value: ColumnElement[Any], device_id: str) -> ColumnElement[Any]:
     """Return a value of the facts of each workload, as a correlated subquery."""
     facts = select(value).select_from(RecordRow)
-    return facts.where(*_facts_of_workload(device_id)).scalar_subquery()
+    return facts.where(*_make_fact_conditions(device_id)).scalar_subquery()
 
 
-def _notation(connection: Connection) -> ColumnElement[str]:
+def _select_notation(connection: Connection) -> ColumnElement[str]:
     """Return the part of a workload's text before the first ``|``."""
     if connection.dialect.name == "postgresql":
         return func.split_part(WorkloadRow.text, BAR, 1)
@@ -328,7 +332,7 @@ def count_by_device(connection: Connection) -> FactCounts:
     return {row[0]: row[1] for row in rows}
 
 
-def devices_named(
+def find_devices(
     connection: Connection, text: str, limit: int, counts: FactCounts
 ) -> tuple[ListedDevice, ...]:
     """Return devices whose names or microarchitectures contain a text in any case."""
@@ -336,19 +340,19 @@ def devices_named(
     words = func.lower(DeviceRow.name + " " + microarchitecture)
     is_named = words.contains(text.lower(), autoescape=True)
     page = select(DeviceRow.id, N_CHARACTERS).where(is_named, IS_MEASURED)
-    among = fitting(connection, page.order_by(DeviceRow.id), limit)
+    among = select_fitting_ids(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)
-    return tuple(_device_of(row, counts) for row in connection.execute(rows))
+    return tuple(_make_device(row, counts) for row in connection.execute(rows))
 
 
-def page_of_devices(
+def list_device_page(
     connection: Connection, after: str, limit: int, counts: FactCounts
 ) -> tuple[ListedDevice, ...]:
     """Return devices by id, after ``after``."""
     page = select(DeviceRow.id, N_CHARACTERS).where(DeviceRow.id > after, IS_MEASURED)
-    among = fitting(connection, page.order_by(DeviceRow.id), limit)
+    among = select_fitting_ids(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.id)
-    return tuple(_device_of(row, counts) for row in connection.execute(rows))
+    return tuple(_make_device(row, counts) for row in connection.execute(rows))
 
 
 def find_device(
@@ -357,16 +361,16 @@ def find_device(
     """Return the device with an id."""
     statement = DEVICES.where(DeviceRow.id == device_id, IS_MEASURED)
     row = connection.execute(statement).first()
-    return None if row is None else _device_of(row, counts)
+    return None if row is None else _make_device(row, counts)
 
 
-def _device_of(row: Any, counts: FactCounts) -> ListedDevice:
+def _make_device(row: Any, counts: FactCounts) -> ListedDevice:
     device_id, n_characters, *columns = row
     n_facts = counts.get(device_id, 0)
-    return ListedDevice(device_id, device_of(columns), n_facts, n_characters)
+    return ListedDevice(device_id, parse_device_row(columns), n_facts, n_characters)
 
 
-def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
+def list_drivers(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
     """Return the drivers with which a device was measured, latest first."""
     newest = func.max(RecordRow.recorded_at)
     drivers = (
@@ -389,7 +393,7 @@ def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
 # Facts and plans
 
 
-def page_of_facts(
+def list_fact_page(
     connection: Connection,
     after: str,
     limit: int,
@@ -402,10 +406,10 @@ def page_of_facts(
         page = page.where(RecordRow.workload_key == workload)
     if device_id is not None:
         page = page.where(RecordRow.device_id == device_id)
-    return _listed_facts(connection, RecordRow, page, limit)
+    return _list_documents(connection, RecordRow, page, limit)
 
 
-def page_of_plans(
+def list_plan_page(
     connection: Connection,
     after: str,
     limit: int,
@@ -415,27 +419,27 @@ def page_of_plans(
 ) -> tuple[ListedFact, ...]:
     """Return plans by id, after ``after``; those that look-ups see."""
     page = select(PlanRow.id, func.length(PlanRow.document))
-    page = page.where(PlanRow.id > after, ~retracted(PlanRow))
+    page = page.where(PlanRow.id > after, ~select_retracted(PlanRow))
     if workload is not None:
         page = page.where(PlanRow.workload_key == workload)
     if only_trusted:
-        page = page.where(trusted(PlanRow))
-    return _listed_facts(connection, PlanRow, page, limit)
+        page = page.where(select_trusted(PlanRow))
+    return _list_documents(connection, PlanRow, page, limit)
 
 
-def _listed_facts(
+def _list_documents(
     connection: Connection,
     table: type[RecordRow | PlanRow],
     page: Select[str, int],
     limit: int,
 ) -> tuple[ListedFact, ...]:
-    ids = fitting(connection, page.order_by(table.id), limit)
-    documents = select(table.id, table.document, trusted(table))
+    ids = select_fitting_ids(connection, page.order_by(table.id), limit)
+    documents = select(table.id, table.document, select_trusted(table))
     rows = connection.execute(documents.where(table.id.in_(ids)).order_by(table.id))
     return tuple(ListedFact(*row) for row in rows)
 
 
-def latest_facts(
+def list_latest_facts(
     connection: Connection, limit: int, device_id: str | None = None
 ) -> tuple[TuningRecord, ...]:
     """Return the facts recorded last, newest first."""
@@ -443,19 +447,23 @@ def latest_facts(
     if device_id is not None:
         latest = latest.where(RecordRow.device_id == device_id)
     newest_first = latest.order_by(RecordRow.recorded_at.desc(), RecordRow.id)
-    return _records(connection, fitting(connection, newest_first, limit))
+    return _read_records(
+        connection, select_fitting_ids(connection, newest_first, limit)
+    )
 
 
-def fastest_facts(
+def list_fastest_facts(
     connection: Connection, workload: str, limit: int
 ) -> tuple[TuningRecord, ...]:
     """Return the facts of a workload that fit: trusted ones first, by speed-up."""
     facts = RECORD_LENGTHS.where(RecordRow.workload_key == workload, ~RETRACTED)
     ordered = facts.order_by(IS_TRUSTED.desc(), RecordRow.speedup.desc(), RecordRow.id)
-    return _records(connection, fitting(connection, ordered, limit))
+    return _read_records(connection, select_fitting_ids(connection, ordered, limit))
 
 
-def _records(connection: Connection, ids: Sequence[str]) -> tuple[TuningRecord, ...]:
+def _read_records(
+    connection: Connection, ids: Sequence[str]
+) -> tuple[TuningRecord, ...]:
     """Return the valid records with some ids, in their order."""
     statement = select_documents("record").where(RecordRow.id.in_(ids))
     rows = connection.execute(statement).all()
@@ -463,9 +471,9 @@ def _records(connection: Connection, ids: Sequence[str]) -> tuple[TuningRecord, 
     return tuple(cast(TuningRecord, records[i]) for i in ids if i in records)
 
 
-def overview(connection: Connection) -> Overview:
+def count_contents(connection: Connection) -> Overview:
     """Count the contents."""
-    n_facts = count(connection, RecordRow) - count_retracted(connection)
+    n_facts = count_rows(connection, RecordRow) - count_retracted(connection)
     workloads = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
     devices = select(func.count()).select_from(DeviceRow).where(IS_MEASURED)
     return Overview(

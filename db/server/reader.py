@@ -23,10 +23,10 @@ from feinsum.db.address import Location
 from feinsum.db.sql.engine import (
     MAX_WAIT_S,
     Transactions,
-    engine_of,
-    translated,
+    make_engine,
+    translate_errors,
 )
-from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of, read_documents
+from feinsum.db.sql.rows import DEVICE_COLUMNS, parse_device_row, read_documents
 from feinsum.records import Device, TuningRecord
 
 GENERATION = {
@@ -167,7 +167,7 @@ class Reader:
     """
 
     def __init__(self, location: Location) -> None:
-        engine = engine_of(location, is_reader=True)
+        engine = make_engine(location, is_reader=True)
         self._transactions = Transactions(engine, location, MAX_WAIT_S)
         self._dialect = engine.dialect.name
         self._lock = threading.Lock()
@@ -176,11 +176,11 @@ class Reader:
 
     def generation(self) -> object:
         """Return a value that differs from all earlier ones after any commit."""
-        return self._transactions.retry.run(self._generation)
+        return self._transactions.retry.run(self._read_generation)
 
-    def _generation(self) -> object:
+    def _read_generation(self) -> object:
         # One connection that stays open; two threads must not use it at once.
-        with self._lock, translated(self._transactions.location):
+        with self._lock, translate_errors(self._transactions.location):
             if self._watch is None:
                 self._watch = self._transactions.connect()
                 self._n_watches += 1
@@ -199,7 +199,7 @@ class Reader:
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
         """Return the valid facts of workloads, as look-ups see them."""
         facts: dict[str, list[StoredFact]] = {key: [] for key in workloads}
-        for fact in _read_facts(self._rows_of(FACTS, workloads)):
+        for fact in _read_facts(self._read_rows_in_parts(FACTS, workloads)):
             facts[fact.record.workload].append(fact)
         return facts
 
@@ -207,7 +207,9 @@ class Reader:
         """Count what :meth:`facts` would read of each workload."""
         sizes = dict.fromkeys(workloads, Size(0, 0))
         statement = SIZES.replace("{length}", LENGTH[self._dialect])
-        for workload, n_facts, n_bytes in self._rows_of(statement, workloads):
+        for workload, n_facts, n_bytes in self._read_rows_in_parts(
+            statement, workloads
+        ):
             sizes[workload] = Size(n_facts, int(n_bytes))
         return sizes
 
@@ -217,22 +219,26 @@ class Reader:
         Those faster than the untransformed kernel come first, by recorder.
         """
         statement = SUMMARIES.replace("{length}", LENGTH[self._dialect])
-        return list(map(Summary._make, self._rows_of(statement, [workload])))
+        return list(map(Summary._make, self._read_rows_in_parts(statement, [workload])))
 
     def documents(self, record_ids: Sequence[str]) -> list[StoredFact]:
         """Return the valid facts with some ids."""
-        return list(_read_facts(self._rows_of(DOCUMENTS, record_ids)))
+        return list(_read_facts(self._read_rows_in_parts(DOCUMENTS, record_ids)))
 
     def states(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
         """Return the states of the facts of workloads that look-ups see."""
         states: dict[str, set[str]] = {key: set() for key in workloads}
-        for workload, record_id, is_trusted in self._rows_of(STATES, workloads):
+        for workload, record_id, is_trusted in self._read_rows_in_parts(
+            STATES, workloads
+        ):
             states[workload].add(state_of(record_id, is_trusted=bool(is_trusted)))
         return {workload: frozenset(ids) for workload, ids in states.items()}
 
     def devices(self) -> dict[str, Device]:
         """Return every device by its id."""
-        return {row[0]: device_of(row[1:]) for row in self._rows(DEVICES, ())}
+        return {
+            row[0]: parse_device_row(row[1:]) for row in self._read_rows(DEVICES, ())
+        }
 
     def close(self) -> None:
         """Close all connections; only when no thread reads any more."""
@@ -241,19 +247,25 @@ class Reader:
             self._watch = None
         self._transactions.close()
 
-    def _rows_of(self, statement: str, keys: Sequence[str]) -> Iterator[Sequence[Any]]:
+    def _read_rows_in_parts(
+        self, statement: str, keys: Sequence[str]
+    ) -> Iterator[Sequence[Any]]:
         """Yield the rows of some keys, a part of the keys at a time."""
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), CHUNK):
             chunk = distinct[start : start + CHUNK]
             if self._dialect == "postgresql":
                 # an array: one prepared statement for any number of keys
-                yield from self._rows(statement.format(among="= ANY(%s)"), [chunk])
+                yield from self._read_rows(statement.format(among="= ANY(%s)"), [chunk])
             else:
                 marks = ", ".join("?" * len(chunk))
-                yield from self._rows(statement.format(among=f"IN ({marks})"), chunk)
+                yield from self._read_rows(
+                    statement.format(among=f"IN ({marks})"), chunk
+                )
 
-    def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    def _read_rows(
+        self, statement: str, values: Sequence[Any]
+    ) -> Sequence[Sequence[Any]]:
         return self._transactions.read(
             lambda connection: connection.exec_driver_sql(
                 statement, tuple(values)

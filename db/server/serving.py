@@ -29,9 +29,9 @@ from feinsum.db.server.pages import (
 )
 from feinsum.db.server.reader import Reader
 from feinsum.db.sql.engine import MAX_WAIT_S
-from feinsum.db.sql.retracting import latest_retractions
-from feinsum.db.sql.rows import rows_of
-from feinsum.db.sql.store import SqlStore, prepared_engine, reads, writes
+from feinsum.db.sql.retracting import list_latest_retractions
+from feinsum.db.sql.rows import make_rows
+from feinsum.db.sql.store import SqlStore, prepare_engine, reads, writes
 from feinsum.db.sql.trust import (
     Fact,
     Receipt,
@@ -72,7 +72,7 @@ def open_serving_store(
         may_migrate=may_create,
         is_private=True,
     )
-    return ServingStore(prepared_engine(target), target)
+    return ServingStore(prepare_engine(target), target)
 
 
 class CostlyResults:
@@ -126,7 +126,7 @@ class ServingStore(SqlStore):
     trust = reads(find_trust)
     stored_ids = reads(find_ids)
     missing = reads(find_missing)
-    retractions = reads(latest_retractions)
+    retractions = reads(list_latest_retractions)
 
     def receive(
         self,
@@ -144,7 +144,7 @@ class ServingStore(SqlStore):
             serialized: of a fact that was parsed from JSON, if it is known.
             is_trusted: whether look-ups use the fact at once.
         """
-        rows = rows_of(fact, serialized)  # before the lock: it refuses bad documents
+        rows = make_rows(fact, serialized)  # before the lock: it refuses bad documents
         return self.write(
             insert_received, fact.id, rows, recorder, is_trusted=is_trusted
         )
@@ -176,10 +176,10 @@ class ServingStore(SqlStore):
 
     # Lists and totals; of those that read all facts, costly results are kept.
 
-    page_of_workloads = reads(pages.page_of_workloads)
-    page_of_facts = reads(pages.page_of_facts)
-    page_of_plans = reads(pages.page_of_plans)
-    fastest_facts = reads(pages.fastest_facts)
+    page_of_workloads = reads(pages.list_workload_page)
+    page_of_facts = reads(pages.list_fact_page)
+    page_of_plans = reads(pages.list_plan_page)
+    fastest_facts = reads(pages.list_fastest_facts)
     listed_workload = reads(pages.find_workload)
     notations = reads(pages.find_notations)
 
@@ -195,47 +195,49 @@ class ServingStore(SqlStore):
 
         def read() -> list[str]:
             return self.read(
-                pages.ordered_workloads, start, limit, order, having, notations
+                pages.list_ordered_keys, start, limit, order, having, notations
             )
 
         # A text that anybody types has too many values to keep results by it.
         is_whole = notations is None and not (having.key or having.transform)
         name = ("workloads", start, limit, order, having)
         keys = self._results(name, read) if is_whole else read()
-        return self.read(pages.workloads_with, keys, having.device)
+        return self.read(pages.get_workloads, keys, having.device)
 
     def devices_named(self, text: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices whose names contain a text, ignoring case."""
-        return self.read(pages.devices_named, text, limit, self._facts_by_device())
+        return self.read(pages.find_devices, text, limit, self._count_facts_by_device())
 
     def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices by id, after ``after``."""
-        return self.read(pages.page_of_devices, after, limit, self._facts_by_device())
+        return self.read(
+            pages.list_device_page, after, limit, self._count_facts_by_device()
+        )
 
     def listed_device(self, device_id: str) -> ListedDevice | None:
         """Return the device with an id."""
-        return self.read(pages.find_device, device_id, self._facts_by_device())
+        return self.read(pages.find_device, device_id, self._count_facts_by_device())
 
     def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
         """Return the drivers with which a device was measured, latest first."""
         name = ("drivers", device_id)
-        return self._results(name, lambda: self.read(pages.drivers_of, device_id))
+        return self._results(name, lambda: self.read(pages.list_drivers, device_id))
 
     def overview(self) -> Overview:
         """Count the contents."""
-        return self._results("overview", lambda: self.read(pages.overview))
+        return self._results("overview", lambda: self.read(pages.count_contents))
 
     def latest_facts(
         self, limit: int, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         """Return the facts that were recorded last, newest first."""
         if device_id is not None:  # many devices, whose facts are read to be drawn
-            return self.read(pages.latest_facts, limit, device_id)
+            return self.read(pages.list_latest_facts, limit, device_id)
         return self._results(
-            ("latest", limit), lambda: self.read(pages.latest_facts, limit)
+            ("latest", limit), lambda: self.read(pages.list_latest_facts, limit)
         )
 
-    def _facts_by_device(self) -> Mapping[str, int]:
+    def _count_facts_by_device(self) -> Mapping[str, int]:
         return self._results("devices", lambda: self.read(pages.count_by_device))
 
     # Demand and keys.
@@ -245,7 +247,7 @@ class ServingStore(SqlStore):
     clear_demands = writes(demand.clear_demands)
     add_key = writes(api_keys.add_key)
     key = reads(api_keys.find_key)
-    keys = reads(api_keys.all_keys)
+    keys = reads(api_keys.list_api_keys)
     revoke_key = writes(api_keys.revoke_key)
     trust_key = writes(api_keys.trust_key)
 

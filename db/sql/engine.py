@@ -27,7 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from feinsum.db.address import Location
 from feinsum.errors import StoreUnavailableError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class Transactions:
         """Run a query on a connection of its own; it may run several times."""
 
         def run() -> T:
-            with translated(self.location), self.connect() as connection:
+            with translate_errors(self.location), self.connect() as connection:
                 return query(connection, *args, **kwargs)
 
         return self.retry.run(run)
@@ -192,7 +192,10 @@ class Transactions:
                 raise read_only(self.location)
             # this stays true if anything is raised before the commit is complete
             self.has_failed = True
-            with translated(self.location), writer(self.engine).begin() as connection:
+            with (
+                translate_errors(self.location),
+                make_writer(self.engine).begin() as connection,
+            ):
                 result = change(connection, *args, **kwargs)
             self.has_failed = False
             return result
@@ -221,7 +224,7 @@ class Transactions:
 
 
 @contextmanager
-def translated(location: Location) -> Iterator[None]:
+def translate_errors(location: Location) -> Iterator[None]:
     """Raise :class:`StoreUnavailableError` for every failure of the database."""
     try:
         yield
@@ -230,7 +233,7 @@ def translated(location: Location) -> Iterator[None]:
         # SQLAlchemy wraps the error of the driver, which has the code.
         cause = error.orig if isinstance(error, DBAPIError) else error
         problem, advice = EXPLANATIONS.get(
-            result_code(cause),
+            get_result_code(cause),
             ("failed", "check that it can be reached, and that nobody changed it"),
         )
         # only the first line: PostgreSQL adds the statement, SQLAlchemy a link
@@ -266,13 +269,13 @@ def read_only(location: Location) -> StoreUnavailableError:
     )
 
 
-def result_code(error: BaseException | None) -> str:
+def get_result_code(error: BaseException | None) -> str:
     """Return SQLite's primary result code, such as ``SQLITE_BUSY``; empty if none."""
     name = getattr(error, "sqlite_errorname", None) or ""
     return "_".join(name.split("_")[:2])
 
 
-def engine_of(location: Location, *, is_reader: bool = False) -> Engine:
+def make_engine(location: Location, *, is_reader: bool = False) -> Engine:
     """Return an engine for a location, without opening it.
 
     Args:
@@ -283,7 +286,7 @@ def engine_of(location: Location, *, is_reader: bool = False) -> Engine:
         StoreUnavailableError: if the driver is not installed.
     """
     if location.path is None:
-        engine = _server_engine(location, is_reader)
+        engine = _make_server_engine(location, is_reader)
     elif location.is_read_only:
         connect = partial(_connect_for_reading, location.path, location)
         engine = create_engine(location.url, creator=connect, poolclass=NullPool)
@@ -305,12 +308,12 @@ def engine_of(location: Location, *, is_reader: bool = False) -> Engine:
     return engine
 
 
-def writer(engine: Engine) -> Engine:
+def make_writer(engine: Engine) -> Engine:
     """Return the engine with transactions that hold the write lock from the start."""
     return engine.execution_options(**{IS_WRITER: True})
 
 
-def _server_engine(location: Location, is_reader: bool) -> Engine:
+def _make_server_engine(location: Location, is_reader: bool) -> Engine:
     arguments: dict[str, Any] = (
         {} if "connect_timeout" in location.url.query else dict(CONNECT)
     )
@@ -322,7 +325,9 @@ def _server_engine(location: Location, is_reader: bool) -> Engine:
         arguments["prepare_threshold"] = 0
         options = {"isolation_level": "AUTOCOMMIT", "pool_use_lifo": True}
     try:
-        with requiring("psycopg", "postgresql", "PostgreSQL", StoreUnavailableError):
+        with require_extra(
+            "psycopg", "postgresql", "PostgreSQL", StoreUnavailableError
+        ):
             return create_engine(location.url, connect_args=arguments, **options)
     except SQLAlchemyError as error:
         raise StoreUnavailableError(
@@ -365,7 +370,10 @@ def _connect_for_reading(path: Path, location: Location) -> Any:
             uri = f"{path.as_uri()}?mode=ro"
             return _connect(uri, location.busy_timeout_s, uri=True)
         except sqlite3.OperationalError as error:
-            is_refused = result_code(error) in ("SQLITE_CANTOPEN", "SQLITE_READONLY")
+            is_refused = get_result_code(error) in (
+                "SQLITE_CANTOPEN",
+                "SQLITE_READONLY",
+            )
             # with a log, the file alone would lack the latest facts
             if not is_refused or has_log(path):
                 raise
@@ -398,7 +406,7 @@ def use_write_ahead_log(path: Path, max_wait_s: float = MAX_WAL_WAIT_S) -> bool:
                 (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
                 return bool(mode == "wal")
             except sqlite3.OperationalError as error:
-                is_in_use = result_code(error) == "SQLITE_BUSY"
+                is_in_use = get_result_code(error) == "SQLITE_BUSY"
                 if not is_in_use or time.monotonic() > deadline:
                     logger.debug("%s keeps its rollback journal: %s", path, error)
                     return False

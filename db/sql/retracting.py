@@ -26,12 +26,12 @@ from sqlalchemy import cast as sql_cast
 from feinsum.db.sql.rows import (
     FACT_TABLES,
     FactTable,
-    in_parts,
     insert_missing,
+    make_rows,
     read_documents,
-    retracted,
-    rows_of,
     select_documents,
+    select_retracted,
+    split_ids,
 )
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
@@ -42,7 +42,7 @@ from feinsum.db.sql.tables import (
     WorkloadRow,
 )
 from feinsum.errors import InvalidRequestError, RecordNotFoundError
-from feinsum.records import Retraction, RetractionQuery, utc_now
+from feinsum.records import Retraction, RetractionQuery, get_utc_now
 from feinsum.records.kinds import DIGITS
 
 
@@ -190,23 +190,25 @@ def retract(
         )
     suspects: dict[FactTable, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
     n_shared = 0
-    for table in _tables_of(query):
+    for table in _list_tables(query):
         kind, columns = SUSPECTS[table]
-        matching = columns.where(~retracted(table), *_conditions(query, table))
+        matching = columns.where(
+            ~select_retracted(table), *_make_conditions(query, table)
+        )
         rows = connection.execute(matching.order_by(table.id))
         suspects[table] = tuple(kind(*row) for row in rows)
         n_shared += _count_shared(connection, query, table)
     ids = [suspect.id for listed in suspects.values() for suspect in listed]
     # Ids of facts that are not stored here are retracted, too: copies elsewhere may
     # still arrive by a merge.
-    unknown = _unknown_ids(connection, query, ids)
+    unknown = _find_unknown_ids(connection, query, ids)
     if not is_dry_run:
-        now = utc_now()
+        now = get_utc_now()
         retractions = [
             Retraction(document_id, reason.strip(), retracted_by, now)
             for document_id in (*ids, *unknown)
         ]
-        insert_missing(connection, [row for r in retractions for row in rows_of(r)])
+        insert_missing(connection, [row for r in retractions for row in make_rows(r)])
     return Retracted(
         suspects[RecordRow],
         len(ids),
@@ -223,13 +225,13 @@ def find_retractions(
 ) -> tuple[Retraction, ...]:
     """Return the retractions of some documents, ordered by id."""
     retractions: list[Retraction] = []
-    for chunk in in_parts(ids):
+    for chunk in split_ids(ids):
         among = RetractionRow.document_id.in_(chunk)
         retractions += _read(connection, select_documents("retraction").where(among))
     return tuple(sorted(retractions, key=lambda retraction: retraction.id))
 
 
-def latest_retractions(
+def list_latest_retractions(
     connection: Connection,
     before: tuple[datetime, str] | None = None,
     limit: int = 100,
@@ -263,7 +265,7 @@ def count_retracted(connection: Connection) -> int:
     return connection.execute(n).scalar_one()
 
 
-def _tables_of(query: RetractionQuery) -> tuple[FactTable, ...]:
+def _list_tables(query: RetractionQuery) -> tuple[FactTable, ...]:
     """List the tables whose facts may match a query.
 
     Plans have no transform; device limits have neither a transform nor a workload.
@@ -273,7 +275,7 @@ def _tables_of(query: RetractionQuery) -> tuple[FactTable, ...]:
     return FACT_TABLES if query.workload is None else (RecordRow, PlanRow)
 
 
-def _conditions(
+def _make_conditions(
     query: RetractionQuery, table: FactTable
 ) -> Iterator[ColumnElement[bool]]:
     if query.ids:
@@ -287,7 +289,7 @@ def _conditions(
             yield RecordRow.transform_version == version
     if query.recorders:
         # A fact that others sent, too, does not depend on these recorders.
-        is_sent, is_sent_by_others = _senders(query, table)
+        is_sent, is_sent_by_others = _select_senders(query, table)
         yield is_sent
         yield ~is_sent_by_others
     elif (since := query.since_instant) is not None:
@@ -308,7 +310,7 @@ def _has_id(ids: Iterable[str], table: FactTable) -> ColumnElement[bool]:
     return or_(table.id.in_(complete), *prefixes)
 
 
-def _senders(
+def _select_senders(
     query: RetractionQuery, table: FactTable
 ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """Select whether the query's recorders sent a fact since its time, and others did.
@@ -329,11 +331,11 @@ def _count_shared(
     if not query.recorders:
         return 0
     shared = select(func.count()).select_from(table)
-    shared = shared.where(~retracted(table), *_senders(query, table))
+    shared = shared.where(~select_retracted(table), *_select_senders(query, table))
     return connection.execute(shared).scalar_one()
 
 
-def _unknown_ids(
+def _find_unknown_ids(
     connection: Connection, query: RetractionQuery, suspects: Iterable[str]
 ) -> tuple[str, ...]:
     """Find the complete ids that belong to no stored fact and are not retracted yet."""

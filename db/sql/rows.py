@@ -61,13 +61,13 @@ from feinsum.records import (
     Trial,
     TuningRecord,
     from_json,
-    kind_of,
+    get_kind,
+    mark_untrusted,
     serialize,
     to_json,
-    untrusted,
 )
-from feinsum.records.document import digest_of, instant, to_text
-from feinsum.records.kinds import document_of
+from feinsum.records.document import digest_of, format_canonical, parse_instant
+from feinsum.records.kinds import parse_document
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ Row: TypeAlias = tuple[type[Base], dict[str, Any]]
 """A table, and the values of its columns."""
 
 
-def rows_of(document: Document, serialized: Serialized | None = None) -> list[Row]:
+def make_rows(document: Document, serialized: Serialized | None = None) -> list[Row]:
     """Return the rows that store a document, each after those that it refers to.
 
     Args:
@@ -121,20 +121,20 @@ def rows_of(document: Document, serialized: Serialized | None = None) -> list[Ro
     """
     if serialized is None:
         serialized = _round_trip(document)
-    kind = kind_of(document)
+    kind = get_kind(document)
     row = {
-        "id": _checked_id(document, serialized.text),
-        **columns_of(document),
+        "id": _check_id(document, serialized.text),
+        **make_columns(document),
         "document": serialized.text,
     }
     rows: list[Row] = []
     if device := KINDS[kind].device(document):
         row["device_id"] = device.id
-        rows.append(_device_row(device))
+        rows.append(_make_device_row(device))
     if isinstance(document, TuningRecord):
         # The environment was serialized as a part of the record.
-        text = to_text(serialized.data["environment"])
-        row["environment_id"] = _checked_id(document.environment, text)
+        text = format_canonical(serialized.data["environment"])
+        row["environment_id"] = _check_id(document.environment, text)
         environment = {
             "id": row["environment_id"],
             "device_id": row["device_id"],
@@ -149,7 +149,7 @@ def rows_of(document: Document, serialized: Serialized | None = None) -> list[Ro
     return rows
 
 
-def columns_of(document: Document) -> dict[str, Any]:
+def make_columns(document: Document) -> dict[str, Any]:
     """Return the columns that statistics and look-ups need, by kind of document."""
     match document:
         case TuningRecord():
@@ -159,18 +159,18 @@ def columns_of(document: Document) -> dict[str, Any]:
                 "transform_version": document.spec.version,
                 "median_s": document.measurement.median_s,
                 "speedup": document.measurement.speedup,
-                "recorded_at": instant(document.recorded_at),
+                "recorded_at": parse_instant(document.recorded_at),
             }
         case DevicePeaks():
             return {
-                "measured_at": instant(document.measured_at),
+                "measured_at": parse_instant(document.measured_at),
                 "bandwidth_bytes_per_s": document.bandwidth_bytes_per_s,
             }
         case Retraction():
             return {
                 "document_id": document.document,
                 "retracted_by": document.retracted_by,
-                "retracted_at": instant(document.retracted_at),
+                "retracted_at": parse_instant(document.retracted_at),
             }
         case Trial():
             return {
@@ -181,7 +181,7 @@ def columns_of(document: Document) -> dict[str, Any]:
                 "status": document.status,
                 "median_s": document.median_s,
                 "ratio": document.ratio,
-                "recorded_at": instant(document.recorded_at),
+                "recorded_at": parse_instant(document.recorded_at),
             }
         case PlanRecord():
             return {
@@ -190,11 +190,11 @@ def columns_of(document: Document) -> dict[str, Any]:
                 "processes": document.fleet.ranks,
                 "engine": document.fleet.engine,
                 "median_s": document.median_s,
-                "recorded_at": instant(document.recorded_at),
+                "recorded_at": parse_instant(document.recorded_at),
             }
 
 
-def _device_row(device: Device) -> Row:
+def _make_device_row(device: Device) -> Row:
     processor = device.processor
     return DeviceRow, {
         "id": device.id,
@@ -222,7 +222,7 @@ def _round_trip(document: Document) -> Serialized:
     return serialized
 
 
-def _checked_id(document: Any, text: str) -> str:
+def _check_id(document: Any, text: str) -> str:
     """Return the content id of a document with a canonical text."""
     digest = digest_of(text)
     # sets the id of a document that has none yet, which saves serializing it again
@@ -287,7 +287,7 @@ def read_documents(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document
     """
     for row in rows:
         try:
-            document = document_of(kind, row.id, row.document)
+            document = parse_document(kind, row.id, row.document)
         except InvalidRecordError as error:
             logger.error("row %s is skipped: %s", row.id, error)
             continue
@@ -298,10 +298,10 @@ def read_documents(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document
             if columns != (document.workload, document.environment.device.id):
                 logger.error("fact %s is skipped: its columns are damaged", row.id)
                 continue
-        yield document if getattr(row, "is_trusted", True) else untrusted(document)
+        yield document if getattr(row, "is_trusted", True) else mark_untrusted(document)
 
 
-def device_of(columns: Sequence[Any]) -> Device:
+def parse_device_row(columns: Sequence[Any]) -> Device:
     """Return the device of its :data:`DEVICE_COLUMNS`.
 
     An unreadable processor is omitted and logged: such a row is good enough to show,
@@ -327,20 +327,20 @@ MAX_IDS = 500
 """Ids in one statement; SQLite limits the number of variables."""
 
 
-def retracted(table: DocumentRow) -> ColumnElement[bool]:
+def select_retracted(table: DocumentRow) -> ColumnElement[bool]:
     """Select whether a document was retracted, so that no look-up sees it."""
     return exists().where(RetractionRow.document_id == table.id)
 
 
-def trusted(table: DocumentRow) -> ColumnElement[bool]:
+def select_trusted(table: DocumentRow) -> ColumnElement[bool]:
     """Select whether a document was recorded here, or sent with a trusted key."""
     is_sent = exists().where(RecordingRow.record_id == table.id)
     return ~is_sent | is_sent.where(RecordingRow.is_trusted)
 
 
-RETRACTED = retracted(RecordRow)
+RETRACTED = select_retracted(RecordRow)
 
-IS_TRUSTED = trusted(RecordRow)
+IS_TRUSTED = select_trusted(RecordRow)
 
 RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
@@ -355,8 +355,8 @@ def select_documents(kind: DocumentKind) -> Select[*tuple[Any, ...]]:
         columns += [RecordRow.workload_key, RecordRow.device_id]
     if kind not in FACT_KINDS:
         return select(*columns)
-    columns.append(trusted(table).label("is_trusted"))
-    return select(*columns).where(~retracted(table))
+    columns.append(select_trusted(table).label("is_trusted"))
+    return select(*columns).where(~select_retracted(table))
 
 
 # Building a statement takes as long as running it, so each is built once.
@@ -399,13 +399,13 @@ def filter_documents(
     return statement.order_by(table.id)
 
 
-def in_parts(ids: Collection[str]) -> Iterator[list[str]]:
+def split_ids(ids: Collection[str]) -> Iterator[list[str]]:
     """Yield ids in order, as many as one statement can have."""
     ordered = sorted(ids)
     for first in range(0, len(ordered), MAX_IDS):
         yield ordered[first : first + MAX_IDS]
 
 
-def count(connection: Connection, table: type[Base]) -> int:
+def count_rows(connection: Connection, table: type[Base]) -> int:
     """Return the number of rows of a table."""
     return connection.execute(select(func.count()).select_from(table)).scalar_one()

@@ -32,11 +32,11 @@ from sqlalchemy import (
     text,
 )
 
-from feinsum.db.address import Location, check_folder, missing
-from feinsum.db.sql.engine import engine_of, has_log, use_write_ahead_log, writer
+from feinsum.db.address import Location, check_folder, make_missing_error
+from feinsum.db.sql.engine import has_log, make_engine, make_writer, use_write_ahead_log
 from feinsum.db.sql.tables import Base
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ MAGIC = b"SQLite format 3\x00"
 HEADER_BYTES = 100
 
 
-def prepare(engine: Engine, location: Location) -> str | None:
+def prepare_schema(engine: Engine, location: Location) -> str | None:
     """Upgrade the database to the newest version of the schema, if allowed.
 
     Processes that open a new or old database concurrently take turns: one does the
@@ -80,13 +80,13 @@ def prepare(engine: Engine, location: Location) -> str | None:
     may_change = location.may_migrate and not location.is_read_only
     if location.path is not None and not _is_ours(location.path):
         if not may_create:  # its path may be misspelt
-            raise missing(location)
+            raise make_missing_error(location)
         check_folder(location.path)
         _create_file(location, location.path)
     with engine.connect() as connection:
-        version = _version(connection, location)
+        version = _read_version(connection, location)
     if version is None and not may_create:
-        raise missing(location)
+        raise make_missing_error(location)
     if version != NEWEST:
         # Not for a reader: other programs may still need the old schema.
         if not may_change:
@@ -108,11 +108,11 @@ def _create_file(location: Location, path: Path) -> None:
     So no process ever sees a database that another one is still creating.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
-    engine = engine_of(replace(location, path=temporary))
+    engine = make_engine(replace(location, path=temporary))
     try:
         if location.is_private:  # as are the log and the index that SQLite puts beside
             temporary.touch(mode=0o600)
-        with writer(engine).begin() as connection:
+        with make_writer(engine).begin() as connection:
             _create(connection)
         # Closed, and so without a journal, before others find it by its name.
         engine.dispose()
@@ -146,18 +146,18 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 def _migrate(engine: Engine, location: Location) -> None:
-    with writer(engine).begin() as connection:
+    with make_writer(engine).begin() as connection:
         if connection.dialect.name == "postgresql":
             # in SQLite, BEGIN IMMEDIATE has the same effect
             lock = text("SELECT pg_advisory_xact_lock(:key)")
             connection.execute(lock, {"key": POSTGRESQL_LOCK})
-        version = _version(connection, location)  # again: now nobody else writes
+        version = _read_version(connection, location)  # again: now nobody else writes
         if version == NEWEST:
             return
         if version is None:
             _create(connection)
             return
-        with requiring("alembic", "tune", f"migrating the database {location}"):
+        with require_extra("alembic", "tune", f"migrating the database {location}"):
             from feinsum.db.sql.migrations import upgrade
         if location.path is not None:
             # There is no downgrade: the copy has the old schema.
@@ -169,14 +169,14 @@ def _migrate(engine: Engine, location: Location) -> None:
         connection.execute(_VERSION.update().values(version_num=NEWEST))
 
 
-def _version(connection: Connection, location: Location) -> str | None:
+def _read_version(connection: Connection, location: Location) -> str | None:
     """Return the version of the schema; None for an empty database."""
     names = inspect(connection).get_table_names()
     if not names:
         return None
     # Tables are never created beside those of another program.
     if VERSION_TABLE not in names:
-        raise _foreign(location)
+        raise _make_foreign_error(location)
     versions = connection.scalars(_VERSION.select()).all()
     if len(versions) == 1 and versions[0] in VERSIONS:
         return str(versions[0])
@@ -188,7 +188,7 @@ def _version(connection: Connection, location: Location) -> str | None:
     )
 
 
-def _foreign(location: object) -> StoreUnavailableError:
+def _make_foreign_error(location: object) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"the database {location} belongs to another program: it has tables, but "
         f"not {VERSION_TABLE!r}; give feinsum a database of its own"
@@ -229,7 +229,7 @@ def _is_ours(path: Path) -> bool:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             rows = connection.execute("SELECT name FROM sqlite_master").fetchall()
         if rows and (VERSION_TABLE,) not in rows:
-            raise _foreign(path)
+            raise _make_foreign_error(path)
     return True
 
 

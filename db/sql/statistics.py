@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import Connection, func, select, text
 
 from feinsum.db.address import Location
-from feinsum.db.sql.rows import RETRACTED, count, in_parts
+from feinsum.db.sql.rows import RETRACTED, count_rows, split_ids
 from feinsum.db.sql.schema import NEWEST
 from feinsum.db.sql.tables import (
     DeviceRow,
@@ -160,12 +160,12 @@ def summarize(connection: Connection, location: Location) -> Statistics:
     return Statistics(
         location=str(location),
         schema_version=NEWEST,
-        n_records=count(connection, RecordRow),
-        n_workloads=count(connection, WorkloadRow),
-        n_devices=count(connection, DeviceRow),
-        n_trials=count(connection, TrialRow),
-        n_retractions=count(connection, RetractionRow),
-        n_plans=count(connection, PlanRow),
+        n_records=count_rows(connection, RecordRow),
+        n_workloads=count_rows(connection, WorkloadRow),
+        n_devices=count_rows(connection, DeviceRow),
+        n_trials=count_rows(connection, TrialRow),
+        n_retractions=count_rows(connection, RetractionRow),
+        n_plans=count_rows(connection, PlanRow),
         size_bytes=int(size),
         is_read_only=location.is_read_only,
         oldest=min((driver.oldest for driver in drivers), default=None),
@@ -186,7 +186,7 @@ def list_workloads(connection: Connection) -> tuple[WorkloadCount, ...]:
     ]
     # A trial has no row in workloads: its text is in one of the documents.
     documents = select(key, func.min(TrialRow.document)).group_by(key)
-    for chunk in in_parts({*n_trials} - {workload.key for workload in counts}):
+    for chunk in split_ids({*n_trials} - {workload.key for workload in counts}):
         for workload, document in connection.execute(documents.where(key.in_(chunk))):
             einsum = json.loads(document).get("workload_text", "")
             n = n_trials[workload]

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, Executable, select
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.address import BUSY_TIMEOUT_S, Location, locate
-from feinsum.db.sql.engine import Transactions, engine_of, read_only, translated
+from feinsum.db.sql.engine import Transactions, make_engine, read_only, translate_errors
 from feinsum.db.sql.retracting import (
     Retracted,
     count_retracted,
@@ -34,15 +34,15 @@ from feinsum.db.sql.rows import (
     RECORDS,
     RETRACTED,
     TABLES,
-    count,
+    count_rows,
     filter_documents,
-    in_parts,
+    make_rows,
     read_documents,
-    rows_of,
     select_documents,
-    trusted,
+    select_trusted,
+    split_ids,
 )
-from feinsum.db.sql.schema import NEWEST, prepare
+from feinsum.db.sql.schema import NEWEST, prepare_schema
 from feinsum.db.sql.statistics import Statistics, list_workloads, summarize
 from feinsum.db.sql.tables import DevicePeaksRow, RecordRow, TrialRow
 from feinsum.db.sql.trust import delete_records, insert_owned, insert_rekeyed
@@ -57,8 +57,8 @@ from feinsum.records import (
     RetractionQuery,
     Store,
     TuningRecord,
-    kind_of,
-    latest_peaks,
+    find_latest_peaks,
+    get_kind,
 )
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def open_store(
     Args:
         location: path of an SQLite file, ``sqlite:///path`` or
             ``postgresql://user@host/database``; None for the user's database
-            (:func:`feinsum.db.default_location`).
+            (:func:`feinsum.db.get_default_location`).
         is_read_only: do not write. A file or folder without write permission is always
             opened this way.
         is_immutable: do not create files beside an SQLite file, and acquire no locks:
@@ -105,7 +105,7 @@ def open_store(
         may_create=may_create,
         may_migrate=may_create,
     )
-    return SqlStore(prepared_engine(target), target)
+    return SqlStore(prepare_engine(target), target)
 
 
 @dataclass(frozen=True)
@@ -125,20 +125,20 @@ def migrate(location: str | os.PathLike[str] | None = None) -> Migration:
         SchemaVersionError: if a newer version wrote it, or it is read-only.
     """
     target = replace(locate(location), may_create=False)
-    engine = engine_of(target)
+    engine = make_engine(target)
     try:
-        with translated(target):
-            return Migration(str(target), prepare(engine, target), NEWEST)
+        with translate_errors(target):
+            return Migration(str(target), prepare_schema(engine, target), NEWEST)
     finally:
         engine.dispose()
 
 
-def prepared_engine(target: Location) -> Engine:
+def prepare_engine(target: Location) -> Engine:
     """Open a database with the newest schema; see :func:`open_store`."""
-    engine = engine_of(target)
+    engine = make_engine(target)
     try:
-        with translated(target):
-            prepare(engine, target)
+        with translate_errors(target):
+            prepare_schema(engine, target)
     except BaseException:
         engine.dispose()
         raise
@@ -189,8 +189,8 @@ class SqlStore(Store):
     def add_all(self, documents: Iterable[Document]) -> int:
         added = list(documents)
         # Before the transaction: an invalid document takes no lock.
-        rows = [row for document in added for row in rows_of(document)]
-        facts = [d.id for d in added if kind_of(d) in FACT_KINDS]
+        rows = [row for document in added for row in make_rows(document)]
+        facts = [d.id for d in added if get_kind(d) in FACT_KINDS]
         return self.write(insert_owned, facts, rows)
 
     def add_rekeyed(self, record: TuningRecord, origin: str) -> bool:
@@ -200,7 +200,7 @@ class SqlStore(Store):
             record: the record, under its new key.
             origin: id of the record under its old key; both have the same senders.
         """
-        return self.write(insert_rekeyed, record.id, rows_of(record), origin)
+        return self.write(insert_rekeyed, record.id, make_rows(record), origin)
 
     def get(self, record_id: str) -> TuningRecord:
         for retraction in self.retractions_of([record_id]):
@@ -233,10 +233,10 @@ class SqlStore(Store):
             "notation": None if notation is None else f"{notation} |",
         }
         values = {k: value for k, value in conditions.items() if value is not None}
-        for rows in self._pages(kind, values, filters.among):
+        for rows in self._read_pages(kind, values, filters.among):
             yield from read_documents(kind, rows)
 
-    def _pages(
+    def _read_pages(
         self, kind: DocumentKind, values: dict[str, Any], among: Collection[str] | None
     ) -> Iterator[Sequence[Any]]:
         """Yield the rows that match the filters, in order of their ids, in parts."""
@@ -245,7 +245,7 @@ class SqlStore(Store):
         if statement is None:
             return
         if among is not None:
-            for chunk in in_parts(among):
+            for chunk in split_ids(among):
                 yield self._rows(statement, values | {"among": chunk})
         elif values:
             yield self._rows(statement, values)
@@ -280,7 +280,7 @@ class SqlStore(Store):
         return self.write(delete_records, record_ids)
 
     def __len__(self) -> int:
-        return self.read(lambda c: count(c, RecordRow) - count_retracted(c))
+        return self.read(lambda c: count_rows(c, RecordRow) - count_retracted(c))
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         of_device = DevicePeaksRow.device_id == device_id
@@ -289,11 +289,11 @@ class SqlStore(Store):
         # bound, because anybody may send limits; trusted ones first, so that those of
         # others never hide them.
         latest = statement.order_by(DevicePeaksRow.measured_at.desc()).limit(PAGE)
-        is_trusted = trusted(DevicePeaksRow)
+        is_trusted = select_trusted(DevicePeaksRow)
         for condition in (is_trusted, ~is_trusted):
             rows = self._rows(latest.where(condition))
             peaks = cast(Iterator[DevicePeaks], read_documents("peaks", rows))
-            if plausible := latest_peaks(peaks):
+            if plausible := find_latest_peaks(peaks):
                 return plausible
         return None
 
@@ -320,7 +320,7 @@ class SqlStore(Store):
 
     def retracted(self) -> Iterator[TuningRecord]:
         """Yield the facts that are stored and retracted, ordered by id."""
-        for chunk in in_parts(self._values(select(RecordRow.id).where(RETRACTED))):
+        for chunk in split_ids(self._values(select(RecordRow.id).where(RETRACTED))):
             among = RECORDS.where(RecordRow.id.in_(chunk)).order_by(RecordRow.id)
             rows = self._rows(among)
             yield from cast(Iterator[TuningRecord], read_documents("record", rows))

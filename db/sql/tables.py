@@ -90,27 +90,27 @@ class Base:
         return cls.__table__
 
 
-def _column(
+def _make_column(
     kind: TypeEngine[T] | type[TypeEngine[T]], *more: Any, **options: Any
 ) -> ColumnElement[T]:
     column: Column[T] = Column(kind, *more, **{"nullable": False, **options})
     return column
 
 
-def _content_id() -> ColumnElement[str]:
-    return _column(String(64), primary_key=True)
+def _make_id_column() -> ColumnElement[str]:
+    return _make_column(String(64), primary_key=True)
 
 
-def _device_id() -> ColumnElement[str]:
-    return _column(String(64), ForeignKey("devices.id"), index=True)
+def _make_device_column() -> ColumnElement[str]:
+    return _make_column(String(64), ForeignKey("devices.id"), index=True)
 
 
-def _instant(**options: Any) -> ColumnElement[datetime]:
-    return _column(UtcDateTime, **options)
+def _make_time_column(**options: Any) -> ColumnElement[datetime]:
+    return _make_column(UtcDateTime, **options)
 
 
-def _flag() -> ColumnElement[bool]:
-    return _column(Boolean, server_default=false())
+def _make_flag_column() -> ColumnElement[bool]:
+    return _make_column(Boolean, server_default=false())
 
 
 class DeviceRow(Base):
@@ -122,15 +122,15 @@ class DeviceRow(Base):
 
     __tablename__ = "devices"
 
-    id = _content_id()
-    platform = _column(String)
-    name = _column(String)
-    vendor = _column(String)
-    kind = _column(String)
-    architecture = _column(String)
-    compute_units = _column(Integer)
-    microarchitecture = _column(String, nullable=True)
-    processor = _column(Text, nullable=True)
+    id = _make_id_column()
+    platform = _make_column(String)
+    name = _make_column(String)
+    vendor = _make_column(String)
+    kind = _make_column(String)
+    architecture = _make_column(String)
+    compute_units = _make_column(Integer)
+    microarchitecture = _make_column(String, nullable=True)
+    processor = _make_column(Text, nullable=True)
 
 
 class EnvironmentRow(Base):
@@ -138,10 +138,10 @@ class EnvironmentRow(Base):
 
     __tablename__ = "environments"
 
-    id = _content_id()
-    device_id = _device_id()
-    driver_version = _column(String)
-    document = _column(Text)
+    id = _make_id_column()
+    device_id = _make_device_column()
+    driver_version = _make_column(String)
+    document = _make_column(Text)
 
 
 class WorkloadRow(Base):
@@ -149,8 +149,8 @@ class WorkloadRow(Base):
 
     __tablename__ = "workloads"
 
-    key = _column(Text, primary_key=True)
-    text = _column(Text)
+    key = _make_column(Text, primary_key=True)
+    text = _make_column(Text)
 
 
 class RecordRow(Base):
@@ -158,16 +158,16 @@ class RecordRow(Base):
 
     __tablename__ = "records"
 
-    id = _content_id()
-    workload_key = _column(Text, ForeignKey("workloads.key"))
-    environment_id = _column(String(64), ForeignKey("environments.id"), index=True)
-    device_id = _device_id()
-    transform_name = _column(String)
-    transform_version = _column(Integer)
-    median_s = _column(Double)
-    speedup = _column(Double)
-    recorded_at = _instant(index=True)
-    document = _column(Text)
+    id = _make_id_column()
+    workload_key = _make_column(Text, ForeignKey("workloads.key"))
+    environment_id = _make_column(String(64), ForeignKey("environments.id"), index=True)
+    device_id = _make_device_column()
+    transform_name = _make_column(String)
+    transform_version = _make_column(Integer)
+    median_s = _make_column(Double)
+    speedup = _make_column(Double)
+    recorded_at = _make_time_column(index=True)
+    document = _make_column(Text)
 
     __table_args__ = (
         Index(None, "workload_key", "device_id"),  # the look-up
@@ -180,11 +180,11 @@ class DevicePeaksRow(Base):
 
     __tablename__ = "device_peaks"
 
-    id = _content_id()
-    device_id = _device_id()
-    measured_at = _instant()
-    bandwidth_bytes_per_s = _column(Double)
-    document = _column(Text)
+    id = _make_id_column()
+    device_id = _make_device_column()
+    measured_at = _make_time_column()
+    bandwidth_bytes_per_s = _make_column(Double)
+    document = _make_column(Text)
 
 
 class TrialRow(Base):
@@ -192,17 +192,17 @@ class TrialRow(Base):
 
     __tablename__ = "trials"
 
-    id = _content_id()
-    workload_key = _column(Text, index=True)
-    device_id = _device_id()
-    driver_version = _column(String)
-    transform_name = _column(String)
-    transform_version = _column(Integer)
-    status = _column(String)
-    median_s = _column(Double, nullable=True)
-    ratio = _column(Double, nullable=True)
-    recorded_at = _instant()
-    document = _column(Text)
+    id = _make_id_column()
+    workload_key = _make_column(Text, index=True)
+    device_id = _make_device_column()
+    driver_version = _make_column(String)
+    transform_name = _make_column(String)
+    transform_version = _make_column(Integer)
+    status = _make_column(String)
+    median_s = _make_column(Double, nullable=True)
+    ratio = _make_column(Double, nullable=True)
+    recorded_at = _make_time_column()
+    document = _make_column(Text)
 
 
 class PlanRow(Base):
@@ -213,15 +213,15 @@ class PlanRow(Base):
 
     __tablename__ = "plans"
 
-    id = _content_id()
-    workload_key = _column(Text, index=True)
-    plan_id = _column(String(64))
-    device_id = _device_id()
-    processes = _column(Integer)
-    engine = _column(String)
-    median_s = _column(Double, nullable=True)
-    recorded_at = _instant(index=True)
-    document = _column(Text)
+    id = _make_id_column()
+    workload_key = _make_column(Text, index=True)
+    plan_id = _make_column(String(64))
+    device_id = _make_device_column()
+    processes = _make_column(Integer)
+    engine = _make_column(String)
+    median_s = _make_column(Double, nullable=True)
+    recorded_at = _make_time_column(index=True)
+    document = _make_column(Text)
 
 
 class RetractionRow(Base):
@@ -232,12 +232,12 @@ class RetractionRow(Base):
 
     __tablename__ = "retractions"
 
-    id = _content_id()
+    id = _make_id_column()
     # no foreign key: a retraction may arrive before the document
-    document_id = _column(String(64), index=True)
-    retracted_by = _column(String)
-    retracted_at = _instant(index=True)
-    document = _column(Text)
+    document_id = _make_column(String(64), index=True)
+    retracted_by = _make_column(String)
+    retracted_at = _make_time_column(index=True)
+    document = _make_column(Text)
 
 
 class RecordingRow(Base):
@@ -250,10 +250,10 @@ class RecordingRow(Base):
 
     __tablename__ = "recordings"
 
-    record_id = _content_id()
-    recorder = _column(String, primary_key=True)
-    received_at = _instant()
-    is_trusted = _flag()
+    record_id = _make_id_column()
+    recorder = _make_column(String, primary_key=True)
+    received_at = _make_time_column()
+    is_trusted = _make_flag_column()
 
 
 class DemandRow(Base):
@@ -265,13 +265,13 @@ class DemandRow(Base):
 
     __tablename__ = "demands"
 
-    workload_key = _column(Text, primary_key=True)
-    device = _column(String, primary_key=True)
-    workload_text = _column(Text, nullable=True)
-    count = _column(Integer, index=True)
-    n_callers = _column(Integer, server_default="1")
-    first_seen = _instant()
-    last_seen = _instant()
+    workload_key = _make_column(Text, primary_key=True)
+    device = _make_column(String, primary_key=True)
+    workload_text = _make_column(Text, nullable=True)
+    count = _make_column(Integer, index=True)
+    n_callers = _make_column(Integer, server_default="1")
+    first_seen = _make_time_column()
+    last_seen = _make_time_column()
 
 
 class DemandCallerRow(Base):
@@ -282,11 +282,11 @@ class DemandCallerRow(Base):
 
     __tablename__ = "demand_callers"
 
-    workload_key = _column(Text, primary_key=True)
-    device = _column(String, primary_key=True)
-    caller = _column(String, primary_key=True, index=True)
-    count = _column(Integer)
-    last_seen = _instant()
+    workload_key = _make_column(Text, primary_key=True)
+    device = _make_column(String, primary_key=True)
+    caller = _make_column(String, primary_key=True, index=True)
+    count = _make_column(Integer)
+    last_seen = _make_time_column()
 
 
 class ApiKeyRow(Base):
@@ -297,11 +297,11 @@ class ApiKeyRow(Base):
 
     __tablename__ = "api_keys"
 
-    id = _column(String, primary_key=True)
-    name = _column(String)
-    scope = _column(String)
-    digest = _column(String(64))
-    created_at = _instant()
-    expires_at = _instant(nullable=True)
-    revoked_at = _instant(nullable=True)
-    is_trusted = _flag()
+    id = _make_column(String, primary_key=True)
+    name = _make_column(String)
+    scope = _make_column(String)
+    digest = _make_column(String(64))
+    created_at = _make_time_column()
+    expires_at = _make_time_column(nullable=True)
+    revoked_at = _make_time_column(nullable=True)
+    is_trusted = _make_flag_column()

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from sqlalchemy import Connection, String, delete, literal, select
 
 from feinsum.db.sql.retracting import find_retractions
-from feinsum.db.sql.rows import FACT_TABLES, INSERTS, Row, in_parts, insert_missing
+from feinsum.db.sql.rows import FACT_TABLES, INSERTS, Row, insert_missing, split_ids
 from feinsum.db.sql.tables import RecordingRow, RecordRow
 from feinsum.errors import RecordNotFoundError
 from feinsum.records import DevicePeaks, PlanRecord, Retraction, TuningRecord
@@ -101,7 +101,7 @@ def insert_owned(
         rows: the rows of the documents.
     """
     n_new = insert_missing(connection, rows)
-    for part in in_parts(fact_ids):
+    for part in split_ids(fact_ids):
         sent = _find_sent(connection, part)
         _insert_recorder(connection, sent, OWNER, is_trusted=True)
     return n_new
@@ -125,7 +125,7 @@ def insert_rekeyed(
 def delete_records(connection: Connection, ids: Collection[str]) -> int:
     """Delete records, and who sent them; returns their number."""
     n_removed = 0
-    for chunk in in_parts(ids):
+    for chunk in split_ids(ids):
         connection.execute(
             delete(RecordingRow).where(RecordingRow.record_id.in_(chunk))
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from feinsum.bounds import MemoryLevel, bound_at
+from feinsum.bounds import MemoryLevel, compute_bound
 from feinsum.drawing import Chart, Dot, draw_roofline
 from feinsum.ir import array, einsum
 
@@ -34,7 +34,7 @@ def dots(subscripts: str, extents: dict[str, int]) -> list[Dot]:
     operands = [
         array(f"A{k}", tuple(extents[i] for i in term)) for k, term in enumerate(terms)
     ]
-    bound = bound_at(einsum(subscripts, *operands), {}, LEVELS)
+    bound = compute_bound(einsum(subscripts, *operands), {}, LEVELS)
     operations = 2 * prod(extents.values())
     return [
         Dot(

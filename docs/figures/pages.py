@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from feinsum.db import SqlStore, open_store, shipped_facts
+from feinsum.db import SqlStore, get_shipped_facts, open_store
 from feinsum.records import DevicePeaks, Measurement, TransformSpec, TuningRecord
 from tests.service.running import running
 
@@ -36,7 +36,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 def fill(store: SqlStore) -> TuningRecord:
     """Shipped facts and made-up ones; gives a fact of the workload to be shown."""
-    known = list(shipped_facts().records())
+    known = list(get_shipped_facts().records())
     shown = (r for r in known if r.workload_text.startswith(SHOWN))
     # the limits below are those of a CPU
     on_cpus = (r for r in shown if r.environment.device.kind == "cpu")

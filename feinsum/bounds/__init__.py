@@ -4,20 +4,25 @@ Bounds follow from subscripts, sizes and limits of a device; nothing is generate
 run. Exponents prove a bound, and exact arithmetic checks the proof.
 """
 
-from feinsum.bounds.asymptotic import Cover, Intensity, intensity_of, least_cover
+from feinsum.bounds.asymptotic import (
+    Cover,
+    Intensity,
+    compute_intensity,
+    find_least_cover,
+)
 from feinsum.bounds.bound import (
     Bound,
     LevelBound,
-    bound_at,
-    bound_of_record,
-    least_bytes,
-    least_possible_s,
-    shares,
+    bound_record,
+    compute_bound,
+    compute_least_bytes,
+    compute_least_s,
+    compute_shares,
 )
 from feinsum.bounds.finite import Certificate, FastMemory, certify
-from feinsum.bounds.levels import MemoryLevel, levels_of
+from feinsum.bounds.levels import MemoryLevel, list_levels
 from feinsum.bounds.paths import BoundedProduct, PathBound
-from feinsum.bounds.soap import SoapAccess, SoapStatement, statement
+from feinsum.bounds.soap import SoapAccess, SoapStatement, make_statement
 
 __all__ = [
     "Bound",
@@ -31,14 +36,14 @@ __all__ = [
     "PathBound",
     "SoapAccess",
     "SoapStatement",
-    "bound_at",
-    "bound_of_record",
+    "bound_record",
     "certify",
-    "intensity_of",
-    "least_bytes",
-    "least_cover",
-    "least_possible_s",
-    "levels_of",
-    "shares",
-    "statement",
+    "compute_bound",
+    "compute_intensity",
+    "compute_least_bytes",
+    "compute_least_s",
+    "compute_shares",
+    "find_least_cover",
+    "list_levels",
+    "make_statement",
 ]

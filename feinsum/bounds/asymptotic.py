@@ -97,9 +97,9 @@ class Intensity:
     def steps_per_byte(self, memory_bytes: float) -> float:
         """Return rho, the steps per byte.
 
-        >>> from feinsum.bounds.soap import statement
-        >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 100))
-        >>> round(intensity_of(product).steps_per_byte(10_000), 9)  # sqrt(S) / 2
+        >>> from feinsum.bounds.soap import make_statement
+        >>> product = make_statement("ij,jk->ik", dict.fromkeys("ijk", 100))
+        >>> round(compute_intensity(product).steps_per_byte(10_000), 9)  # sqrt(S) / 2
         50.0
         """
         growth = float(self.cover.total - 1)
@@ -121,39 +121,39 @@ class Intensity:
     def tile(self, memory_bytes: float) -> Mapping[str, float]:
         """Return the number of values of each index in such a piece; empty if bounded.
 
-        >>> from feinsum.bounds.soap import statement
-        >>> mttkrp = statement("ijk,ja,ka->ia", dict.fromkeys("ijka", 10**4))
-        >>> tile = intensity_of(mttkrp).tile(8000)  # S**(1/3) and S**(2/3) / 2
+        >>> from feinsum.bounds.soap import make_statement
+        >>> mttkrp = make_statement("ijk,ja,ka->ia", dict.fromkeys("ijka", 10**4))
+        >>> tile = compute_intensity(mttkrp).tile(8000)  # S**(1/3) and S**(2/3) / 2
         >>> {index: round(size, 3) for index, size in sorted(tile.items())}
         {'a': 200.0, 'i': 20.0, 'j': 20.0, 'k': 20.0}
         """
         if self.is_bounded:
             return constantdict()
         log_price = log(float(self.cover.total)) - log(self.segment_bytes(memory_bytes))
-        tiles, _ = _solved(self.cover.terms, self.weights, log_price)
+        tiles, _ = _solve(self.cover.terms, self.weights, log_price)
         return constantdict({index: exp(size) for index, size in tiles.items()})
 
 
-def intensity_of(statement: SoapStatement) -> Intensity:
+def compute_intensity(statement: SoapStatement) -> Intensity:
     """Compute the intensity of a statement, merging arrays with the same indices."""
     lists: dict[frozenset[str], Fraction] = {}
     for access in statement.accesses:
         if access.indices and access.entry_bytes:
             indices = frozenset(access.indices)
             lists[indices] = lists.get(indices, Fraction(0)) + access.entry_bytes
-    return _intensity_of(tuple(lists), tuple(lists.values()))
+    return _compute_intensity(tuple(lists), tuple(lists.values()))
 
 
 @lru_cache(maxsize=1024)
-def _intensity_of(
+def _compute_intensity(
     terms: tuple[frozenset[str], ...], weights: tuple[Fraction, ...]
 ) -> Intensity:
     """Compute an intensity, cached for all extents and memory levels."""
-    cover = least_cover(terms)
-    return Intensity(cover, weights, _balanced(cover, weights))
+    cover = find_least_cover(terms)
+    return Intensity(cover, weights, _find_balanced(cover, weights))
 
 
-def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
+def _find_balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Find the exponents of minimum sum that have the least intensity.
 
     The exponents of the best tiles converge to them. If they are not simple fractions,
@@ -163,20 +163,20 @@ def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]
         return ()
     # For large memories, the dual solution converges to these exponents. Rounded to
     # fractions, they have to pass the exact test.
-    _, shares = _solved(cover.terms, weights, -FAR)
+    _, shares = _solve(cover.terms, weights, -FAR)
     exponents = tuple(Fraction(s).limit_denominator(SIMPLE) for s in shares)
     candidate = Cover(cover.terms, exponents, cover.packing)
     return exponents if candidate.is_certified() else cover.exponents
 
 
-def _solved(
+def _solve(
     terms: Iterable[frozenset[str]], weights: Sequence[Fraction], log_price: float
 ) -> tuple[dict[str, float], list[float]]:
     """Return the logarithms of the best tile at a price, and the arrays' shares."""
     sets = list(terms)
     indices = sorted(frozenset().union(*sets))
     member = np.array([[[v in term for v in indices] for term in sets]])
-    tiles, shares = best_tiles(
+    tiles, shares = find_best_tiles(
         member,
         np.array([[log(w) for w in weights]]),
         np.full((1, len(indices)), LIMIT),
@@ -221,29 +221,29 @@ class Cover:
         return is_cover and is_packing and is_equal and min(values, default=0) >= 0
 
 
-def least_cover(terms: Sequence[Iterable[str]]) -> Cover:
+def find_least_cover(terms: Sequence[Iterable[str]]) -> Cover:
     """Find the exponents of least sum that cover every index.
 
     Args:
         terms: the indices of each array; every index counts.
 
-    >>> cover = least_cover(["ijk", "ja", "ka", "ia"])
+    >>> cover = find_least_cover(["ijk", "ja", "ka", "ia"])
     >>> [str(s) for s in cover.exponents], cover.is_certified()
     (['2/3', '1/3', '1/3', '1/3'], True)
     """
-    return _cover_of(tuple(map(frozenset, terms)))
+    return _find_cover(tuple(map(frozenset, terms)))
 
 
 @lru_cache(maxsize=1024)
-def _cover_of(sets: tuple[frozenset[str], ...]) -> Cover:
+def _find_cover(sets: tuple[frozenset[str], ...]) -> Cover:
     """Compute a cover, cached for all memory levels."""
     indices = sorted(frozenset().union(*sets))
     rows = [[Fraction(v in term) for v in indices] for term in sets]
-    weights, exponents = _packing(rows, len(indices))
+    weights, exponents = _solve_packing(rows, len(indices))
     return Cover(sets, exponents, dict(zip(indices, weights, strict=True)))
 
 
-def _packing(
+def _solve_packing(
     rows: list[list[Fraction]], n: int
 ) -> tuple[list[Fraction], tuple[Fraction, ...]]:
     """Maximize the sum of weights under ``rows @ weights <= 1``.
@@ -296,7 +296,7 @@ CONVERGED = 1e-5
 """Tolerance of a logarithm. The bound loses only the square of the error."""
 
 
-def best_tiles(
+def find_best_tiles(
     member: Array,
     log_weights: Array,
     log_extents: Array,
@@ -326,7 +326,7 @@ def best_tiles(
     limits = np.broadcast_to(
         log_extents[:, None, :], (*log_prices.shape, log_extents.shape[1])
     )
-    tiles = _start(member, log_shares, limits)
+    tiles = _choose_start(member, log_shares, limits)
     log_shares = log_shares + np.einsum("gpv,gav->gpa", tiles, member.astype(float))
     shares = np.exp(log_shares)
     has_index = [member[:, None, :, v].astype(float) for v in range(member.shape[2])]
@@ -347,7 +347,7 @@ def best_tiles(
     return tiles, shares
 
 
-def _start(member: Array, log_shares: Array, limits: Array) -> Array:
+def _choose_start(member: Array, log_shares: Array, limits: Array) -> Array:
     """Choose initial tiles for which all shares are at most 1."""
     sizes = np.maximum(member.sum(axis=2), 1)
     room = -log_shares / sizes[:, None, :]

@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.bounds.asymptotic import intensity_of
-from feinsum.bounds.factors import Factors, factors_of
+from feinsum.bounds.asymptotic import compute_intensity
+from feinsum.bounds.factors import Factors, build_factors
 from feinsum.bounds.finite import FastMemory
-from feinsum.bounds.levels import MemoryLevel, levels_of, memory_ahead
-from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths, fewest_steps
-from feinsum.bounds.programs import bound_program_traffic, compulsory_bytes
+from feinsum.bounds.levels import MemoryLevel, combine_levels_ahead, list_levels
+from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths, count_fewest_steps
+from feinsum.bounds.programs import bound_program_traffic, count_compulsory_bytes
 from feinsum.errors import BoundError, FeinsumError
 from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum, from_text
 from feinsum.ir.program import Program
-from feinsum.records import Device, DevicePeaks, TuningRecord, operations_s
-from feinsum.words import brief, counted
+from feinsum.records import Device, DevicePeaks, TuningRecord, compute_operations_s
+from feinsum.words import format_brief, format_count
 
 ARITHMETIC = "arithmetic"
 
@@ -159,40 +159,42 @@ class Bound:
             "seconds": self.seconds,
             "limit": self.limit,
             "scope": self.scope,
-            "nearest": None if self.nearest is None else _size_document(self.nearest),
-            "levels": [_document(level_bound) for level_bound in self.levels],
+            "nearest": None
+            if self.nearest is None
+            else _make_size_document(self.nearest),
+            "levels": [_make_document(level_bound) for level_bound in self.levels],
         }
 
     def __repr__(self) -> str:
         moved = ", ".join(
-            f"{level_bound.level.name} {_megabytes(level_bound.n_bytes)} MB"
+            f"{level_bound.level.name} {_format_megabytes(level_bound.n_bytes)} MB"
             for level_bound in self.levels
         )
         time = f"; {self.seconds * 1e6:.4g} us" if self.seconds is not None else ""
-        return brief(self, f"{self.einsum}: at least {moved}{time}")
+        return format_brief(self, f"{self.einsum}: at least {moved}{time}")
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(self._format_lines())
 
-    def _lines(self) -> Iterator[str]:
+    def _format_lines(self) -> Iterator[str]:
         yield f"{'level':<10}{'size':>10}{'GB/s':>8}{'MB at least':>13}{'us':>11}  tile"
         if self.nearest is not None:
             time = self.operations_s
             yield (
-                f"{self.nearest.name:<10}{_size(self.nearest):>10}{'-':>8}{'-':>13}"
+                f"{self.nearest.name:<10}{_format_size(self.nearest):>10}{'-':>8}{'-':>13}"
                 f"{'-' if time is None else f'{time * 1e6:.4g}':>11}  (arithmetic)"
             )
         for level_bound in self.levels:
             rate = level_bound.level.bandwidth_bytes_per_s
             time = level_bound.seconds
             yield (
-                f"{level_bound.level.name:<10}{_size(level_bound.level):>10}"
+                f"{level_bound.level.name:<10}{_format_size(level_bound.level):>10}"
                 f"{'-' if rate is None else f'{rate * 1e-9:.4g}':>8}"
-                f"{_megabytes(level_bound.n_bytes):>13}"
+                f"{_format_megabytes(level_bound.n_bytes):>13}"
                 f"{'-' if time is None else f'{time * 1e6:.4g}':>11}"
-                f"  {_tile_text(level_bound.tile)}"
+                f"  {_format_tile(level_bound.tile)}"
             ).rstrip()
-        yield f"every array once: {_megabytes(self.compulsory_bytes)} MB"
+        yield f"every array once: {_format_megabytes(self.compulsory_bytes)} MB"
         if self.seconds is not None:
             yield f"at least {self.seconds * 1e6:.4g} us: {self.limit}"
         if self.sizes:
@@ -200,7 +202,7 @@ class Bound:
         yield f"least over {self.scope}"
 
 
-def bound_at(
+def compute_bound(
     einsum: BatchedEinsum | FunctionalBatchedEinsum | Program,
     sizes: Mapping[str, int],
     levels: Sequence[MemoryLevel],
@@ -223,21 +225,23 @@ def bound_at(
             f"an operand of {einsum.subscripts} is sparse; bounds are computed for "
             "dense operands only"
         )
-    ahead = [memory_ahead(levels, number) for number in range(len(levels))]
+    ahead = [combine_levels_ahead(levels, number) for number in range(len(levels))]
     memories = [memory for memory in ahead if memory is not None]
     if isinstance(einsum, Program):
         text = "; ".join(map(str, einsum.statements))
-        compulsory = compulsory_bytes(einsum, sizes)
+        compulsory = count_compulsory_bytes(einsum, sizes)
         paths = iter(bound_program_traffic(einsum, sizes, memories))
         scope = "all schedules of the statements as written"
     else:
-        factors = factors_of(einsum, sizes)
+        factors = build_factors(einsum, sizes)
         text = str(factors.einsum.subscripts)
         compulsory = factors.compulsory_bytes
-        paths = iter(_paths(factors, memories))
-        scope = _scope(factors.einsum.n_operands)
+        paths = iter(_bound_paths(factors, memories))
+        scope = _describe_scope(factors.einsum.n_operands)
     level_bounds = tuple(
-        _level_bound(compulsory, level, memory, None if memory is None else next(paths))
+        _make_level_bound(
+            compulsory, level, memory, None if memory is None else next(paths)
+        )
         for number, (level, memory) in enumerate(zip(levels, ahead, strict=True))
         if number or len(levels) == 1
     )
@@ -245,7 +249,7 @@ def bound_at(
     return Bound(text, sizes, compulsory, level_bounds, None, scope, nearest)
 
 
-def least_bytes(
+def compute_least_bytes(
     einsum: BatchedEinsum | FunctionalBatchedEinsum,
     sizes: Mapping[str, int],
     memory_bytes: int,
@@ -255,15 +259,15 @@ def least_bytes(
 
     >>> from feinsum.ir import array, einsum
     >>> A, B = array("A", (500, 500)), array("B", (500, 500))
-    >>> least_bytes(einsum("ij,jk->ik", A, B), {}, 8 * 1024) // 10**6
+    >>> compute_least_bytes(einsum("ij,jk->ik", A, B), {}, 8 * 1024) // 10**6
     62
     """
-    factors = factors_of(einsum, sizes)
-    (path,) = _paths(factors, [FastMemory(memory_bytes, n_memories)])
+    factors = build_factors(einsum, sizes)
+    (path,) = _bound_paths(factors, [FastMemory(memory_bytes, n_memories)])
     return path.n_bytes
 
 
-def _paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
+def _bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
     for memory in memories:
         if memory.n_memories < 1 or memory.n_bytes < factors.step_bytes:
             raise BoundError(
@@ -276,7 +280,7 @@ def _paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBound]:
     return bound_paths(factors, memories)
 
 
-def _level_bound(
+def _make_level_bound(
     compulsory: int,
     level: MemoryLevel,
     memory: FastMemory | None,
@@ -285,36 +289,37 @@ def _level_bound(
     asymptotic = 0.0
     if memory is not None and path is not None:
         asymptotic = sum(
-            _asymptotic_bytes(step.statement, memory.n_bytes) for step in path.steps
+            _compute_asymptotic_bytes(step.statement, memory.n_bytes)
+            for step in path.steps
         )
     return LevelBound(level, memory, path, compulsory, asymptotic)
 
 
-def _asymptotic_bytes(statement: Any, memory_bytes: int) -> float:
+def _compute_asymptotic_bytes(statement: Any, memory_bytes: int) -> float:
     try:
-        rho = intensity_of(statement).steps_per_byte(memory_bytes)
+        rho = compute_intensity(statement).steps_per_byte(memory_bytes)
         return float(statement.n_points) / rho if rho else 0.0
     except OverflowError:
         return inf
 
 
-def _scope(n_operands: int) -> str:
+def _describe_scope(n_operands: int) -> str:
     if n_operands == 1:
         return "one pass over the operand"
     if n_operands == 2:
         return "one product"
     if n_operands <= ALL_UP_TO:
-        return f"all orders and fusions of {counted(n_operands, 'operand')}"
+        return f"all orders and fusions of {format_count(n_operands, 'operand')}"
     return (
-        f"some good orders of {counted(n_operands, 'operand')}, and fusions of "
+        f"some good orders of {format_count(n_operands, 'operand')}, and fusions of "
         "neighbours"
     )
 
 
-def _document(level_bound: LevelBound) -> dict[str, Any]:
+def _make_document(level_bound: LevelBound) -> dict[str, Any]:
     level, memory = level_bound.level, level_bound.memory
     return {
-        **_size_document(level),
+        **_make_size_document(level),
         "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
         "memory_ahead_bytes": None if memory is None else memory.n_bytes,
         "n_memories_ahead": None if memory is None else memory.n_memories,
@@ -328,10 +333,10 @@ def _document(level_bound: LevelBound) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _megabytes(n_bytes: int) -> str:
+def _format_megabytes(n_bytes: int) -> str:
     """Format megabytes of any size.
 
-    >>> _megabytes(1234567890), _megabytes(10**400)
+    >>> _format_megabytes(1234567890), _format_megabytes(10**400)
     ('1234.57', '1e+394')
     """
     if n_bytes < 10**18:
@@ -339,7 +344,7 @@ def _megabytes(n_bytes: int) -> str:
     return f"{Decimal(n_bytes).scaleb(-6).normalize():.6g}"
 
 
-def _size_document(level: MemoryLevel) -> dict[str, Any]:
+def _make_size_document(level: MemoryLevel) -> dict[str, Any]:
     return {
         "name": level.name,
         "size_bytes": level.n_bytes,
@@ -347,7 +352,7 @@ def _size_document(level: MemoryLevel) -> dict[str, Any]:
     }
 
 
-def _size(level: MemoryLevel) -> str:
+def _format_size(level: MemoryLevel) -> str:
     if level.n_bytes is None:
         return "-"
     copies = "" if level.n_copies == 1 else f"{level.n_copies}x"
@@ -357,7 +362,7 @@ def _size(level: MemoryLevel) -> str:
     return f"{copies}{level.n_bytes} B"
 
 
-def _tile_text(tile: Mapping[str, int]) -> str:
+def _format_tile(tile: Mapping[str, int]) -> str:
     text = " ".join(f"{index}={size}" for index, size in tile.items())
     return text if len(text) <= MOST_WIDTH - 54 else f"{text[: MOST_WIDTH - 57]}..."
 
@@ -366,7 +371,7 @@ MOST_OPERANDS, MOST_ACCESSES, MOST_INDICES = 10, 2000, 30
 """Facts of larger einsums get no bound: anybody can upload them to a service."""
 
 
-def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | None:
+def bound_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | None:
     """Bound a fact's einsum at its sizes on its device; None if it has no bound.
 
     A fact may contain anything, so one without a bound is not an error.
@@ -376,17 +381,19 @@ def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | 
         peaks: limits of the fact's device; without them there are no times.
     """
     measured, device = record.measurement, record.environment.device
-    bound = _bound_of(record.workload_text, measured.sizes, device, peaks)
+    bound = _compute_bound(record.workload_text, measured.sizes, device, peaks)
     try:
         if bound is not None and peaks is not None:
-            return bound.with_operations(operations_s(measured.operations, peaks))
+            return bound.with_operations(
+                compute_operations_s(measured.operations, peaks)
+            )
     except (FeinsumError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         pass  # the rate of the dtype is unknown, or the dtype is invalid
     return bound
 
 
 @lru_cache(maxsize=512)
-def _bound_of(
+def _compute_bound(
     text: str, sizes: Mapping[str, int], device: Device, peaks: DevicePeaks | None
 ) -> Bound | None:
     """Compute the bound of all facts of a workload at these sizes on a device."""
@@ -399,12 +406,12 @@ def _bound_of(
             or len(einsum.indices) > MOST_INDICES
         ):
             return None
-        return bound_at(einsum, sizes, levels_of(device, peaks))
+        return compute_bound(einsum, sizes, list_levels(device, peaks))
     except (FeinsumError, OverflowError):
         return None
 
 
-def shares(bound: Bound, measured_s: float) -> dict[str, float]:
+def compute_shares(bound: Bound, measured_s: float) -> dict[str, float]:
     """Return the used share of the bandwidth, for every level with a known time.
 
     It is above 1 if arrays were in the caches before the work began.
@@ -413,7 +420,7 @@ def shares(bound: Bound, measured_s: float) -> dict[str, float]:
     >>> from feinsum.ir import array, einsum
     >>> levels = [MemoryLevel("cache", 1000), MemoryLevel("memory", None, 1, 1e9)]
     >>> copied = einsum("ij->ji", array("A", (1000, 1000)))
-    >>> shares(bound_at(copied, {}, levels), 0.032)
+    >>> compute_shares(compute_bound(copied, {}, levels), 0.032)
     {'memory': 0.5}
     """
     return {
@@ -423,7 +430,7 @@ def shares(bound: Bound, measured_s: float) -> dict[str, float]:
     }
 
 
-def least_possible_s(
+def compute_least_s(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     device: Device,
@@ -443,12 +450,12 @@ def least_possible_s(
     >>> peaks = DevicePeaks(cpu, 1e10, {"<f8": 1e9}, "2026-01-01T00:00:00+00:00")
     >>> from feinsum.ir import array, einsum
     >>> product = einsum("ij,jk->ik", array("A", (100, 100)), array("B", (100, 100)))
-    >>> least_possible_s(product, {}, cpu, peaks)
+    >>> compute_least_s(product, {}, cpu, peaks)
     0.002
     """
-    levels = levels_of(device, peaks)
-    bound = bound_at(einsum, sizes, levels)
-    times = [_arithmetic_s(factors_of(einsum, sizes), peaks)]
+    levels = list_levels(device, peaks)
+    bound = compute_bound(einsum, sizes, levels)
+    times = [_compute_arithmetic_s(build_factors(einsum, sizes), peaks)]
     for level_bound in bound.levels:
         rate = level_bound.level.bandwidth_bytes_per_s
         if rate and level_bound.memory is not None:
@@ -459,11 +466,11 @@ def least_possible_s(
     return max(times)
 
 
-def _arithmetic_s(factors: Factors, peaks: DevicePeaks) -> float:
+def _compute_arithmetic_s(factors: Factors, peaks: DevicePeaks) -> float:
     """Bound the time of the fewest multiply-adds, at the rate of the fastest dtype."""
     einsum = factors.einsum
     rates = peaks.operations_per_s
     real = {np.empty(0, dtype).real.dtype.str for dtype in einsum.output_dtypes}
     if not 2 <= einsum.n_operands <= ALL_UP_TO or not real <= set(rates):
         return 0.0
-    return 2 * fewest_steps(factors) / max(rates[dtype] for dtype in real)
+    return 2 * count_fewest_steps(factors) / max(rates[dtype] for dtype in real)

@@ -67,7 +67,7 @@ class Factors:
                 n_bytes = 0 if self.is_empty else n_entries * itemsize
                 # two operands may read the same part of one array
                 arrays[array] = max(arrays.get(array, 0), n_bytes)
-        n_results = self._n(self.einsum.output)
+        n_results = self._count_tuples(self.einsum.output)
         results = sum(n_results * dtype.itemsize for dtype in self.einsum.output_dtypes)
         return sum(arrays.values()) + results
 
@@ -93,55 +93,63 @@ class Factors:
         """Build the statement that multiplies factors: operands or earlier products."""
         positions = tuple(sorted(p for block in blocks for p in block))
         # rows that multiply the same arrays may be computed only once
-        instances = {self._key(row, positions): row for row in self.einsum.rows}
+        instances = {self._make_key(row, positions): row for row in self.einsum.rows}
         rows = tuple(instances.values())
-        accesses = [self._factor(block, rows) for block in blocks]
+        accesses = [self._make_access(block, rows) for block in blocks]
         indices = frozenset[str]().union(*(access.indices for access in accesses))
         order = [index for index in self.einsum.indices if index in indices]
         return SoapStatement(
-            (*accesses, self._result(positions, rows)),
+            (*accesses, self._make_result_access(positions, rows)),
             {index: self.extents[index] for index in order},
             len(rows),
-            max(self._symmetry(row, positions) for row in rows),
+            max(self._count_symmetries(row, positions) for row in rows),
         )
 
-    def _factor(self, block: Positions, rows: tuple[Row, ...]) -> SoapAccess:
+    def _make_access(self, block: Positions, rows: tuple[Row, ...]) -> SoapAccess:
         if len(block) > 1:
-            return self._product(block, rows)
+            return self._make_product_access(block, rows)
         (position,) = block
         counts = Counter(row[position].name for row in rows)
         # an array at several positions is loaded once for all of them, so each position
         # counts only a part of its bytes
-        n_positions = {name: self._n_positions(name) for name in counts}
+        n_positions = {name: self._count_positions(name) for name in counts}
         return SoapAccess(
             " ".join(counts),
-            self._ordered(block, self.einsum.inputs[position]),
+            self._order_indices(block, self.einsum.inputs[position]),
             min(self.entry_bytes[name] / n for name, n in n_positions.items()),
             sum(
-                (Fraction(self._operand_bytes(name, position), n)
-                 for name, n in n_positions.items()),
+                (
+                    Fraction(self._count_operand_bytes(name, position), n)
+                    for name, n in n_positions.items()
+                ),
                 Fraction(0),
             ),
             max(counts.values()),
-        )  # fmt: skip
+        )
 
-    def _product(self, block: Positions, rows: tuple[Row, ...]) -> SoapAccess:
-        counts = Counter(self._key(row, block) for row in rows)
-        itemsizes = {self._key(row, block): _itemsize(row, block) for row in rows}
+    def _make_product_access(
+        self, block: Positions, rows: tuple[Row, ...]
+    ) -> SoapAccess:
+        counts = Counter(self._make_key(row, block) for row in rows)
+        itemsizes = {
+            self._make_key(row, block): _get_itemsize(row, block) for row in rows
+        }
         terms = chain.from_iterable(self.einsum.inputs[p] for p in block)
-        indices = self._ordered(block, terms)
+        indices = self._order_indices(block, terms)
         return SoapAccess(
             "*".join(rows[0][p].name for p in block),
             indices,
             Fraction(min(itemsizes.values())),
-            Fraction(sum(itemsizes.values()) * self._n(indices)),
+            Fraction(sum(itemsizes.values()) * self._count_tuples(indices)),
             max(counts.values()),
         )
 
-    def _result(self, positions: Positions, rows: tuple[Row, ...]) -> SoapAccess:
+    def _make_result_access(
+        self, positions: Positions, rows: tuple[Row, ...]
+    ) -> SoapAccess:
         is_last = len(positions) == self.einsum.n_operands
         if not is_last:
-            statement = self._product(positions, rows)
+            statement = self._make_product_access(positions, rows)
             return SoapAccess(
                 statement.name,
                 statement.indices,
@@ -151,23 +159,23 @@ class Factors:
             )
         itemsizes = [dtype.itemsize for dtype in self.einsum.output_dtypes]
         indices = self.einsum.output
-        total = Fraction(sum(itemsizes) * self._n(indices))
+        total = Fraction(sum(itemsizes) * self._count_tuples(indices))
         return SoapAccess("out", indices, Fraction(min(itemsizes)), total)
 
-    def _ordered(self, block: Positions, order: Iterable[str]) -> tuple[str, ...]:
+    def _order_indices(self, block: Positions, order: Iterable[str]) -> tuple[str, ...]:
         indices = self.indices(block)
         return tuple(index for index in dict.fromkeys(order) if index in indices)
 
-    def _key(self, row: Row, positions: Positions) -> tuple[str, ...]:
+    def _make_key(self, row: Row, positions: Positions) -> tuple[str, ...]:
         """Return a key of a product: products with equal keys may be computed once."""
         return tuple(sorted(row[p].name for p in positions))
 
-    def _symmetry(self, row: Row, positions: Positions) -> int:
+    def _count_symmetries(self, row: Row, positions: Positions) -> int:
         """Count the permutations of operands that are the same array."""
         counts = Counter(row[p].name for p in positions)
         return prod(factorial(n) for n in counts.values())
 
-    def _n_positions(self, name: str) -> int:
+    def _count_positions(self, name: str) -> int:
         """Return the number of positions at which an operand's arrays are accessed."""
         positions = set(self._positions_of[name])
         return len(
@@ -184,24 +192,24 @@ class Factors:
                     positions.setdefault(array, set()).add(position)
         return positions
 
-    def _operand_bytes(self, name: str, position: int) -> int:
+    def _count_operand_bytes(self, name: str, position: int) -> int:
         """Return the bytes of an operand or of the arrays behind it: the larger."""
         itemsize = self._operands[name].dtype.itemsize
-        n_entries = self._n(set(self.einsum.inputs[position]))
+        n_entries = self._count_tuples(set(self.einsum.inputs[position]))
         return itemsize * max(n_entries, sum(self.reads[name].values()))
 
     @cached_property
     def _operands(self) -> dict[str, Operand]:
         return {operand.name: operand for operand in self.einsum.operands}
 
-    def _n(self, indices: Iterable[str]) -> int:
+    def _count_tuples(self, indices: Iterable[str]) -> int:
         return prod(self.extents[index] for index in indices)
 
 
 Row = tuple[Operand, ...]
 
 
-def factors_of(
+def build_factors(
     einsum: BatchedEinsum | FunctionalBatchedEinsum, sizes: Mapping[str, int]
 ) -> Factors:
     """Build the factors of an einsum at the given sizes.
@@ -210,7 +218,7 @@ def factors_of(
         BoundError: if a size has no value, or an invalid one.
     """
     plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
-    extents = {index: extent_value(x, sizes) for index, x in plain.extents.items()}
+    extents = {index: get_extent_value(x, sizes) for index, x in plain.extents.items()}
     reads: dict[str, Mapping[str, int]] = {}
     entry_bytes: dict[str, Fraction] = {}
     for operand in plain.operands:
@@ -218,12 +226,12 @@ def factors_of(
         function = None
         if isinstance(einsum, FunctionalBatchedEinsum):
             function = einsum.functions[operand.name]
-        reads[operand.name], is_whole = _counted(operand, terms, extents, function)
+        reads[operand.name], is_whole = _count_reads(operand, terms, extents, function)
         entry_bytes[operand.name] = Fraction(operand.dtype.itemsize * is_whole)
     return Factors(plain, extents, reads, entry_bytes)
 
 
-def _counted(
+def _count_reads(
     operand: Operand,
     terms: Sequence[IndexList],
     extents: Mapping[str, int],
@@ -243,7 +251,7 @@ def _counted(
     axes = range(operand.rank)
     reads: Mapping[str, Collection[int]] = {operand.name: axes}
     if function is not None:
-        reads = _certain_reads(function)
+        reads = _find_certain_reads(function)
     counts: dict[str, int] = {}
     is_whole = False
     for array, read in reads.items():
@@ -255,7 +263,7 @@ def _counted(
     return counts, is_whole
 
 
-def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
+def _find_certain_reads(function: OperandFunction) -> dict[str, set[int]]:
     """Return the arrays that are certainly read, with the operand's axes as subscripts.
 
     Reads under a condition may never happen, and computed subscripts may be constant;
@@ -263,7 +271,9 @@ def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
     """
     axes = {name: axis for axis, name in enumerate(function.parameters)}
     reads: dict[str, set[int]] = {}
-    for node in always_evaluated(ast.parse(function.body.strip(), mode="eval").body):
+    for node in list_always_evaluated(
+        ast.parse(function.body.strip(), mode="eval").body
+    ):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             slice_node = node.slice
             subscripts = (
@@ -279,23 +289,23 @@ def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
     return reads
 
 
-def always_evaluated(node: ast.AST) -> Iterator[ast.AST]:
+def list_always_evaluated(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     if isinstance(node, ast.IfExp):
-        yield from always_evaluated(node.test)
+        yield from list_always_evaluated(node.test)
         return
     if isinstance(node, ast.BoolOp):
-        yield from always_evaluated(node.values[0])
+        yield from list_always_evaluated(node.values[0])
         return
     for child in ast.iter_child_nodes(node):
-        yield from always_evaluated(child)
+        yield from list_always_evaluated(child)
 
 
-def _itemsize(row: Row, positions: Positions) -> int:
+def _get_itemsize(row: Row, positions: Positions) -> int:
     return np.result_type(*(row[p].dtype for p in positions)).itemsize
 
 
-def extent_value(extent: object, sizes: Mapping[str, int]) -> int:
+def get_extent_value(extent: object, sizes: Mapping[str, int]) -> int:
     if not isinstance(extent, SizeParam):
         assert isinstance(extent, int)
         return extent

@@ -16,7 +16,7 @@ exponents ``s_a`` of arrays and ``t_v`` of indices that cover every index,
     H(X) = F * prod((s_a X / (sigma w_a)) ** s_a) * prod(N_v ** t_v),  sigma = sum(s_a)
 
 where ``w_a`` are bytes of an entry, ``N_v`` extents, and ``F`` is 1 except for batches
-of rows that share arrays; see :func:`log_factor`. So V steps move at least
+of rows that share arrays; see :func:`compute_log_factor`. So V steps move at least
 ``(X - S) * (V / H(X) - p)`` bytes, with p parallel memories of S bytes each. Results
 count, too: their first access need not read them, but they have to be written.
 
@@ -39,7 +39,7 @@ from typing import TypeAlias
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.bounds.asymptotic import Array, best_tiles
+from feinsum.bounds.asymptotic import Array, find_best_tiles
 from feinsum.bounds.soap import SoapStatement
 
 N_PRICES = 16
@@ -76,13 +76,13 @@ class FastMemory:
 def certify(statement: SoapStatement, memory: FastMemory) -> Certificate:
     """Certify what a statement moves to and from a memory.
 
-    >>> from feinsum.bounds.soap import statement
-    >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 2000))
+    >>> from feinsum.bounds.soap import make_statement
+    >>> product = make_statement("ij,jk->ik", dict.fromkeys("ijk", 2000))
     >>> moved = certify(product, FastMemory(10_000)).n_bytes
     >>> round(moved / 2000**3 * 10_000**0.5, 4)  # 2 for large extents
     1.9997
     """
-    return certified(surveyed([statement], [memory]), [memory])[0][0]
+    return certify_all(survey_statements([statement], [memory]), [memory])[0][0]
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class Survey:
     problem: _Problem
     choices: tuple[_Choice, ...]
 
-    def estimated_bytes(self, memory: int) -> float:
+    def estimate_bytes(self, memory: int) -> float:
         """Estimate the bytes that will be proved for a memory, by its position."""
         return exp(min(self.choices[memory].log_value, HUGE))
 
 
-def surveyed(
+def survey_statements(
     statements: Sequence[SoapStatement], memories: Sequence[FastMemory]
 ) -> list[Survey]:
     """Estimate all statements over the whole range of prices."""
@@ -108,12 +108,12 @@ def surveyed(
     ends = [max(p.log_bytes, smallest) + 1.0 for p in problems]
     prices = [-np.linspace(smallest, end, N_PRICES) for end in ends]
     return [
-        Survey(problem, _chosen(problem, memories, tried[1], None))
-        for problem, tried in zip(problems, _tried(problems, prices), strict=True)
+        Survey(problem, _choose(problem, memories, tried[1], None))
+        for problem, tried in zip(problems, _solve(problems, prices), strict=True)
     ]
 
 
-def certified(
+def certify_all(
     surveys: Sequence[Survey], memories: Sequence[FastMemory]
 ) -> list[list[Certificate]]:
     """Certify every statement for every memory, searching near the estimated best."""
@@ -123,8 +123,8 @@ def certified(
         for survey in surveys
     ]
     chosen = [
-        _chosen(survey.problem, memories, tried[1], survey.choices)
-        for survey, tried in zip(surveys, _tried(problems, near), strict=True)
+        _choose(survey.problem, memories, tried[1], survey.choices)
+        for survey, tried in zip(surveys, _solve(problems, near), strict=True)
     ]
     exact = [
         np.array([choice.best_price for choice in memory_choices])
@@ -132,18 +132,18 @@ def certified(
     ]
     return [
         [
-            _certificate(problem, memory, choice, tile)
+            _make_certificate(problem, memory, choice, tile)
             for memory, choice, tile in zip(
                 memories, memory_choices, tiles, strict=True
             )
         ]
         for problem, memory_choices, (tiles, _) in zip(
-            problems, chosen, _tried(problems, exact), strict=True
+            problems, chosen, _solve(problems, exact), strict=True
         )
     ]
 
 
-def _tried(
+def _solve(
     problems: Sequence[_Problem], prices: Sequence[Array]
 ) -> list[tuple[Array, Array]]:
     """Compute tiles and exponents of each problem, batching equal shapes."""
@@ -154,7 +154,7 @@ def _tried(
     for k, problem in enumerate(problems):
         shapes.setdefault(problem.member.shape, []).append(k)
     for same_shape in shapes.values():
-        tiles, shares = best_tiles(
+        tiles, shares = find_best_tiles(
             np.array([problems[k].member for k in same_shape]),
             np.array([problems[k].log_weights for k in same_shape]),
             np.array([problems[k].log_extents for k in same_shape]),
@@ -182,7 +182,7 @@ class _Problem:
 
     @classmethod
     def of(cls, statement: SoapStatement) -> _Problem:
-        accesses, classes = statement.accesses, _classes(statement)
+        accesses, classes = statement.accesses, _group_indices(statement)
         n_instances = statement.n_instances
         member = np.array(
             [
@@ -196,7 +196,7 @@ class _Problem:
         weights = [
             log(a.entry_bytes) if a.entry_bytes > 0 else -np.inf for a in accesses
         ]
-        extents = [_log_extent(statement, names) for names in classes]
+        extents = [_sum_log_extents(statement, names) for names in classes]
         extents.append(log(n_instances))
         return cls(statement, classes, member, np.array(weights), np.array(extents))
 
@@ -210,7 +210,7 @@ class _Problem:
         return log(n_bytes.numerator) - log(n_bytes.denominator)
 
 
-def _classes(statement: SoapStatement) -> Classes:
+def _group_indices(statement: SoapStatement) -> Classes:
     """Group the indices of extents above 1 by the arrays that have them."""
     groups: dict[tuple[bool, ...], list[str]] = {}
     for index, extent in statement.extents.items():
@@ -220,7 +220,7 @@ def _classes(statement: SoapStatement) -> Classes:
     return tuple(map(tuple, groups.values()))
 
 
-def _log_extent(statement: SoapStatement, names: Sequence[str]) -> float:
+def _sum_log_extents(statement: SoapStatement, names: Sequence[str]) -> float:
     return sum(log(statement.extents[name]) for name in names)
 
 
@@ -238,7 +238,7 @@ class _Choice:
         return log(max(self.exponents.sum(), 1e-9)) - self.log_segment
 
 
-def _chosen(
+def _choose(
     problem: _Problem,
     memories: Sequence[FastMemory],
     shares: Array,
@@ -261,7 +261,9 @@ def _chosen(
         entropy = np.where(shares > 0, shares * logs, 0.0).sum(axis=1)
     # log of steps over H(X) is constant - total * log X
     spared = missing[:, :-1] @ problem.log_extents[:-1]
-    constant = problem.log_steps - entropy - spared - _log_factors(problem, shares)
+    constant = (
+        problem.log_steps - entropy - spared - _compute_log_factors(problem, shares)
+    )
     small = np.log([[max(m.n_bytes, 1)] for m in memories])
     copies = np.array([[m.n_memories] for m in memories])
     if near is None:
@@ -272,20 +274,20 @@ def _chosen(
     else:
         middles = np.array([[choice.log_segment] for choice in near])
         segments = np.repeat((middles + NEARBY)[:, None, :], len(shares), axis=1)
-    values = _log_values(constant, total, segments, small, copies)
+    values = _compute_log_values(constant, total, segments, small, copies)
     best = values.reshape(len(memories), -1).argmax(axis=1)
     estimates = []
     for m, position in enumerate(best):
         k, x = divmod(int(position), segments.shape[2])
         # interpolate between grid points by a parabola, as the maximum is flat
-        log_segment = float(segments[m, k, x]) + _vertex(
+        log_segment = float(segments[m, k, x]) + _find_vertex(
             segments[m, k], values[m, k], x
         )
         estimates.append(_Choice(float(values[m, k, x]), log_segment, shares[k]))
     return tuple(estimates)
 
 
-def _log_values(
+def _compute_log_values(
     constant: Array, total: Array, segments: Array, small: Array, copies: Array
 ) -> Array:
     """Return the logarithms of the proved bounds, by memory, price and segment."""
@@ -300,7 +302,7 @@ def _log_values(
     return np.where(np.isnan(values), -np.inf, values)
 
 
-def _vertex(segments: Array, values: Array, x: int) -> float:
+def _find_vertex(segments: Array, values: Array, x: int) -> float:
     """Return the offset of the vertex of a parabola through a point's neighbours."""
     if not 0 < x < len(segments) - 1 or segments[x] - segments[x - 1] > CLOSE:
         return 0.0
@@ -311,8 +313,8 @@ def _vertex(segments: Array, values: Array, x: int) -> float:
     return float(segments[x] - segments[x - 1]) * 0.5 * (before - after) / bend
 
 
-def _log_factors(problem: _Problem, shares: Array) -> Array:
-    """Compute :func:`feinsum.bounds.finite.log_factor` for many exponents."""
+def _compute_log_factors(problem: _Problem, shares: Array) -> Array:
+    """Compute :func:`feinsum.bounds.finite.compute_log_factor` for many exponents."""
     n_instances = problem.statement.n_instances
     log_factors = np.zeros(len(shares))
     if n_instances == 1:
@@ -327,24 +329,24 @@ def _log_factors(problem: _Problem, shares: Array) -> Array:
     return log_factors + unspent * log(n_instances)
 
 
-def _certificate(
+def _make_certificate(
     problem: _Problem, memory: FastMemory, choice: _Choice, log_tile: Array
 ) -> Certificate:
     """Make the certificate of a choice, with exponents rounded to fractions."""
     statement = problem.statement
-    exponents = _fractions([float(s) for s in choice.exponents])
+    exponents = _round_to_fractions([float(s) for s in choice.exponents])
     return Certificate(
         statement,
         memory.n_bytes,
         memory.n_memories,
-        max(_rounded(choice.log_segment), memory.n_bytes + 1),
+        max(_round_exponential(choice.log_segment), memory.n_bytes + 1),
         exponents,
-        covered(statement, exponents),
-        _tile(problem, log_tile),
+        compute_extent_exponents(statement, exponents),
+        _split_tile(problem, log_tile),
     )
 
 
-def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
+def _round_to_fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
     """Round values to simple fractions if all are close to some, else to fine ones."""
     simple = tuple(Fraction(s).limit_denominator(SIMPLE) for s in values)
     if all(abs(a - b) < NEAR for a, b in zip(simple, values, strict=True)):
@@ -352,14 +354,14 @@ def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
     return tuple(Fraction(round(s * FINE), FINE) for s in values)
 
 
-def _rounded(log_value: float) -> int:
+def _round_exponential(log_value: float) -> int:
     """Round an exponential of any size to an integer."""
     # doubles overflow at exp(709): scale larger values by a power of two
     shift = max(0, floor(log_value / log(2)) - 60)
     return int(exp(log_value - shift * log(2))) << shift
 
 
-def _tile(problem: _Problem, log_tile: Array) -> Mapping[str, int]:
+def _split_tile(problem: _Problem, log_tile: Array) -> Mapping[str, int]:
     """Distribute the extents of a tile's classes to their indices, the last first."""
     statement = problem.statement
     tile = dict.fromkeys(statement.extents, 1)
@@ -439,7 +441,7 @@ class Certificate:
         n_digits = DIGITS + self.statement.n_points.bit_length() // 3
         with localcontext(Context(prec=n_digits)):
             log_steps = Decimal(self.statement.n_points).ln() - SLACK
-            log_most = log_largest(
+            log_most = compute_log_largest(
                 self.statement,
                 self.exponents,
                 self.extent_exponents,
@@ -450,25 +452,33 @@ class Certificate:
             return max(int((self.segment_bytes - self.memory_bytes) * n_pieces), 0)
 
 
-def log_largest(
+def compute_log_largest(
     statement: SoapStatement,
     exponents: tuple[Fraction, ...],
     extent_exponents: Mapping[str, Fraction],
     segment_bytes: Decimal,
 ) -> Decimal:
     """Return the logarithm of H(X), in the precision of the context."""
-    total = _decimal(sum(exponents, Fraction(0)))
-    log_bytes = _decimal(Fraction(1)) * log_factor(statement, exponents)
+    total = _convert_to_decimal(sum(exponents, Fraction(0)))
+    log_bytes = _convert_to_decimal(Fraction(1)) * compute_log_factor(
+        statement, exponents
+    )
     for access, s in zip(statement.accesses, exponents, strict=True):
         if s:
-            share = _decimal(s) * segment_bytes / (total * _decimal(access.entry_bytes))
-            log_bytes += _decimal(s) * share.ln()
+            share = (
+                _convert_to_decimal(s)
+                * segment_bytes
+                / (total * _convert_to_decimal(access.entry_bytes))
+            )
+            log_bytes += _convert_to_decimal(s) * share.ln()
     for index, t in extent_exponents.items():
-        log_bytes += _decimal(t) * Decimal(statement.extents[index]).ln()
+        log_bytes += _convert_to_decimal(t) * Decimal(statement.extents[index]).ln()
     return log_bytes
 
 
-def log_factor(statement: SoapStatement, exponents: tuple[Fraction, ...]) -> Decimal:
+def compute_log_factor(
+    statement: SoapStatement, exponents: tuple[Fraction, ...]
+) -> Decimal:
     """Return the logarithm of F, the gain of several instances over one with all bytes.
 
     Let instance r access ``P[r,a]`` entries of array a. Hoelder's inequality bounds
@@ -486,11 +496,11 @@ def log_factor(statement: SoapStatement, exponents: tuple[Fraction, ...]) -> Dec
     for most, s in shared:
         spent = min(s, unspent)
         unspent -= spent
-        log_sum += _decimal(spent) * Decimal(most).ln()
-    return log_sum + _decimal(unspent) * Decimal(statement.n_instances).ln()
+        log_sum += _convert_to_decimal(spent) * Decimal(most).ln()
+    return log_sum + _convert_to_decimal(unspent) * Decimal(statement.n_instances).ln()
 
 
-def covered(
+def compute_extent_exponents(
     statement: SoapStatement, exponents: tuple[Fraction, ...]
 ) -> dict[str, Fraction]:
     """Return the smallest exponents of extents with which every index is covered."""
@@ -503,5 +513,5 @@ def covered(
     return exponent_of
 
 
-def _decimal(value: Fraction) -> Decimal:
+def _convert_to_decimal(value: Fraction) -> Decimal:
     return Decimal(value.numerator) / Decimal(value.denominator)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from feinsum.bounds.finite import FastMemory
 from feinsum.errors import BoundError
 from feinsum.records import Device, DevicePeaks
-from feinsum.words import counted
+from feinsum.words import format_count
 
 REGISTERS, DRAM = "registers", "DRAM"
 CACHES = {"L1": "L1d", "L2": "L2", "L3": "L3"}
@@ -55,7 +55,8 @@ class MemoryLevel:
     def __post_init__(self) -> None:
         if self.n_bytes is not None and self.n_bytes < 0:
             raise BoundError(
-                f"{self.name} has {counted(self.n_bytes, 'byte')}; expected 0 or more"
+                f"{self.name} has {format_count(self.n_bytes, 'byte')}; expected "
+                "0 or more"
             )
         if self.n_copies < 1:
             raise BoundError(
@@ -63,7 +64,7 @@ class MemoryLevel:
             )
 
 
-def levels_of(
+def list_levels(
     device: Device, peaks: DevicePeaks | None = None
 ) -> tuple[MemoryLevel, ...]:
     """Return the memory levels of a device, from the registers to the memory.
@@ -76,7 +77,7 @@ def levels_of(
     >>> processor = Processor("", 26, 2, 1, "zen5", ("avx", "avx512f"), 2,
     ...                       {"L1d": 48 << 10, "L2": 1 << 20, "L3": 32 << 20})
     >>> cpu = Device("Host", "a CPU", "", "cpu", "x86_64", 2, processor)
-    >>> [(level.name, level.n_bytes, level.n_copies) for level in levels_of(cpu)][:2]
+    >>> [(level.name, level.n_bytes, level.n_copies) for level in list_levels(cpu)][:2]
     [('registers', 2048, 2), ('L1', 49152, 2)]
     """
     measured = {} if peaks is None else dict(peaks.cache_bytes_per_s)
@@ -88,7 +89,7 @@ def levels_of(
         sizes = [n for feature, n in VECTOR_REGISTERS if feature in features]
         if sizes:
             levels.append(MemoryLevel(REGISTERS, sizes[0], n_cores))
-    for name, (n_bytes, n_copies) in _caches(device, peaks).items():
+    for name, (n_bytes, n_copies) in _list_caches(device, peaks).items():
         levels.append(MemoryLevel(name, n_bytes, n_copies, measured.get(name)))
     bandwidth = None if peaks is None else peaks.bandwidth_bytes_per_s
     if bandwidth is not None and bandwidth <= 0:
@@ -96,7 +97,9 @@ def levels_of(
     return (*levels, MemoryLevel(DRAM, None, 1, bandwidth))
 
 
-def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, int]]:
+def _list_caches(
+    device: Device, peaks: DevicePeaks | None
+) -> dict[str, tuple[int, int]]:
     """Return the size and number of each known cache."""
     n_cores = max(device.compute_units, 1)
     reported = {} if device.processor is None else device.processor.cache_bytes
@@ -112,7 +115,9 @@ def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, i
     return sizes
 
 
-def memory_ahead(levels: Sequence[MemoryLevel], number: int) -> FastMemory | None:
+def combine_levels_ahead(
+    levels: Sequence[MemoryLevel], number: int
+) -> FastMemory | None:
     """Combine all levels nearer than a level into one memory.
 
     If all nearer levels are private to cores, there is one such memory for each core;

@@ -33,8 +33,8 @@ from feinsum.bounds.finite import (
     Certificate,
     FastMemory,
     Survey,
-    certified,
-    surveyed,
+    certify_all,
+    survey_statements,
 )
 from feinsum.bounds.soap import SoapStatement
 from feinsum.contraction.paths import PathMethod, find_path
@@ -117,21 +117,21 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
     all_operands = tuple(range(factors.einsum.n_operands))
     partitions: dict[Positions, list[Blocks]] = {all_operands: [(all_operands,)]}
     if len(all_operands) > 1:
-        partitions = _considered(factors)
+        partitions = _list_considered(factors)
     groups = list(
         dict.fromkeys(b for partition in partitions.values() for b in partition)
     )
     statements = [factors.statement(blocks) for blocks in groups]
     # estimates choose the steps; only the chosen ones get certificates, which are slow
-    surveys = dict(zip(groups, surveyed(statements, memories), strict=True))
+    surveys = dict(zip(groups, survey_statements(statements, memories), strict=True))
     chosen = [
-        _cheapest(all_operands, partitions, _costs(surveys, k), {})[1]
+        _find_cheapest(all_operands, partitions, _estimate_costs(surveys, k), {})[1]
         for k in range(len(memories))
     ]
     needed = list(
         dict.fromkeys(blocks for blocks_of_path in chosen for blocks in blocks_of_path)
     )
-    proofs = certified([surveys[blocks] for blocks in needed], memories)
+    proofs = certify_all([surveys[blocks] for blocks in needed], memories)
     steps = dict(zip(needed, proofs, strict=True))
     return [
         PathBound(
@@ -144,12 +144,12 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
     ]
 
 
-def fewest_steps(factors: Factors) -> int:
+def count_fewest_steps(factors: Factors) -> int:
     """Return the fewest multiply-adds of any order considered."""
     all_operands = tuple(range(factors.einsum.n_operands))
     if len(all_operands) == 1:
         return factors.statement((all_operands,)).n_points
-    partitions = _considered(factors)
+    partitions = _list_considered(factors)
 
     @cache
     def fewest(positions: Positions) -> int:
@@ -162,23 +162,25 @@ def fewest_steps(factors: Factors) -> int:
     return fewest(all_operands)
 
 
-def _considered(factors: Factors) -> dict[Positions, list[Blocks]]:
+def _list_considered(factors: Factors) -> dict[Positions, list[Blocks]]:
     if factors.einsum.n_operands <= ALL_UP_TO:
-        return _all_partitions(factors)
-    return _partitions_of_trees(factors)
+        return _list_all_partitions(factors)
+    return _list_partitions_of_trees(factors)
 
 
-def _costs(surveys: Mapping[Blocks, Survey], memory: int) -> dict[Blocks, Costs]:
+def _estimate_costs(
+    surveys: Mapping[Blocks, Survey], memory: int
+) -> dict[Blocks, Costs]:
     """Estimate the traffic of each step, without and with its arrays."""
     costs = {}
     for blocks, survey in surveys.items():
         compulsory = exp(min(survey.problem.log_bytes, HUGE))
-        moved = max(survey.estimated_bytes(memory), compulsory)
+        moved = max(survey.estimate_bytes(memory), compulsory)
         costs[blocks] = moved - compulsory, moved
     return costs
 
 
-def _cheapest(
+def _find_cheapest(
     positions: Positions,
     partitions: Mapping[Positions, Sequence[Blocks]],
     costs: Mapping[Blocks, Costs],
@@ -192,7 +194,7 @@ def _cheapest(
             steps: tuple[Blocks, ...] = ()
             for block in blocks:
                 if len(block) > 1:
-                    factor_costs, factor_steps = _cheapest(
+                    factor_costs, factor_steps = _find_cheapest(
                         block, partitions, costs, memo
                     )
                     excess, moved = excess + factor_costs[0], moved + factor_costs[1]
@@ -203,7 +205,7 @@ def _cheapest(
     return memo[positions]
 
 
-def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
+def _list_all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
     """Return all ways to split each product into two or more factors."""
     all_operands = tuple(range(factors.einsum.n_operands))
     products = [
@@ -216,7 +218,7 @@ def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
     return {
         chosen: [
             blocks
-            for blocks in _partitions(chosen)
+            for blocks in _list_partitions(chosen)
             if len(blocks) > 1 and factor.issuperset(blocks)
         ]
         for chosen in products
@@ -229,10 +231,10 @@ def _has_sum(positions: Positions, factors: Factors) -> bool:
     return any(factors.extents[i] > 1 for i in before - factors.indices(positions))
 
 
-def _partitions(positions: Positions) -> Iterator[Blocks]:
+def _list_partitions(positions: Positions) -> Iterator[Blocks]:
     """Yield all set partitions.
 
-    >>> [*map(len, [list(_partitions(tuple(range(n)))) for n in range(1, 6)])]
+    >>> [*map(len, [list(_list_partitions(tuple(range(n)))) for n in range(1, 6)])]
     [1, 2, 5, 15, 52]
     """
     if not positions:
@@ -242,11 +244,11 @@ def _partitions(positions: Positions) -> Iterator[Blocks]:
     for n in range(len(remaining) + 1):
         for chosen in combinations(remaining, n):
             unchosen = tuple(p for p in remaining if p not in chosen)
-            for blocks in _partitions(unchosen):
+            for blocks in _list_partitions(unchosen):
                 yield ((first, *chosen), *blocks)
 
 
-def _partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:
+def _list_partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:
     """Return the factorizations of some good orders, with fusions of their steps."""
     children: dict[Positions, list[Blocks]] = {}
     einsum = factors.einsum
@@ -269,10 +271,10 @@ def _partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:
         for node, factorizations in children.items()
         if len(node) == einsum.n_operands or _has_sum(node, factors)
     }
-    return {node: _fused(node, children, set(products)) for node in products}
+    return {node: _list_fusions(node, children, set(products)) for node in products}
 
 
-def _fused(
+def _list_fusions(
     node: Positions,
     children: Mapping[Positions, Sequence[Blocks]],
     products: set[Positions],

@@ -31,13 +31,22 @@ from fractions import Fraction
 from itertools import permutations
 from math import prod
 
-from feinsum.bounds.factors import always_evaluated, extent_value, factors_of
-from feinsum.bounds.finite import Certificate, FastMemory, certified, surveyed
+from feinsum.bounds.factors import (
+    build_factors,
+    get_extent_value,
+    list_always_evaluated,
+)
+from feinsum.bounds.finite import (
+    Certificate,
+    FastMemory,
+    certify_all,
+    survey_statements,
+)
 from feinsum.bounds.paths import BoundedProduct, PathBound
 from feinsum.bounds.soap import SoapAccess, SoapStatement
-from feinsum.ir.evaluation import einsum_of
-from feinsum.ir.expressions import operand_name
-from feinsum.ir.operand import shape_at
+from feinsum.ir.evaluation import convert_to_einsum
+from feinsum.ir.expressions import get_operand_name
+from feinsum.ir.operand import bind_shape
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
 
@@ -76,28 +85,28 @@ def bound_program_traffic(
     Raises:
         BoundError: if a size has no value.
     """
-    compulsory = compulsory_bytes(program, sizes)
-    batches = list(_batches(program, sizes))
+    compulsory = count_compulsory_bytes(program, sizes)
+    batches = list(_list_batches(program, sizes))
     if not batches or not memories:
         return [PathBound(compulsory, ()) for _ in memories]
-    surveys = surveyed([batch.statement for batch in batches], memories)
-    proofs = certified(surveys, memories)
+    surveys = survey_statements([batch.statement for batch in batches], memories)
+    proofs = certify_all(surveys, memories)
     return [
         PathBound(compulsory, tuple(_disjoint(batches, certificates)))
         for certificates in zip(*proofs, strict=True)
     ]
 
 
-def compulsory_bytes(program: Program, sizes: Mapping[str, int]) -> int:
+def count_compulsory_bytes(program: Program, sizes: Mapping[str, int]) -> int:
     """Count the bytes of all inputs that are surely read, and of all outputs, once."""
-    sizes = {x.name: extent_value(x, sizes) for x in program.size_params}
+    sizes = {x.name: get_extent_value(x, sizes) for x in program.size_params}
     entries: Counter[str] = Counter()
     inputs = {operand.name for operand in program.inputs}
     for statement in program.statements:
         extents = program.extents_at(statement, sizes)
         if not prod(extents.values()):
             continue
-        for name, term in _certain_reads(statement):
+        for name, term in _list_certain_reads(statement):
             # two statements may read the same part of an array
             n_entries = prod(extents[index] for index in set(term))
             entries[name] = max(entries[name], n_entries * (name in inputs))
@@ -109,24 +118,26 @@ def compulsory_bytes(program: Program, sizes: Mapping[str, int]) -> int:
     return sum(n * arrays[name].dtype.itemsize for name, n in entries.items())
 
 
-def _certain_reads(statement: Statement) -> Iterator[tuple[str, Sequence[str]]]:
+def _list_certain_reads(statement: Statement) -> Iterator[tuple[str, Sequence[str]]]:
     """List the operands that every evaluation of the body reads, with their indices."""
     if statement.is_numpy:
         return
     body = ast.parse(statement.body, mode="eval").body
-    names = {node.id for node in always_evaluated(body) if isinstance(node, ast.Name)}
+    names = {
+        node.id for node in list_always_evaluated(body) if isinstance(node, ast.Name)
+    }
     terms = zip(statement.operands, statement.inputs, strict=True)
     for position, (name, term) in enumerate(terms):
-        if operand_name(position) in names:
+        if get_operand_name(position) in names:
             yield name, term
 
 
-def _batches(program: Program, sizes: Mapping[str, int]) -> Iterator[_Batch]:
+def _list_batches(program: Program, sizes: Mapping[str, int]) -> Iterator[_Batch]:
     """Group the products of two arrays by their forms."""
     groups: dict[tuple[Form, bool], dict[str, SoapStatement]] = defaultdict(dict)
     for statement in program.statements:
         if statement.is_einsum and len(statement.operands) == 2:
-            access = _access(program, statement, sizes)
+            access = _make_access(program, statement, sizes)
             if access.n_points:
                 form, ordered = _normalize(access)
                 # a product of an array with itself may use its symmetry: a form apart
@@ -137,18 +148,18 @@ def _batches(program: Program, sizes: Mapping[str, int]) -> Iterator[_Batch]:
         yield _Batch(batch, frozenset(operands), ", ".join(rows))
 
 
-def _access(
+def _make_access(
     program: Program, statement: Statement, sizes: Mapping[str, int]
 ) -> SoapStatement:
     """Return what a product of two arrays accesses."""
     arrays = [program.arrays[name] for name in statement.operands]
-    einsum = einsum_of(
+    einsum = convert_to_einsum(
         statement,
-        [shape_at(array.shape, sizes) for array in arrays],
+        [bind_shape(array.shape, sizes) for array in arrays],
         [array.dtype for array in arrays],
         statement.operands,
     )
-    access = factors_of(einsum, {}).statement(((0,), (1,)))
+    access = build_factors(einsum, {}).statement(((0,), (1,)))
     *operands, out = access.accesses
     # what a statement stores is not what another one loads, even of one array
     stored = replace(out, name=f"{statement.result}=")

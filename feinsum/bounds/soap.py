@@ -60,7 +60,7 @@ class SoapStatement:
     def n_points(self) -> int:
         """The number of necessary steps.
 
-        >>> statement("ij,jk->ik", {"i": 10**9, "j": 10**9, "k": 10**9}).n_points
+        >>> make_statement("ij,jk->ik", {"i": 10**9, "j": 10**9, "k": 10**9}).n_points
         1000000000000000000000000000
         """
         n_tuples = self.n_instances * prod(self.extents.values())
@@ -77,7 +77,7 @@ class SoapStatement:
         return sum((access.entry_bytes for access in self.accesses), Fraction(0))
 
 
-def statement(
+def make_statement(
     subscripts: str, extents: Mapping[str, int], entry_bytes: int = 1
 ) -> SoapStatement:
     """Build a statement over distinct arrays.
@@ -87,7 +87,7 @@ def statement(
         extents: the extent of every index.
         entry_bytes: bytes of an entry of every array; 1 counts entries.
 
-    >>> [x.indices for x in statement("ij,j->i", {"i": 2, "j": 3}).accesses]
+    >>> [x.indices for x in make_statement("ij,j->i", {"i": 2, "j": 3}).accesses]
     [('i', 'j'), ('j',), ('i',)]
     """
     inputs, _, output = subscripts.partition("->")

@@ -5,8 +5,8 @@ from feinsum.cache.folder import (
     CacheInfo,
     DiskCache,
     cache_folder,
-    default_cache,
-    locked,
+    get_default_cache,
+    hold_file_lock,
 )
 
 __all__ = [
@@ -14,6 +14,6 @@ __all__ = [
     "CacheInfo",
     "DiskCache",
     "cache_folder",
-    "default_cache",
-    "locked",
+    "get_default_cache",
+    "hold_file_lock",
 ]

@@ -24,7 +24,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +69,9 @@ class DiskCache:
 
     def read(self, key: str) -> bytes | None:
         """Return the value of a key, if there is an entry that can be trusted."""
-        path = self._path(key)
+        path = self._get_path(key)
         try:
-            secret = self._secret()
+            secret = self._get_secret()
             content = path.read_bytes()
         except FileNotFoundError:
             return None
@@ -92,10 +92,10 @@ class DiskCache:
         """Store a value in place of an earlier one."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            content = _digest(self._secret(), key, value) + value
+            content = _digest(self._get_secret(), key, value) + value
             # readers see the old entry or the new one, never a part of it
             with _complete_file(self.folder, content) as temporary:
-                temporary.replace(self._path(key))
+                temporary.replace(self._get_path(key))
             self._make_room()
         except OSError as error:
             _warn_once(self.folder, error)
@@ -103,25 +103,25 @@ class DiskCache:
     def remove(self, key: str) -> None:
         """Forget an entry, if there is one."""
         with suppress(OSError):
-            self._path(key).unlink(missing_ok=True)
+            self._get_path(key).unlink(missing_ok=True)
 
     def info(self) -> CacheInfo:
         """Return how many entries there are, and their size."""
-        sizes = [size for _, size, _ in self._entries()]
+        sizes = [size for _, size, _ in self._list_entries()]
         return CacheInfo(str(self.folder), len(sizes), sum(sizes), self.max_bytes)
 
     def clear(self) -> int:
         """Remove all entries, the secret and leftovers; return how many entries."""
-        paths = [path for _, _, path in self._entries()]
+        paths = [path for _, _, path in self._list_entries()]
         leftovers = [*self.folder.glob(f"{_PART}*"), *self.folder.glob(_SECRET)]
         for path in (*paths, *leftovers):
             path.unlink(missing_ok=True)
         return len(paths)
 
-    def _path(self, key: str) -> Path:
+    def _get_path(self, key: str) -> Path:
         return self.folder / f"{key}{SUFFIX}"
 
-    def _entries(self) -> Iterator[tuple[int, int, Path]]:
+    def _list_entries(self) -> Iterator[tuple[int, int, Path]]:
         """Yield when each entry was last used, its size, and its file."""
         for path in self.folder.glob(f"*{SUFFIX}"):
             with suppress(FileNotFoundError):  # another process was faster
@@ -130,7 +130,7 @@ class DiskCache:
 
     def _make_room(self) -> None:
         # by the time of the last use, which reading updates
-        entries = sorted(self._entries())
+        entries = sorted(self._list_entries())
         too_much = sum(size for _, size, _ in entries) - self.max_bytes
         for _, size, path in entries:
             if too_much <= 0:
@@ -138,7 +138,7 @@ class DiskCache:
             path.unlink(missing_ok=True)
             too_much -= size
 
-    def _secret(self) -> bytes:
+    def _get_secret(self) -> bytes:
         """Return the key of the digests, and create it if there is none.
 
         Raises:
@@ -196,7 +196,7 @@ class _Warned(set[Path]):
 
 
 def _warn_once(folder: Path, error: OSError) -> None:
-    warned = remembered(_Warned)
+    warned = get_remembered(_Warned)
     if folder not in warned:
         warned.add(folder)
         logger.warning(
@@ -221,14 +221,14 @@ def cache_folder() -> Path | None:
     return Path(named or user_cache_dir("feinsum", appauthor=False)).expanduser()
 
 
-def default_cache() -> DiskCache | None:
+def get_default_cache() -> DiskCache | None:
     """Return the user's cache; None if it is off."""
     folder = cache_folder()
     return None if folder is None else DiskCache(folder)
 
 
 @contextmanager
-def locked(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
+def hold_file_lock(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
     """Hold a lock exclusively in the body, or go on without it after a time limit.
 
     Args:

@@ -34,7 +34,7 @@ from feinsum.contraction import (
     run_plan,
     run_steps,
 )
-from feinsum.contraction.by_numpy import MAX_LETTERS, einsum_by_numpy
+from feinsum.contraction.by_numpy import MAX_LETTERS, evaluate_by_numpy
 from feinsum.contraction.direct import compute
 from feinsum.errors import (
     BuildError,
@@ -45,11 +45,11 @@ from feinsum.errors import (
     InvalidTypeError,
     MeasurementError,
 )
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.options import INTERMEDIATE_VARIABLE
-from feinsum.result_memory import CHECKED_BYTES, check_room
+from feinsum.result_memory import CHECKED_BYTES, check_free_memory
 from feinsum.subscripts import IndexList
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.calling.einsum_call import EinsumCall
@@ -120,13 +120,13 @@ class NumpyStepsCall:
             return run_plan(self._plan, arrays)
         # the system overcommits: allocation would succeed, and a later write crash
         if self.result_bytes >= CHECKED_BYTES:
-            check_room(self.result_bytes, "a result")
+            check_free_memory(self.result_bytes, "a result")
         shaped = [
-            self._operand(array, term)
+            self._prepare_operand(array, term)
             for array, term in zip(arrays, self.terms.inputs, strict=True)
         ]
         if self.dtype is None:
-            result = einsum_by_numpy(self.terms.inputs, self.terms.output, shaped)
+            result = evaluate_by_numpy(self.terms.inputs, self.terms.output, shaped)
         else:
             if not self._plan:
                 self._plan = plan_steps(self.steps, shaped)
@@ -150,7 +150,7 @@ class NumpyStepsCall:
         out[...] = result
         return out
 
-    def _operand(self, array: Any, term: IndexList) -> Any:
+    def _prepare_operand(self, array: Any, term: IndexList) -> Any:
         """Drop axes that are broadcast, and cast to the dtype of the steps."""
         if self.dtype is not None and array.dtype != self.dtype:
             array = np.asarray(array, self.dtype)
@@ -159,7 +159,7 @@ class NumpyStepsCall:
         return array.reshape([self.terms.extents[index] for index in term])
 
 
-def steps_call(
+def build_steps_call(
     terms: Terms,
     dtypes: Sequence[DType],
     max_entries: int | None = None,
@@ -188,7 +188,7 @@ def steps_call(
     if any(dtype.hasobject for dtype in dtypes):
         path = None
     elif path is None:
-        path = _path(terms, max_entries)
+        path = _find_path(terms, max_entries)
         if len(path[0]) > 2:
             path = None  # within the limit, all operands have to be multiplied at once
     if path is None or len(path) < 2:
@@ -201,22 +201,22 @@ def steps_call(
     return NumpyStepsCall(terms, dtype, native, path, result_bytes)
 
 
-def _path(terms: Terms, max_entries: int | None) -> Path:
+def _find_path(terms: Terms, max_entries: int | None) -> Path:
     """Find a contraction order, with one search for all extents of similar size."""
     if len(terms.inputs) < 3:
         return (tuple(range(len(terms.inputs))),)
     # a program that varies a batch size then searches once
-    rounded = tuple((i, _rounded(n)) for i, n in terms.extents.items())
-    return _found_path(terms.inputs, terms.output, rounded, max_entries)
+    rounded = tuple((i, _round_extent(n)) for i, n in terms.extents.items())
+    return _search_path(terms.inputs, terms.output, rounded, max_entries)
 
 
-def _rounded(extent: int) -> int:
+def _round_extent(extent: int) -> int:
     """Round up to a power of two above 16; the best order seldom depends on less."""
     return extent if extent <= 16 else 1 << (extent - 1).bit_length()
 
 
 @lru_cache(4096)
-def _found_path(
+def _search_path(
     inputs: tuple[IndexList, ...],
     output: IndexList,
     extents: tuple[tuple[str, int], ...],
@@ -227,7 +227,7 @@ def _found_path(
     return find_path(inputs, output, dict(extents), max_entries=max_entries)
 
 
-def numpy_call(
+def build_numpy_call(
     terms: Terms, dtypes: Sequence[DType], *, may_predict: bool
 ) -> NumpyStepsCall | None:
     """Build the call in steps if no kernel can compute it; else return None.
@@ -238,7 +238,7 @@ def numpy_call(
         may_predict: whether the kernel would be predicted, and not only looked up.
 
     Raises:
-        InvalidEinsumError, InvalidTypeError: as :func:`steps_call`.
+        InvalidEinsumError, InvalidTypeError: as :func:`build_steps_call`.
     """
     shapes = [
         tuple(terms.extents[index] for index in term)
@@ -249,10 +249,10 @@ def numpy_call(
     is_large = may_predict and len(terms.extents) > MAX_LETTERS and not has_limit
     if fits_kernels(dtypes, shapes) and not is_large:
         return None
-    return steps_call(terms, dtypes)
+    return build_steps_call(terms, dtypes)
 
 
-def einsum_in_steps(
+def evaluate_in_steps(
     inputs: Sequence[IndexList],
     output: IndexList,
     arrays: Arrays,
@@ -267,7 +267,7 @@ def einsum_in_steps(
         path: None to multiply all at once, in the given order.
     """
     if path is None:
-        return einsum_by_numpy(inputs, output, arrays)
+        return evaluate_by_numpy(inputs, output, arrays)
     return run_steps(_steps(tuple(inputs), output, path), arrays)
 
 
@@ -280,7 +280,7 @@ def _check_indices(terms: Terms) -> None:
     if n_long > MAX_LETTERS:
         raise InvalidEinsumError(
             f"there are {n_long} indices that are longer than 1, for "
-            f"{counted(len(terms.inputs), 'operand')}; numpy, which computes such "
+            f"{format_count(len(terms.inputs), 'operand')}; numpy, which computes such "
             f"calls, has {MAX_LETTERS}: compute it in steps",
             rules=("subscripts",),
         )
@@ -290,13 +290,13 @@ def _check_dtypes(dtypes: Sequence[DType]) -> None:
     wrong = [dtype for dtype in dtypes if dtype.kind not in "?biufcO"]
     if wrong:
         raise InvalidTypeError(
-            f"operands of dtype {_names(dtypes)} have entries that cannot be "
+            f"operands of dtype {_format_dtypes(dtypes)} have entries that cannot be "
             "multiplied: convert them to numbers",
             rules=("dtype",),
         )
 
 
-def _names(dtypes: Sequence[DType]) -> str:
+def _format_dtypes(dtypes: Sequence[DType]) -> str:
     return ", ".join(map(str, dict.fromkeys(dtypes)))
 
 
@@ -340,7 +340,7 @@ def answer_by_numpy(
         operands = [arrays[position[operand.name]] for operand in einsum.rows[0]]
         extents = einsum.extents_at(parsed.sizes)
         terms = Terms(einsum.inputs, einsum.output, extents)
-        return steps_call(terms, [x.dtype for x in operands]).run(operands)
+        return build_steps_call(terms, [x.dtype for x in operands]).run(operands)
 
     result = evaluate_instead(evaluate, error)
     if out is None:
@@ -385,27 +385,27 @@ class Reported(list[str]):
 
 def report_fallback(error: Exception) -> None:
     """Warn that numpy computes calls, once per process; log all later reasons."""
-    cause = str(error) if isinstance(error, FeinsumError) else _described(error)
+    cause = str(error) if isinstance(error, FeinsumError) else _describe_error(error)
     import logging  # takes as long to load as a hundred calls
 
     logging.getLogger(__name__).info("numpy answers a call: %s", cause, exc_info=error)
     # one warning: a program may make millions of calls
-    if reported := remembered(Reported):
+    if reported := get_remembered(Reported):
         return
     reported.append(cause)
     warnings.warn(
         f"numpy answers calls of einsum here, because no kernel can be built or run: "
         f"{cause}; 'feinsum doctor' says what to do",
         FeinsumWarning,
-        stacklevel=level_of_caller(),
+        stacklevel=find_caller_level(),
     )
 
 
-def _described(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def level_of_caller() -> int:
+def find_caller_level() -> int:
     """Count the frames up to the first one outside of feinsum, for ``stacklevel``."""
     frame, level = inspect.currentframe(), 0
     # the warning then names a line of the user, at whatever depth it arises

@@ -24,8 +24,8 @@ from feinsum.calling.by_numpy import (
     FallbackCall,
     NumpyStepsCall,
     answer_by_numpy,
-    numpy_call,
-    steps_call,
+    build_numpy_call,
+    build_steps_call,
 )
 from feinsum.calling.host.general import CallFamily, GeneralCall
 from feinsum.calling.kernel_cache import (
@@ -34,35 +34,35 @@ from feinsum.calling.kernel_cache import (
     CallKey,
     Calls,
     LookupOptions,
-    database_key,
-    device_key,
+    make_database_key,
+    make_device_key,
 )
 from feinsum.calling.operands import (
     ArrayForm,
     as_array,
     as_given,
-    by_override,
     check_fit,
-    first_uses,
-    form_of,
+    evaluate_by_override,
+    find_first_uses,
+    get_form,
+    get_memory,
     has_override,
     has_sparse,
     is_tensor,
-    memory_of,
 )
 from feinsum.calling.terms import read_terms
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
-from feinsum.libraries import is_cuda_array, is_device_array, outside_of_compilers
-from feinsum.memory import remembered
+from feinsum.libraries import exclude_from_compilers, is_cuda_array, is_device_array
+from feinsum.memory import get_remembered
 from feinsum.options import (
     DEVICE_VARIABLE,
     EFFORT_VARIABLE,
     Effort,
-    effort_of,
-    named_intermediate_bytes,
+    get_effort,
+    get_intermediate_bytes,
 )
 from feinsum.subscripts import parse_subscripts
-from feinsum.words import type_in_words
+from feinsum.words import describe_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def call_einsum(
 ) -> Any: ...
 
 
-@outside_of_compilers
+@exclude_from_compilers
 def call_einsum(
     subscripts: str,
     *operands: Any,
@@ -163,12 +163,12 @@ def call_einsum(
     n_objects = len({id(x) for x in operands})
     # an array given twice makes another einsum, which the quick key cannot tell apart
     if are_arrays and n_objects == len(operands):
-        key = _quick_key(
+        key = _make_quick_key(
             subscripts, operands, device, database, policy, on_miss, effort
         )
         call = _find_ready(key)
         if call is None:
-            options = _lookup_options(database, policy, on_miss, effort)
+            options = _make_lookup_options(database, policy, on_miss, effort)
             call = _keep_ready(
                 key, _prepare(subscripts, operands, operands, device, options)
             )
@@ -184,15 +184,15 @@ def call_einsum(
             return answer_by_numpy(call.parsed, operands, None, error)
     gpu_key = None
     if out is None and device is None and not are_arrays:
-        from feinsum.calling.gpu.quick import quick_key, ready_result
+        from feinsum.calling.gpu.quick import make_quick_key, run_ready
 
-        gpu_key = quick_key(
+        gpu_key = make_quick_key(
             subscripts, operands, n_objects, database, policy, on_miss, effort
         )
-        result = None if gpu_key is None else ready_result(gpu_key, operands)
+        result = None if gpu_key is None else run_ready(gpu_key, operands)
         if result is not None:
             return result
-    options = _lookup_options(database, policy, on_miss, effort)
+    options = _make_lookup_options(database, policy, on_miss, effort)
     return _call_any(subscripts, operands, device, options, out, gpu_key)
 
 
@@ -208,14 +208,14 @@ def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
     for operand in operands:
         if type(operand) is not ndarray:
             return NotImplemented
-    calls = remembered(Calls).general
-    call = calls.get(_quick_key(subscripts, operands))
+    calls = get_remembered(Calls).general
+    call = calls.get(_make_quick_key(subscripts, operands))
     if type(call) is not GeneralCall or call.built is not None:
         return NotImplemented
     return call.run(operands)
 
 
-def _quick_key(
+def _make_quick_key(
     subscripts: str,
     operands: Sequence[Any],
     device: str | None = None,
@@ -232,7 +232,7 @@ def _quick_key(
     return (
         subscripts,
         os.environ.get(DEVICE_VARIABLE, "") if device is None else device,
-        database_key(database),
+        make_database_key(database),
         policy,
         on_miss,
         os.environ.get(EFFORT_VARIABLE) if effort is None else effort,
@@ -243,7 +243,7 @@ def _quick_key(
 
 def _find_ready(key: Hashable) -> Call | None:
     """Return the call kept under a quick key; its kernel, once that is faster."""
-    calls = remembered(Calls)
+    calls = get_remembered(Calls)
     call: Call | None = calls.quick.get(key) or calls.general.get(key)
     if type(call) is GeneralCall and call.built is not None:
         calls.general.pop(key, None)
@@ -257,7 +257,7 @@ def _keep_ready(key: Hashable, call: Call) -> Call:
     A plain dictionary is faster to read than an LRU cache. It may drop calls, since
     ``Calls.prepared`` still has them.
     """
-    calls = remembered(Calls)
+    calls = get_remembered(Calls)
     ready: dict[Hashable, Any] = calls.quick
     bound = CACHE_BOUND
     if isinstance(call, GeneralCall | NumpyStepsCall):
@@ -268,10 +268,10 @@ def _keep_ready(key: Hashable, call: Call) -> Call:
     return call
 
 
-def _lookup_options(
+def _make_lookup_options(
     database: Database, policy: Policy | None, on_miss: OnMiss, effort: Effort | None
 ) -> LookupOptions:
-    chosen = effort_of(effort, default="amortized")
+    chosen = get_effort(effort, default="amortized")
     return LookupOptions(database, policy, on_miss, chosen)
 
 
@@ -302,9 +302,9 @@ def _call_any(
         return _call_sparse(subscripts, operands, device, options, out)
     if has_override(operands):
         out_option = {} if out is None else {"out": out}
-        return by_override(subscripts, operands, **out_option)
+        return evaluate_by_override(subscripts, operands, **out_option)
     if is_tensor(out):
-        memory = memory_of(out)
+        memory = get_memory(out)
         _call_any(subscripts, operands, device, options, memory, gpu_key)
         return out
     arrays = [_as_array(operand) for operand in operands]
@@ -345,7 +345,7 @@ def _call_sparse(
     ):
         raise InvalidEinsumError(
             f"out has shape {out.shape} and dtype {out.dtype}, the result is "
-            f"{type_in_words(result)} of shape {result.shape}",
+            f"{describe_type(result)} of shape {result.shape}",
             rules=("shape",),
         )
     # a kernel may have written into out already; a result of numpy has to be copied
@@ -366,7 +366,7 @@ def prepare_call(
 ) -> PreparedCall | NumpyStepsCall:
     """Build what :func:`call_einsum` keeps for these arguments, without running it."""
     arrays = [_as_array(operand) for operand in operands]
-    options = _lookup_options(database, policy, on_miss, effort)
+    options = _make_lookup_options(database, policy, on_miss, effort)
     call = _prepare(subscripts, operands, arrays, device, options, out)
     if isinstance(call, GeneralCall):
         call = call.with_kernel(arrays)
@@ -375,8 +375,8 @@ def prepare_call(
 
 def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
     """Find the cached call for arrays without options; None if there is none."""
-    key = _quick_key(subscripts, arrays)
-    calls = remembered(Calls)
+    key = _make_quick_key(subscripts, arrays)
+    calls = get_remembered(Calls)
     call: Call | None = calls.quick.get(key) or calls.general.get(key)
     return call
 
@@ -389,7 +389,7 @@ def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> NumpySteps
     """
     terms = read_terms(subscripts, [array.shape for array in arrays])
     dtypes = [array.dtype for array in arrays]
-    return steps_call(terms, dtypes, _max_entries(dtypes))
+    return build_steps_call(terms, dtypes, _get_max_entries(dtypes))
 
 
 def _as_array(operand: Any) -> Any:
@@ -418,29 +418,29 @@ def _prepare(
     """
     if not isinstance(subscripts, str):
         parse_subscripts(subscripts)  # raises the error
-    device_id = device_key(arrays, device)
+    device_id = make_device_key(arrays, device)
     key = CallKey(
         # an instance of a subclass of str compares equal, but may change what methods
         # do
         str(subscripts),
-        tuple(map(form_of if device_id.is_host else _device_form, arrays)),
-        None if out is None else form_of(out),
-        first_uses(operands),
+        tuple(map(get_form if device_id.is_host else _get_device_form, arrays)),
+        None if out is None else get_form(out),
+        find_first_uses(operands),
         device_id,
         options,
     )
     is_optional = device_id.is_host and device is None and options.on_miss != "raise"
-    call: Call = remembered(Calls).prepared.get(
-        key, lambda: _new_call(key, is_optional)
+    call: Call = get_remembered(Calls).prepared.get(
+        key, lambda: _build_call(key, is_optional)
     )
     if isinstance(call, GeneralCall) and call.steps is None:
-        # not in `_new_call`, under the lock of the cache: a build may call einsum from
-        # another thread
+        # not in `_build_call`, under the lock of the cache: a build may call einsum
+        # from another thread
         return call.with_kernel(arrays)
     return call
 
 
-def _new_call(key: CallKey, is_optional: bool) -> Call:
+def _build_call(key: CallKey, is_optional: bool) -> Call:
     """Build the call: in steps without a kernel, or with a kernel from the first run.
 
     A call is computed in steps if no kernel can compute it, and until one pays off.
@@ -451,12 +451,12 @@ def _new_call(key: CallKey, is_optional: bool) -> Call:
         dtypes = [form.dtype for form in key.forms]
         # a prediction generates a loop for every index; a look-up only compares keys
         may_predict = key.options.effort in ("amortized", "estimate")
-        call = numpy_call(terms, dtypes, may_predict=may_predict)
+        call = build_numpy_call(terms, dtypes, may_predict=may_predict)
         if call is not None:
             return call
         # all others get a kernel at their first call, so that they need no steps
         if key.is_usual:
-            steps = steps_call(terms, dtypes, _max_entries(dtypes))
+            steps = build_steps_call(terms, dtypes, _get_max_entries(dtypes))
             steps.subscripts = key.subscripts
     if steps is not None:
         shape, dtype = steps.shape, steps.result_dtype
@@ -465,12 +465,12 @@ def _new_call(key: CallKey, is_optional: bool) -> Call:
         shape, dtype = parsed.shape, parsed.dtype
     if key.target is not None:
         check_fit(key.target, shape, dtype)
-    return GeneralCall(key, steps, is_optional, _family_of(key))
+    return GeneralCall(key, steps, is_optional, _get_family(key))
 
 
-def _family_of(key: CallKey) -> CallFamily:
+def _get_family(key: CallKey) -> CallFamily:
     """Return the family of this call: calls that differ in sizes only."""
-    families = remembered(Calls).families
+    families = get_remembered(Calls).families
     if len(families) >= GENERAL_BOUND:
         families.clear()
     dtypes = tuple(form.dtype for form in key.forms)
@@ -479,7 +479,7 @@ def _family_of(key: CallKey) -> CallFamily:
     return family
 
 
-def _device_form(array: Any) -> ArrayForm:
+def _get_device_form(array: Any) -> ArrayForm:
     """Return the form of an array on a device, in C order."""
     return ArrayForm(array.shape, (), array.dtype, True)
 
@@ -487,7 +487,7 @@ def _device_form(array: Any) -> ArrayForm:
 def _check_out(out: Any) -> None:
     if not isinstance(out, np.ndarray):
         raise InvalidTypeError(
-            f"out is {type_in_words(out)}; expected a numpy array", rules=("shape",)
+            f"out is {describe_type(out)}; expected a numpy array", rules=("shape",)
         )
     if not out.flags.writeable:
         raise InvalidEinsumError(
@@ -495,12 +495,12 @@ def _check_out(out: Any) -> None:
         )
 
 
-def _max_entries(dtypes: Sequence[np.dtype[Any]]) -> int | None:
+def _get_max_entries(dtypes: Sequence[np.dtype[Any]]) -> int | None:
     """Return the maximum entries of an intermediate; None if there is no limit.
 
     Raises:
         MeasurementError: if the limit is not a number.
     """
     # a product of two operands has no intermediate
-    limit = named_intermediate_bytes() if len(dtypes) > 2 else None
+    limit = get_intermediate_bytes() if len(dtypes) > 2 else None
     return None if limit is None else limit // np.result_type(*dtypes).itemsize

@@ -14,31 +14,31 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.by_numpy import NumpyStepsCall, steps_call
+from feinsum.calling.by_numpy import NumpyStepsCall, build_steps_call
 from feinsum.calling.dispatch import einsum
 from feinsum.calling.numpy_options import check_call_options
-from feinsum.calling.operands import ArrayForm, form_of, is_tensor, rank_of
-from feinsum.calling.terms import as_subscripts, in_letters, read_terms
+from feinsum.calling.operands import ArrayForm, get_form, get_rank, is_tensor
+from feinsum.calling.terms import as_subscripts, read_terms, write_in_letters
 from feinsum.contraction import Step, find_steps
 from feinsum.contraction.paths import (
     OPTIMAL_UP_TO,
     Path,
     check_path,
-    index_letter,
+    get_index_letter,
     is_path_name,
     search_path,
 )
 from feinsum.errors import InvalidEinsumError
-from feinsum.libraries import outside_of_compilers
+from feinsum.libraries import exclude_from_compilers
 from feinsum.options import with_options_of
 from feinsum.subscripts import IndexList, parse_subscripts, write_subscripts
-from feinsum.words import counted
+from feinsum.words import format_count
 
 BACKENDS = ("auto", "feinsum", "numpy", None)
 
 
 @with_options_of(einsum)
-@outside_of_compilers
+@exclude_from_compilers
 def contract(
     subscripts: Any,
     *operands: Any,
@@ -79,7 +79,7 @@ def contract(
     _check_backend(backend)
     check_call_options("contract", options)
     text, arrays = as_subscripts((subscripts, *operands))
-    path = requested_path(text, arrays, optimize, memory_limit)
+    path = find_requested_path(text, arrays, optimize, memory_limit)
     return einsum(text, *arrays, out=out, optimize=path or optimize, **options)
 
 
@@ -110,10 +110,10 @@ def contract_path(
     [(1, 2), (0, 1)]
     """
     text, arrays = as_subscripts((subscripts, *operands))
-    sizes = [tuple(x) if shapes else _shape(x) for x in arrays]
+    sizes = [tuple(x) if shapes else _get_shape(x) for x in arrays]
     read_terms(text, sizes)  # raises an error that names the operand
     return search_path(
-        in_letters(text, [len(size) for size in sizes]),
+        write_in_letters(text, [len(size) for size in sizes]),
         *arrays,
         optimize=optimize,
         use_blas=use_blas,
@@ -147,7 +147,7 @@ class ContractExpression:
         """The steps of opt_einsum's path, in the form of its own expressions."""
         return self.search()[1]
 
-    @outside_of_compilers
+    @exclude_from_compilers
     def __call__(
         self,
         *arrays: Any,
@@ -164,7 +164,8 @@ class ContractExpression:
         check_call_options("ContractExpression", options)
         if len(arrays) != self.num_args:
             raise InvalidEinsumError(
-                f"{self!r} takes {counted(self.num_args, 'array')}, not {len(arrays)}",
+                f"{self!r} takes {format_count(self.num_args, 'array')}, not "
+                f"{len(arrays)}",
                 rules=("operand",),
             )
         remaining_arrays = iter(arrays)
@@ -223,33 +224,37 @@ def contract_expression(
     text, arguments = as_subscripts((subscripts, *shapes))
     full_text = text
     constants_at = {
-        k: arguments[_position(k, len(arguments))] for k in sorted(constants or ())
+        k: arguments[_check_position(k, len(arguments))]
+        for k in sorted(constants or ())
     }
     sizes = [
-        _shape(x) if k in constants_at else tuple(x) for k, x in enumerate(arguments)
+        _get_shape(x) if k in constants_at else tuple(x)
+        for k, x in enumerate(arguments)
     ]
     read_terms(text, sizes)  # errors are raised now, not at the first call
-    path = requested_path(text, sizes, optimize, memory_limit, shapes=True)
+    path = find_requested_path(text, sizes, optimize, memory_limit, shapes=True)
     terms, output = parse_subscripts(text, [len(size) for size in sizes])
-    shown_text = _shown(text, constants_at)
+    shown_text = _format_subscripts(text, constants_at)
     n_free = len(arguments) - len(constants_at)
     if path is not None:
         options["optimize"] = path
     elif len(constants_at) > 1:
-        letters = in_letters(text, [len(size) for size in sizes])
+        letters = write_in_letters(text, [len(size) for size in sizes])
         # like opt_einsum, which also folds constants along a path of its own choice
         order, _ = search_path(letters, *sizes, shapes=True)
-        terms, constants_at = _folded(terms, constants_at, output, order, options)
+        terms, constants_at = _fold_constants(
+            terms, constants_at, output, order, options
+        )
     text = write_subscripts(terms, output) if len(terms) != len(arguments) else text
     search = partial(
-        search_path, in_letters(full_text, [*map(len, sizes)]), *sizes,
+        search_path, write_in_letters(full_text, [*map(len, sizes)]), *sizes,
         use_blas=use_blas, optimize=optimize if path is None else path,
         memory_limit=memory_limit, shapes=True, einsum_call=True,
     )  # fmt: skip
     return ContractExpression(shown_text, text, constants_at, n_free, options, search)
 
 
-def _position(constant: int, n_operands: int) -> int:
+def _check_position(constant: int, n_operands: int) -> int:
     if not 0 <= constant < n_operands:
         raise InvalidEinsumError(
             f"constants name operand {constant}; expected positions from 0 to "
@@ -269,12 +274,12 @@ def follow_path(
         return call_einsum(text, *operands, **options)
     # without options, steps of numpy arrays need neither kernels nor a look-up
     if not options and all(type(operand) is np.ndarray for operand in operands):
-        forms = tuple(map(form_of, operands))
+        forms = tuple(map(get_form, operands))
         return _call_along(text, path, forms).run(operands)
-    ranks = [len(_shape(operand)) for operand in operands]
+    ranks = [len(_get_shape(operand)) for operand in operands]
     terms, output = parse_subscripts(text, ranks)
     values = [*operands]
-    for step in _steps_of(terms, output, path):
+    for step in _list_steps(terms, output, path):
         line = write_subscripts(step.inputs, step.output)
         chosen = [values[number] for number in step.operands]
         for number in step.operands:
@@ -283,7 +288,7 @@ def follow_path(
     return values[-1]
 
 
-def _steps_of(
+def _list_steps(
     terms: Sequence[IndexList], output: IndexList, path: Sequence[Any]
 ) -> tuple[Step, ...]:
     """Return the steps of a caller's path, each with all its operands at once."""
@@ -294,10 +299,10 @@ def _steps_of(
 def _call_along(text: str, path: Path, forms: tuple[ArrayForm, ...]) -> NumpyStepsCall:
     """Build the call of arrays with these forms, in the steps of a path."""
     terms = read_terms(text, [form.shape for form in forms])
-    return steps_call(terms, [form.dtype for form in forms], path=path)
+    return build_steps_call(terms, [form.dtype for form in forms], path=path)
 
 
-def requested_path(
+def find_requested_path(
     text: str,
     operands: Sequence[Any],
     optimize: Any,
@@ -313,19 +318,19 @@ def requested_path(
     if _is_limited_search(optimize):
         optimize, memory_limit = optimize[0], int(optimize[1])
     if isinstance(optimize, Sequence) and not isinstance(optimize, str):
-        return _steps(optimize, len(operands))
+        return _parse_path(optimize, len(operands))
     if isinstance(optimize, str) and not is_path_name(optimize):
         return None  # `einsum` raises the error for an unknown name
     is_left = optimize is None or isinstance(optimize, bool | str)
     if is_left and memory_limit in (None, -1) and not is_search(optimize, operands):
         return None
     if isinstance(optimize, bool | str):
-        sizes = [tuple(x) if shapes else _shape(x) for x in operands]
-        return _searched(text, tuple(sizes), optimize, memory_limit)
+        sizes = [tuple(x) if shapes else _get_shape(x) for x in operands]
+        return _search_cached(text, tuple(sizes), optimize, memory_limit)
     steps, _ = contract_path(
         text, *operands, optimize=optimize, memory_limit=memory_limit, shapes=shapes
     )
-    return _steps(steps, len(operands))
+    return _parse_path(steps, len(operands))
 
 
 def is_search(optimize: Any, operands: Sequence[Any]) -> bool:
@@ -335,7 +340,7 @@ def is_search(optimize: Any, operands: Sequence[Any]) -> bool:
 
 
 @lru_cache(512)
-def _searched(
+def _search_cached(
     text: str,
     sizes: tuple[tuple[int, ...], ...],
     optimize: bool | str,
@@ -344,7 +349,7 @@ def _searched(
     steps, _ = contract_path(
         text, *sizes, optimize=optimize, memory_limit=memory_limit, shapes=True
     )
-    return _steps(steps, len(sizes))
+    return _parse_path(steps, len(sizes))
 
 
 def _is_limited_search(optimize: Any) -> bool:
@@ -355,7 +360,7 @@ def _is_limited_search(optimize: Any) -> bool:
     return isinstance(optimize[1], int | float)
 
 
-def _folded(
+def _fold_constants(
     terms: Sequence[IndexList],
     constants: Mapping[int, Any],
     output: IndexList,
@@ -368,7 +373,7 @@ def _folded(
         The terms of the remaining operands, and the constants among these by position.
     """
     values, terms_left = dict(constants), dict(enumerate(terms))
-    for number, step in enumerate(_steps_of(terms, output, path), len(terms)):
+    for number, step in enumerate(_list_steps(terms, output, path), len(terms)):
         if len(step.operands) > 1 and values.keys() >= {*step.operands}:
             line = write_subscripts(step.inputs, step.output)
             value = einsum(line, *map(values.pop, step.operands), **options)
@@ -380,7 +385,7 @@ def _folded(
     return tuple(terms_left.values()), remaining
 
 
-def _steps(path: Sequence[Any], n_operands: int) -> Path:
+def _parse_path(path: Sequence[Any], n_operands: int) -> Path:
     """Check a path, in opt_einsum's form or numpy's, which begins with a word."""
     if path and path[0] == "einsum_path":
         path = path[1:]
@@ -395,7 +400,7 @@ def _steps(path: Sequence[Any], n_operands: int) -> Path:
     return steps
 
 
-def _shown(text: str, constants: Collection[int]) -> str:
+def _format_subscripts(text: str, constants: Collection[int]) -> str:
     inputs, arrow, output = text.partition("->")
     terms = [
         f"[{term}]" if k in constants else term
@@ -404,7 +409,7 @@ def _shown(text: str, constants: Collection[int]) -> str:
     return ",".join(terms) + arrow + output
 
 
-def _shape(operand: Any) -> tuple[int, ...]:
+def _get_shape(operand: Any) -> tuple[int, ...]:
     shape = getattr(operand, "shape", None)
     return np.shape(operand) if shape is None else tuple(shape)
 
@@ -418,7 +423,7 @@ def _check_backend(backend: str | None) -> None:
         )
 
 
-@outside_of_compilers
+@exclude_from_compilers
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sum products over pairs of axes, as :func:`numpy.tensordot` does.
 
@@ -435,9 +440,11 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     >>> tensordot(A, A, axes=([1], [1])).tolist()
     [[5.0, 14.0], [14.0, 50.0]]
     """
-    ranks = rank_of(a), rank_of(b)
+    ranks = get_rank(a), get_rank(b)
     try:
-        text = _tensordot_text(axes if _is_plain(axes) else _plain(axes), *ranks)
+        text = _write_tensordot(
+            axes if _is_plain(axes) else _normalize_axes(axes), *ranks
+        )
     except (IndexError, TypeError, ValueError):
         raise InvalidEinsumError(
             f"axes={axes!r} do not match arrays of rank {ranks[0]} and {ranks[1]}; "
@@ -454,7 +461,7 @@ def _is_plain(axes: Any) -> bool:
     return type(axes) is int
 
 
-def _plain(axes: Any) -> int | tuple[tuple[int, ...], ...]:
+def _normalize_axes(axes: Any) -> int | tuple[tuple[int, ...], ...]:
     """Convert axes to a form that can be a cache key."""
     if not isinstance(axes, Sequence | np.ndarray):
         return index(axes)
@@ -463,10 +470,10 @@ def _plain(axes: Any) -> int | tuple[tuple[int, ...], ...]:
 
 
 @lru_cache(4096)
-def _tensordot_text(axes: Any, rank_a: int, rank_b: int) -> str:
+def _write_tensordot(axes: Any, rank_a: int, rank_b: int) -> str:
     """Build the subscripts; without the cache, they take longer than a small product.
 
-    >>> _tensordot_text(((1,), (-1,)), 2, 2), _tensordot_text(1, 2, 2)
+    >>> _write_tensordot(((1,), (-1,)), 2, 2), _write_tensordot(1, 2, 2)
     ('ab,cb->ac', 'ab,bd->ad')
     """
     if isinstance(axes, int):
@@ -476,8 +483,8 @@ def _tensordot_text(axes: Any, rank_a: int, rank_b: int) -> str:
     axes_b = [range(rank_b)[index(k)] for k in axes_b]
     if len({*axes_a}) != len({*axes_b}) or len(axes_a) != len({*axes_a}):
         raise ValueError(axes)
-    letters_a = [index_letter(k) for k in range(rank_a)]
-    letters_b = [index_letter(rank_a + k) for k in range(rank_b)]
+    letters_a = [get_index_letter(k) for k in range(rank_a)]
+    letters_b = [get_index_letter(rank_a + k) for k in range(rank_b)]
     for k, n in zip(axes_a, axes_b, strict=True):
         letters_b[n] = letters_a[k]
     free = [x for x in letters_a if x not in letters_b] + [

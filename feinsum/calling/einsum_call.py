@@ -2,8 +2,8 @@
 
 :func:`parse_call` numbers the indices, so that two notations of one einsum are equal,
 and makes long extents size parameters, so that one kernel serves many sizes.
-:func:`normalize` then merges axes that are adjacent and contiguous in every array. For
-``abi,ij->abj`` of arrays in C order, with extents a=9, b=80, i=40, j=30::
+:func:`normalize_terms` then merges axes that are adjacent and contiguous in every
+array. For ``abi,ij->abj`` of arrays in C order, with extents a=9, b=80, i=40, j=30::
 
     parsed       i0 i1 i3, i3 i2 -> i0 i1 i2     a0[9,80,40]  a1[40,30]
     normalized   i0 i3, i3 i2 -> i0 i2           a0[n0,40]    a1[40,30]    n0 = 720
@@ -24,8 +24,8 @@ from constantdict import constantdict
 from feinsum.calling.operands import (
     DType,
     check_sizes,
-    result_dtype,
-    work_dtype,
+    find_result_dtype,
+    get_work_dtype,
 )
 from feinsum.calling.terms import Shape, read_terms
 from feinsum.ir import (
@@ -34,7 +34,7 @@ from feinsum.ir import (
     IndexList,
     Operand,
     SizeParam,
-    tied_to,
+    find_tied,
 )
 from feinsum.ir.workload import LONG_EXTENT
 
@@ -72,10 +72,10 @@ class StridedTerm:
         return cls(tuple(term), tuple(extents), tuple(steps))
 
 
-def c_steps(extents: Sequence[int]) -> tuple[int, ...]:
+def compute_c_steps(extents: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of an array in C order, in entries.
 
-    >>> c_steps((2, 3, 4))
+    >>> compute_c_steps((2, 3, 4))
     (12, 4, 1)
     """
     steps, step = [], 1
@@ -85,7 +85,7 @@ def c_steps(extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(steps))
 
 
-def normalize(
+def normalize_terms(
     inputs: Sequence[StridedTerm],
     output: StridedTerm,
     varying: frozenset[str] = frozenset(),
@@ -101,14 +101,14 @@ def normalize(
         The terms, the result, and the indices that have varying extents now.
 
     >>> A = StridedTerm(("i", "j"), (2, 3), (3, 1))
-    >>> normalize([A, A], A)[1]
+    >>> normalize_terms([A, A], A)[1]
     StridedTerm(term=('i',), extents=(6,), steps=(1,))
     """
     # the result stays as it is: every entry is written
     arrays = [*_without_constant(inputs), output]
-    arrays = [_in_memory_order(array) for array in arrays]
-    while pair := _mergeable(arrays):
-        arrays = [_merged(array, *pair) for array in arrays]
+    arrays = [_sort_in_memory_order(array) for array in arrays]
+    while pair := _find_mergeable(arrays):
+        arrays = [_merge_axes(array, *pair) for array in arrays]
         outer, inner = pair
         if inner in varying:
             varying |= {outer}
@@ -131,7 +131,7 @@ def _without_constant(inputs: Sequence[StridedTerm]) -> list[StridedTerm]:
     return terms
 
 
-def _in_memory_order(array: StridedTerm) -> StridedTerm:
+def _sort_in_memory_order(array: StridedTerm) -> StridedTerm:
     """Sort the axes by decreasing steps, if all are positive."""
     # strides of a reversed or repeated axis do not define an order
     if any(step <= 0 for step in array.steps):
@@ -139,17 +139,17 @@ def _in_memory_order(array: StridedTerm) -> StridedTerm:
     return StridedTerm.of(sorted(array.axes, key=lambda axis: (-axis[2], -axis[1])))
 
 
-def _mergeable(arrays: Sequence[StridedTerm]) -> tuple[str, str] | None:
+def _find_mergeable(arrays: Sequence[StridedTerm]) -> tuple[str, str] | None:
     """Find two indices that can be merged in every array; None if there are none."""
     # in the order of the terms, so that equal calls give equal einsums
     seen = dict.fromkeys(pair for array in arrays for pair in pairwise(array.term))
     for pair in seen:
-        if pair[0] != pair[1] and all(_is_one(array, *pair) for array in arrays):
+        if pair[0] != pair[1] and all(_can_merge(array, *pair) for array in arrays):
             return pair
     return None
 
 
-def _is_one(array: StridedTerm, outer: str, inner: str) -> bool:
+def _can_merge(array: StridedTerm, outer: str, inner: str) -> bool:
     """Return whether two indices can be merged in an array.
 
     They can if the array has neither, or both, adjacent and contiguous.
@@ -166,7 +166,7 @@ def _is_one(array: StridedTerm, outer: str, inner: str) -> bool:
     return array.steps[axis] == array.steps[axis + 1] * array.extents[axis + 1]
 
 
-def _merged(array: StridedTerm, outer: str, inner: str) -> StridedTerm:
+def _merge_axes(array: StridedTerm, outer: str, inner: str) -> StridedTerm:
     if outer not in array.term:
         return array
     axis = array.term.index(outer)
@@ -217,7 +217,7 @@ class EinsumCall:
     @property
     def work_dtype(self) -> DType:
         """The dtype of all operands in a kernel."""
-        return work_dtype(self.dtype)
+        return get_work_dtype(self.dtype)
 
     @property
     def is_empty(self) -> bool:
@@ -233,7 +233,7 @@ class EinsumCall:
         short = {self.extents[index] for index in self.varying}
         summed = {*self.extents} - {*self.output}
         names = [self.arguments[k].name for k in self.uses]
-        literal = self.fixed | tied_to(summed, zip(names, self.inputs, strict=True))
+        literal = self.fixed | find_tied(summed, zip(names, self.inputs, strict=True))
         params: dict[int, str] = {}
         return {
             index: params.setdefault(extent, f"n{len(params)}")
@@ -290,7 +290,7 @@ def parse_call(
     Raises:
         InvalidEinsumError: as :func:`feinsum.call_einsum` does.
     """
-    dtype = result_dtype([dtype for _, dtype in operands])
+    dtype = find_result_dtype([dtype for _, dtype in operands])
     terms = read_terms(subscripts, [shape for shape, _ in operands])
     indices = dict.fromkeys((*terms.output, *(i for t in terms.inputs for i in t)))
     # numbered by first use: two notations of one einsum become equal
@@ -303,8 +303,8 @@ def parse_call(
     output = tuple(terms.extents[i] for i in terms.output)
     check_sizes((*(shape for _, shape in arguments), output))
     return EinsumCall(
-        tuple(_renamed(term, plain) for term in terms.inputs),
-        _renamed(terms.output, plain),
+        tuple(_rename_term(term, plain) for term in terms.inputs),
+        _rename_term(terms.output, plain),
         constantdict({plain[index]: terms.extents[index] for index in indices}),
         tuple(uses),
         tuple(Argument(f"a{k}", *key) for k, key in enumerate(arguments)),
@@ -324,9 +324,9 @@ def with_terms(
 
     Args:
         parsed: the einsum of the call.
-        inputs: operands made by :func:`normalize`.
-        output: result made by :func:`normalize`.
-        varying: varying indices made by :func:`normalize`.
+        inputs: operands made by :func:`normalize_terms`.
+        output: result made by :func:`normalize_terms`.
+        varying: varying indices made by :func:`normalize_terms`.
     """
     # an array that is read in two ways is two arguments of the kernel
     arguments: dict[tuple[int, StridedTerm], int] = {}
@@ -352,7 +352,7 @@ def with_terms(
     )
 
 
-def _renamed(term: IndexList, names: dict[str, str]) -> IndexList:
+def _rename_term(term: IndexList, names: dict[str, str]) -> IndexList:
     return tuple(names[index] for index in term)
 
 

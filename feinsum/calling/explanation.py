@@ -21,9 +21,9 @@ from feinsum.calling.host.general import GAIN, LOOK_UP_S, GeneralCall
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.operands import as_array
 from feinsum.contraction.direct import compute
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE, with_options_of
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ def explain(target: Any, *operands: Any, **options: Any) -> str:
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
     if isinstance(target, str) and operands:
-        return "\n".join(_explanation(target, operands))
+        return "\n".join(_describe_call(target, operands))
     from feinsum.retrieval import explain as explain_kernel  # loads Loopy
 
     return explain_kernel(target, *operands, **options)
@@ -86,7 +86,7 @@ def explain(target: Any, *operands: Any, **options: Any) -> str:
 with_options_of(get_overloads(explain)[-1])(explain)
 
 
-def _explanation(subscripts: str, operands: Sequence[Any]) -> Iterator[str]:
+def _describe_call(subscripts: str, operands: Sequence[Any]) -> Iterator[str]:
     arrays = [as_array(operand) for operand in operands]
     steps = prepare_without_kernel(subscripts, arrays)
     shapes = ", ".join(f"{x.dtype} {x.shape}" for x in arrays)
@@ -98,14 +98,14 @@ def _explanation(subscripts: str, operands: Sequence[Any]) -> Iterator[str]:
         words = ",".join(map("".join, step.inputs)) + "->" + "".join(step.output)
         yield f"step {k + 1}: {words}, {n_products:.2g} multiplications"
     call = find_call(subscripts, arrays)
-    yield f"computed by: {_computed_by(subscripts, arrays, steps, call)}"
-    yield f"kernel: {_kernel(call)}"
+    yield f"computed by: {_describe_computation(subscripts, arrays, steps, call)}"
+    yield f"kernel: {_describe_kernel(call)}"
 
 
-def _computed_by(
+def _describe_computation(
     subscripts: str, arrays: Sequence[Any], steps: NumpyStepsCall, call: Call | None
 ) -> str:
-    is_first_built = call is None and _setting() is not None
+    is_first_built = call is None and _find_setting() is not None
     if is_first_built or (
         not isinstance(call, GeneralCall) and getattr(call, "kernel", None)
     ):
@@ -114,26 +114,29 @@ def _computed_by(
     empty = tuple(np.empty((0,) * x.ndim, x.dtype) for x in arrays)
     if compute(subscripts, empty, True) is not NotImplemented:
         order = ", perhaps in another order" if len(arrays) > 2 else ""
-        return f"the compiled extension, in {counted(_n_steps(steps), 'step')}{order}"
+        return (
+            "the compiled extension, in "
+            f"{format_count(_count_steps(steps), 'step')}{order}"
+        )
     if steps.path is None:
         return "numpy.einsum"
-    return f"Python, in {counted(_n_steps(steps), 'step')}"
+    return f"Python, in {format_count(_count_steps(steps), 'step')}"
 
 
-def _setting() -> str | None:
+def _find_setting() -> str | None:
     """Return the set variable that makes the first call build its kernel, if any."""
     effort = os.environ.get(EFFORT_VARIABLE, "") not in ("", "amortized")
     device = os.environ.get(DEVICE_VARIABLE, "") != ""
     return EFFORT_VARIABLE if effort else DEVICE_VARIABLE if device else None
 
 
-def _n_steps(steps: NumpyStepsCall) -> int:
+def _count_steps(steps: NumpyStepsCall) -> int:
     return 1 if steps.path is None else len(steps.steps)
 
 
-def _kernel(call: Call | None) -> str:
+def _describe_kernel(call: Call | None) -> str:
     """Describe the kernel of a call, or say when it gets one."""
-    if call is None and (setting := _setting()) is not None:
+    if call is None and (setting := _find_setting()) is not None:
         return f"built by the first call, since {setting} is set"
     if call is None:
         return (
@@ -147,13 +150,15 @@ def _kernel(call: Call | None) -> str:
         if kernel is None:
             return "none fits such calls"
         return "untransformed" if kernel.spec is None else f"{kernel.spec}"
-    spent = f"{counted(call.n_calls, 'call')} took {call.spent_s:.2g} s"
+    spent = f"{format_count(call.n_calls, 'call')} took {call.spent_s:.2g} s"
     if call.built is not None:
         return "used: it was faster than the steps"
     if call.trial is not None:
         n_rounds = len(call.trial.kernel_s)
-        return f"in its trial against the steps, after {counted(n_rounds, 'round')}"
-    builds = remembered(Calls).builds
+        return (
+            f"in its trial against the steps, after {format_count(n_rounds, 'round')}"
+        )
+    builds = get_remembered(Calls).builds
     if call.has_had_trial:
         return "none: the steps were not slower than it"
     if call.is_building:

@@ -14,16 +14,16 @@ from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.codegen import (
     ContractionPath,
     Strides,
-    contraction_path,
+    find_contraction_path,
     generate_loopy,
 )
 from feinsum.errors import BuildError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
 from feinsum.measure.intermediates import (
-    all_have_room,
-    intermediate_limit_bytes,
-    temporary_bytes,
+    count_temporary_bytes,
+    do_all_fit,
+    get_intermediate_limit_bytes,
 )
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
@@ -52,7 +52,7 @@ class CallKernel:
         return self.compiled.t_unit
 
 
-def recorded_kernel(
+def build_recorded_kernel(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     strides: Mapping[str, Strides],
@@ -107,7 +107,7 @@ def recorded_kernel(
         return None
 
 
-def untransformed_kernel(
+def build_untransformed_kernel(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     strides: Mapping[str, Strides],
@@ -116,13 +116,13 @@ def untransformed_kernel(
     """Build a kernel without a recipe; more than two operands are contracted pairwise.
 
     The memory for their intermediates is limited; see
-    :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
+    :func:`feinsum.measure.intermediates.get_intermediate_limit_bytes`.
 
     Raises:
         MeasurementError: if the limit that is set is not a number.
         BuildError: if the kernel cannot be built.
     """
-    path = untransformed_path(einsum, sizes)
+    path = find_untransformed_path(einsum, sizes)
     plain = generate_loopy(einsum, path=path, strides=strides)
     unit = opened.prepare(plain)
     if opened.reads_in_place:
@@ -130,7 +130,7 @@ def untransformed_kernel(
     return CallKernel(compile_kernel(unit, opened))
 
 
-def untransformed_path(
+def find_untransformed_path(
     einsum: BatchedEinsum, sizes: Mapping[str, int]
 ) -> ContractionPath | None:
     """Return the contraction order without a recipe; None if one nest computes it all.
@@ -138,25 +138,25 @@ def untransformed_path(
     Raises:
         MeasurementError: if the limit that is set is not a number.
     """
-    limit = intermediate_limit_bytes(einsum, sizes)
-    path = contraction_path(einsum, sizes, max_bytes=limit)
+    limit = get_intermediate_limit_bytes(einsum, sizes)
+    path = find_contraction_path(einsum, sizes, max_bytes=limit)
     return path if len(path) > 1 else None
 
 
 def fits_memory(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     """Return whether the temporaries of a kernel fit into the memory limit."""
-    n_bytes = temporary_bytes(t_unit, sizes)
-    return not n_bytes or n_bytes <= intermediate_limit_bytes(einsum, sizes)
+    n_bytes = count_temporary_bytes(t_unit, sizes)
+    return not n_bytes or n_bytes <= get_intermediate_limit_bytes(einsum, sizes)
 
 
-def sizes_that_matter(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashable:
+def make_sizes_key(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashable:
     """Return a key of the sizes on which the kernel of an einsum depends.
 
     The key says whether sums are wide. It has the sizes themselves only if some
     intermediate that a kernel could have exceeds the memory limit.
     """
     # if all intermediates fit, one kernel serves all sizes
-    has_room = all_have_room(einsum, sizes)
+    has_room = do_all_fit(einsum, sizes)
     decisive = () if has_room else tuple(sorted(sizes.items()))
     return has_wide_sums(einsum, sizes), decisive
 
@@ -176,11 +176,11 @@ def with_wide_sums(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int])
     for name in sorted(t_unit.callables_table):
         kernel = getattr(t_unit.callables_table[name], "subkernel", None)
         if kernel is not None:
-            t_unit = t_unit.with_kernel(_widened(kernel, wide))
+            t_unit = t_unit.with_kernel(_widen_variables(kernel, wide))
     return t_unit
 
 
-def _widened(kernel: Any, wide: np.dtype[Any]) -> Any:
+def _widen_variables(kernel: Any, wide: np.dtype[Any]) -> Any:
     """Widen the private variables of a kernel to which instructions add.
 
     A reduction that Loopy has not yet expanded to a loop gets wide terms instead, from
@@ -203,7 +203,7 @@ def _widened(kernel: Any, wide: np.dtype[Any]) -> Any:
         else variable
         for name, variable in kernel.temporary_variables.items()
     }
-    widen = _wide_terms(wide)
+    widen = _make_widening_mapper(wide)
     instructions = [
         instruction.with_transformed_expressions(widen)
         for instruction in kernel.instructions
@@ -211,7 +211,7 @@ def _widened(kernel: Any, wide: np.dtype[Any]) -> Any:
     return kernel.copy(temporary_variables=variables, instructions=instructions)
 
 
-def _wide_terms(wide: np.dtype[Any]) -> Any:
+def _make_widening_mapper(wide: np.dtype[Any]) -> Any:
     """Return a mapper of expressions that converts the terms of sums."""
     from loopy.library.reduction import SumReductionOperation
     from loopy.symbolic import IdentityMapper, Reduction, TypeCast

@@ -25,7 +25,7 @@ from cachetools import LRUCache
 from feinsum.calling.operands import ArrayForm
 from feinsum.errors import DeviceUnavailableError
 from feinsum.libraries import is_device_array
-from feinsum.memory import forget, remembered
+from feinsum.memory import forget, get_remembered
 from feinsum.options import DATABASE_VARIABLE, DEVICE_VARIABLE, Effort
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LookupOptions:
     database_key: Hashable = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "database_key", database_key(self.database))
+        object.__setattr__(self, "database_key", make_database_key(self.database))
 
     @property
     def is_usual(self) -> bool:
@@ -63,7 +63,7 @@ class LookupOptions:
         return has_address(self.database) and self == LookupOptions(self.database)
 
 
-def database_key(database: Database) -> Hashable:
+def make_database_key(database: Database) -> Hashable:
     """Return a key of a database: its address, or else the store itself."""
     if database is None:
         return os.environ.get(DATABASE_VARIABLE, "")
@@ -98,7 +98,7 @@ class DeviceKey(NamedTuple):
         return not self.queue
 
 
-def device_key(arrays: Sequence[Any], device: str | None) -> DeviceKey:
+def make_device_key(arrays: Sequence[Any], device: str | None) -> DeviceKey:
     """Return the key of the device that computes a call of these operands.
 
     Raises:
@@ -127,7 +127,7 @@ class CallKey:
         forms: shape, strides, dtype and alignment of each operand.
         target: the form of ``out``; None for a new result.
         first: for each operand, the first position with the same array, see
-            :func:`feinsum.calling.operands.first_uses`.
+            :func:`feinsum.calling.operands.find_first_uses`.
     """
 
     subscripts: str
@@ -233,12 +233,12 @@ T = TypeVar("T")
 
 def clear_call_cache() -> None:
     """Clear all cached kernels of calls and programs: the next ones query new facts."""
-    remembered(Calls).clear()
+    get_remembered(Calls).clear()
 
 
-def cached_kernel(key: Hashable, make: Callable[[], T | None]) -> T | None:
+def get_cached_kernel(key: Hashable, make: Callable[[], T | None]) -> T | None:
     """Return the cached kernel, or make it; it is kept as long as one of its calls."""
-    kernels = remembered(Calls).kernels
+    kernels = get_remembered(Calls).kernels
     kernel: T | None = kernels.get(key)
     if kernel is None and (kernel := make()) is not None:
         kernels[key] = kernel

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.calling.einsum_call import StridedTerm, c_steps
+from feinsum.calling.einsum_call import StridedTerm, compute_c_steps
 from feinsum.calling.operands import ArrayForm, DType
 from feinsum.calling.terms import Shape
-from feinsum.result_memory import check_room
+from feinsum.result_memory import check_free_memory
 
 if TYPE_CHECKING:  # kernels of other processes run without a code generator
     from feinsum.calling.einsum_call import Argument
@@ -49,7 +49,9 @@ IN_ORDER = ArgumentLayout(is_in_place=True)
 COPIED = ArgumentLayout(is_in_place=False)
 
 
-def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> ArgumentLayout:
+def choose_operand_layout(
+    argument: Argument, form: ArrayForm, dtype: DType
+) -> ArgumentLayout:
     """Return the layout with which a kernel reads an operand.
 
     Args:
@@ -58,10 +60,10 @@ def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> Argumen
         dtype: dtype of the kernel's array.
 
     >>> from feinsum.calling.einsum_call import Argument
-    >>> from feinsum.calling.operands import form_of
+    >>> from feinsum.calling.operands import get_form
     >>> transposed = np.ones((3, 2)).T
     >>> argument = Argument("a0", 0, (2, 3))
-    >>> operand_layout(argument, form_of(transposed), transposed.dtype).strides
+    >>> choose_operand_layout(argument, get_form(transposed), transposed.dtype).strides
     (1, 'a0_step1')
     """
     steps = [
@@ -77,27 +79,27 @@ def operand_layout(argument: Argument, form: ArrayForm, dtype: DType) -> Argumen
     full = tuple(
         0 if extent == 1 else next(remaining_steps) for extent in argument.shape
     )
-    return _layout(
+    return _choose_layout(
         argument.name,
         ArrayForm(argument.shape, full, form.dtype, form.is_aligned),
         dtype,
     )
 
 
-def strided_layout(name: str, array: StridedTerm) -> ArgumentLayout:
-    """Return the layout of an array with these strides; see :func:`operand_layout`."""
-    if array.steps == c_steps(array.extents):
+def make_strided_layout(name: str, array: StridedTerm) -> ArgumentLayout:
+    """Return the layout of an array; see :func:`choose_operand_layout`."""
+    if array.steps == compute_c_steps(array.extents):
         return IN_ORDER
-    return _named_steps(name, array.steps)
+    return _name_steps(name, array.steps)
 
 
-def output_layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
+def choose_output_layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
     """Return the layout with which a kernel writes an array.
 
     The result is copied to an array that a kernel cannot write in place. Entries that
     share memory cannot be written in parallel.
     """
-    layout = _layout(name, form, dtype)
+    layout = _choose_layout(name, form, dtype)
     order = sorted(
         (abs(step), extent)
         for step, extent in zip(form.strides, form.shape, strict=True)
@@ -112,7 +114,7 @@ def output_layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
     return layout
 
 
-def _layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
+def _choose_layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
     size = dtype.itemsize
     is_readable = form.dtype == dtype and form.dtype.isnative and form.is_aligned
     if not is_readable or any(step % size for step in form.strides):
@@ -124,10 +126,10 @@ def _layout(name: str, form: ArrayForm, dtype: DType) -> ArgumentLayout:
     # offsets are 32-bit integers in kernels
     if sum(spans) >= MAX_SPAN:
         return COPIED
-    return _named_steps(name, steps)
+    return _name_steps(name, steps)
 
 
-def _named_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
+def _name_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
     """Name the steps, except 0 and 1, for which other code is fast."""
     names = {f"{name}_step{axis}": step for axis, step in enumerate(steps)}
     strides: list[int | str] = [
@@ -150,29 +152,29 @@ def _is_in_order(form: ArrayForm) -> bool:
     return True
 
 
-def packed(array: Array, shape: Shape, dtype: DType) -> Array:
+def pack_array(array: Array, shape: Shape, dtype: DType) -> Array:
     """Copy an array, aligned, in C order and native byte order.
 
     Raises:
         MeasurementError: if it does not fit into memory.
     """
-    check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
+    check_free_memory(prod(shape) * dtype.itemsize, "a copy of an operand")
     shaped = array.reshape(shape)
     # numpy converts half precision entry by entry, without vector instructions
     if array.dtype == np.float16 and dtype == np.float32:
-        from feinsum.targets.host.halves import widened
+        from feinsum.targets.host.halves import widen
 
-        return widened(shaped)
+        return widen(shaped)
     return np.require(shaped, dtype, ["C", "A"])
 
 
-def strides_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, Strides]:
+def list_strides(layouts: Mapping[str, ArgumentLayout]) -> dict[str, Strides]:
     """Return the strides of the arrays that are not in C order, by array name."""
     return {
         n: layout.strides for n, layout in layouts.items() if layout.strides is not None
     }
 
 
-def values_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, int]:
+def list_stride_values(layouts: Mapping[str, ArgumentLayout]) -> dict[str, int]:
     """Return the values of all named strides."""
     return {name: value for x in layouts.values() for name, value in x.values.items()}

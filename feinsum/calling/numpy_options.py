@@ -11,18 +11,18 @@ import numpy as np
 from feinsum.calling.operands import (
     as_array,
     as_given,
-    by_override,
+    evaluate_by_override,
+    get_memory,
     has_override,
     has_sparse,
     is_jax_array,
     is_tensor,
-    memory_of,
 )
 from feinsum.calling.terms import as_subscripts, read_terms
 from feinsum.contraction.direct import compute
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
-from feinsum.libraries import is_cuda_array, is_device_array, outside_of_compilers
-from feinsum.words import type_in_words
+from feinsum.libraries import exclude_from_compilers, is_cuda_array, is_device_array
+from feinsum.words import describe_type
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -33,7 +33,7 @@ CHECKED = ("order", "casting")
 LOOKUP_OPTIONS = {"device", "database", "policy", "on_miss", "effort"}
 
 
-@outside_of_compilers
+@exclude_from_compilers
 def einsum_with_options(
     subscripts: Any,
     operands: Sequence[Any],
@@ -75,13 +75,16 @@ def einsum_with_options(
         check_call_options("einsum", lookup, LOOKUP_OPTIONS)
     _check_optimize(optimize)
     if not is_plain:
-        casting, order = _name("casting", casting), _name("order", order)
-    return _einsum_of_arrays(
+        casting, order = (
+            _check_choice("casting", casting),
+            _check_choice("order", order),
+        )
+    return _evaluate_arrays(
         text, arrays, is_plain, out, dtype, order or "K", casting, optimize, lookup
     )
 
 
-def _einsum_of_arrays(
+def _evaluate_arrays(
     text: str,
     arrays: Sequence[Any],
     is_plain: bool,
@@ -111,19 +114,19 @@ def _einsum_of_arrays(
     if not is_plain or in_steps:
         options = {"out": out, "dtype": dtype, "order": order, "casting": casting}
         if has_override(arrays):
-            return _by_override(text, arrays, options)
+            return _evaluate_by_override(text, arrays, options)
         if is_tensor(out) and not is_cuda_array(out):
-            options = {**options, "out": memory_of(out), "optimize": optimize}
+            options = {**options, "out": get_memory(out), "optimize": optimize}
             einsum_with_options(text, arrays, **options, **lookup)
             return out
         _check_out(out)
-    operands = _cast(text, arrays, out, dtype, casting, in_steps=in_steps)
+    operands = _cast_operands(text, arrays, out, dtype, casting, in_steps=in_steps)
     if in_steps:
-        from feinsum.calling.contraction import follow_path, requested_path
+        from feinsum.calling.contraction import find_requested_path, follow_path
 
-        path = requested_path(text, operands, optimize, None)
+        path = find_requested_path(text, operands, optimize, None)
         result = follow_path(text, operands, path, lookup)
-    elif out is not None and _takes_out(out, operands):
+    elif out is not None and _can_write_out(out, operands):
         return call_einsum(text, *operands, out=out, **lookup)
     else:
         result = call_einsum(text, *operands, **lookup)
@@ -132,7 +135,7 @@ def _einsum_of_arrays(
         return as_given(_as_scalar(result), arrays) if in_steps else _as_scalar(result)
     if (is_tensor(result) or is_jax_array(result)) and not is_cuda_array(result):
         result = as_array(result)
-    result = _finished(result, out, order, arrays)
+    result = _finish_result(result, out, order, arrays)
     return as_given(result, arrays) if out is None else out
 
 
@@ -147,13 +150,15 @@ def _has_path(optimize: Any, arrays: Sequence[Any]) -> bool:
     return is_search(optimize, arrays)
 
 
-def _by_override(text: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def _evaluate_by_override(
+    text: str, operands: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
     """Evaluate by the operands' library, passing only options that are not defaults."""
     defaults = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
     changed_options = {
         name: x for name, x in options.items() if x is not defaults[name]
     }
-    return by_override(text, operands, **changed_options)
+    return evaluate_by_override(text, operands, **changed_options)
 
 
 def _as_scalar(result: Any) -> Any:
@@ -161,7 +166,7 @@ def _as_scalar(result: Any) -> Any:
     return result[()] if type(result) is np.ndarray and not result.ndim else result
 
 
-def _takes_out(out: Any, operands: Sequence[Any]) -> bool:
+def _can_write_out(out: Any, operands: Sequence[Any]) -> bool:
     """Return whether the call itself writes into ``out``, without a cast."""
     if any(map(is_cuda_array, (out, *operands))):
         return True
@@ -217,7 +222,7 @@ def _check_optimize(optimize: Any) -> None:
     )
 
 
-def _name(option: str, value: Any) -> str:
+def _check_choice(option: str, value: Any) -> str:
     """Check the value of an option; an order may be lower case, or None for K."""
     choices = CASTINGS if option == "casting" else ORDERS
     name = value.decode() if isinstance(value, bytes) else value
@@ -240,7 +245,7 @@ def _check_out(out: Any) -> None:
     if out is None or isinstance(out, np.ndarray) or hasattr(out, "__dlpack_device__"):
         return
     raise InvalidTypeError(
-        f"out is {type_in_words(out)}; expected an array, of numpy or where the "
+        f"out is {describe_type(out)}; expected an array, of numpy or where the "
         "operands are",
         rules=("shape",),
     )
@@ -266,7 +271,7 @@ def _check_symbolic(operands: Sequence[Any], n_symbolic: int, is_plain: bool) ->
         )
 
 
-def _cast(
+def _cast_operands(
     text: str,
     operands: Sequence[Any],
     out: Any,
@@ -293,10 +298,10 @@ def _cast(
         return tuple(operands)
     is_kept = {id(x): is_free and has_sparse([x]) for x in operands}
     arrays = {id(x): x if is_kept[id(x)] else as_array(x) for x in operands}
-    dtypes = [_dtype_of(array) for array in arrays.values()]
-    target_dtype = _common_dtype(dtypes, out, dtype)
+    dtypes = [_get_dtype(array) for array in arrays.values()]
+    target_dtype = _find_common_dtype(dtypes, out, dtype)
     for position, operand in enumerate(operands):
-        source = _dtype_of(arrays[id(operand)])
+        source = _get_dtype(arrays[id(operand)])
         if not np.can_cast(source, target_dtype, casting):
             read_terms(text, [np.shape(arrays[id(x)]) for x in operands])
             raise InvalidTypeError(
@@ -332,7 +337,7 @@ def _is_mixed(out: Any, operands: Sequence[Any]) -> bool:
     return not any(is_cuda_array(x) or is_device_array(x) for x in operands)
 
 
-def _dtype_of(array: Any) -> np.dtype[Any]:
+def _get_dtype(array: Any) -> np.dtype[Any]:
     """Return the dtype of the entries; for sparse trees, that of the values."""
     tree = array[0] if isinstance(array, (list, tuple)) else array
     values: Any = getattr(tree, "values", tree)
@@ -340,7 +345,7 @@ def _dtype_of(array: Any) -> np.dtype[Any]:
     return dtype
 
 
-def _common_dtype(
+def _find_common_dtype(
     dtypes: Sequence[np.dtype[Any]], out: Any, dtype: DTypeLike | None
 ) -> np.dtype[Any]:
     """Return the given dtype, or else numpy's result type of operands and ``out``."""
@@ -357,10 +362,10 @@ def _common_dtype(
         ) from None
 
 
-def _finished(result: Any, out: Any, order: str, operands: Sequence[Any]) -> Any:
+def _finish_result(result: Any, out: Any, order: str, operands: Sequence[Any]) -> Any:
     """Copy the result into ``out``, or bring it into the requested memory order."""
     if out is None:
-        return _as_scalar(_in_order(result, order, operands))
+        return _as_scalar(_order_result(result, order, operands))
     if not isinstance(out, np.ndarray) or out.shape != result.shape:
         kind = InvalidEinsumError if isinstance(out, np.ndarray) else InvalidTypeError
         raise kind(
@@ -373,13 +378,13 @@ def _finished(result: Any, out: Any, order: str, operands: Sequence[Any]) -> Any
     return out
 
 
-def _in_order(result: Any, order: str, operands: Sequence[Any]) -> Any:
+def _order_result(result: Any, order: str, operands: Sequence[Any]) -> Any:
     if order == "K":
         return result
     if not hasattr(result, "flags"):
         raise InvalidEinsumError(
             f"order={order!r} is for results that are arrays of numpy or CuPy; omit it "
-            f"for {type_in_words(result)}",
+            f"for {describe_type(result)}",
             rules=("option",),
         )
     if order == "A":

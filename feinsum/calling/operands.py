@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feinsum.calling.terms import Shape, in_letters
+from feinsum.calling.terms import Shape, write_in_letters
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
-from feinsum.libraries import is_device_array, resolved
-from feinsum.words import type_in_words, with_article
+from feinsum.libraries import is_device_array, resolve_entries
+from feinsum.words import describe_type, with_article
 
 DType = np.dtype[Any]
 
@@ -36,11 +36,11 @@ tiles has to fit, too.
 """
 
 
-def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
+def find_first_uses(operands: Sequence[object]) -> tuple[int, ...]:
     """Return, for each operand, the first position with the same object.
 
     >>> x, y = object(), object()
-    >>> first_uses([x, y, x])
+    >>> find_first_uses([x, y, x])
     (0, 1, 0)
     """
     first: dict[int, int] = {}
@@ -55,7 +55,7 @@ def fits_kernels(dtypes: Sequence[DType], shapes: Sequence[Shape]) -> bool:
     return is_known and all(prod(shape) < MAX_ENTRIES for shape in shapes)
 
 
-def work_dtype(dtype: DType) -> DType:
+def get_work_dtype(dtype: DType) -> DType:
     """Return the dtype in which a kernel computes a result of this dtype.
 
     Booleans are counted in integers, so that sums do not overflow; half precision is
@@ -66,7 +66,7 @@ def work_dtype(dtype: DType) -> DType:
     return np.dtype(np.float32) if dtype == _HALF else dtype
 
 
-def result_dtype(dtypes: Sequence[DType]) -> DType:
+def find_result_dtype(dtypes: Sequence[DType]) -> DType:
     """Return numpy's result type, in the machine's byte order.
 
     Raises:
@@ -148,18 +148,18 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
 
     if is_sparse(operand):
         raise InvalidEinsumError(
-            f"{type_in_words(operand)} of shape {tuple(operand.shape)} is sparse; a "
+            f"{describe_type(operand)} of shape {tuple(operand.shape)} is sparse; a "
             "prepared call takes dense arrays only: use feinsum.call_einsum",
             rules=("operand",),
         )
     if is_tensor(operand):
-        return tensor_numbers(operand)
+        return read_tensor(operand)
     if is_jax_array(operand):
-        return jax_numbers(operand)
+        return read_jax_array(operand)
     # numpy.einsum would silently ignore the mask
     if np.ma.is_masked(operand):
         raise InvalidEinsumError(
-            f"{type_in_words(operand)} hides entries, which numpy.einsum would sum; "
+            f"{describe_type(operand)} hides entries, which numpy.einsum would sum; "
             "pass array.filled(0)",
             rules=("operand",),
         )
@@ -172,7 +172,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     device_type = operand.__dlpack_device__()[0]
     if device_type not in ON_HOST:
         raise InvalidEinsumError(
-            f"{type_in_words(operand)} is on a device (type {device_type} of DLPack); "
+            f"{describe_type(operand)} is on a device (type {device_type} of DLPack); "
             "copy it to the host",
             rules=("operand",),
         )
@@ -214,7 +214,7 @@ def has_sparse(operands: Sequence[Any]) -> bool:
     return any(map(is_sparse, candidates)) or any(isinstance(x, CSF) for x in firsts)
 
 
-def form_of(array: np.ndarray[Any, Any]) -> ArrayForm:
+def get_form(array: np.ndarray[Any, Any]) -> ArrayForm:
     """Return the form of a host array."""
     return ArrayForm(array.shape, array.strides, array.dtype, array.flags.aligned)
 
@@ -245,27 +245,27 @@ def check_tensor(tensor: Any) -> None:
     """
     torch = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise _refuse(
+        raise _make_refusal(
             "a tensor requires a gradient, which feinsum does not record: pass "
             "tensor.detach(), or use feinsum.integrations.torch_einsum"
         )
     # outside of forward mode, the query costs more than the call
     is_dual = is_differentiating() and torch.autograd.forward_ad.unpack_dual(tensor)
     if is_dual and is_dual.tangent is not None:
-        raise _refuse(
+        raise _make_refusal(
             "a tensor has a tangent of forward-mode differentiation, which feinsum "
             "does not propagate: pass its primal, or use "
             "feinsum.integrations.torch_einsum"
         )
     tracer = sys.modules.get("torch.fx.experimental.proxy_tensor")
     if torch.jit.is_tracing() or (tracer and tracer.get_proxy_mode() is not None):
-        raise _refuse(
+        raise _make_refusal(
             "torch traces this call, and would keep its result as a constant: use "
             "feinsum.integrations.torch_einsum in what is traced"
         )
 
 
-def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
+def read_tensor(tensor: Any) -> np.ndarray[Any, Any]:
     """Return the entries of a tensor on the host, in its own memory if they are there.
 
     Raises:
@@ -284,13 +284,13 @@ def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
     is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
     # a subclass such as a masked tensor gives other results for the same memory
     if hook not in functions or not is_plain:
-        raise _refuse(
+        raise _make_refusal(
             f"{with_article(kind.__name__)} changes what functions of torch "
             "compute; pass a plain "
             "tensor with its entries, such as tensor.to_tensor(0) of a masked one"
         )
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
-        raise _refuse(
+        raise _make_refusal(
             f"a tensor has the layout {tensor.layout} on the device {tensor.device}; "
             "expected a strided one on the host: pass tensor.to_dense(), or "
             "tensor.cpu(), or a sparse one as feinsum.sparse.COO(shape, indices, "
@@ -298,10 +298,10 @@ def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
         )
     try:
         check_tensor(tensor)
-        array: np.ndarray[Any, Any] = resolved(tensor).detach().numpy()
+        array: np.ndarray[Any, Any] = resolve_entries(tensor).detach().numpy()
     except (RuntimeError, TypeError) as error:  # of wrapped, nested, or quantized ones
-        reason = _first_line(error)
-        raise _refuse(
+        reason = _get_first_line(error)
+        raise _make_refusal(
             f"numpy cannot read a tensor of dtype {tensor.dtype}: {reason}; pass a "
             "plain tensor of a dtype of numpy, or in functions that torch.func "
             "transforms use feinsum.integrations.torch_einsum"
@@ -309,7 +309,7 @@ def tensor_numbers(tensor: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def jax_numbers(array: Any) -> np.ndarray[Any, Any]:
+def read_jax_array(array: Any) -> np.ndarray[Any, Any]:
     """Return the entries of an array of JAX, in its own memory if that is on the host.
 
     Raises:
@@ -317,34 +317,34 @@ def jax_numbers(array: Any) -> np.ndarray[Any, Any]:
     """
     jax = sys.modules["jax"]
     if isinstance(array, jax.core.Tracer):
-        raise _refuse(
-            f"{type_in_words(array)} has no entries: JAX traces this call for jit, "
+        raise _make_refusal(
+            f"{describe_type(array)} has no entries: JAX traces this call for jit, "
             "grad or vmap. Call feinsum outside of what is transformed, or use "
             "feinsum.integrations.jax_einsum"
         )
     if array.is_deleted():
-        raise _refuse(
+        raise _make_refusal(
             f"an array of JAX of shape {array.shape} is deleted, or was donated to a "
             "computation; pass one that is still there"
         )
     try:
         return np.asarray(array)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise _refuse(
+        raise _make_refusal(
             f"numpy cannot read an array of JAX of dtype {array.dtype}: "
-            f"{_first_line(error)}"
+            f"{_get_first_line(error)}"
         ) from error
 
 
-def memory_of(out: Any) -> np.ndarray[Any, Any]:
+def get_memory(out: Any) -> np.ndarray[Any, Any]:
     """Return the memory of a tensor into which a result is written.
 
     Raises:
-        InvalidEinsumError: as :func:`tensor_numbers`; if it is negated or conjugated.
+        InvalidEinsumError: as :func:`read_tensor`; if it is negated or conjugated.
     """
-    if resolved(out) is not out:
-        raise _refuse("out is negated or conjugated; give a plain tensor")
-    return tensor_numbers(out)
+    if resolve_entries(out) is not out:
+        raise _make_refusal("out is negated or conjugated; give a plain tensor")
+    return read_tensor(out)
 
 
 def as_given(result: Any, operands: Sequence[Any]) -> Any:
@@ -374,7 +374,9 @@ def has_override(operands: Sequence[Any]) -> bool:
     )
 
 
-def by_override(subscripts: str, operands: Sequence[Any], **options: Any) -> Any:
+def evaluate_by_override(
+    subscripts: str, operands: Sequence[Any], **options: Any
+) -> Any:
     """Evaluate an einsum by the operands' own library, through :func:`numpy.einsum`.
 
     Raises:
@@ -382,32 +384,32 @@ def by_override(subscripts: str, operands: Sequence[Any], **options: Any) -> Any
             not write into ``out``.
     """
     # numpy has no names in braces
-    letters = in_letters(subscripts, [*map(rank_of, operands)])
+    letters = write_in_letters(subscripts, [*map(get_rank, operands)])
     try:
         result = np.einsum(letters, *operands, **options)
     except (TypeError, ValueError) as error:
         kinds = ", ".join(type(operand).__name__ for operand in operands)
-        raise _refuse(
+        raise _make_refusal(
             f"operands of types {kinds} override numpy.einsum, and it fails: {error}; "
             "pass arrays of numpy for a result of feinsum"
         ) from error
     if "out" in options and result is not options["out"]:
-        raise _refuse(
+        raise _make_refusal(
             f"the einsum of operands that override numpy's gives a new "
             f"{type(result).__name__}; omit out"
         )
     return result
 
 
-def rank_of(operand: Any) -> int:
+def get_rank(operand: Any) -> int:
     """Return the number of axes, without calling an override of :func:`numpy.ndim`."""
     rank = getattr(operand, "ndim", None)
     return np.ndim(operand) if rank is None else int(rank)
 
 
-def _refuse(message: str) -> InvalidEinsumError:
+def _make_refusal(message: str) -> InvalidEinsumError:
     return InvalidEinsumError(message, rules=("operand",))
 
 
-def _first_line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]

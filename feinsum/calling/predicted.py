@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.cache import default_cache
-from feinsum.calling.einsum_call import StridedTerm, c_steps
+from feinsum.cache import get_default_cache
+from feinsum.calling.einsum_call import StridedTerm, compute_c_steps
 from feinsum.calling.kernel import CallKernel, with_wide_sums
 from feinsum.calling.structure import OUTPUT
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import DeviceLostError, FeinsumError
-from feinsum.ir import BatchedEinsum, shape_at, to_text
-from feinsum.measure import OpenDevice, compile_kernel, footprint_bytes
-from feinsum.measure.cases import check_samples, patterned, ragged_cases
+from feinsum.ir import BatchedEinsum, bind_shape, to_text
+from feinsum.measure import OpenDevice, compile_kernel, count_footprint_bytes
+from feinsum.measure.cases import check_samples, make_patterned, make_ragged_cases
 from feinsum.measure.reference import NEVER_LONG
-from feinsum.predict import predictions
+from feinsum.predict import predict_recipes
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
-from feinsum.result_memory import aligned_empty
-from feinsum.retrieval.identity import fingerprint, is_ours
+from feinsum.result_memory import make_aligned
+from feinsum.retrieval.identity import compute_fingerprint, is_ours
 from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
@@ -66,7 +66,7 @@ class UnrecordedCall:
     steps: Mapping[str, int]
 
 
-def predicted_kernel(
+def build_predicted_kernel(
     problem: UnrecordedCall,
     opened: OpenDevice,
     accept: Callable[[CallKernel], None] = lambda _kernel: None,
@@ -89,11 +89,11 @@ def predicted_kernel(
             :mod:`feinsum.calling.predicted`.
     """
     if candidates is None:
-        candidates = _predictions(problem, opened)
+        candidates = _list_predictions(problem, opened)
     # each failure costs a build: after a few, a plain kernel is the better choice
     for k, candidate in enumerate(candidates[:N_TRIED]):
         try:
-            kernel = checked_kernel(candidate.spec, problem, opened)
+            kernel = build_checked_kernel(candidate.spec, problem, opened)
             accept(kernel)
         except DeviceLostError:
             note_fault(problem.einsum, candidate.spec, opened)
@@ -111,17 +111,17 @@ def predicted_kernel(
     return None
 
 
-def predicted_families(
+def list_predicted_families(
     problem: UnrecordedCall, opened: OpenDevice
 ) -> list[list[Costed]]:
     """Return the predictions by family, the fastest first."""
     families: dict[str, list[Costed]] = {}
-    for prediction in _predictions(problem, opened):
+    for prediction in _list_predictions(problem, opened):
         families.setdefault(prediction.spec.name, []).append(prediction)
     return [*families.values()]
 
 
-def checked_kernel(
+def build_checked_kernel(
     spec: TransformSpec, problem: UnrecordedCall, opened: OpenDevice
 ) -> CallKernel:
     """Build the kernel with a recipe, and check its results.
@@ -129,21 +129,21 @@ def checked_kernel(
     Raises:
         FeinsumError: if it cannot be built, or is wrong.
     """
-    kernel = _built(spec, problem, opened)
+    kernel = _build_kernel(spec, problem, opened)
     _check(kernel, problem)
     return kernel
 
 
-def _predictions(problem: UnrecordedCall, opened: OpenDevice) -> list[Costed]:
+def _list_predictions(problem: UnrecordedCall, opened: OpenDevice) -> list[Costed]:
     """Return all predictions; an empty list if the cost function of a family fails."""
     try:
-        return predictions(problem.einsum, problem.sizes, opened.device)
+        return predict_recipes(problem.einsum, problem.sizes, opened.device)
     except Exception:  # families of users may raise anything
         logger.exception("nothing is predicted for %s", problem.einsum.subscripts)
         return []
 
 
-def _built(
+def _build_kernel(
     spec: TransformSpec, problem: UnrecordedCall, opened: OpenDevice
 ) -> CallKernel:
     einsum = problem.einsum
@@ -163,19 +163,19 @@ def _check(kernel: CallKernel, problem: UnrecordedCall) -> None:
         WrongResultError: if an entry is wrong.
     """
     einsum = problem.einsum
-    for sizes, arrays, steps in _cases(problem):
+    for sizes, arrays, steps in _list_cases(problem):
         steps = {**steps}
-        out = _laid_out(
-            shape_at(einsum.output_shape, sizes),
+        out = _lay_out_array(
+            bind_shape(einsum.output_shape, sizes),
             problem.strides.get(OUTPUT),
-            lambda n: aligned_empty((n,), einsum.output_dtypes[0]),
+            lambda n: make_aligned((n,), einsum.output_dtypes[0]),
             steps,
         )
         caller = kernel.compiled.built.caller([*arrays], {**sizes, **steps})
         check_samples(einsum, sizes, arrays, caller([*arrays.values()], out))
 
 
-def _cases(
+def _list_cases(
     problem: UnrecordedCall,
 ) -> Iterator[tuple[Mapping[str, int], Mapping[str, Array], Mapping[str, int]]]:
     """Yield sizes, operands and values of strides for the checks.
@@ -183,7 +183,7 @@ def _cases(
     Size parameters get values that no tile divides, to check the rest loops.
     """
     einsum = problem.einsum
-    tried = ragged_cases(einsum)[1] if einsum.size_params else [{}]
+    tried = make_ragged_cases(einsum)[1] if einsum.size_params else [{}]
     # making arrays of that size once more would take longer than the call
     if not einsum.size_params and problem.arrays and _is_large(einsum):
         yield problem.sizes, problem.arrays, problem.steps
@@ -191,10 +191,10 @@ def _cases(
     for sizes in tried:
         steps: dict[str, int] = {}
         arrays = {
-            operand.name: _laid_out(
-                shape_at(operand.shape, sizes),
+            operand.name: _lay_out_array(
+                bind_shape(operand.shape, sizes),
                 problem.strides.get(operand.name),
-                partial(_patterned, operand.dtype, seed),
+                partial(_make_patterned, operand.dtype, seed),
                 steps,
             )
             for seed, operand in enumerate(einsum.operands)
@@ -203,14 +203,14 @@ def _cases(
 
 
 def _is_large(einsum: BatchedEinsum) -> bool:
-    return footprint_bytes(einsum, {}) > CHECKED_BYTES
+    return count_footprint_bytes(einsum, {}) > CHECKED_BYTES
 
 
-def _patterned(dtype: np.dtype[Any], seed: int, size: int) -> Array:
-    return patterned((size,), dtype, seed)
+def _make_patterned(dtype: np.dtype[Any], seed: int, size: int) -> Array:
+    return make_patterned((size,), dtype, seed)
 
 
-def _laid_out(
+def _lay_out_array(
     shape: tuple[int, ...],
     strides: Strides | None,
     make: Callable[[int], Array],
@@ -242,7 +242,7 @@ def view_as(array: Array, strided: StridedTerm) -> Array:
     strides = tuple(step * array.itemsize for step in strided.steps)
     if array.shape == strided.extents and array.strides == strides:
         return array
-    if array.flags.c_contiguous and strided.steps == c_steps(strided.extents):
+    if array.flags.c_contiguous and strided.steps == compute_c_steps(strided.extents):
         return array.reshape(strided.extents)
     return np.lib.stride_tricks.as_strided(array, strided.extents, strides)
 
@@ -252,18 +252,18 @@ def note_fault(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -
 
     Nothing is recorded about transforms of users, whose source may change.
     """
-    cache = default_cache()
+    cache = get_default_cache()
     if cache is not None and is_ours(spec):
-        cache.write(_key(einsum, spec, opened), str(spec).encode())
+        cache.write(_make_key(einsum, spec, opened), str(spec).encode())
 
 
 def is_faulty(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> bool:
     """Return whether the recipe has cost a process of this machine its GPU."""
-    cache = default_cache()
-    return cache is not None and cache.read(_key(einsum, spec, opened)) is not None
+    cache = get_default_cache()
+    return cache is not None and cache.read(_make_key(einsum, spec, opened)) is not None
 
 
-def _key(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> str:
-    device = fingerprint(opened.environment({}))
+def _make_key(einsum: BatchedEinsum, spec: TransformSpec, opened: OpenDevice) -> str:
+    device = compute_fingerprint(opened.environment({}))
     text = "\0".join(("fault", to_text(einsum), str(spec), device))
     return hashlib.sha256(text.encode()).hexdigest()

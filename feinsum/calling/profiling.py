@@ -32,13 +32,13 @@ from feinsum.calling.einsum_call import EinsumCall, parse_call
 from feinsum.calling.host.background import BUILD_THREAD
 from feinsum.calling.host.general import GeneralCall
 from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.operands import ArrayForm, first_uses, form_of
+from feinsum.calling.operands import ArrayForm, find_first_uses, get_form
 from feinsum.calling.structure import CallStructure
 from feinsum.calling.terms import as_subscripts
 from feinsum.errors import FeinsumError
 from feinsum.ir import Operand, to_text
-from feinsum.memory import remembered
-from feinsum.words import counted
+from feinsum.memory import get_remembered
+from feinsum.words import format_count
 
 logger = logging.getLogger(__name__)
 
@@ -99,13 +99,13 @@ class ProfiledCall:
             return None
         from feinsum.canonical import canonicalize  # these load Loopy
         from feinsum.measure import open_device
-        from feinsum.predict import predictions
+        from feinsum.predict import predict_recipes
 
         form = canonicalize(self.parsed.einsum)
         names = form.relabeling.size_params
         sizes = {names[name]: n for name, n in self.parsed.sizes.items()}
         try:
-            predicted = predictions(form.einsum, sizes, open_device("host").device)
+            predicted = predict_recipes(form.einsum, sizes, open_device("host").device)
         except FeinsumError as error:
             logger.info("nothing is predicted for %s: %s", self.title, error)
             return None
@@ -165,12 +165,12 @@ class Profile:
         """
         try:
             subscripts, operands = as_subscripts(arguments)
-            forms = tuple(form_of(np.asarray(x)) for x in operands)
+            forms = tuple(get_form(np.asarray(x)) for x in operands)
         except (FeinsumError, TypeError, ValueError):
             return  # such as arrays on a device, which numpy cannot read
         if any(isinstance(x, Operand) for x in operands):
             return
-        key = caller, subscripts, forms, first_uses(operands)
+        key = caller, subscripts, forms, find_first_uses(operands)
         with self._lock:
             call = self._calls.setdefault(key, ProfiledCall(*key))
             call.n_calls += 1
@@ -180,7 +180,7 @@ class Profile:
         """Record for each call what computes it by now."""
         with_kernel = {
             (call.key.subscripts, call.key.forms)
-            for call in remembered(Calls).prepared.values()
+            for call in get_remembered(Calls).prepared.values()
             if isinstance(call, GeneralCall) and call.built is not None
         }
         for call in self._calls.values():
@@ -204,7 +204,7 @@ class Profile:
     def __str__(self) -> str:
         calls = self.calls
         share = f"{self.calls_s / self.seconds:.0%}" if self.seconds else "0 %"
-        n_calls = counted(sum(x.n_calls for x in calls), "call")
+        n_calls = format_count(sum(x.n_calls for x in calls), "call")
         took = f"took {self.calls_s:.3g} of {self.seconds:.3g} s ({share})"
         lines = [f"{n_calls} of einsums {took}"]
         if calls:
@@ -219,7 +219,7 @@ class Profile:
                 f"{call.way:<8} {call.title}"
             )
         if len(calls) > MAX_LINES:
-            lines.append(f"and {counted(len(calls) - MAX_LINES, 'other call')}")
+            lines.append(f"and {format_count(len(calls) - MAX_LINES, 'other call')}")
         if calls:
             lines.append(
                 "at best: times as fast with the best recipe, by a model of full speed"

@@ -22,20 +22,20 @@ from feinsum.calling.einsum_call import (
     Argument,
     EinsumCall,
     StridedTerm,
-    c_steps,
-    normalize,
+    compute_c_steps,
+    normalize_terms,
     parse_call,
     with_terms,
 )
 from feinsum.calling.layouts import (
     IN_ORDER,
     ArgumentLayout,
-    operand_layout,
-    output_layout,
-    strided_layout,
-    values_of,
+    choose_operand_layout,
+    choose_output_layout,
+    list_stride_values,
+    make_strided_layout,
 )
-from feinsum.calling.operands import ArrayForm, as_array, first_uses, form_of
+from feinsum.calling.operands import ArrayForm, as_array, find_first_uses, get_form
 
 OUTPUT = "out"
 """The name of the result in a kernel of one row."""
@@ -74,7 +74,7 @@ class CallStructure:
         """How a kernel reads the arguments, by name."""
         dtype = self.parsed.work_dtype
         return {
-            x.name: operand_layout(x, self.forms[x.position], dtype)
+            x.name: choose_operand_layout(x, self.forms[x.position], dtype)
             for x in self.parsed.arguments
         }
 
@@ -83,31 +83,35 @@ class CallStructure:
         """How a kernel writes the result."""
         if self.target is None:
             return IN_ORDER
-        return output_layout(OUTPUT, self.target, self.parsed.work_dtype)
+        return choose_output_layout(OUTPUT, self.target, self.parsed.work_dtype)
 
     @cached_property
     def normal(self) -> NormalizedCall:
         """The same einsum over the same memory, with as few axes as possible."""
         parsed = self.parsed
         terms_in_memory = [
-            self._strided_term(term, parsed.arguments[k])
+            self._make_strided_term(term, parsed.arguments[k])
             for k, term in zip(parsed.uses, parsed.inputs, strict=True)
         ]
-        output = StridedTerm(parsed.output, parsed.shape, c_steps(parsed.shape))
+        output = StridedTerm(parsed.output, parsed.shape, compute_c_steps(parsed.shape))
         if self.target is not None and self.output.is_in_place:
             itemsize = self.target.dtype.itemsize
             steps = tuple(step // itemsize for step in self.target.strides)
             output = replace(output, steps=steps)
-        inputs, output, varying = normalize(terms_in_memory, output, parsed.varying)
+        inputs, output, varying = normalize_terms(
+            terms_in_memory, output, parsed.varying
+        )
         normal = with_terms(parsed, inputs, output, varying)
         names = [normal.arguments[k].name for k in normal.uses]
         return NormalizedCall(normal, dict(zip(names, inputs, strict=True)), output)
 
-    def _strided_term(self, term: tuple[str, ...], argument: Argument) -> StridedTerm:
+    def _make_strided_term(
+        self, term: tuple[str, ...], argument: Argument
+    ) -> StridedTerm:
         """Return the memory layout of the array that a kernel reads."""
         shape = argument.shape
         if not self.layouts[argument.name].is_in_place:
-            return StridedTerm(term, shape, c_steps(shape))
+            return StridedTerm(term, shape, compute_c_steps(shape))
         form = self.forms[argument.position]
         steps = iter(
             step // form.dtype.itemsize
@@ -123,10 +127,10 @@ class CallStructure:
         """The layouts of the normalized call's arguments and result, by name."""
         normal = self.normal
         layouts = {
-            x.name: strided_layout(x.name, normal.inputs[x.name])
+            x.name: make_strided_layout(x.name, normal.inputs[x.name])
             for x in normal.parsed.arguments
         }
-        return {**layouts, OUTPUT: strided_layout(OUTPUT, normal.output)}
+        return {**layouts, OUTPUT: make_strided_layout(OUTPUT, normal.output)}
 
     @property
     def text(self) -> str:
@@ -155,7 +159,7 @@ class CallStructure:
         else:
             sizes = self.parsed.sizes
             layouts = {**self.layouts, OUTPUT: self.output}
-        return {**sizes, **values_of(layouts)}
+        return {**sizes, **list_stride_values(layouts)}
 
 
 def read_call(subscripts: str, *operands: Any) -> EinsumCall:
@@ -177,7 +181,7 @@ def read_call(subscripts: str, *operands: Any) -> EinsumCall:
     >>> dict(call.sizes), call.shape
     ({'n0': 1000}, (1000, 3, 3))
     """
-    forms = tuple(form_of(as_array(x)) for x in operands)
+    forms = tuple(get_form(as_array(x)) for x in operands)
     shapes = [(form.shape, form.dtype) for form in forms]
-    parsed = parse_call(subscripts, shapes, first_uses(operands))
+    parsed = parse_call(subscripts, shapes, find_first_uses(operands))
     return parsed if parsed.is_empty else CallStructure(parsed, forms).normal.parsed

@@ -18,7 +18,7 @@ import numpy as np
 
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.subscripts import IndexList, parse_subscripts, write_subscripts
-from feinsum.words import counted
+from feinsum.words import format_count
 
 Shape = tuple[int, ...]
 
@@ -54,13 +54,13 @@ def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
     """
     ranks = tuple(map(len, shapes))
     try:
-        inputs, output = _parsed(str(subscripts), ranks)
+        inputs, output = _parse_cached(str(subscripts), ranks)
     except InvalidEinsumError:
         # prefer an error that names the shape
         _check_ranks(parse_subscripts(subscripts, ranks)[0], shapes)
         raise
     # most calls broadcast nothing, and need no search for clashes
-    extents = _quick_extents(inputs, shapes) or _extents(inputs, shapes)
+    extents = _find_quick_extents(inputs, shapes) or _find_extents(inputs, shapes)
     inputs_kept = tuple(
         tuple(i for i, n in zip(term, shape, strict=True) if n == extents[i])
         for term, shape in zip(inputs, shapes, strict=True)
@@ -69,7 +69,7 @@ def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
 
 
 @lru_cache(4096)
-def _parsed(
+def _parse_cached(
     subscripts: str, ranks: tuple[int, ...]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
     """Parse subscripts, and check them against ranks.
@@ -86,7 +86,7 @@ def _parsed(
     return inputs, output
 
 
-def _quick_extents(
+def _find_quick_extents(
     inputs: Sequence[IndexList], shapes: Sequence[Shape]
 ) -> dict[str, int] | None:
     """Return the extents if no axis is broadcast; None if some are, or clash."""
@@ -103,9 +103,9 @@ def _check_ranks(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> None:
         if len(term) != len(shape):
             text = " ".join(term) or "(empty)"
             raise InvalidEinsumError(
-                f"operand {position} has {counted(len(shape), 'axis')}, "
+                f"operand {position} has {format_count(len(shape), 'axis')}, "
                 f"shape {shape}; its term "
-                f"{text!r} has {counted(len(term), 'index')}",
+                f"{text!r} has {format_count(len(term), 'index')}",
                 rules=("rank",),
             )
 
@@ -125,11 +125,13 @@ def _check_output(inputs: Sequence[IndexList], output: IndexList) -> None:
             )
 
 
-def _extents(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> dict[str, int]:
+def _find_extents(
+    inputs: Sequence[IndexList], shapes: Sequence[Shape]
+) -> dict[str, int]:
     """Return the extent of every index; an axis of extent 1 is broadcast to another."""
     longest: dict[str, _Axis] = {}
     seen: dict[tuple[str, int], _Axis] = {}
-    for axis in _axes(inputs, shapes):
+    for axis in _list_axes(inputs, shapes):
         # the axes of a diagonal, within one operand, are never broadcast
         twin = seen.setdefault((axis.index, axis.position), axis)
         known_axis = longest.setdefault(axis.index, axis)
@@ -156,21 +158,21 @@ class _Axis:
         return f"extent {self.extent} on axis {self.axis} of operand {self.position}"
 
 
-def _axes(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> Iterator[_Axis]:
+def _list_axes(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> Iterator[_Axis]:
     for position, (term, shape) in enumerate(zip(inputs, shapes, strict=True)):
         for axis, (index, extent) in enumerate(zip(term, shape, strict=True)):
             yield _Axis(index, extent, position, axis)
 
 
-def in_letters(text: str, ranks: Sequence[int]) -> str:
+def write_in_letters(text: str, ranks: Sequence[int]) -> str:
     """Write subscripts for numpy or opt_einsum, which have no names in braces."""
     terms, output = parse_subscripts(text, ranks)
     names = dict.fromkeys(index for term in terms for index in term)
     if "..." in text or "{" not in text:
         return text
-    from feinsum.contraction.paths import index_letter  # loads opt_einsum
+    from feinsum.contraction.paths import get_index_letter  # loads opt_einsum
 
-    letter = {name: index_letter(k) for k, name in enumerate(names)}
+    letter = {name: get_index_letter(k) for k, name in enumerate(names)}
     texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
     return f"{','.join(texts[:-1])}->{texts[-1]}"
 
@@ -197,7 +199,7 @@ def as_subscripts(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     ('AB,B->A', (1, 2))
     """
     if not arguments:
-        raise _refused("there are no arguments")
+        raise _make_refusal("there are no arguments")
     if isinstance(arguments[0], str):
         return arguments[0], tuple(arguments[1:])
     # numpy allows bytes, too
@@ -207,14 +209,16 @@ def as_subscripts(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     has_output = len(arguments) % 2 == 1
     if has_output:
         lists = [*lists, arguments[-1]]
-    terms = [_indices(term) for term in lists]
-    names = _names({index for term in terms for index in term if index is not ...})
+    terms = [_parse_indices(term) for term in lists]
+    names = _name_indices(
+        {index for term in terms for index in term if index is not ...}
+    )
     named = [["..." if i is ... else names[i] for i in term] for term in terms]
     output = named.pop() if has_output else None
     return write_subscripts(named, output), tuple(operands)
 
 
-def _indices(term: Any) -> tuple[Hashable, ...]:
+def _parse_indices(term: Any) -> tuple[Hashable, ...]:
     if isinstance(term, np.ndarray) and term.ndim == 1:
         term = term.tolist()
     if isinstance(term, Sequence) and not isinstance(term, str | bytes):
@@ -222,15 +226,15 @@ def _indices(term: Any) -> tuple[Hashable, ...]:
             return tuple(index for index in term if hash(index) is not None)
         except TypeError:
             pass
-    raise _refused(f"{term!r:.60} is not a list of indices", InvalidTypeError)
+    raise _make_refusal(f"{term!r:.60} is not a list of indices", InvalidTypeError)
 
 
-def _names(indices: set[Hashable]) -> dict[Hashable, str]:
+def _name_indices(indices: set[Hashable]) -> dict[Hashable, str]:
     """Return a letter for every index, or longer names if there are too few letters."""
     try:
         ordered: list[Hashable] = sorted(indices)  # type: ignore[type-var]
     except TypeError:
-        raise _refused(
+        raise _make_refusal(
             "indices of several kinds cannot be sorted; use integers"
         ) from None
     if len(ordered) <= len(LETTERS):
@@ -240,7 +244,7 @@ def _names(indices: set[Hashable]) -> dict[Hashable, str]:
     return {index: f"i{k:0{digits}}" for k, index in enumerate(ordered)}
 
 
-def _refused(
+def _make_refusal(
     why: str, kind: type[InvalidEinsumError] = InvalidEinsumError
 ) -> InvalidEinsumError:
     return kind(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from feinsum.calling.kernel_cache import clear_call_cache
 from feinsum.calling.terms import as_subscripts
 from feinsum.errors import FeinsumError, InvalidEinsumError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
 from feinsum.sparse import is_sparse
@@ -99,17 +99,17 @@ def tune(
     the result is a view of the operand: there is nothing to tune
     """
     from feinsum.tuning import tune_einsum
-    from feinsum.tuning.progress import both
+    from feinsum.tuning.progress import combine_callbacks
 
-    with requiring("rich", "tune", "a progress bar"):
+    with require_extra("rich", "tune", "a progress bar"):
         from feinsum.tuning.bar import TuningBar, can_show
 
-    einsum, call_sizes = _einsum_of(target, operands)
+    einsum, call_sizes = _read_target(target, operands)
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
     with bar:
         report = tune_einsum(
             einsum,
-            sizes=call_sizes | _checked(sizes),
+            sizes=call_sizes | _check_sizes(sizes),
             device=device,
             database=database,
             n_trials=n_trials,
@@ -120,9 +120,9 @@ def tune(
             trial_limit_s=trial_limit_s,
             resume=resume,
             scheduler=scheduler,
-            on_start=both(bar.begin, on_start),
-            on_progress=both(bar.show, on_progress),
-            on_final=both(bar.final, on_final),
+            on_start=combine_callbacks(bar.begin, on_start),
+            on_progress=combine_callbacks(bar.show, on_progress),
+            on_final=combine_callbacks(bar.final, on_final),
             on_stop=on_stop,
         )
     clear_call_cache()
@@ -145,10 +145,10 @@ def _build_for_later(
     if any(isinstance(operand, Operand) for operand in arrays):
         return
     from feinsum.calling.host.builder import BuildRequest, build_elsewhere
-    from feinsum.calling.operands import as_array, first_uses, form_of
+    from feinsum.calling.operands import as_array, find_first_uses, get_form
 
-    forms = [form_of(as_array(operand)) for operand in arrays]
-    request = BuildRequest.of(text, forms, first_uses(arrays), database)
+    forms = [get_form(as_array(operand)) for operand in arrays]
+    request = BuildRequest.of(text, forms, find_first_uses(arrays), database)
     try:
         if request is not None:
             build_elsewhere(request)
@@ -160,7 +160,7 @@ autotune = tune
 """The name that tuners usually have."""
 
 
-def _checked(sizes: Any) -> dict[str, int]:
+def _check_sizes(sizes: Any) -> dict[str, int]:
     if not (sizes is None or isinstance(sizes, Mapping)):
         raise InvalidEinsumError(
             f"sizes={sizes!r:.60}; expected sizes by name, such as {{'n': 1000}}",
@@ -169,7 +169,7 @@ def _checked(sizes: Any) -> dict[str, int]:
     return dict(sizes or {})
 
 
-def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
+def _read_target(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
     """Return the einsum or kernel to tune, and the sizes of a call."""
     if not operands and not isinstance(target, str):
         return target, {}

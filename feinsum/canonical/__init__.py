@@ -7,16 +7,16 @@ from feinsum.canonical.form import (
     WorkloadKey,
     canonicalize,
     canonicalize_einsum,
+    compute_digest,
     isomorphism,
-    text_digest,
 )
-from feinsum.canonical.graph import InducedGraph, induced_graph
+from feinsum.canonical.graph import InducedGraph, build_induced_graph
 from feinsum.canonical.invariants import (
     INVARIANTS,
     InvariantDifference,
     first_difference,
 )
-from feinsum.canonical.labelling import CANONICALIZER, canonical_places
+from feinsum.canonical.labelling import CANONICALIZER, compute_places
 
 __all__ = [
     "CANONICALIZER",
@@ -27,11 +27,11 @@ __all__ = [
     "InvariantDifference",
     "Relabeling",
     "WorkloadKey",
-    "canonical_places",
+    "build_induced_graph",
     "canonicalize",
     "canonicalize_einsum",
+    "compute_digest",
+    "compute_places",
     "first_difference",
-    "induced_graph",
     "isomorphism",
-    "text_digest",
 ]

@@ -16,9 +16,9 @@ from typing import NamedTuple, NewType
 
 from constantdict import constantdict
 
-from feinsum.canonical.graph import InducedGraph, induced_graph
+from feinsum.canonical.graph import InducedGraph, build_induced_graph
 from feinsum.canonical.invariants import first_difference
-from feinsum.canonical.labelling import CANONICALIZER, canonical_places
+from feinsum.canonical.labelling import CANONICALIZER, compute_places
 from feinsum.errors import CanonicalizationError, InvalidEinsumError
 from feinsum.ir import (
     BatchedEinsum,
@@ -28,9 +28,9 @@ from feinsum.ir import (
     SizeParam,
     require_einsum,
 )
-from feinsum.ir.operand import operand_text
+from feinsum.ir.operand import format_operand
 from feinsum.ir.text import join_text
-from feinsum.words import brief
+from feinsum.words import format_brief
 
 FORM_VERSION = "fe2"
 """Version of the canonical form; part of every workload key."""
@@ -57,7 +57,7 @@ class CanonicalForm:
     @cached_property
     def relabeling(self) -> Relabeling:
         """The isomorphism from :attr:`source` to :attr:`einsum`."""
-        return canonical_relabeling(self.order)
+        return build_relabeling(self.order)
 
     @cached_property
     def einsum(self) -> BatchedEinsum:
@@ -67,17 +67,19 @@ class CanonicalForm:
     @cached_property
     def text(self) -> str:
         """The canonical einsum as text: what the key digests."""
-        return canonical_text(self.source, self.order)
+        return write_canonical_text(self.source, self.order)
 
     @cached_property
     def key(self) -> WorkloadKey:
-        return WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{text_digest(self.text)}")
+        return WorkloadKey(
+            f"{FORM_VERSION}-{CANONICALIZER}-{compute_digest(self.text)}"
+        )
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.key}: {self.text}")
+        return format_brief(self, f"{self.key}: {self.text}")
 
 
-def text_digest(text: str) -> str:
+def compute_digest(text: str) -> str:
     """Return the last part of a workload's key, given its canonical text."""
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -113,21 +115,21 @@ def canonicalize(
     return _kept_form(require_einsum(einsum), time_limit_s)
 
 
-def computed_form(
+def compute_form(
     einsum: BatchedEinsum, time_limit_s: float | None = None
 ) -> CanonicalForm:
     """Compute the result of :func:`canonicalize`, bypassing its cache."""
-    graph = induced_graph(einsum)
+    graph = build_induced_graph(einsum)
     try:
-        ranks = canonical_places(graph.colors, graph.edges, time_limit_s)
+        ranks = compute_places(graph.colors, graph.edges, time_limit_s)
     except CanonicalizationError as error:
         raise CanonicalizationError(
             f"einsum {shorten(str(einsum), 200)} cannot be canonicalized: {error}"
         ) from None
-    return CanonicalForm(einsum, canonical_order(einsum, graph, ranks))
+    return CanonicalForm(einsum, compute_order(einsum, graph, ranks))
 
 
-_kept_form = lru_cache(CACHE_SIZE)(computed_form)
+_kept_form = lru_cache(CACHE_SIZE)(compute_form)
 
 
 def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
@@ -184,14 +186,14 @@ class CanonicalOrder(NamedTuple):
     size_params: tuple[SizeParam, ...]
 
 
-def canonical_order(
+def compute_order(
     einsum: BatchedEinsum, graph: InducedGraph, ranks: Sequence[int]
 ) -> CanonicalOrder:
     """Order rows by their vertices, and the operands of a row by terms and uses."""
     rows = list(range(einsum.batch_size))
     if graph.row_vertices:
         rows.sort(key=lambda row: ranks[graph.row_vertices[row]])
-    positions = _positions(einsum, graph, ranks, rows)
+    positions = _order_positions(einsum, graph, ranks, rows)
     terms = [einsum.inputs[p] for p in positions[0]]
     indices = tuple(dict.fromkeys(chain(einsum.output, *terms)))
     operands: dict[str, Operand] = {}
@@ -204,11 +206,11 @@ def canonical_order(
         positions,
         indices,
         tuple(operands.values()),
-        _size_params(einsum, indices) if graph.param_vertices else (),
+        _list_size_params(einsum, indices) if graph.param_vertices else (),
     )
 
 
-def _size_params(
+def _list_size_params(
     einsum: BatchedEinsum, indices: Sequence[str]
 ) -> tuple[SizeParam, ...]:
     """Return the size parameters that are extents of the indices, in their order."""
@@ -216,7 +218,7 @@ def _size_params(
     return tuple(dict.fromkeys([n for n in extents if isinstance(n, SizeParam)]))
 
 
-def _positions(
+def _order_positions(
     einsum: BatchedEinsum,
     graph: InducedGraph,
     ranks: Sequence[int],
@@ -245,18 +247,18 @@ def _positions(
     return tuple([order_by_term_and_use(row) for row in rows])
 
 
-def canonical_relabeling(order: CanonicalOrder) -> Relabeling:
+def build_relabeling(order: CanonicalOrder) -> Relabeling:
     """Build the relabeling that puts an einsum into its canonical order and names."""
-    names = _canonical_names(order)
+    names = _choose_names(order)
     indices, operands, size_params = map(constantdict, names)
     return Relabeling(indices, operands, size_params, order.rows, order.positions)
 
 
-def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
+def write_canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
     """Write the text of the canonical einsum, without building the einsum."""
-    index, array, param = _canonical_names(order)
+    index, array, param = _choose_names(order)
     operands = [
-        operand_text(
+        format_operand(
             array[operand.name],
             [
                 param[n.name] if isinstance(n, SizeParam) else str(n)
@@ -278,7 +280,7 @@ def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
     )
 
 
-def _canonical_names(
+def _choose_names(
     order: CanonicalOrder,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Return the new names of indices, operands and size parameters."""
@@ -316,10 +318,10 @@ class Relabeling:
             ("size_params", self.size_params),
         ):
             if len(set(names.values())) != len(names):
-                raise _no_bijection(kind, dict(names))
+                raise _make_bijection_error(kind, dict(names))
         for order in (self.rows, *dict.fromkeys(self.positions)):
             if sorted(order) != list(range(len(order))):
-                raise _no_bijection("rows or positions", order)
+                raise _make_bijection_error("rows or positions", order)
 
     def apply(self, einsum: BatchedEinsum) -> BatchedEinsum:
         """Relabel an einsum.
@@ -337,16 +339,16 @@ class Relabeling:
         """
         self._check_rows(einsum)
         try:
-            return self._applied(einsum)
+            return self._apply_names(einsum)
         except KeyError as error:
-            raise _misfit("names", f"without {error}", str(einsum)) from None
+            raise _make_misfit_error("names", f"without {error}", str(einsum)) from None
 
-    def _applied(self, einsum: BatchedEinsum) -> BatchedEinsum:
+    def _apply_names(self, einsum: BatchedEinsum) -> BatchedEinsum:
         indices, rows = self.indices, einsum.rows
-        operands = {op.name: self._operand(op) for op in einsum.operands}
+        operands = {op.name: self._rename_operand(op) for op in einsum.operands}
         return BatchedEinsum(
-            _renamed(einsum.output, indices),
-            tuple([_renamed(einsum.inputs[p], indices) for p in self.positions[0]]),
+            _rename(einsum.output, indices),
+            tuple([_rename(einsum.inputs[p], indices) for p in self.positions[0]]),
             tuple(
                 [
                     tuple([operands[rows[row][p].name] for p in positions])
@@ -360,20 +362,20 @@ class Relabeling:
         orders = dict.fromkeys(self.positions)
         sizes = [len(self.rows), *{len(order) for order in orders}]
         if sizes != [einsum.batch_size, einsum.n_operands]:
-            raise _misfit("rows and positions", sizes, str(einsum))
+            raise _make_misfit_error("rows and positions", sizes, str(einsum))
         if len({tuple([einsum.inputs[p] for p in order]) for order in orders}) > 1:
-            raise _misfit("positions", list(orders), einsum.subscripts)
+            raise _make_misfit_error("positions", list(orders), einsum.subscripts)
 
     def inverse(self) -> Relabeling:
         """Return the inverse relabeling."""
         new_row = {row: position for position, row in enumerate(self.rows)}
         order = tuple(new_row[row] for row in range(len(self.rows)))
         return Relabeling(
-            _inverted(self.indices),
-            _inverted(self.operands),
-            _inverted(self.size_params),
+            _invert(self.indices),
+            _invert(self.operands),
+            _invert(self.size_params),
             order,
-            tuple(_inverse_permutation(self.positions[position]) for position in order),
+            tuple(_invert_permutation(self.positions[position]) for position in order),
         )
 
     def then(self, other: Relabeling) -> Relabeling:
@@ -390,11 +392,11 @@ class Relabeling:
         {'z': 'z', 'y': 'y'}
         """
         if len(self.rows) != len(other.rows):
-            raise _misfit("rows", len(self.rows), len(other.rows))
+            raise _make_misfit_error("rows", len(self.rows), len(other.rows))
         return Relabeling(
-            _composed("indices", self.indices, other.indices),
-            _composed("operands", self.operands, other.operands),
-            _composed("size_params", self.size_params, other.size_params),
+            _compose("indices", self.indices, other.indices),
+            _compose("operands", self.operands, other.operands),
+            _compose("size_params", self.size_params, other.size_params),
             tuple(self.rows[row] for row in other.rows),
             tuple(
                 tuple(self.positions[row][p] for p in positions)
@@ -402,46 +404,46 @@ class Relabeling:
             ),
         )
 
-    def _operand(self, operand: Operand) -> Operand:
-        shape = tuple(self._extent(extent) for extent in operand.shape)
+    def _rename_operand(self, operand: Operand) -> Operand:
+        shape = tuple(self._rename_extent(extent) for extent in operand.shape)
         return replace(operand, name=self.operands[operand.name], shape=shape)
 
-    def _extent(self, extent: Extent) -> Extent:
+    def _rename_extent(self, extent: Extent) -> Extent:
         if isinstance(extent, SizeParam):
             return SizeParam(self.size_params[extent.name])
         return extent
 
 
-def _renamed(term: IndexList, names: Mapping[str, str]) -> IndexList:
+def _rename(term: IndexList, names: Mapping[str, str]) -> IndexList:
     return tuple([names[index] for index in term])
 
 
-def _composed(
+def _compose(
     kind: str, first: constantdict[str, str], second: constantdict[str, str]
 ) -> constantdict[str, str]:
     if set(first.values()) != set(second):
-        raise _misfit(kind, sorted(first.values()), sorted(second))
+        raise _make_misfit_error(kind, sorted(first.values()), sorted(second))
     return constantdict({name: second[between] for name, between in first.items()})
 
 
-def _no_bijection(kind: str, mapping: object) -> InvalidEinsumError:
+def _make_bijection_error(kind: str, mapping: object) -> InvalidEinsumError:
     return InvalidEinsumError(
         f"relabeling of {kind} is not a bijection: {mapping}", rules=("relabeling",)
     )
 
 
-def _misfit(kind: str, actual: object, wanted: object) -> InvalidEinsumError:
+def _make_misfit_error(kind: str, actual: object, wanted: object) -> InvalidEinsumError:
     return InvalidEinsumError(
         f"the {kind} {actual} of a relabeling do not fit {wanted}",
         rules=("relabeling",),
     )
 
 
-def _inverted(names: constantdict[str, str]) -> constantdict[str, str]:
+def _invert(names: constantdict[str, str]) -> constantdict[str, str]:
     return constantdict({renamed: name for name, renamed in names.items()})
 
 
-def _inverse_permutation(permutation: tuple[int, ...]) -> tuple[int, ...]:
+def _invert_permutation(permutation: tuple[int, ...]) -> tuple[int, ...]:
     inverse = [0] * len(permutation)
     for position, value in enumerate(permutation):
         inverse[value] = position

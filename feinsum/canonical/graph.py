@@ -70,14 +70,14 @@ class InducedGraph:
     row_vertices: list[int] = field(default_factory=list)
 
 
-def induced_graph(einsum: BatchedEinsum) -> InducedGraph:
+def build_induced_graph(einsum: BatchedEinsum) -> InducedGraph:
     """Build the induced graph of ``einsum``.
 
     Complexity: linear in the length of its notation and rows.
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,j->i", array("A", (3, 4)), array("x", 4))
-    >>> graph = induced_graph(e)
+    >>> graph = build_induced_graph(e)
     >>> len(graph.colors), len(graph.edges)
     (7, 6)
     """
@@ -85,7 +85,7 @@ def induced_graph(einsum: BatchedEinsum) -> InducedGraph:
     _add_indices(graph, einsum)
     for term in dict.fromkeys(einsum.inputs):
         _add_term(graph, term)
-    counts = [_multiplicities(einsum, row) for row in einsum.rows]
+    counts = [_count_uses(einsum, row) for row in einsum.rows]
     _add_uses(graph, einsum, counts)
     if len(counts) > 1:
         _add_rows(graph, counts)
@@ -126,7 +126,7 @@ def _add_term(graph: InducedGraph, term: IndexList) -> None:
         graph.colors.append(("axis", 0, 0, ""))
 
 
-def _multiplicities(einsum: BatchedEinsum, row: Row) -> dict[Use, int]:
+def _count_uses(einsum: BatchedEinsum, row: Row) -> dict[Use, int]:
     """Count how many times a row multiplies each use."""
     times: dict[Use, int] = {}
     for operand, term in zip(row, einsum.inputs, strict=True):

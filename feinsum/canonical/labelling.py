@@ -34,7 +34,7 @@ from typing import TypeAlias
 import pynauty
 
 from feinsum.canonical import search_process
-from feinsum.canonical.search_process import searched_order
+from feinsum.canonical.search_process import run_nauty
 from feinsum.errors import CanonicalizationError
 from feinsum.processes import Worker, WorkerError, WorkerTimeoutError
 
@@ -49,7 +49,7 @@ Certificate: TypeAlias = tuple[list[int], list[tuple[int, int]]]
 """Certificate of a labelled component: the cell of each vertex, and its edges."""
 
 
-def canonical_places(
+def compute_places(
     colors: Sequence[Hashable], edges: Edges, time_limit_s: float | None = None
 ) -> list[int]:
     """Return the position of every vertex in the canonical labelling.
@@ -65,12 +65,12 @@ def canonical_places(
     Raises:
         CanonicalizationError: if the searches take longer.
 
-    >>> canonical_places(["b", "a", "b"], [(0, 1)])
+    >>> compute_places(["b", "a", "b"], [(0, 1)])
     [1, 0, 2]
     """
-    cells = color_cells(colors)
+    cells = group_by_color(colors)
     if len(colors) <= SMALL:
-        order = searched_order(len(colors), cells, edges)
+        order = run_nauty(len(colors), cells, edges)
     else:
         order = _order_by_components(cells, edges, Deadline(time_limit_s))
     ranks = [0] * len(order)
@@ -82,14 +82,14 @@ def canonical_places(
 def _order_by_components(
     cells: Sequence[set[int]], edges: Edges, deadline: Deadline
 ) -> list[int]:
-    neighbours = adjacency(sum(map(len, cells)), edges)
+    neighbours = list_neighbours(sum(map(len, cells)), edges)
     # After refinement most vertices are alone in their cell: nauty gets the others.
-    cells = refined(cells, neighbours)
-    cell_of = cell_numbers(cells)
-    undecided = _undecided(cells, cell_of, neighbours)
+    cells = refine_cells(cells, neighbours)
+    cell_of = number_cells(cells)
+    undecided = _find_undecided(cells, cell_of, neighbours)
     labelled = [
-        _labelled(component, cell_of, undecided, deadline)
-        for component in _components(undecided)
+        _label(component, cell_of, undecided, deadline)
+        for component in _find_components(undecided)
     ]
     # Isomorphic components have equal certificates, so their order does not matter.
     labelled.sort(key=itemgetter(0))
@@ -100,7 +100,7 @@ def _order_by_components(
     return [vertex for cell in ordered for vertex in cell]
 
 
-def _undecided(
+def _find_undecided(
     cells: Sequence[set[int]], cell_of: list[int], neighbours: list[list[int]]
 ) -> Adjacency:
     """Find the vertices that share a cell, and the edges that distinguish them.
@@ -134,7 +134,7 @@ def _undecided(
     return undecided
 
 
-def _components(neighbours: Adjacency) -> Iterator[list[int]]:
+def _find_components(neighbours: Adjacency) -> Iterator[list[int]]:
     """Yield the vertices of each connected component."""
     seen: set[int] = set()
     for root in neighbours:
@@ -149,7 +149,7 @@ def _components(neighbours: Adjacency) -> Iterator[list[int]]:
         yield component
 
 
-def _labelled(
+def _label(
     component: list[int],
     cell_of: list[int],
     neighbours: Adjacency,
@@ -165,7 +165,7 @@ def _labelled(
         local = {vertex: k for k, vertex in enumerate(component)}
         edges = [(local[v], local[w]) for v in component for w in neighbours[v]]
         once = [(u, v) for u, v in edges if u < v]
-        order = bounded_order(len(colors), color_cells(colors), once, deadline)
+        order = search_order(len(colors), group_by_color(colors), once, deadline)
         component = [component[k] for k in order]
     local_rank = {vertex: k for k, vertex in enumerate(component)}
     edges = [(local_rank[v], local_rank[w]) for v in component for w in neighbours[v]]
@@ -212,7 +212,7 @@ class Deadline:
         return max(1e-3, self.at_s - time.monotonic())
 
 
-def bounded_order(
+def search_order(
     n_vertices: int,
     cells: Sequence[set[int]],
     edges: Sequence[tuple[int, int]],
@@ -233,14 +233,16 @@ def bounded_order(
         CanonicalizationError: if the search takes longer or the graph is too large.
     """
     if n_vertices <= QUICK:
-        return searched_order(n_vertices, cells, edges)
+        return run_nauty(n_vertices, cells, edges)
     if n_vertices > MAX_VERTICES:
         raise CanonicalizationError(
             f"color refinement leaves {n_vertices} vertices undecided, nauty takes at "
             f"most {MAX_VERTICES}; split the batch or the product"
         )
     if sys.executable is None or getattr(sys, "frozen", False):
-        raise _failed(n_vertices, "needs a Python interpreter, but none was found")
+        raise _make_search_error(
+            n_vertices, "needs a Python interpreter, but none was found"
+        )
     limit_s = deadline.left_s
     # the worker ends itself a second later, in case this process cannot stop it
     request = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
@@ -251,21 +253,23 @@ def bounded_order(
         with Worker(command, env=env) as worker:
             order: list[int] = json.loads(worker.request(json.dumps(request), limit_s))
     except OSError as error:
-        raise _failed(n_vertices, f"could not be started ({error})") from None
+        raise _make_search_error(
+            n_vertices, f"could not be started ({error})"
+        ) from None
     except WorkerTimeoutError:
-        raise _failed(
+        raise _make_search_error(
             n_vertices,
             f"was stopped after {deadline.limit_s:g} s; split the batch or the "
             "product, or raise time_limit_s= of canonicalize",
         ) from None
     except WorkerError as error:
-        raise _failed(n_vertices, str(error)) from None
+        raise _make_search_error(n_vertices, str(error)) from None
     except ValueError:
-        raise _failed(n_vertices, "gave an unreadable answer") from None
+        raise _make_search_error(n_vertices, "gave an unreadable answer") from None
     return order
 
 
-def _failed(n_vertices: int, failure: str) -> CanonicalizationError:
+def _make_search_error(n_vertices: int, failure: str) -> CanonicalizationError:
     return CanonicalizationError(f"nauty's search on {n_vertices} vertices {failure}")
 
 
@@ -274,10 +278,10 @@ Neighbours: TypeAlias = Sequence[Sequence[int]]
 Cells: TypeAlias = Sequence[set[int]]
 
 
-def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
+def group_by_color(colors: Sequence[Hashable]) -> list[set[int]]:
     """Return the vertices of each color, in the order of the colors.
 
-    >>> color_cells(["b", "a", "b"])
+    >>> group_by_color(["b", "a", "b"])
     [{1}, {0, 2}]
     """
     cells: dict[Hashable, set[int]] = {}
@@ -289,10 +293,10 @@ def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
     return [cells[color] for color in sorted(cells)]  # type: ignore[type-var]
 
 
-def cell_numbers(cells: Cells) -> list[int]:
+def number_cells(cells: Cells) -> list[int]:
     """Return the cell number of every vertex.
 
-    >>> cell_numbers([{1}, {0, 2}])
+    >>> number_cells([{1}, {0, 2}])
     [1, 0, 1]
     """
     numbers = [0] * sum(map(len, cells))
@@ -302,10 +306,12 @@ def cell_numbers(cells: Cells) -> list[int]:
     return numbers
 
 
-def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
+def list_neighbours(
+    n_vertices: int, edges: Sequence[tuple[int, int]]
+) -> list[list[int]]:
     """Return the neighbours of every vertex.
 
-    >>> adjacency(3, [(0, 1), (1, 2)])
+    >>> list_neighbours(3, [(0, 1), (1, 2)])
     [[1], [0, 2], [1]]
     """
     neighbours: list[list[int]] = [[] for _ in range(n_vertices)]
@@ -315,7 +321,7 @@ def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[in
     return neighbours
 
 
-def refined(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
+def refine_cells(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
     """Split cells until vertices of a cell have equally many neighbours in any other.
 
     The splits and their order depend only on positions of cells and on numbers of
@@ -324,19 +330,19 @@ def refined(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
     Complexity: O(m log n) for m edges and n vertices.
 
     >>> path = [[1], [0, 2], [1, 3], [2]]
-    >>> refined([{0, 1, 2, 3}], path)
+    >>> refine_cells([{0, 1, 2, 3}], path)
     [{0, 3}, {1, 2}]
     """
     partition = _Partition(cells)
     while partition.splitters and len(partition.cells) < len(neighbours):
-        splitter = partition.next_splitter()
-        touched = partition.by_count(_counts(splitter, neighbours))
+        splitter = partition.pop_splitter()
+        touched = partition.group_by_count(_count_neighbours(splitter, neighbours))
         for first in sorted(touched):
             partition.split(first, touched[first])
     return [partition.cells[first] for first in sorted(partition.cells)]
 
 
-def _counts(splitter: set[int], neighbours: Neighbours) -> dict[int, int]:
+def _count_neighbours(splitter: set[int], neighbours: Neighbours) -> dict[int, int]:
     """Count each vertex's neighbours in a cell; omit vertices with none."""
     counts: dict[int, int] = {}
     for vertex in splitter:
@@ -366,12 +372,12 @@ class _Partition:
         self.splitters = deque(self.cells)
         self._is_waiting = set(self.splitters)
 
-    def next_splitter(self) -> set[int]:
+    def pop_splitter(self) -> set[int]:
         first = self.splitters.popleft()
         self._is_waiting.discard(first)
         return self.cells[first]
 
-    def by_count(self, counts: dict[int, int]) -> dict[int, dict[int, set[int]]]:
+    def group_by_count(self, counts: dict[int, int]) -> dict[int, dict[int, set[int]]]:
         """Group the counted vertices of each cell that can be split by their counts."""
         touched: dict[int, dict[int, set[int]]] = {}
         for vertex, count in counts.items():
@@ -387,7 +393,7 @@ class _Partition:
         The one left out is the largest, to save work, and the first of the largest, so
         that the choice does not depend on the numbering of vertices.
         """
-        begins = self._parts(first, by_count)
+        begins = self._make_parts(first, by_count)
         if first not in self._is_waiting:
             begins.remove(max(begins, key=lambda part: len(self.cells[part])))
         new_splitters = [
@@ -398,7 +404,7 @@ class _Partition:
         self.splitters += new_splitters
         self._is_waiting.update(new_splitters)
 
-    def _parts(self, first: int, by_count: dict[int, set[int]]) -> list[int]:
+    def _make_parts(self, first: int, by_count: dict[int, set[int]]) -> list[int]:
         """Make the parts without a loop over the vertices that have no count."""
         cell = self.cells[first]
         vertex_sets = [vertices for _, vertices in sorted(by_count.items())]

@@ -30,7 +30,7 @@ class _Graph(pynauty.Graph):  # type: ignore[misc]
         self._vertex_coloring = cells if len(cells) > 1 else []
 
 
-def searched_order(
+def run_nauty(
     n_vertices: int, cells: Sequence[set[int]], edges: Sequence[tuple[int, int]]
 ) -> list[int]:
     """Order the vertices 0, 1, ... as in nauty's canonical labelling.
@@ -40,7 +40,7 @@ def searched_order(
         cells: the vertices of each color, in the order of the colors.
         edges: unordered pairs of vertices, none twice.
 
-    >>> searched_order(3, [{1}, {0, 2}], [(0, 1)])
+    >>> run_nauty(3, [{1}, {0, 2}], [(0, 1)])
     [1, 0, 2]
     """
     adjacency: dict[int, list[int]] = {}
@@ -59,6 +59,6 @@ if __name__ == "__main__":
     with open(0, encoding="utf-8", closefd=False) as requests:
         limit_s, n, cells, edges = json.loads(requests.readline())
     signal.setitimer(signal.ITIMER_REAL, limit_s)  # the signal ends the process
-    order = searched_order(n, [set(cell) for cell in cells], edges)
+    order = run_nauty(n, [set(cell) for cell in cells], edges)
     with open(0, "w", encoding="utf-8", closefd=False) as answers:
         answers.write(json.dumps(order) + "\n")

@@ -34,7 +34,7 @@ from feinsum.cli import (
     tune,
 )
 from feinsum.cli.shared.failure import report_bug, report_failure
-from feinsum.cli.shared.help import GroupedCommands, short_help
+from feinsum.cli.shared.help import GroupedCommands, make_short_help_class
 from feinsum.errors import FeinsumError
 
 Command = Callable[..., None]
@@ -169,7 +169,7 @@ def feinsum(
 for _name, (_command, _examples) in COMMANDS.items():
     app.command(
         _name,
-        cls=short_help(*RARE_OPTIONS.get(_name, ())),
+        cls=make_short_help_class(*RARE_OPTIONS.get(_name, ())),
         epilog=_examples,
         hidden=_name in ALIASES,
     )(_command)

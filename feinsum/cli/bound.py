@@ -70,12 +70,12 @@ def bound(
     """
     from feinsum.bounds import MemoryLevel
     from feinsum.retrieval import bound as bound_of
-    from feinsum.tuning import default_sizes
+    from feinsum.tuning import choose_default_sizes
 
     values = read_values(size or (), "--size")
     einsum: BatchedEinsum | Program
     if program is not None:
-        options = [*arrays.on_command_line(), *([subscripts] if subscripts else [])]
+        options = [*arrays.list_given(), *([subscripts] if subscripts else [])]
         if options:
             raise typer.BadParameter(
                 f"{options[0]} cannot be combined with a program",
@@ -84,7 +84,7 @@ def bound(
         einsum, sizes = read_program(program), values
     elif subscripts is not None:
         einsum = arrays.read(subscripts)
-        sizes = default_sizes(einsum, values)
+        sizes = choose_default_sizes(einsum, values)
     else:
         raise typer.BadParameter("give an einsum, or --program")
     check_parameters(values, [einsum])

@@ -18,7 +18,7 @@ from feinsum.cli.shared.options import (
     Subscripts,
     expand_groups,
 )
-from feinsum.cli.shared.output import check_output_file, print_document, writing
+from feinsum.cli.shared.output import check_output_file, check_writing, print_document
 
 if TYPE_CHECKING:
     from feinsum.canonical import CanonicalForm, InvariantDifference, Relabeling
@@ -137,7 +137,7 @@ def _canonicalize(workload: CommandEinsum, graph: Path | None, as_json: bool) ->
         _draw(workload.general, graph)
     document = workload.document() | {
         "canonical": form.text,
-        "relabeling": _relabeling_document(form.relabeling),
+        "relabeling": _make_relabeling_document(form.relabeling),
         "key": form.key,
         "graph": None if graph is None else str(graph),
     }
@@ -158,7 +158,7 @@ def _draw(einsum: BatchedEinsum, path: Path) -> None:
     from feinsum.drawing import SUFFIXES, draw
 
     check_output_file(path, SUFFIXES, "--graph")
-    with writing(path, "--graph"):
+    with check_writing(path, "--graph"):
         draw(einsum, path)
 
 
@@ -179,7 +179,7 @@ def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
         "is_same": bijection is not None,
         "a": a.document() | {"key": a.form.key},
         "b": b.document() | {"key": b.form.key},
-        "bijection": bijection and _relabeling_document(bijection),
+        "bijection": bijection and _make_relabeling_document(bijection),
         "difference": difference and vars(difference),
     }
 
@@ -200,14 +200,14 @@ def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
         raise typer.Exit(DIFFERENT)
 
 
-def _relabeling_document(relabeling: Relabeling) -> dict[str, Any]:
-    return _names(relabeling) | {
+def _make_relabeling_document(relabeling: Relabeling) -> dict[str, Any]:
+    return _list_names(relabeling) | {
         "rows": relabeling.rows,
         "positions": relabeling.positions,
     }
 
 
-def _names(relabeling: Relabeling) -> dict[str, dict[str, str]]:
+def _list_names(relabeling: Relabeling) -> dict[str, dict[str, str]]:
     return {
         "indices": dict(relabeling.indices),
         "operands": dict(relabeling.operands),
@@ -217,7 +217,7 @@ def _names(relabeling: Relabeling) -> dict[str, dict[str, str]]:
 
 def _print_names(relabeling: Relabeling) -> None:
     """Print one line for indices, operands and size parameters each."""
-    for title, names in _names(relabeling).items():
+    for title, names in _list_names(relabeling).items():
         _print_pairs(title, names.items())
 
 

@@ -27,7 +27,7 @@ MAX_TEXT = 60
 """Maximum characters of an einsum or a device in the table."""
 
 
-def demands_in(source: str | None) -> Iterator[Demand]:
+def list_demands(source: str | None) -> Iterator[Demand]:
     """Yield failed look-ups, most wanted first.
 
     A database gives at most :data:`MAX_LISTED`.
@@ -68,7 +68,7 @@ def list_demand(
     as_json: AsJson = False,
 ) -> None:
     """List demands of a service or of its database, most wanted first."""
-    demands = list(islice(demands_in(database), limit))
+    demands = list(islice(list_demands(database), limit))
     rows = [
         (
             (demand.workload_text or demand.workload)[:MAX_TEXT],

@@ -77,17 +77,17 @@ def devices(
     with opened_store(database, has_shipped=True, may_create=measure or again) as store:
         if measure or again:
             _measure_all(store, states, again=again, even_if_busy=even_if_busy)
-        listed = [_listed(state, store) for state in states]
-    documents = [_document(device) for device in listed]
+        listed = [_describe_device(state, store) for state in states]
+    documents = [_make_document(device) for device in listed]
     print_document({"devices": documents}, as_json, lambda: _print(listed))
 
 
 def _measure_all(
     store: Store, states: Sequence[DeviceState], *, again: bool, even_if_busy: bool
 ) -> None:
-    """Store the limits of every device that works, as :func:`peaks_of` does."""
+    """Store the limits of every device that works, as :func:`get_peaks` does."""
     from feinsum.measure import OpenDevice, measure_peaks, open_device
-    from feinsum.tuning import peaks_of
+    from feinsum.tuning import get_peaks
 
     def measure(opened: OpenDevice) -> DevicePeaks:
         say(f"measuring {opened.device} ...")
@@ -98,7 +98,7 @@ def _measure_all(
         if device is None or trouble:
             say(f"skipping {device}: {trouble}")
             continue
-        peaks_of(
+        get_peaks(
             open_device(device.id),
             store,
             again=again,
@@ -108,7 +108,7 @@ def _measure_all(
         )
 
 
-def _listed(state: DeviceState, store: Store) -> _Listed:
+def _describe_device(state: DeviceState, store: Store) -> _Listed:
     """Describe a device; without a driver if it cannot be opened now."""
     from feinsum.measure import open_device
 
@@ -122,7 +122,7 @@ def _listed(state: DeviceState, store: Store) -> _Listed:
     return _Listed(state.device, state.trouble, driver, peaks)
 
 
-def _document(listed: _Listed) -> dict[str, Any]:
+def _make_document(listed: _Listed) -> dict[str, Any]:
     device, peaks = listed.device, listed.peaks
     return {
         "id": device.id,
@@ -130,21 +130,21 @@ def _document(listed: _Listed) -> dict[str, Any]:
         "name": device.name,
         "kind": device.kind,
         "compute_units": device.compute_units,
-        "processor": _processor_document(device),
+        "processor": _make_processor_document(device),
         "works": not listed.trouble,
         "trouble": listed.trouble,
         "driver_version": listed.driver,
-        "peaks": None if peaks is None else _peaks_document(peaks),
+        "peaks": None if peaks is None else _make_peaks_document(peaks),
     }
 
 
-def _processor_document(device: Device) -> Any:
+def _make_processor_document(device: Device) -> Any:
     from feinsum.records import to_json
 
     return None if device.processor is None else json.loads(to_json(device.processor))
 
 
-def _peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
+def _make_peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
     return {
         "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
         "operations_per_s": dict(peaks.operations_per_s),
@@ -165,18 +165,20 @@ def _print(listed: Sequence[_Listed]) -> None:
             entry.driver or "?",
             "no" if entry.trouble else "yes",
             str(entry.device.compute_units),
-            _id(entry.device),
+            _get_short_id(entry.device),
         )
         for entry in listed
     ]
     print_table(("platform", "name", "driver"), ("works", "units", "id"), rows)
     for entry in listed:
         if entry.trouble:
-            _echo(f"{_id(entry.device)} does not work: {entry.trouble}")
+            _print_wrapped(
+                f"{_get_short_id(entry.device)} does not work: {entry.trouble}"
+            )
     # several platforms may offer one processor
     for processor in dict.fromkeys(entry.device.processor for entry in listed):
         if processor:
-            _echo(f"processor: {processor}")
+            _print_wrapped(f"processor: {processor}")
     _print_limits([entry.peaks for entry in listed if entry.peaks is not None])
 
 
@@ -188,22 +190,24 @@ def _print_limits(limits: Sequence[DevicePeaks]) -> None:
     print_table(
         ("measured at",),
         ("GB/s", *(f"Gop/s {dtype}" for dtype in dtypes), "id"),
-        [_limits_row(peaks, dtypes) for peaks in limits],
+        [_make_limits_row(peaks, dtypes) for peaks in limits],
     )
     for peaks in limits:
         if peaks.cache_bytes_per_s:
             rates = sorted(peaks.cache_bytes_per_s.items())
             texts = [f"{name} {to_digits(rate * 1e-9)} GB/s" for name, rate in rates]
-            _echo(f"{_id(peaks.device)} cache bandwidth: {', '.join(texts)}")
+            _print_wrapped(
+                f"{_get_short_id(peaks.device)} cache bandwidth: {', '.join(texts)}"
+            )
         if peaks.cache_bytes:
             texts = [f"{name} {n >> 10} KiB" for name, n in peaks.cache_bytes.items()]
-            _echo(
-                f"{_id(peaks.device)} bandwidth per core drops above: "
+            _print_wrapped(
+                f"{_get_short_id(peaks.device)} bandwidth per core drops above: "
                 f"{', '.join(texts)}"
             )
 
 
-def _echo(line: str) -> None:
+def _print_wrapped(line: str) -> None:
     typer.echo(
         textwrap.fill(
             line,
@@ -215,15 +219,15 @@ def _echo(line: str) -> None:
     )
 
 
-def _limits_row(peaks: DevicePeaks, dtypes: list[str]) -> tuple[str, ...]:
+def _make_limits_row(peaks: DevicePeaks, dtypes: list[str]) -> tuple[str, ...]:
     rates = (peaks.operations_per_s.get(dtype) for dtype in dtypes)
     return (
         peaks.measured_at,
         to_digits(peaks.bandwidth_bytes_per_s * 1e-9),
         *("-" if rate is None else to_digits(rate * 1e-9) for rate in rates),
-        _id(peaks.device),
+        _get_short_id(peaks.device),
     )
 
 
-def _id(device: Device) -> str:
+def _get_short_id(device: Device) -> str:
     return device.id[:ID_LENGTH]

@@ -11,7 +11,7 @@ import typer
 from feinsum.cli.shared.failure import FAILED
 from feinsum.cli.shared.options import AsJson, Database, Device
 from feinsum.cli.shared.output import print_json
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.doctor.machine import State
@@ -34,11 +34,11 @@ def doctor(
     database with its locks and permissions, all layers, the cache, the clock and the
     service in use. Changes nothing. Exits with code 1 if there is a problem.
     """
-    from feinsum.doctor import examination
+    from feinsum.doctor import run_checks
 
     findings = []
     # print findings one by one: checks of a slow service take seconds
-    for finding in examination(database, device):
+    for finding in run_checks(database, device):
         findings.append(finding)
         if not as_json:
             typer.echo(f"{MARKS[finding.state]} {finding.check}: {finding.text}")
@@ -49,18 +49,18 @@ def doctor(
         documents = [asdict(finding) for finding in findings]
         print_json({"is_well": not n_problems, "findings": documents})
     else:
-        typer.echo(_summary([finding.state for finding in findings]))
+        typer.echo(_format_summary([finding.state for finding in findings]))
     if n_problems:
         raise typer.Exit(FAILED)
 
 
-def _summary(states: Sequence[State]) -> str:
+def _format_summary(states: Sequence[State]) -> str:
     """Count the problems and notes in words.
 
-    >>> _summary(["ok", "problem", "note", "note"]), _summary(["ok"])
+    >>> _format_summary(["ok", "problem", "note", "note"]), _format_summary(["ok"])
     ('1 problem, 2 notes', 'no problems found')
     """
     if set(states) <= {"ok"}:
         return "no problems found"
     counts = {name: states.count(name) for name in ("problem", "note")}
-    return ", ".join(counted(n, name) for name, n in counts.items())
+    return ", ".join(format_count(n, name) for name, n in counts.items())

@@ -22,16 +22,16 @@ from feinsum.cli.shared.options import (
 )
 from feinsum.cli.shared.output import print_document
 from feinsum.cli.shared.recommended import (
-    tried_here,
+    find_tried_recipes,
+    make_unchanged_advice,
     tune_advice,
     tune_command,
-    unchanged_advice,
 )
 from feinsum.cli.shared.records import (
     Fractions,
     bound_of_first,
     bound_text,
-    fractions_of,
+    compute_fractions,
     plan_documents,
     print_plans,
     print_records,
@@ -40,7 +40,7 @@ from feinsum.cli.shared.records import (
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.errors import NotAnEinsumError
 from feinsum.records import MatchLevel
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     import loopy as lp
@@ -130,7 +130,7 @@ def explain(
         return
     # options of the other kind would be ignored silently
     of_einsum = {"--sparse": sparse, "--program": program}
-    _refuse_options("an einsum", arrays.on_command_line() | of_einsum)
+    _refuse_options("an einsum", arrays.list_given() | of_einsum)
     text, document = _explain(
         read_translation_unit(target),
         kernel_name=kernel_name,
@@ -181,7 +181,7 @@ def _query(
     if program is not None:
         options = lookup.device, lookup.policy, lookup.effort, sparse, subscripts
         # a dtype is harmless: a program declares its own
-        has_options = arrays.on_command_line().keys() - {"--dtype"}
+        has_options = arrays.list_given().keys() - {"--dtype"}
         if has_options or any(option is not None for option in options):
             raise typer.BadParameter(
                 "an einsum and its options cannot be combined with a program",
@@ -226,11 +226,11 @@ def _query_einsum(
     with opened_store(database, has_shipped=True) as store:
         options = lookup.as_arguments() | {"database": store}
         match = retrieval.query(einsum, sizes=profile, **options)
-        fractions = fractions_of(match.ranking, store)
+        fractions = compute_fractions(match.ranking, store)
         bound = bound_of_first(match, store)
         plans = store.plans(key)
         # look for trials only if advice needs them: this opens the device
-        tried = None if match.ranking else tried_here(store, einsum, device)
+        tried = None if match.ranking else find_tried_recipes(store, einsum, device)
     command = tune_command(einsum, sparse, arrays.sizes, database, device, tried)
     document = {
         "level": str(match.level),
@@ -268,7 +268,7 @@ def _print_match(match: Match, fractions: Fractions, bound: Bound | None) -> Non
     shown = [record for record in match.ranking if best[record.recipe] is record]
     print_records(shown, fractions)
     if n := len(match.ranking) - len(shown):
-        typer.echo(f"and {counted(n, 'more record')} of these recipes; see --json")
+        typer.echo(f"and {format_count(n, 'more record')} of these recipes; see --json")
     if bound is not None:
         typer.echo(bound_text(bound, match.ranking[0].measurement.median_s))
 
@@ -302,35 +302,35 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
         # a missing kernel is bad usage; other failures are explained
         if is_bad_usage(error):
             raise
-        refusal = _refusal(error.instructions, error.rule, str(error))
+        refusal = _make_refusal(error.instructions, error.rule, str(error))
         document = {"nests": [], "refused": [refusal], "applied": []}
         return retrieval.explain(t_unit, **options), document
-    document, bounds = _document(retrieved, options["database"])
+    document, bounds = _make_document(retrieved, options["database"])
     lines = [str(retrieved), *bounds]
     # for every nest, say how to tune it if no fast recipe is on record
     for nest, entry in zip(retrieved.nests, document["nests"], strict=True):
         entry["tune"] = None
         if nest.applied is None and nest.best_match.level == MatchLevel.MISS:
-            words, entry["tune"] = unchanged_advice(
+            words, entry["tune"] = make_unchanged_advice(
                 nest.nest.einsum, options["database"], options["device"]
             )
             lines.append(f"{words}:\n  {entry['tune']}")
     return "\n".join(lines), document
 
 
-def _document(
+def _make_document(
     retrieved: Retrieval, database: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Make the document, and lines with the lower bounds of the facts used."""
     from feinsum.db import looked_up_store
 
     with looked_up_store(database) as store:
-        nests = [_nest_document(nest, store) for nest in retrieved.nests]
+        nests = [_make_nest_document(nest, store) for nest in retrieved.nests]
         bounds = [line for n in retrieved.nests for line in _bound_lines(n, store)]
     document = {
         "nests": nests,
         "refused": [
-            _refusal(nest.instructions, nest.rule, nest.reason)
+            _make_refusal(nest.instructions, nest.rule, nest.reason)
             for nest in retrieved.raised.refused
         ],
         "applied": [str(spec) for spec in retrieved.applied],
@@ -351,9 +351,9 @@ def _bound_lines(selection: NestSelection, store: Store) -> list[str]:
     ]
 
 
-def _nest_document(selection: NestSelection, store: Store) -> dict[str, Any]:
+def _make_nest_document(selection: NestSelection, store: Store) -> dict[str, Any]:
     nest, match = selection.nest, selection.match
-    fractions = fractions_of(match.ranking, store)
+    fractions = compute_fractions(match.ranking, store)
     bound = bound_of_first(match, store)
     return {
         "einsum": str(nest.einsum),
@@ -377,5 +377,7 @@ def _nest_document(selection: NestSelection, store: Store) -> dict[str, Any]:
     }
 
 
-def _refusal(instructions: tuple[str, ...], rule: str, reason: str) -> dict[str, Any]:
+def _make_refusal(
+    instructions: tuple[str, ...], rule: str, reason: str
+) -> dict[str, Any]:
     return {"instructions": list(instructions), "rule": rule, "reason": reason}

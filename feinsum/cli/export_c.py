@@ -18,8 +18,8 @@ from feinsum.cli.shared.options import (
     Subscripts,
     expand_groups,
 )
-from feinsum.cli.shared.output import check_output_file, print_json, writing
-from feinsum.cli.shared.recommended import unchanged_advice
+from feinsum.cli.shared.output import check_output_file, check_writing, print_json
+from feinsum.cli.shared.recommended import make_unchanged_advice
 
 if TYPE_CHECKING:
     from feinsum.integrations import CSource
@@ -80,10 +80,10 @@ def export_c(
     )
     if output is not None:
         for path, text in zip(output, (code.source, code.header), strict=True):
-            with writing(path, "--output"):
+            with check_writing(path, "--output"):
                 path.write_text(text)
     if as_json:
-        print_json(_document(code, output))
+        print_json(_make_document(code, output))
     elif output is None:
         typer.echo(code.source)
     else:
@@ -91,7 +91,7 @@ def export_c(
         say(f"wrote {output[0]} and {output[1]}; recipe: {code.recipe or 'none'}")
     # the file is written in any case; scripts see the exit code
     if not code.recipe:
-        words, command = unchanged_advice(einsum, database, device)
+        words, command = make_unchanged_advice(einsum, database, device)
         say(f"no recipe was applied; {words}: {command}")
         raise typer.Exit(NO_FACT)
 
@@ -106,7 +106,9 @@ def _check_files(source: Path, header: Path) -> None:
     check_output_file(header, [".h"], "--output")
 
 
-def _document(code: CSource, output: tuple[Path, Path] | None) -> dict[str, object]:
+def _make_document(
+    code: CSource, output: tuple[Path, Path] | None
+) -> dict[str, object]:
     document: dict[str, object] = {
         "signature": code.signature,
         "recipe": code.recipe or None,

@@ -32,7 +32,7 @@ KeyId: TypeAlias = Annotated[
 DAYS = {"d": 1, "w": 7, "y": 365}
 
 
-def _days(text: str | None) -> int | None:
+def _parse_days(text: str | None) -> int | None:
     """Convert ``90d``, ``4w`` or ``1y`` to days."""
     if text is None:
         return None
@@ -80,20 +80,20 @@ def create(
     from feinsum.db.server import open_serving_store
 
     # before the packages of the service are imported
-    n_days = _days(expires)
+    n_days = _parse_days(expires)
     if not (name.isprintable() and 0 < len(name.strip()) <= MAX_NAME):
         raise typer.BadParameter(
             f"{name!r}: expected 1 to {MAX_NAME} printable characters",
             param_hint="NAME",
         )
     until = datetime.now(UTC) + timedelta(days=n_days) if n_days else None
-    secret, key = import_service().new_key(
+    secret, key = import_service().make_key(
         name.strip(), scope, until, is_trusted=trusted
     )
     with open_serving_store(database) as store:
         store.add_key(key)
     if as_json:
-        print_json(_document(key) | {"key": secret})
+        print_json(_make_document(key) | {"key": secret})
         return
     typer.echo(secret)
     # on stderr: a script takes the key from stdout
@@ -107,7 +107,7 @@ def list_keys(database: Database = None, as_json: AsJson = False) -> None:
 
     with open_serving_store(database, may_create=False) as store:
         keys = store.keys()
-    documents = [_document(key) for key in keys]
+    documents = [_make_document(key) for key in keys]
     print_document(documents, as_json, lambda: _print(keys))
 
 
@@ -123,7 +123,7 @@ def revoke(
     with open_serving_store(database, may_create=False) as store:
         key = store.revoke_key(key_id)
     text = f"revoked: {key.id} of {key.name}"
-    print_document(_document(key), as_json, lambda: typer.echo(text))
+    print_document(_make_document(key), as_json, lambda: typer.echo(text))
 
 
 @app.command(epilog="\b\nExample:\n  feinsum keys trust 1f6c2a90")
@@ -154,7 +154,7 @@ def _trust(
     with open_serving_store(database, may_create=False) as store:
         key = store.trust_key(key_id, is_trusted=is_trusted)
     text = f"{'' if is_trusted else 'not '}trusted: {key.id} of {key.name}"
-    print_document(_document(key), as_json, lambda: typer.echo(text))
+    print_document(_make_document(key), as_json, lambda: typer.echo(text))
 
 
 def _print(keys: Iterable[ApiKey]) -> None:
@@ -177,7 +177,7 @@ def _print(keys: Iterable[ApiKey]) -> None:
     )
 
 
-def _document(key: ApiKey) -> dict[str, Any]:
+def _make_document(key: ApiKey) -> dict[str, Any]:
     return {
         "id": key.id,
         "name": key.name,

@@ -27,7 +27,7 @@ from feinsum.cli.shared.options import (
     Sparse,
     expand_groups,
 )
-from feinsum.cli.shared.output import check_output_file, print_document, writing
+from feinsum.cli.shared.output import check_output_file, check_writing, print_document
 from feinsum.errors import PlanError
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def plan(
             nonzeros=nonzeros,
         )
     if save is not None:
-        with writing(save, "--save"):
+        with check_writing(save, "--save"):
             save.write_text(planned.to_json() + "\n")
     if picture is not None:
         _draw(picture, planned)
@@ -232,7 +232,7 @@ def _draw(path: Path, planned: Plan | ProgramPlan) -> None:
             f"most {MAX_DRAWN}",
             param_hint="--picture",
         )
-    with writing(path, "--picture"):
+    with check_writing(path, "--picture"):
         if isinstance(planned, Plan):
             draw_blocks(rows_of(planned), path)
         else:
@@ -242,12 +242,12 @@ def _draw(path: Path, planned: Plan | ProgramPlan) -> None:
 def _record(planned: Plan | ProgramPlan, location: str) -> PlanRecord:
     """Record a run of the plan on random operands."""
     from feinsum.db import opened_documents
-    from feinsum.distributed.recorded import random_arrays, record_run
+    from feinsum.distributed.recorded import make_random_arrays, record_run
 
     with opened_documents(location, may_create=True) as store:
         # check before the run, which may take minutes
         store.check_writable()
-        return record_run(planned, random_arrays(planned), store)
+        return record_run(planned, make_random_arrays(planned), store)
 
 
 def _show(
@@ -257,7 +257,7 @@ def _show(
     as_json: bool,
 ) -> None:
     from feinsum.distributed import Plan
-    from feinsum.distributed.display import levels_text
+    from feinsum.distributed.display import format_levels
 
     einsums = planned if isinstance(planned, Plan) else planned.plan
 
@@ -265,17 +265,17 @@ def _show(
         typer.echo(str(planned))
         # a plan with units prints its levels itself
         if levels is not None and not einsums.units:
-            typer.echo(levels_text(einsums, levels.units))
+            typer.echo(format_levels(einsums, levels.units))
         if run is not None:
             typer.echo(f"recorded {run.id[:12]}: {run}")
 
-    document = _document(planned) | _traffic_by_level(einsums, levels)
+    document = _make_document(planned) | _count_traffic_by_level(einsums, levels)
     if run is not None:
         document["recorded"] = run.id
     print_document(document, as_json, print_text)
 
 
-def _document(planned: Plan | ProgramPlan) -> dict[str, Any]:
+def _make_document(planned: Plan | ProgramPlan) -> dict[str, Any]:
     from feinsum.distributed import Plan
     from feinsum.programs import program_key
 
@@ -293,7 +293,7 @@ def _document(planned: Plan | ProgramPlan) -> dict[str, Any]:
     return document | {"peak_bytes": planned.plan.peak_bytes, "key": key}
 
 
-def _traffic_by_level(planned: Plan, levels: Levels | None) -> dict[str, Any]:
+def _count_traffic_by_level(planned: Plan, levels: Levels | None) -> dict[str, Any]:
     """Count elements that pass at every level, and between hosts and within them."""
     from feinsum.distributed import moved_by_level
 

@@ -31,10 +31,10 @@ from feinsum.cli.shared.options import (
 )
 from feinsum.cli.shared.output import (
     check_output_file,
+    check_writing,
     print_document,
     print_table,
     to_digits,
-    writing,
 )
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 
@@ -132,20 +132,22 @@ def roofline(
     """
     from feinsum.db import opened_store
     from feinsum.measure import open_device
-    from feinsum.tuning import peaks_of
+    from feinsum.tuning import get_peaks
 
     if png is not None:
         check_output_file(png, [".png"], "--png")
-    suites = _suites(suite, bool(targets))
-    workloads = [w for name in suites for w in of_suite(name, arrays.dtype, max_gflop)]
-    workloads += of_targets(targets or [], arrays, size)
+    suites = _choose_suites(suite, bool(targets))
+    workloads = [
+        w for name in suites for w in list_suite_entries(name, arrays.dtype, max_gflop)
+    ]
+    workloads += list_targets(targets or [], arrays, size)
     opened = open_device(device)
     # measured limits may be the first content of the user's own database
     may_create = database is None
     with opened_store(database, has_shipped=True, may_create=may_create) as store:
-        peaks = peaks_of(opened, store, measure=_measured_peaks, say=say)
-        entries = placed(workloads, store, opened.device)
-    ladder = _ladder(opened, arrays.dtype) if measure else ()
+        peaks = get_peaks(opened, store, measure=_measure_peaks, say=say)
+        entries = place_workloads(workloads, store, opened.device)
+    ladder = _measure_ladder(opened, arrays.dtype) if measure else ()
     bounds = tuple(bound_under(entry, peaks) for entry in entries) if levels else ()
     view = RooflineView(peaks, entries, ladder, bounds)
     if png is not None:
@@ -154,7 +156,7 @@ def roofline(
     print_document(document, as_json, view.print)
 
 
-def _suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
+def _choose_suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
     """Choose the suites of the option; all if there is no option and no target."""
     from feinsum.suites import NAMES
 
@@ -163,14 +165,14 @@ def _suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
     return () if suite is None else (suite,)
 
 
-def _measured_peaks(opened: OpenDevice) -> DevicePeaks:
+def _measure_peaks(opened: OpenDevice) -> DevicePeaks:
     from feinsum.measure import measure_peaks
 
     say(f"measuring {opened.device} ...")
     return measure_peaks(opened)
 
 
-def _ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
+def _measure_ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
     import numpy as np
 
     from feinsum.measure import measure_ladder
@@ -188,8 +190,8 @@ def _ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
 def _draw(view: RooflineView, png: Path) -> None:
     from feinsum.drawing import draw_roofline
 
-    with writing(png, "--png"):
-        draw_roofline(view.chart(), png)
+    with check_writing(png, "--png"):
+        draw_roofline(view.make_chart(), png)
 
 
 @dataclass(frozen=True)
@@ -223,30 +225,32 @@ class Placed:
         return self.fact.measurement.giga_operations_per_s * 1e9
 
 
-def of_suite(name: str, dtype: str, max_gflop: float | None) -> list[RooflineWorkload]:
+def list_suite_entries(
+    name: str, dtype: str, max_gflop: float | None
+) -> list[RooflineWorkload]:
     """Return the entries of a suite; ``max_gflop`` limits those of TCCG."""
     from feinsum.suites import read_suite
 
     entries: Iterable[SuiteEntry] = read_suite(name)
     # operators of DG have size parameters, which --size sets
     if name == "tccg" and max_gflop is not None:
-        entries = [_scaled(entry, max_gflop) for entry in entries]
+        entries = [_scale_contraction(entry, max_gflop) for entry in entries]
     return [
         RooflineWorkload(e.name, f"{name} {e.group}", e.einsum(dtype), e.parameters)
         for e in entries
     ]
 
 
-def _scaled(entry: SuiteEntry, max_gflop: float) -> SuiteEntry:
+def _scale_contraction(entry: SuiteEntry, max_gflop: float) -> SuiteEntry:
     """Scale a contraction down to at most so many operations, two per point."""
-    from feinsum.suites import scaled_sizes
+    from feinsum.suites import scale_sizes
 
     operations = 2 * prod(entry.sizes.values())
-    sizes = scaled_sizes(entry.sizes, operations, max_gflop * 1e9)
+    sizes = scale_sizes(entry.sizes, operations, max_gflop * 1e9)
     return replace(entry, sizes=sizes)
 
 
-def of_targets(
+def list_targets(
     targets: Sequence[str], arrays: EinsumOptions, size: Sequence[str] | None
 ) -> list[RooflineWorkload]:
     """Return the workloads of einsums and kernel files, at the values of ``--size``.
@@ -266,19 +270,21 @@ def of_targets(
         RooflineWorkload(text, "einsums", einsum, {})
         for text, einsum in zip(texts, einsums, strict=True)
     ]
-    workloads += [nest for file in files for nest in _nests_of(file)]
+    workloads += [nest for file in files for nest in _list_nests(file)]
     check_parameters(values, [workload.einsum for workload in workloads])
-    return [_at(workload, values) for workload in workloads]
+    return [_set_sizes(workload, values) for workload in workloads]
 
 
-def _at(workload: RooflineWorkload, values: Mapping[str, int]) -> RooflineWorkload:
+def _set_sizes(
+    workload: RooflineWorkload, values: Mapping[str, int]
+) -> RooflineWorkload:
     """Return the workload at the sizes of its own parameters."""
     names = {x.name for x in workload.einsum.size_params}
     sizes = {name: value for name, value in values.items() if name in names}
     return replace(workload, sizes={**workload.sizes, **sizes})
 
 
-def _nests_of(file: str) -> Iterator[RooflineWorkload]:
+def _list_nests(file: str) -> Iterator[RooflineWorkload]:
     """Yield the einsums of a kernel: its nests, by number if it has several.
 
     Raises:
@@ -293,7 +299,7 @@ def _nests_of(file: str) -> Iterator[RooflineWorkload]:
         yield RooflineWorkload(name, "kernels", nest.einsum, nest.generalized)
 
 
-def placed(
+def place_workloads(
     workloads: Iterable[RooflineWorkload], store: Store, device: DeviceRecord
 ) -> list[Placed]:
     """Return the work of each workload, as recorded in its fact where there is one."""
@@ -301,9 +307,9 @@ def placed(
 
     entries = []
     for workload in workloads:
-        fact = _fact_of(workload.einsum, store, device)
+        fact = _find_fact(workload.einsum, store, device)
         if fact is None:
-            work = MinimumWork.of(*_sized(workload))
+            work = MinimumWork.of(*_set_all_sizes(workload))
         else:
             measured = fact.measurement
             work = MinimumWork(measured.operations, measured.footprint_bytes)
@@ -313,31 +319,33 @@ def placed(
 
 def bound_under(entry: Placed, peaks: DevicePeaks) -> Bound | None:
     """Return the least traffic of a workload at each level; None if not known."""
-    from feinsum.bounds import bound_at, levels_of
+    from feinsum.bounds import compute_bound, list_levels
     from feinsum.errors import FeinsumError
     from feinsum.ir import from_text
 
-    levels = levels_of(peaks.device, peaks)
+    levels = list_levels(peaks.device, peaks)
     try:
         if entry.fact is None:
-            return bound_at(*_sized(entry.workload), levels)
+            return compute_bound(*_set_all_sizes(entry.workload), levels)
         measured = entry.fact.measurement
-        return bound_at(from_text(entry.fact.workload_text), measured.sizes, levels)
+        return compute_bound(
+            from_text(entry.fact.workload_text), measured.sizes, levels
+        )
     except FeinsumError:
         return None
 
 
-def _sized(workload: RooflineWorkload) -> tuple[BatchedEinsum, dict[str, int]]:
+def _set_all_sizes(workload: RooflineWorkload) -> tuple[BatchedEinsum, dict[str, int]]:
     """Return the einsum as facts store it, with all sizes."""
     from feinsum.ir import generalize
-    from feinsum.tuning import default_sizes
+    from feinsum.tuning import choose_default_sizes
 
     # facts have size parameters for long extents
     general, literal = generalize(workload.einsum)
-    return general, default_sizes(general, {**literal, **workload.sizes})
+    return general, choose_default_sizes(general, {**literal, **workload.sizes})
 
 
-def _fact_of(
+def _find_fact(
     einsum: BatchedEinsum, store: Store, device: DeviceRecord
 ) -> TuningRecord | None:
     """Return the best fact of exactly this workload on this device or one like it."""
@@ -377,7 +385,7 @@ class RooflineView:
                 "operations_per_s": dict(self.peaks.operations_per_s),
                 "measured_at": self.peaks.measured_at,
             },
-            "workloads": list(map(self._entry, self.placed, bounds)),
+            "workloads": list(map(self._make_entry, self.placed, bounds)),
             "ladder": [
                 {
                     "multiply_adds": rung.n_steps,
@@ -390,7 +398,7 @@ class RooflineView:
             ],
         }
 
-    def _entry(self, placed: Placed, bound: Bound | None) -> dict[str, Any]:
+    def _make_entry(self, placed: Placed, bound: Bound | None) -> dict[str, Any]:
         limit, rate = placed.work.bound(self.peaks), placed.operations_per_s
         fact = placed.fact
         return {
@@ -405,7 +413,7 @@ class RooflineView:
             "record": None if fact is None else fact.id,
             "measured_on": None if fact is None else str(fact.environment.device),
             "is_of_this_device": None if fact is None else self._is_local(fact),
-            "levels": _level_entries(bound, fact),
+            "levels": _make_level_entries(bound, fact),
         }
 
     def _is_local(self, fact: TuningRecord) -> bool:
@@ -419,7 +427,7 @@ class RooflineView:
         print_table(
             ("workload",),
             ("Gop", "MB", "op/B", "roof Gop/s", "got", "share"),
-            list(map(_row, entries)),
+            list(map(_make_row, entries)),
         )
         if any(entry["is_of_this_device"] is False for entry in entries):
             typer.echo(FOOTNOTE)
@@ -432,28 +440,30 @@ class RooflineView:
             print_table(
                 ("workload",),
                 [f"{name} MB" for name in names] + [f"{name} %" for name in names],
-                [_level_row(entry, len(names)) for entry in entries],
+                [_make_level_row(entry, len(names)) for entry in entries],
             )
         if self.ladder:
             print_table(
                 (),
                 ("multiply-adds", "op/B", "roof Gop/s", "got", "lower", "upper"),
-                [self._rung_row(rung) for rung in self.ladder],
+                [self._make_rung_row(rung) for rung in self.ladder],
             )
         rates = sorted(self.peaks.operations_per_s.items())
         typer.echo(
             f"limits of {self.peaks.device}\n"
             f"as of {self.peaks.measured_at}: "
-            f"{_giga(self.peaks.bandwidth_bytes_per_s)} GB/s; "
-            + "; ".join(f"{_giga(rate)} Gop/s of {dtype}" for dtype, rate in rates)
+            f"{_format_giga(self.peaks.bandwidth_bytes_per_s)} GB/s; "
+            + "; ".join(
+                f"{_format_giga(rate)} Gop/s of {dtype}" for dtype, rate in rates
+            )
         )
 
-    def _rung_row(self, rung: Rung) -> tuple[str, ...]:
+    def _make_rung_row(self, rung: Rung) -> tuple[str, ...]:
         rates = rung.work.bound(self.peaks), rung.operations_per_s, *rung.spread
         intensity = to_digits(rung.work.intensity, 3)
-        return str(rung.n_steps), intensity, *map(_giga, rates)
+        return str(rung.n_steps), intensity, *map(_format_giga, rates)
 
-    def chart(self) -> Chart:
+    def make_chart(self) -> Chart:
         """Draw rates in Gop/s over operations per byte."""
         from feinsum.drawing import Chart, Dot, LadderKernel
 
@@ -480,22 +490,25 @@ class RooflineView:
         return Chart(
             f"Roofline of {peaks.device}, {date}{remark}",
             peaks.bandwidth_bytes_per_s * 1e-9,
-            {_full_name(d): rate * 1e-9 for d, rate in peaks.operations_per_s.items()},
+            {
+                _get_dtype_name(d): rate * 1e-9
+                for d, rate in peaks.operations_per_s.items()
+            },
             tuple(dots),
             tuple(steps),
             {name: rate * 1e-9 for name, rate in peaks.cache_bytes_per_s.items()},
         )
 
 
-def _level_entries(
+def _make_level_entries(
     bound: Bound | None, fact: TuningRecord | None
 ) -> list[dict[str, Any]]:
     """Return the least traffic of each level, and the share of its bandwidth used."""
-    from feinsum.bounds import shares
+    from feinsum.bounds import compute_shares
 
     if bound is None:
         return []
-    reached = shares(bound, fact.measurement.median_s) if fact else {}
+    reached = compute_shares(bound, fact.measurement.median_s) if fact else {}
     return [
         {
             "name": cost.level.name,
@@ -507,21 +520,21 @@ def _level_entries(
     ]
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+def _make_row(entry: dict[str, Any]) -> tuple[str, ...]:
     rate, share = entry["operations_per_s"], entry["fraction_of_roofline"]
     mark = ELSEWHERE if entry["is_of_this_device"] is False else ""
     return (
         entry["name"],
-        _giga(sum(entry["operations"].values())),
+        _format_giga(sum(entry["operations"].values())),
         to_digits(entry["footprint_bytes"] * 1e-6, 3),
         to_digits(entry["operations_per_byte"], 3),
-        _giga(entry["roofline_operations_per_s"]),
-        "-" if rate is None else _giga(rate),
+        _format_giga(entry["roofline_operations_per_s"]),
+        "-" if rate is None else _format_giga(rate),
         "-" if share is None else f"{share:.0%}{mark}",
     )
 
 
-def _level_row(entry: dict[str, Any], n_levels: int) -> tuple[str, ...]:
+def _make_level_row(entry: dict[str, Any], n_levels: int) -> tuple[str, ...]:
     """Format the least megabytes of each level, and the used share of bandwidth."""
     if not entry["levels"]:
         return (entry["name"], *(["-"] * 2 * n_levels))
@@ -533,14 +546,14 @@ def _level_row(entry: dict[str, Any], n_levels: int) -> tuple[str, ...]:
     )
 
 
-def _giga(value: float) -> str:
+def _format_giga(value: float) -> str:
     return to_digits(value * 1e-9, 3)
 
 
-def _full_name(dtype: str) -> str:
+def _get_dtype_name(dtype: str) -> str:
     """Return the full name of a dtype that records abbreviate.
 
-    >>> _full_name("<f8")
+    >>> _get_dtype_name("<f8")
     'float64'
     """
     import numpy as np

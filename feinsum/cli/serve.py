@@ -9,7 +9,7 @@ import typer
 
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_document
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 EXAMPLES = """\b
 Examples:
@@ -25,7 +25,7 @@ def import_service() -> ModuleType:
     Raises:
         FeinsumError: naming the package that is missing.
     """
-    with requiring("fastapi", "service", "the service"):
+    with require_extra("fastapi", "service", "the service"):
         import feinsum.service
     return feinsum.service
 

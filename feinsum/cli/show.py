@@ -16,7 +16,7 @@ from feinsum.cli.shared.options import (
     expand_groups,
 )
 from feinsum.cli.shared.output import print_document
-from feinsum.cli.shared.recommended import unchanged_advice
+from feinsum.cli.shared.recommended import make_unchanged_advice
 from feinsum.errors import InvalidRecordError
 
 if TYPE_CHECKING:
@@ -108,20 +108,20 @@ def show(
     }
     print_document(document, as_json, lambda: _print(applied, kernels))
     if applied is None:
-        words, command = unchanged_advice(einsum, lookup.database, lookup.device)
+        words, command = make_unchanged_advice(einsum, lookup.database, lookup.device)
         say(f"no recipe was applied; {words}: {command}")
         raise typer.Exit(NO_FACT)
 
 
 def _show_plan(path: Path, rank: int, as_json: bool) -> None:
-    from feinsum.distributed.display import blocks_text, steps_text
-    from feinsum.distributed.facts import plan_in, read_plan
+    from feinsum.distributed.display import format_blocks, format_steps
+    from feinsum.distributed.facts import get_inner_plan, read_plan
 
     try:
-        plan = plan_in(read_plan(path.read_bytes()))
+        plan = get_inner_plan(read_plan(path.read_bytes()))
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from None
-    blocks, steps = blocks_text(plan), steps_text(plan, rank)
+    blocks, steps = format_blocks(plan), format_steps(plan, rank)
     document = {
         "plan": str(plan),
         "blocks": blocks.splitlines(),
@@ -160,11 +160,11 @@ def _apply(
     """Return the canonical einsum's kernel, the transformed one, and the recipe."""
     from feinsum.canonical import canonicalize
     from feinsum.ir import generalize
-    from feinsum.measure import reference_of
+    from feinsum.measure import make_reference
     from feinsum.transforms import apply_spec
 
     canonical = canonicalize(generalize(einsum)[0]).einsum
-    plain, nest = reference_of(canonical).kernel()
+    plain, nest = make_reference(canonical).kernel()
     return plain, apply_spec(spec, plain, nest), str(spec)
 
 
@@ -177,10 +177,10 @@ def _generate(t_unit: lp.TranslationUnit, opened: OpenDevice) -> _Kernel:
     built = compile_kernel(t_unit, opened).t_unit
     with quiet(Warning):  # compilation has already warned
         code = lp.generate_code_v2(built).device_code()
-    return _Kernel(_loops(t_unit), code.strip())
+    return _Kernel(_format_loops(t_unit), code.strip())
 
 
-def _loops(t_unit: lp.TranslationUnit) -> str:
+def _format_loops(t_unit: lp.TranslationUnit) -> str:
     """Return the instructions in their loops, as Loopy prints them."""
     import loopy as lp
 

@@ -28,17 +28,17 @@ def create(file: KeyFile, as_json: AsJson = False) -> None:
 
     Only its owner can read the file. Anyone who has it can sign as you.
     """
-    from feinsum.records.signature import new_signing_key
+    from feinsum.records.signature import create_signing_key
 
-    _print(new_signing_key(file), as_json)
+    _print(create_signing_key(file), as_json)
 
 
 @app.command(epilog="\b\nExample:\n  feinsum signing show signing.pem")
 def show(file: KeyFile, as_json: AsJson = False) -> None:
     """Print the public key of a private one, for others to trust."""
-    from feinsum.records.signature import public_key_of, read_signing_key
+    from feinsum.records.signature import format_public_key, read_signing_key
 
-    _print(public_key_of(read_signing_key(file)), as_json)
+    _print(format_public_key(read_signing_key(file)), as_json)
 
 
 def _print(public_key: str, as_json: bool) -> None:

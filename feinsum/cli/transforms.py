@@ -53,7 +53,9 @@ def transforms(
             raise typer.BadParameter("give an einsum", param_hint="--architecture")
         _show_figures(arrays.read(subscripts), architecture, as_json)
         return
-    documents = _all() if subscripts is None else _fitting(arrays.read(subscripts))
+    documents = (
+        _list_all() if subscripts is None else _list_fitting(arrays.read(subscripts))
+    )
 
     def print_text() -> None:
         if documents:
@@ -68,9 +70,9 @@ def transforms(
 
 def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> None:
     """Show the resources of a multiprocessor that the kernel of each recipe takes."""
-    from feinsum.measure.gpu_figures import figures_of_starts
+    from feinsum.measure.gpu_figures import get_start_figures
 
-    recipes = figures_of_starts(einsum, architecture)
+    recipes = get_start_figures(einsum, architecture)
     rows = [
         (
             str(recipe.n_items),
@@ -90,19 +92,19 @@ def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> No
     )
 
 
-def _all() -> list[dict[str, Any]]:
+def _list_all() -> list[dict[str, Any]]:
     from feinsum.transforms import REGISTRY
 
-    return [_document(REGISTRY[key]) for key in sorted(REGISTRY)]
+    return [_make_document(REGISTRY[key]) for key in sorted(REGISTRY)]
 
 
-def _fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
+def _list_fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
     from feinsum.canonical import canonicalize
     from feinsum.ir import Workload, generalize
     from feinsum.transforms import (
         ALL_DEVICES,
-        applicable_transforms,
-        configurations,
+        find_applicable_transforms,
+        list_configurations,
     )
 
     general, literal = generalize(einsum)
@@ -112,18 +114,20 @@ def _fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
     sizes = {renamed[name]: n for name, n in literal.items()}
     workload = Workload(form.einsum, sizes)
     fitting = {
-        t.name: t for kind in ALL_DEVICES for t in applicable_transforms(workload, kind)
+        t.name: t
+        for kind in ALL_DEVICES
+        for t in find_applicable_transforms(workload, kind)
     }
     return [
         {
-            **_document(t),
-            "configurations": sum(1 for _ in configurations(t, workload)),
+            **_make_document(t),
+            "configurations": sum(1 for _ in list_configurations(t, workload)),
         }
         for _, t in sorted(fitting.items())
     ]
 
 
-def _document(transform: Transform) -> dict[str, Any]:
+def _make_document(transform: Transform) -> dict[str, Any]:
     return {
         "name": transform.name,
         "version": transform.version,

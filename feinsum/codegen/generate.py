@@ -19,14 +19,14 @@ from pymbolic import primitives as p
 from pytools import UniqueNameGenerator
 
 from feinsum.contraction import find_steps
-from feinsum.contraction.paths import Path, check_path, find_path, path_within
+from feinsum.contraction.paths import Path, check_path, find_path, find_path_within
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
     IndexList,
     Operand,
     SizeParam,
-    precise_first,
+    order_by_precision,
     require_dense,
     require_einsum,
 )
@@ -54,7 +54,7 @@ def generate_loopy(
         einsum: the dense einsum to evaluate.
         path: contract pairwise in this order, through arrays in global memory; by
             default a row is a single sum over one product. See
-            :func:`feinsum.codegen.contraction_path`.
+            :func:`feinsum.codegen.find_contraction_path`.
         strides: for operands and outputs that are not in C order, the distance of
             neighbours along each axis, in entries: a number, or the name of a new
             64-bit argument.
@@ -72,7 +72,7 @@ def generate_loopy(
     return generator.generate(path)
 
 
-def _iname(index: str) -> str:
+def _make_iname(index: str) -> str:
     """Return the name of an index if it is valid in C, else ``i``."""
     return index if index.isascii() and index.isidentifier() else "i"
 
@@ -110,21 +110,22 @@ class _Generator:
         used_names |= {param.name for param in einsum.size_params}
         used_names |= set(self._named_strides)
         self.unique = UniqueNameGenerator(used_names)
-        self.inames = {i: self.unique(_iname(i)) for i in einsum.indices}
+        self.inames = {i: self.unique(_make_iname(i)) for i in einsum.indices}
         for op in einsum.operands:
-            self.rules[op.name] = self._rule(op)
+            self.rules[op.name] = self._make_rule(op)
 
     def generate(self, path: ContractionPath | None) -> lp.TranslationUnit:
         if path is not None:
             check_path(path, self.einsum.n_operands)
-        outputs = [self._row(k, path) for k in range(self.einsum.batch_size)]
+        outputs = [self._generate_row(k, path) for k in range(self.einsum.batch_size)]
         # a path has a domain for each step instead
         if not self.domains:
-            self.domains.append(self._domain(self.inames))
+            self.domains.append(self._format_domain(self.inames))
         sizes = [lp.ValueArg(x.name, np.int32) for x in self.einsum.size_params]
         sizes += [lp.ValueArg(name, np.int64) for name in self._named_strides]
         arrays = [
-            self._global_arg(op.name, op.shape, op.dtype) for op in self.einsum.operands
+            self._make_global_arg(op.name, op.shape, op.dtype)
+            for op in self.einsum.operands
         ]
         return lp.make_kernel(
             self.domains,
@@ -144,26 +145,30 @@ class _Generator:
         steps = (step for steps in self.strides.values() for step in steps)
         return dict.fromkeys(step for step in steps if isinstance(step, str))
 
-    def _row(self, k: int, path: ContractionPath | None) -> lp.GlobalArg:
+    def _generate_row(self, k: int, path: ContractionPath | None) -> lp.GlobalArg:
         einsum = self.einsum
         suffix = "" if einsum.batch_size == 1 else f"_{k}"
         output = self.unique(f"out{suffix}")
         row = [
-            _Array(_calls(self.rules[op.name].name), term, op.dtype)
+            _Array(_make_call(self.rules[op.name].name), term, op.dtype)
             for op, term in zip(einsum.rows[k], einsum.inputs, strict=True)
         ]
         if path is None:
             self._store(output, einsum.output, row, f"row_{k}", self.inames)
         else:
             self._contract(k, row, path, output)
-        return self._global_arg(output, einsum.output_shape, einsum.output_dtypes[k])
+        return self._make_global_arg(
+            output, einsum.output_shape, einsum.output_dtypes[k]
+        )
 
-    def _global_arg(
+    def _make_global_arg(
         self, name: str, shape: tuple[Extent, ...], dtype: np.dtype[Any]
     ) -> lp.GlobalArg:
         steps = self.strides.get(name)
-        lie = {} if steps is None else {"strides": tuple(map(_stride, steps))}
-        return lp.GlobalArg(name, dtype, shape=tuple(map(_expression, shape)), **lie)
+        lie = {} if steps is None else {"strides": tuple(map(_express_stride, steps))}
+        return lp.GlobalArg(
+            name, dtype, shape=tuple(map(_express_extent, shape)), **lie
+        )
 
     def _contract(
         self, k: int, arrays: list[_Array], path: ContractionPath, output: str
@@ -179,19 +184,20 @@ class _Generator:
             is_last = number == len(steps) - 1
             # own inames: families tile each step separately
             inames = {
-                i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, step.output)
+                i: self.unique(f"{i}_{k}_{number}")
+                for i in _list_used(chosen, step.output)
             }
-            self.domains.append(self._domain(inames))
-            target = output if is_last else self._temporary(chosen, step.output)
+            self.domains.append(self._format_domain(inames))
+            target = output if is_last else self._declare_temporary(chosen, step.output)
             insn = f"row_{k}" if is_last else f"row_{k}_step_{number}"
             self._store(target, step.output, chosen, insn, inames, before)
             before = frozenset([insn])
             dtype = np.result_type(*(a.dtype for a in chosen))
-            arrays.append(_Array(_subscripts(target), step.output, dtype))
+            arrays.append(_Array(_make_subscript(target), step.output, dtype))
 
-    def _temporary(self, chosen: list[_Array], indices: IndexList) -> str:
+    def _declare_temporary(self, chosen: list[_Array], indices: IndexList) -> str:
         name = str(self.unique("tmp"))
-        shape = tuple(_expression(self.einsum.extents[i]) for i in indices)
+        shape = tuple(_express_extent(self.einsum.extents[i]) for i in indices)
         dtype = np.result_type(*(a.dtype for a in chosen))
         space = lp.AddressSpace.GLOBAL
         self.temporaries.append(
@@ -210,23 +216,23 @@ class _Generator:
     ) -> None:
         # C multiplies from left to right: a product of the less precise operands first
         # would round
-        order = precise_first(array.dtype for array in arrays)
+        order = order_by_precision(array.dtype for array in arrays)
         factors = tuple(arrays[k].read(inames) for k in order)
-        summed = tuple(inames[i] for i in _used(arrays, ()) if i not in indices)
-        value = _sum_of_products(factors, summed)
-        result = _subscripts(target)(tuple(p.Variable(inames[i]) for i in indices))
+        summed = tuple(inames[i] for i in _list_used(arrays, ()) if i not in indices)
+        value = _make_sum_of_products(factors, summed)
+        result = _make_subscript(target)(tuple(p.Variable(inames[i]) for i in indices))
         within = frozenset(inames[i] for i in indices)
-        self.body.append(_assigned(result, value, within, insn_id, depends_on))
+        self.body.append(_make_assignment(result, value, within, insn_id, depends_on))
 
-    def _rule(self, operand: Operand) -> lp.SubstitutionRule:
+    def _make_rule(self, operand: Operand) -> lp.SubstitutionRule:
         parameters = tuple(f"_{axis}" for axis in range(operand.rank))
         arguments = tuple(p.Variable(name) for name in parameters)
-        body = _subscripts(operand.name)(arguments)
+        body = _make_subscript(operand.name)(arguments)
         return lp.SubstitutionRule(
             self.unique(f"{operand.name}_rule"), parameters, body
         )
 
-    def _domain(self, inames: dict[str, str]) -> str:
+    def _format_domain(self, inames: dict[str, str]) -> str:
         params = ", ".join(x.name for x in self.einsum.size_params)
         bounds = " and ".join(
             f"0 <= {iname} < {self.einsum.extents[index]}"
@@ -235,26 +241,26 @@ class _Generator:
         return f"[{params}] -> {{ [{', '.join(inames.values())}] : {bounds} }}"
 
 
-def _used(arrays: list[_Array], first: IndexList) -> Iterator[str]:
+def _list_used(arrays: list[_Array], first: IndexList) -> Iterator[str]:
     return iter(dict.fromkeys((*first, *(i for a in arrays for i in a.indices))))
 
 
-def _calls(rule: str) -> Any:
+def _make_call(rule: str) -> Any:
     return lambda arguments: p.Call(p.Variable(rule), arguments)
 
 
-def _subscripts(name: str) -> Any:
+def _make_subscript(name: str) -> Any:
     return lambda indices: (
         p.Subscript(p.Variable(name), indices) if indices else p.Variable(name)
     )
 
 
-def _sum_of_products(factors: tuple[Any, ...], summed: tuple[str, ...]) -> Any:
+def _make_sum_of_products(factors: tuple[Any, ...], summed: tuple[str, ...]) -> Any:
     value = factors[0] if len(factors) == 1 else p.Product(factors)
     return lp.Reduction("sum", summed, value) if summed else value
 
 
-def _assigned(
+def _make_assignment(
     result: Any,
     value: Any,
     inames: frozenset[str],
@@ -272,11 +278,11 @@ def _assigned(
     )
 
 
-def _expression(extent: Extent) -> Any:
+def _express_extent(extent: Extent) -> Any:
     return p.Variable(extent.name) if isinstance(extent, SizeParam) else extent
 
 
-def _stride(step: int | str) -> Any:
+def _express_stride(step: int | str) -> Any:
     return p.Variable(step) if isinstance(step, str) else step
 
 
@@ -286,7 +292,7 @@ TYPICAL_LONG_EXTENT = 10_000
 """The assumed value of a size parameter in estimates of a path's cost."""
 
 
-def contraction_path(
+def find_contraction_path(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int] | None = None,
     *,
@@ -305,24 +311,24 @@ def contraction_path(
     >>> from feinsum.ir import array, einsum
     >>> J, D = array("J", (3, 3, "Nel")), array("D", (3, 20, 20))
     >>> e = einsum("xre,rij,ej->xei", J, D, array("u", ("Nel", 20)))
-    >>> contraction_path(e)
+    >>> find_contraction_path(e)
     ((1, 2), (0, 1))
-    >>> contraction_path(e, {"Nel": 100}, max_bytes=1000)
+    >>> find_contraction_path(e, {"Nel": 100}, max_bytes=1000)
     ((0, 1, 2),)
     """
-    extents = _extents(einsum, sizes or {})
+    extents = _get_extents(einsum, sizes or {})
     if max_bytes is None:
         return find_path(einsum.inputs, einsum.output, extents)
     # each row has intermediates of its own
-    most_entries = max_bytes // (einsum.batch_size * _itemsize(einsum))
-    return path_within(einsum.inputs, einsum.output, extents, most_entries)
+    most_entries = max_bytes // (einsum.batch_size * _get_itemsize(einsum))
+    return find_path_within(einsum.inputs, einsum.output, extents, most_entries)
 
 
-def _itemsize(einsum: BatchedEinsum) -> int:
+def _get_itemsize(einsum: BatchedEinsum) -> int:
     return np.result_type(*(op.dtype for op in einsum.operands)).itemsize
 
 
-def _extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
+def _get_extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     return {
         index: sizes.get(x.name, TYPICAL_LONG_EXTENT) if isinstance(x, SizeParam) else x
         for index, x in einsum.extents.items()
@@ -373,10 +379,10 @@ def generate_rows(
     rules, body = [], []
     for k, row in enumerate(rows):
         row_rules = [
-            _rule(f"f{k}_{n}", text, extents) for n, text in enumerate(row.factors)
+            _make_rule(f"f{k}_{n}", text, extents) for n, text in enumerate(row.factors)
         ]
         rules += row_rules
-        body.append(_instruction(k, row, row_rules))
+        body.append(_make_instruction(k, row, row_rules))
     params = sorted({x.name for x in extents.values() if isinstance(x, SizeParam)})
     bounds = " and ".join(f"0 <= {i} < {extent}" for i, extent in extents.items())
     domain = f"[{', '.join(params)}] -> {{ [{', '.join(extents)}] : {bounds} }}"
@@ -384,8 +390,8 @@ def generate_rows(
         [domain],
         [*rules, *body],
         [
-            *(_array(row.result) for row in rows),
-            *map(_array, arrays),
+            *(_make_array(row.result) for row in rows),
+            *map(_make_array, arrays),
             *(lp.ValueArg(n, np.int32) for n in params),
         ],
         name=name,
@@ -395,29 +401,31 @@ def generate_rows(
     )
 
 
-def _rule(name: str, text: str, extents: Mapping[str, Extent]) -> lp.SubstitutionRule:
+def _make_rule(
+    name: str, text: str, extents: Mapping[str, Extent]
+) -> lp.SubstitutionRule:
     expression = parse(text)
     used = lp.symbolic.get_dependencies(expression)
     return lp.SubstitutionRule(name, tuple(i for i in extents if i in used), expression)
 
 
-def _instruction(
+def _make_instruction(
     k: int, row: ScaledSum, rules: Sequence[lp.SubstitutionRule]
 ) -> lp.Assignment:
     calls = tuple(
-        _calls(rule.name)(tuple(map(p.Variable, rule.arguments))) for rule in rules
+        _make_call(rule.name)(tuple(map(p.Variable, rule.arguments))) for rule in rules
     )
     used = dict.fromkeys(i for rule in rules for i in rule.arguments)
     summed = tuple(i for i in used if i not in row.output)
-    value = _sum_of_products(calls, summed)
+    value = _make_sum_of_products(calls, summed)
     if row.scale != "1":
         value = p.Product((parse(row.scale), value))
     if row.shift != "0":
         value = p.Sum((parse(row.shift), value))
-    result = _subscripts(row.result.name)(tuple(map(p.Variable, row.output)))
-    return _assigned(result, value, frozenset(row.output), f"row_{k}")
+    result = _make_subscript(row.result.name)(tuple(map(p.Variable, row.output)))
+    return _make_assignment(result, value, frozenset(row.output), f"row_{k}")
 
 
-def _array(operand: Operand) -> lp.GlobalArg:
-    shape = tuple(map(_expression, operand.shape))
+def _make_array(operand: Operand) -> lp.GlobalArg:
+    shape = tuple(map(_express_extent, operand.shape))
     return lp.GlobalArg(operand.name, operand.dtype, shape=shape)

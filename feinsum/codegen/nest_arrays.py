@@ -107,9 +107,11 @@ class NestArrays:
     def operand(self, position: int, values: Mapping[str, str]) -> str:
         """Return an entry of a dense operand, at values of indices."""
         term = self.nest.network.inputs[position]
-        return subscripted(operand_name(position, row_of(values)), term, values)
+        return format_subscript(
+            get_operand_name(position, get_row(values)), term, values
+        )
 
-    def result_axes(self) -> tuple[str, ...]:
+    def list_result_axes(self) -> tuple[str, ...]:
         """Return the axes of the result."""
         network = self.nest.network
         row = (ROW,) if network.n_rows > 1 else ()
@@ -120,7 +122,7 @@ class NestArrays:
 
     def result(self, values: Mapping[str, str]) -> str:
         """Return an entry of the result."""
-        return subscripted("out", self.result_axes(), values)
+        return format_subscript("out", self.list_result_axes(), values)
 
     def scaled(self, value: str, values: Mapping[str, str]) -> str:
         """Return the term that a value adds to the result."""
@@ -135,7 +137,7 @@ class NestArrays:
         return f"extent_{index}"
 
 
-def buffer_places(
+def list_buffers(
     nest: Nest, form: NestForm, dense: Mapping[str, int]
 ) -> dict[int, NestArray]:
     """Return the buffers of all terms but the last, by term.
@@ -156,7 +158,7 @@ def buffer_places(
         if n_rows > 1:
             axes = (*axes, ROW)
         if form.lane in buffer.indices:
-            axes = in_tile((*axes, form.lane), form)
+            axes = replace_lane_by_tile((*axes, form.lane), form)
         # one entry per lane: they are summed once after the loop, not for each vector
         elif form.lane in producer.result.indices & consumer.indices:
             axes = (*axes, ROUND)
@@ -167,17 +169,17 @@ def buffer_places(
     return buffers
 
 
-def in_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
+def replace_lane_by_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
     """Return the axes of a buffer, whose lanes cover one tile if there are tiles."""
     return tuple(TILED if form.tile and i == form.lane else i for i in indices)
 
 
-def axes_of(
+def get_axes(
     indices: Iterable[str], extents: Mapping[str, str], form: NestForm
 ) -> tuple[tuple[str, ...], str | None]:
     """Return an array's shape and the tags of its axes, with an extra axis for lanes.
 
-    >>> axes_of("ja", {"j": "extent_j", "a": "12"}, NestForm("a", 4))
+    >>> get_axes("ja", {"j": "extent_j", "a": "12"}, NestForm("a", 4))
     (('extent_j', '3', '4'), 'N1,N0,vec')
     """
     shape: list[str] = []
@@ -195,12 +197,12 @@ def axes_of(
     return (*shape, str(form.lanes)), ",".join([*tags, "vec"])
 
 
-def apart(shape: Sequence[Any]) -> tuple[Any, ...]:
+def pad_chunks(shape: Sequence[Any]) -> tuple[Any, ...]:
     """Pad the buffer of each chunk by a gap.
 
     It avoids false sharing: threads that write to one cache line delay each other.
 
-    >>> apart(("n_chunks", "extent_k", "16")), apart((2, 5))
+    >>> pad_chunks(("n_chunks", "extent_k", "16")), pad_chunks((2, 5))
     (('n_chunks', 'extent_k + 16', '16'), (2, 21))
     """
     chunks, first, *inner = shape
@@ -208,17 +210,19 @@ def apart(shape: Sequence[Any]) -> tuple[Any, ...]:
     return (chunks, wider, *inner)
 
 
-def operand_name(position: int, row: int = 0) -> str:
+def get_operand_name(position: int, row: int = 0) -> str:
     """Return the name of a dense operand, with a suffix in all rows but the first."""
     return f"T{position}_row{row}" if row else f"T{position}"
 
 
-def row_of(values: Mapping[str, str]) -> int:
+def get_row(values: Mapping[str, str]) -> int:
     """Return the number of the row, given values of indices; 0 for a single row."""
     return int(values.get(ROW, "0"))
 
 
-def subscripted(name: str, indices: Iterable[str], values: Mapping[str, str]) -> str:
+def format_subscript(
+    name: str, indices: Iterable[str], values: Mapping[str, str]
+) -> str:
     subscripts = ", ".join(values[index] for index in indices)
     return f"{name}[{subscripts}]" if subscripts else name
 
@@ -240,7 +244,7 @@ class LaneTiles:
     is_partial: bool = False
 
 
-def parts(extent: str, tile: int, lanes: int) -> Iterator[LaneTiles]:
+def split_into_tiles(extent: str, tile: int, lanes: int) -> Iterator[LaneTiles]:
     """Yield full tiles, full vectors, and the vector with lanes beyond the extent.
 
     Args:
@@ -248,7 +252,7 @@ def parts(extent: str, tile: int, lanes: int) -> Iterator[LaneTiles]:
         tile: entries of a tile, a multiple of ``lanes``.
         lanes: entries of a vector.
 
-    >>> for part in parts("n", 16, 4):
+    >>> for part in split_into_tiles("n", 16, 4):
     ...     print(part.begin, "to", part.end, "by", part.width)
     0 to floor((n)/16) by 16
     4*floor((n)/16) to floor((n)/4) by 4

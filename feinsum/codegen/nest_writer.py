@@ -1,6 +1,6 @@
 """The text of a nest's kernel: its domains and its lines.
 
-:func:`feinsum.nests.lower` gives the statements of a nest, each in its loops. The
+:func:`feinsum.nests.lower_nest` gives the statements of a nest, each in its loops. The
 writer writes a line for each, with the values that indices have in its scope: in a loop
 over nodes, the loaded index; for an index with lanes, the vector and the lane. It sums
 a small result of a loop in registers and then adds it to the array.
@@ -30,13 +30,21 @@ from feinsum.codegen.nest_arrays import (
     LaneTiles,
     NestArray,
     NestArrays,
-    axes_of,
-    buffer_places,
-    in_tile,
-    parts,
-    subscripted,
+    format_subscript,
+    get_axes,
+    list_buffers,
+    replace_lane_by_tile,
+    split_into_tiles,
 )
-from feinsum.nests import Multiply, Nest, NestForm, NestStatement, Repeat, Reset, lower
+from feinsum.nests import (
+    Multiply,
+    Nest,
+    NestForm,
+    NestStatement,
+    Repeat,
+    Reset,
+    lower_nest,
+)
 from feinsum.nests.form import MOST_REGISTERS
 from feinsum.nests.networks import Factor
 
@@ -115,10 +123,10 @@ class Writer:
         self.access = self.arrays or NestArrays(self.nest, self.form)
         self.buffers = {
             term: replace(buffer, name=self.unique(buffer.name))
-            for term, buffer in buffer_places(self.nest, self.form, self.dense).items()
+            for term, buffer in list_buffers(self.nest, self.form, self.dense).items()
         }
         self.rows = (ROW,) if self.nest.network.n_rows > 1 else ()
-        self.lane_tiles = self._whole_part()
+        self.lane_tiles = self._get_all_tiles()
         self.producers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
@@ -128,33 +136,35 @@ class Writer:
         self.root = self.access.root()
         if not self.form.is_chunked:
             is_sparse = self.nest.network.has_sparse_output
-            self._whole(Scope(), ("0", self.access.n_entries()) if is_sparse else None)
+            self._write_all(
+                Scope(), ("0", self.access.n_entries()) if is_sparse else None
+            )
             return
         with self._loop("chunk", "0", self.access.n_chunks(), Scope(), "g.0") as chunk:
             scope = Scope().within()
-            self.root = self._between(
+            self.root = self._define_bounds(
                 *self.access.chunk(chunk), scope, ("first", "past")
             )
             if self.access.has_copies:
-                chunk = self._wide("copy", chunk, scope)
+                chunk = self._define_wide("copy", chunk, scope)
             scope = replace(scope, values={CHUNK: chunk})
             if self.access.has_copies:
-                with self._each_entry(scope) as entries:
+                with self._loop_over_entries(scope) as entries:
                     for entry in entries:
                         self._line(entry, f"{self.access.result(entry.values)} = 0")
             cleared = None
             if self.access.is_cleared and not self.form.has_copies:
                 bounds = self.access.part(chunk)
-                cleared = self._between(*bounds, scope, ("row", "past_row"))
-            self._whole(scope, cleared)
+                cleared = self._define_bounds(*bounds, scope, ("row", "past_row"))
+            self._write_all(scope, cleared)
         if self.access.has_copies:
             # the copies of all chunks must be complete before they are added
             self._line(Scope(), "... gbarrier")
-            with self._each_entry(Scope(), "g.0") as entries:
+            with self._loop_over_entries(Scope(), "g.0") as entries:
                 for entry in entries:
                     self._sum_copies(entry)
 
-    def _whole(self, scope: Scope, cleared: Bounds | None) -> None:
+    def _write_all(self, scope: Scope, cleared: Bounds | None) -> None:
         """Write the initial values of the result, if any, and all statements.
 
         Args:
@@ -164,15 +174,15 @@ class Writer:
         # only these statements tell whether the result needs initial values, which come
         # before them
         before = len(self.lines)
-        self._tiles(lower(self.nest), scope)
+        self._write_tiles(lower_nest(self.nest), scope)
         written, self.lines = self.lines[before:], self.lines[:before]
         if self.access.is_cleared:
-            written = self._cleared(written, scope, cleared)
+            written = self._clear_first(written, scope, cleared)
         elif self.access.has_start and not self.is_written_once:
-            self._started(scope)
+            self._write_start(scope)
         self.lines += written
 
-    def _started(self, scope: Scope) -> None:
+    def _write_start(self, scope: Scope) -> None:
         """Write the initial value of each entry of the result."""
         network = self.nest.network
         body: tuple[Any, ...] = (Start(),)
@@ -181,7 +191,7 @@ class Writer:
                 body = (Repeat(index, level, body),)
         self._write(body, scope)
 
-    def _cleared(
+    def _clear_first(
         self, written: list[str], scope: Scope, cleared: Bounds | None
     ) -> list[str]:
         """Write lines that zero the result, before the others; return the others.
@@ -218,15 +228,15 @@ class Writer:
                     count = str(self._size(index) // self.form.lanes)
                     name = f"{index}_vector"
                     outer = loops.enter_context(self._loop(name, "0", count, scope))
-                    lanes = self._lane_loop(outer, scope.within(), "vec")
+                    lanes = self._open_lane_loop(outer, scope.within(), "vec")
                     scope = loops.enter_context(lanes)
                 elif index not in scope.values:
                     loop = self._loop(index, "0", self._extent(index), scope)
                     scope = scope.within({index: loops.enter_context(loop)})
-            for row in self._each_row(scope):
+            for row in self._list_rows(scope):
                 self._line(row, f"{self._text(self.result, row)} = 0")
 
-    def _each_row(self, scope: Scope) -> list[Scope]:
+    def _list_rows(self, scope: Scope) -> list[Scope]:
         """Return the scope of each row."""
         if not self.rows:
             return [scope]
@@ -237,18 +247,18 @@ class Writer:
 
     def _sum_copies(self, scope: Scope) -> None:
         """Add an entry of all copies to the entry of the result."""
-        total = self._temporary("total", ())
+        total = self._declare_temporary("total", ())
         self._zero(total, scope)
         with self._loop("chunk", "0", self.access.n_chunks(), scope) as chunk:
             inner = scope.within()
-            copy = self._wide("copy", chunk, inner)
+            copy = self._define_wide("copy", chunk, inner)
             self._add(total, self.access.result({**scope.values, CHUNK: copy}), inner)
         value = self.access.scaled(total.name, scope.values)
         start = self.access.start(scope.values)
         self._line(scope, f"{self.access.result(scope.values)} = {start} + {value}")
 
     @contextmanager
-    def _each_entry(self, scope: Scope, tag: str = "") -> Iterator[list[Scope]]:
+    def _loop_over_entries(self, scope: Scope, tag: str = "") -> Iterator[list[Scope]]:
         """Open loops over the result's remaining indices; yield the scopes of all rows.
 
         Args:
@@ -261,23 +271,25 @@ class Writer:
                     loop = self._loop(index, "0", self.access.extent(index), scope, tag)
                     iname = loops.enter_context(loop)
                     scope, tag = scope.within({index: iname, FLAT: iname}), ""
-            yield self._each_row(scope)
+            yield self._list_rows(scope)
 
-    def _between(self, begin: str, end: str, scope: Scope, names: Bounds) -> Bounds:
+    def _define_bounds(
+        self, begin: str, end: str, scope: Scope, names: Bounds
+    ) -> Bounds:
         """Define variables for the bounds of a loop: first, and one past the last."""
         first, past = map(self.unique, names)
         self._line(scope, f"<> {first} = {begin}")
         self._line(scope, f"<> {past} = {end}")
         return first, past
 
-    def _tiles(self, steps: tuple[NestStatement, ...], scope: Scope) -> None:
+    def _write_tiles(self, steps: tuple[NestStatement, ...], scope: Scope) -> None:
         """Write all statements, in a loop over tiles of the lanes if there are any."""
         if not self.form.tile:
             self._body(steps, scope)
             return
         all_tiles = self.lane_tiles
         extent = self.access.extent(self.form.lane)
-        tiles_by_width = parts(extent, all_tiles.width, self.form.lanes)
+        tiles_by_width = split_into_tiles(extent, all_tiles.width, self.form.lanes)
         for tiles in tiles_by_width if all_tiles.is_partial else (all_tiles,):
             self.lane_tiles = tiles
             with self._loop("tile", tiles.begin, tiles.end, scope) as self.tile:
@@ -286,28 +298,30 @@ class Writer:
 
     def _body(self, steps: tuple[NestStatement, ...], scope: Scope) -> None:
         """Write a loop's body; it sums in registers a result that it completes."""
-        axes = self._axes_of_sum(steps, scope)
+        axes = self._find_axes_of_sum(steps, scope)
         # otherwise, statements add to the result in memory
         if axes is None:
             self._write(steps, scope)
             return
-        total = self._temporary("total", (*self.rows, *in_tile(axes, self.form)))
+        total = self._declare_temporary(
+            "total", (*self.rows, *replace_lane_by_tile(axes, self.form))
+        )
         self._zero(total, scope)
         self.total = total
         self._write(steps, scope)
         self.total = None
-        with self._over(
+        with self._loop_over(
             total.indices, scope, is_vector=not self.access.is_flat
         ) as rows:
             for row in rows:
                 self._put(self.result, self._text(total, row), row)
 
-    def _axes_of_sum(
+    def _find_axes_of_sum(
         self, steps: tuple[NestStatement, ...], scope: Scope
     ) -> tuple[str, ...] | None:
         """Return the axes of a sum that stays in registers; None if there is none."""
         network, last = self.nest.network, len(self.nest.path) - 1
-        if self.total or network.has_sparse_output or last not in _terms(steps):
+        if self.total or network.has_sparse_output or last not in _list_terms(steps):
             return None
         axes = tuple(i for i in network.output if i not in scope.values)
         # registers need extents that are known when the kernel is built
@@ -324,7 +338,7 @@ class Writer:
         for step in steps:
             match step:
                 case Start():
-                    with self._each_entry(scope) as entries:
+                    with self._loop_over_entries(scope) as entries:
                         for entry in entries:
                             start = self.access.start(entry.values)
                             self._line(
@@ -334,7 +348,7 @@ class Writer:
                     self._zero(self.buffers[term], scope)
                 case Multiply(term, is_assigned):
                     target = self._target(term)
-                    for row in self._each_row(scope):
+                    for row in self._list_rows(scope):
                         self._multiply(term, target, is_assigned, row)
                 case Repeat(index, None, body) if index == self.form.lane:
                     self._vectors(body, scope)
@@ -354,50 +368,50 @@ class Writer:
         if level:
             bounds = self.access.children(level, scope.node[level - 1])
             names = f"begin{level}", f"end{level}"
-            begin, end = self._between(*bounds, scope, names)
+            begin, end = self._define_bounds(*bounds, scope, names)
         with self._loop(f"node{level}", begin, end, scope) as iname:
             value = self.access.index(level, iname)
             if value != iname:
                 # see WIDE: loaded once, as a 64-bit factor of every subscript below
-                value = self._wide(f"{index}_0", value, scope.within())
+                value = self._define_wide(f"{index}_0", value, scope.within())
             inner = scope.within({index: value, ENTRY: iname})
             self._body(body, replace(inner, node={**scope.node, level: iname}))
 
     def _vectors(self, body: tuple[NestStatement, ...], scope: Scope) -> None:
         """Write products along the lanes; a sum to a scalar is per lane at first."""
         sums = {}
-        for term in _terms(body):
+        for term in _list_terms(body):
             # a scalar has no lanes: each lane has its own sum, and they are added after
             # the loop
             if not {self.form.lane, ROUND, TILED}.intersection(
                 self._target(term).indices
             ):
-                sums[term] = self._temporary("lanes", (*self.rows, ROUND))
+                sums[term] = self._declare_temporary("lanes", (*self.rows, ROUND))
                 self._zero(sums[term], scope)
         with (
-            self._vector_loop(self.form.lane, scope) as (outer, vector),
+            self._open_vector_loop(self.form.lane, scope) as (outer, vector),
             ExitStack() as loops,
         ):
             inner = vector
             if not self.access.is_flat:
-                inner = loops.enter_context(self._lane_loop(outer, vector, "vec"))
+                inner = loops.enter_context(self._open_lane_loop(outer, vector, "vec"))
             for step in body:
                 assert isinstance(step, Multiply)
                 target = sums.get(step.term) or self._target(step.term)
                 is_assigned = step.is_assigned and step.term not in sums
-                for row in self._each_row(inner):
+                for row in self._list_rows(inner):
                     if self.access.is_flat:
-                        self._from_flat(step.term, target, is_assigned, outer, row)
+                        self._multiply_flat(step.term, target, is_assigned, outer, row)
                     else:
                         self._multiply(step.term, target, is_assigned, row)
         for term, lanes in sums.items():
             count = str(self.form.lanes)
             with self._loop("lane", "0", count, scope, "unr") as iname:
-                for row in self._each_row(scope.within()):
+                for row in self._list_rows(scope.within()):
                     lane = replace(row, values={**row.values, ROUND: iname})
                     self._add(self._target(term), self._text(lanes, lane), row)
 
-    def _from_flat(
+    def _multiply_flat(
         self,
         number: int,
         target: NestArray,
@@ -407,13 +421,13 @@ class Writer:
     ) -> None:
         """Multiply arrays without vectors: lane by lane, or as fetched vectors."""
         if target == self.result:
-            with self._lane_loop(outer, scope, "unr") as lane:
+            with self._open_lane_loop(outer, scope, "unr") as lane:
                 self._multiply(number, target, is_assigned, lane)
             return
         term = self.nest.path[number]
         for tensor in (term.left, term.right):
             self._fetch(tensor, outer, scope)
-        with self._lane_loop(outer, scope, "vec") as lane:
+        with self._open_lane_loop(outer, scope, "vec") as lane:
             self._multiply(number, target, is_assigned, lane)
         self.fetched = {}
 
@@ -423,8 +437,8 @@ class Writer:
         is_one = len(tensor.inputs) == 1 and position != self.nest.network.sparse
         if not is_one or self.form.lane not in self.nest.network.inputs[position]:
             return
-        vector = self._temporary("fetched", (ROUND,))
-        with self._lane_loop(outer, scope, "unr") as lane:
+        vector = self._declare_temporary("fetched", (ROUND,))
+        with self._open_lane_loop(outer, scope, "unr") as lane:
             read = self.access.operand(position, lane.values)
             if self.lane_tiles.is_partial:
                 extent = self.access.extent(self.form.lane)
@@ -448,7 +462,7 @@ class Writer:
 
     @property
     def result(self) -> NestArray:
-        return NestArray("out", self.access.result_axes())
+        return NestArray("out", self.access.list_result_axes())
 
     def _read(self, tensor: Factor, scope: Scope) -> str:
         network = self.nest.network
@@ -461,7 +475,7 @@ class Writer:
             return self._text(self.fetched[position], scope)
         return self.access.operand(position, scope.values)
 
-    def _whole_part(self) -> LaneTiles:
+    def _get_all_tiles(self) -> LaneTiles:
         """Return all tiles of the lanes' index, which may be a single one."""
         tile = self.form.tile
         n_tiles = self.dense[self.form.lane] // tile if tile else 1
@@ -475,12 +489,12 @@ class Writer:
 
     def _zero(self, array: NestArray, scope: Scope) -> None:
         indices = [index for index in array.indices if index != CHUNK]
-        with self._over(indices, scope) as rows:
+        with self._loop_over(indices, scope) as rows:
             for row in rows:
                 self._line(row, f"{self._text(array, row)} = 0")
 
     @contextmanager
-    def _over(
+    def _loop_over(
         self, indices: Iterable[str], scope: Scope, *, is_vector: bool = True
     ) -> Iterator[list[Scope]]:
         """Open loops over all entries of an array; yield the scopes of its rows.
@@ -495,29 +509,31 @@ class Writer:
             for index in axes:
                 if index != ROW:
                     tag = "vec" if is_vector else "unr"
-                    loop = self._entry_loops(index, scope, tag)
+                    loop = self._open_entry_loops(index, scope, tag)
                     scope = loops.enter_context(loop)
-            yield self._each_row(scope) if ROW in axes else [scope]
+            yield self._list_rows(scope) if ROW in axes else [scope]
 
     @contextmanager
-    def _entry_loops(self, index: str, scope: Scope, tag: str) -> Iterator[Scope]:
+    def _open_entry_loops(self, index: str, scope: Scope, tag: str) -> Iterator[Scope]:
         """Open a loop over an extent, or two of them for lanes."""
         if index not in (self.form.lane, ROUND, TILED):
             with self._loop(index, "0", self._extent(index), scope) as iname:
                 yield scope.within({index: iname})
             return
         if index == ROUND:
-            with self._lane_loop("", scope, tag) as lane:
+            with self._open_lane_loop("", scope, tag) as lane:
                 yield lane
             return
         with (
-            self._vector_loop(index, scope) as (outer, vector),
-            self._lane_loop(outer, vector, tag) as lane,
+            self._open_vector_loop(index, scope) as (outer, vector),
+            self._open_lane_loop(outer, vector, tag) as lane,
         ):
             yield lane
 
     @contextmanager
-    def _vector_loop(self, index: str, scope: Scope) -> Iterator[tuple[str, Scope]]:
+    def _open_vector_loop(
+        self, index: str, scope: Scope
+    ) -> Iterator[tuple[str, Scope]]:
         """Open the loop over the vectors of the lanes; yield it and its scope."""
         count = self._size(index) // self.form.lanes
         # unrolled, the compiler keeps every vector of the tile in a register
@@ -527,7 +543,7 @@ class Writer:
             yield outer, scope.within()
 
     @contextmanager
-    def _lane_loop(self, outer: str, scope: Scope, tag: str) -> Iterator[Scope]:
+    def _open_lane_loop(self, outer: str, scope: Scope, tag: str) -> Iterator[Scope]:
         """Open the loop over the lanes of a vector.
 
         Args:
@@ -564,21 +580,21 @@ class Writer:
         yield iname
         self._line(scope, "end")
 
-    def _wide(self, name: str, value: str, scope: Scope) -> str:
+    def _define_wide(self, name: str, value: str, scope: Scope) -> str:
         """Define a 64-bit variable for a factor of subscripts."""
         name = self.unique(name)
         self._line(scope, f"<{WIDE}> {name} = {value}")
         return name
 
-    def _temporary(self, name: str, indices: tuple[str, ...]) -> NestArray:
+    def _declare_temporary(self, name: str, indices: tuple[str, ...]) -> NestArray:
         array = NestArray(self.unique(name), indices)
-        self.temporaries.append(self.private_array(array))
+        self.temporaries.append(self.declare_private_array(array))
         return array
 
-    def private_array(self, array: NestArray) -> Any:
+    def declare_private_array(self, array: NestArray) -> Any:
         """Declare the variable of an array that is private to each iteration."""
         extents = {i: str(self._size(i)) for i in array.indices if i != ROUND}
-        shape, tags = axes_of(array.indices, extents, self.form)
+        shape, tags = get_axes(array.indices, extents, self.form)
         return lp.TemporaryVariable(
             array.name, dtype=self.dtype, shape=shape, dim_tags=tags
         )
@@ -626,7 +642,7 @@ class Writer:
             self._line(scope, "end")
 
     def _text(self, array: NestArray, scope: Scope) -> str:
-        return subscripted(array.name, array.indices, scope.values)
+        return format_subscript(array.name, array.indices, scope.values)
 
     def _extent(self, index: str) -> str:
         extent = self.dense.get(index)
@@ -636,11 +652,11 @@ class Writer:
         self.lines.append("  " * scope.depth + text)
 
 
-def _terms(steps: Iterable[NestStatement]) -> list[int]:
+def _list_terms(steps: Iterable[NestStatement]) -> list[int]:
     terms: list[int] = []
     for step in steps:
         if isinstance(step, Multiply):
             terms.append(step.term)
         elif isinstance(step, Repeat):
-            terms += _terms(step.body)
+            terms += _list_terms(step.body)
     return terms

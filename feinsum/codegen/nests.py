@@ -30,19 +30,19 @@ from feinsum.codegen.nest_arrays import (
     TILED,
     WIDE,
     NestArrays,
-    apart,
-    axes_of,
-    buffer_places,
-    operand_name,
+    get_axes,
+    get_operand_name,
+    list_buffers,
+    pad_chunks,
 )
 from feinsum.codegen.nest_writer import Writer
 from feinsum.errors import InvalidEinsumError
-from feinsum.nests import Nest, NestForm, Sizes, sizes_of
+from feinsum.nests import Nest, NestForm, Sizes, measure_sizes
 from feinsum.nests.form import is_private
-from feinsum.result_memory import aligned_empty
+from feinsum.result_memory import make_aligned
 from feinsum.sparse import CSF
 from feinsum.targets.host.code import HostCTarget
-from feinsum.words import counted
+from feinsum.words import format_count
 
 PLAIN = NestForm()
 
@@ -68,19 +68,20 @@ def generate_nest(
     Entries of the result that a loop completes are summed in registers, if they fit,
     and then added to the result.
 
-    The arguments are those of :func:`nest_arguments`: the dense operands ``T0``, ``T1``
-    and so on, by position; the tree as ``indices0``, ``pointers0`` and so on, by level,
-    and ``values``; the result ``out``, which the kernel zeroes first; a buffer ``X3``
-    for term 3 if it is too large to be private; ``chunks``, the first node of each
-    chunk of the root; and ``rows``, the first row of the result of each chunk. If the
-    network has several rows, dense operands of row 1 are ``T1_row1`` and so on, and the
-    first axis of ``out`` is the row.
+    The arguments are those of :func:`make_nest_arguments`: the dense operands ``T0``,
+    ``T1`` and so on, by position; the tree as ``indices0``, ``pointers0`` and so on, by
+    level, and ``values``; the result ``out``, which the kernel zeroes first; a buffer
+    ``X3`` for term 3 if it is too large to be private; ``chunks``, the first node of
+    each chunk of the root; and ``rows``, the first row of the result of each chunk. If
+    the network has several rows, dense operands of row 1 are ``T1_row1`` and so on, and
+    the first axis of ``out`` is the row.
 
     Args:
         nest: the nest to execute.
         extents: extents of the indices that the tree does not have, or of all.
         dtype: dtype of operands, buffers and result.
-        index_dtype: dtype of indices and pointers, as of :func:`nest_index_dtype`.
+        index_dtype: dtype of indices and pointers, as of
+        :func:`choose_nest_index_dtype`.
         name: name of the kernel.
         form: vectors and parallel loops; by default there are none.
         target: a target of Loopy; by default that of the host.
@@ -89,9 +90,9 @@ def generate_nest(
         InvalidEinsumError: with the rule ``size``, if an extent is missing; with
             ``nest``, if the nest has no such form.
 
-    >>> from feinsum.nests import network, path_from_pairs
-    >>> spmv = network("ij,j->i")
-    >>> nest = Nest(spmv, path_from_pairs(spmv, [(0, 1)]), (("i", "j"),))
+    >>> from feinsum.nests import parse_network, build_path
+    >>> spmv = parse_network("ij,j->i")
+    >>> nest = Nest(spmv, build_path(spmv, [(0, 1)]), (("i", "j"),))
     >>> for instruction in generate_nest(nest, {}).default_entrypoint.instructions:
     ...     print(instruction.assignee, "=", instruction.expression)
     out[i_1] = 0.0
@@ -123,7 +124,7 @@ def generate_nest(
         ROW: str(network.n_rows),
         TILED: str(form.tile),
     }
-    arguments = _arguments(writer, np.dtype(index_dtype), entries | substitutes)
+    arguments = _make_arguments(writer, np.dtype(index_dtype), entries | substitutes)
     return make_nest_kernel(
         writer,
         arguments,
@@ -161,13 +162,13 @@ def make_nest_kernel(
     )
     unit = lp.tag_inames(unit, writer.tags)
     kernel = unit.default_entrypoint
-    typed = [_typed_zero(writer.dtype, insn) for insn in kernel.instructions]
+    typed = [_convert_zero(writer.dtype, insn) for insn in kernel.instructions]
     return unit.with_kernel(
-        kernel.copy(instructions=typed, loop_priority=_nesting(writer))
+        kernel.copy(instructions=typed, loop_priority=_list_nestings(writer))
     )
 
 
-def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
+def _list_nestings(writer: Writer) -> frozenset[tuple[str, ...]]:
     """Return the sequential loops around each innermost loop, outermost first.
 
     Without this priority, Loopy chooses where bounds do not determine the order.
@@ -184,13 +185,13 @@ def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
     return frozenset(chain for chain in chains if len(chain) > 1)
 
 
-def _typed_zero(dtype: np.dtype[Any], insn: Any) -> Any:
+def _convert_zero(dtype: np.dtype[Any], insn: Any) -> Any:
     """Convert a zero to the entries' dtype: Loopy assigns an integer lane by lane."""
     is_zero = isinstance(insn, lp.Assignment) and insn.expression == 0
     return insn.copy(expression=dtype.type(0)) if is_zero else insn
 
 
-def _arguments(
+def _make_arguments(
     writer: Writer, index_dtype: np.dtype[Any], entries: dict[str, str]
 ) -> list[Any]:
     nest, form, dtype = writer.nest, writer.form, writer.dtype
@@ -198,14 +199,14 @@ def _arguments(
     extents = {**{i: f"extent_{i}" for i in network.levels}, **entries}
 
     def array(name: str, indices: tuple[str, ...], **options: bool) -> Any:
-        shape, tags = axes_of(indices, extents, form)
+        shape, tags = get_axes(indices, extents, form)
         if name != "out" and CHUNK in indices:
-            shape = apart(shape)
+            shape = pad_chunks(shape)
         return lp.GlobalArg(name, dtype=dtype, shape=shape, dim_tags=tags, **options)
 
     last = len(network.levels) - 1
     arguments: list[Any] = [
-        array(operand_name(position, row), term)
+        array(get_operand_name(position, row), term)
         for row in range(network.n_rows)
         for position, term in enumerate(network.inputs)
         if position != network.sparse
@@ -232,7 +233,7 @@ def _arguments(
         buffer_array = writer.buffers[buffer.producer]
         is_own = is_private(buffer.indices, writer.dense, network.n_rows)
         arguments.append(
-            writer.private_array(buffer_array)
+            writer.declare_private_array(buffer_array)
             if is_own
             else array(buffer_array.name, buffer_array.indices)
         )
@@ -242,7 +243,7 @@ def _arguments(
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def nest_arguments(
+def make_nest_arguments(
     nest: Nest,
     operands: Sequence[Any],
     *,
@@ -258,24 +259,24 @@ def nest_arguments(
             several rows, the operands of all rows in turn, with the same tree in each.
         dtype: dtype to which dense operands and values are converted.
         form: form of the kernel. Operands are copied if lanes must be padded.
-        n_chunks: maximum number of chunks of the root; see :func:`root_chunks`.
+        n_chunks: maximum number of chunks of the root; see :func:`split_root`.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``, if operands do not fit.
     """
-    rows = _in_rows(nest, operands)
-    sizes = sizes_of(nest.network, rows[0])
+    rows = _split_into_rows(nest, operands)
+    sizes = measure_sizes(nest.network, rows[0])
     kind = np.dtype(dtype)
     arguments: dict[str, Any] = {}
     for operand in rows[0]:
         if isinstance(operand, CSF):
-            arguments = tree_arguments(nest, operand, sizes, kind, form, n_chunks)
-    shapes = fresh_shapes(nest, sizes, form, arguments.get("n_chunks", 1))
-    fresh = {name: aligned_empty(shape, kind) for name, shape in shapes.items()}
-    return arguments | dense_arguments(nest, operands, kind, form) | fresh
+            arguments = make_tree_arguments(nest, operand, sizes, kind, form, n_chunks)
+    shapes = compute_output_shapes(nest, sizes, form, arguments.get("n_chunks", 1))
+    fresh = {name: make_aligned(shape, kind) for name, shape in shapes.items()}
+    return arguments | make_dense_arguments(nest, operands, kind, form) | fresh
 
 
-def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
+def _split_into_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
     """Split the operands into rows.
 
     Raises:
@@ -285,12 +286,12 @@ def _in_rows(nest: Nest, operands: Sequence[Any]) -> list[Sequence[Any]]:
     n, n_rows = len(network.inputs), network.n_rows
     if len(operands) != n * n_rows:
         _refuse(
-            f"{counted(len(operands), 'operand')} for {n_rows} rows of "
-            f"{counted(n, 'term')}"
+            f"{format_count(len(operands), 'operand')} for {n_rows} rows of "
+            f"{format_count(n, 'term')}"
         )
     rows = [operands[n * row : n * (row + 1)] for row in range(n_rows)]
     for number, row in enumerate(rows[1:], 1):
-        if sizes_of(network, row) != sizes_of(network, rows[0]):
+        if measure_sizes(network, row) != measure_sizes(network, rows[0]):
             _refuse(f"the operands of row {number} have other sizes than those of 0")
         trees = [x for x in row if isinstance(x, CSF)]
         # one loop over the nodes serves all rows
@@ -305,7 +306,7 @@ def _refuse(message: str) -> None:
     )
 
 
-def tree_arguments(
+def make_tree_arguments(
     nest: Nest,
     tree: CSF,
     sizes: Sizes,
@@ -317,7 +318,7 @@ def tree_arguments(
 
     Arrays of the tree with the kernel's dtypes are not copied.
     """
-    kind = nest_index_dtype(nest, sizes)
+    kind = choose_nest_index_dtype(nest, sizes)
     arguments: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
     for level, array in enumerate(tree.indices):
         arguments[f"indices{level}"] = np.asarray(array, kind, order="C")
@@ -326,14 +327,14 @@ def tree_arguments(
     for level, array in enumerate(tree.pointers):
         arguments[f"pointers{level}"] = np.asarray(array, kind, order="C")
     if form.is_chunked:
-        chunks = root_chunks(tree, n_chunks)
+        chunks = split_root(tree, n_chunks)
         arguments |= {"chunks": chunks.astype(kind), "n_chunks": len(chunks) - 1}
         if not form.has_copies:
-            arguments["rows"] = chunk_rows(nest, tree, chunks).astype(kind)
+            arguments["rows"] = find_chunk_rows(nest, tree, chunks).astype(kind)
     return arguments | {f"extent_{i}": sizes.extents[i] for i in nest.network.levels}
 
 
-def dense_arguments(
+def make_dense_arguments(
     nest: Nest, operands: Sequence[Any], dtype: np.dtype[Any], form: NestForm
 ) -> dict[str, Array]:
     """Return the dense operands by name, with padded lanes."""
@@ -344,20 +345,22 @@ def dense_arguments(
         if not isinstance(operand, CSF):
             array = np.require(operand, dtype, ["C", "A"])
             has_lane = form.lane in inputs[position]
-            arguments[operand_name(position, row)] = _by_lanes(array, has_lane, form)
+            arguments[get_operand_name(position, row)] = _split_lanes(
+                array, has_lane, form
+            )
     return arguments
 
 
-def fresh_shapes(
+def compute_output_shapes(
     nest: Nest, sizes: Sizes, form: NestForm, n_chunks: int
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a kernel's outputs: its result, and large buffers.
 
-    >>> from feinsum.nests import network, path_from_pairs
-    >>> spmm = network("ij,jk->ik")
-    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> from feinsum.nests import parse_network, build_path
+    >>> spmm = parse_network("ij,jk->ik")
+    >>> nest = Nest(spmm, build_path(spmm, [(0, 1)]), (("i", "j", "k"),))
     >>> sizes = Sizes({"i": 2, "j": 3, "k": 5}, (2, 5))
-    >>> fresh_shapes(nest, sizes, NestForm("k", 4), 1)
+    >>> compute_output_shapes(nest, sizes, NestForm("k", 4), 1)
     {'out': (2, 2, 4)}
     """
     network, extents = nest.network, form.filled(sizes.extents)
@@ -375,39 +378,39 @@ def fresh_shapes(
             else axis_lengths
         )
 
-    axes = NestArrays(nest, form).result_axes()
+    axes = NestArrays(nest, form).list_result_axes()
     shapes = {"out": shape(axes)}
     dense = {i: n for i, n in extents.items() if i not in network.level_of}
-    buffers = buffer_places(nest, form, dense)
+    buffers = list_buffers(nest, form, dense)
     for buffer in nest.buffers:
         if not is_private(buffer.indices, dense, n_rows):
             buffer_array = buffers[buffer.producer]
             buffer_shape = shape(buffer_array.indices)
             shapes[buffer_array.name] = (
-                apart(buffer_shape)
+                pad_chunks(buffer_shape)
                 if buffer_array.indices[0] == CHUNK
                 else buffer_shape
             )
     return shapes
 
 
-def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
+def extract_nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
     """Return the result of a nest, given the output of its kernel.
 
     This adds up copies and removes padding. The result may be a view. If there are
     several rows, they are the first axis.
 
-    >>> from feinsum.nests import network, path_from_pairs
-    >>> spmm = network("ij,jk->ik")
-    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> from feinsum.nests import parse_network, build_path
+    >>> spmm = parse_network("ij,jk->ik")
+    >>> nest = Nest(spmm, build_path(spmm, [(0, 1)]), (("i", "j", "k"),))
     >>> sizes = Sizes({"i": 2, "j": 3, "k": 3}, (2, 5))
-    >>> nest_result(nest, NestForm("k", 2), np.ones((2, 2, 2)), sizes).shape
+    >>> extract_nest_result(nest, NestForm("k", 2), np.ones((2, 2, 2)), sizes).shape
     (2, 3)
     """
     if nest.network.has_sparse_output:
         return out
     if form.has_copies and len(out) > 1:
-        total = aligned_empty(out.shape[1:], out.dtype)
+        total = make_aligned(out.shape[1:], out.dtype)
         out = np.add.reduce(out, axis=0, out=total)
     elif form.has_copies:
         out = out.reshape(out.shape[1:])  # out[0] would be no array if it has no axis
@@ -418,12 +421,12 @@ def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
     extent = sizes.extents[form.lane]
     if extent == n_vectors * lanes:
         return flat
-    result = aligned_empty((*outer_axes, extent), out.dtype)
+    result = make_aligned((*outer_axes, extent), out.dtype)
     result[...] = flat[..., :extent]
     return result
 
 
-def root_chunks(tree: CSF, n_chunks: int) -> Array:
+def split_root(tree: CSF, n_chunks: int) -> Array:
     """Divide the root into chunks with about equal numbers of entries.
 
     Args:
@@ -437,10 +440,10 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
     >>> from feinsum.sparse import COO, to_csf
     >>> rows = [0, 0, 0, 0, 1, 2, 3]
     >>> tree = to_csf(COO((4, 9), (rows, [0, 1, 2, 3, 0, 0, 0]), [1.0] * 7))
-    >>> root_chunks(tree, 2)
+    >>> split_root(tree, 2)
     array([0, 1, 4])
     """
-    begins = _first_entries(tree)
+    begins = _find_first_entries(tree)
     wanted = np.linspace(0, begins[-1], max(n_chunks, 1) + 1)[1:-1]
     cuts = np.searchsorted(begins, wanted)
     n_nodes = len(tree.indices[0])
@@ -450,28 +453,28 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
     return np.concatenate([[0], inner, [n_nodes]])
 
 
-def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
+def find_chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
     """Return the bounds of the rows of the result that each chunk of the root zeroes.
 
     Returns:
         Values of the root's index; positions of entries if the result is sparse.
 
-    >>> from feinsum.nests import network, path_from_pairs
+    >>> from feinsum.nests import parse_network, build_path
     >>> from feinsum.sparse import COO, to_csf
-    >>> spmv = network("ij,j->i")
-    >>> nest = Nest(spmv, path_from_pairs(spmv, [(0, 1)]), (("i", "j"),))
+    >>> spmv = parse_network("ij,j->i")
+    >>> nest = Nest(spmv, build_path(spmv, [(0, 1)]), (("i", "j"),))
     >>> tree = to_csf(COO((9, 9), ([1, 1, 4, 6], [0, 1, 2, 3]), [1.0] * 4))
-    >>> chunk_rows(nest, tree, np.array([0, 1, 3]))
+    >>> find_chunk_rows(nest, tree, np.array([0, 1, 3]))
     array([0, 4, 9])
     """
     if nest.network.has_sparse_output:
-        return _first_entries(tree)[chunks]
+        return _find_first_entries(tree)[chunks]
     # rows between two root nodes have no entries, but some chunk must zero them
     inner = tree.indices[0][chunks[1:-1]]
     return np.concatenate([[0], inner, [tree.shape[tree.axes[0]]]])
 
 
-def _first_entries(tree: CSF) -> Array:
+def _find_first_entries(tree: CSF) -> Array:
     """Return the bounds of the entries below each node of the root."""
     # follow the pointers from one level to the next
     begins = np.arange(len(tree.indices[0]) + 1)
@@ -480,15 +483,16 @@ def _first_entries(tree: CSF) -> Array:
     return begins
 
 
-def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
+def choose_nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
     """Return the dtype of the tree's indices: int32 if all fit, else int64.
 
     Subscripts are computed in 64 bits in either case.
 
-    >>> from feinsum.nests import network, path_from_pairs
-    >>> spmm = network("ij,jk->ik")
-    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
-    >>> nest_index_dtype(nest, Sizes({"i": 100, "j": 10**8, "k": 32}, (100, 500)))
+    >>> from feinsum.nests import parse_network, build_path
+    >>> spmm = parse_network("ij,jk->ik")
+    >>> nest = Nest(spmm, build_path(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> choose_nest_index_dtype(nest,
+    ...     Sizes({"i": 100, "j": 10**8, "k": 32}, (100, 500)))
     dtype('int32')
     """
     extents = (sizes.extents[i] for i in nest.network.levels)
@@ -497,7 +501,7 @@ def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
     return np.dtype(np.int32 if largest < 2**31 - 1 else np.int64)
 
 
-def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
+def _split_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
     """Split the last axis in two, in a copy padded with zeros if necessary."""
     if not (form.lane and has_lane):
         return array
@@ -505,7 +509,7 @@ def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
     filled = form.filled({form.lane: extent})[form.lane]
     # padding lanes read zeros, which add nothing to sums
     if filled > extent:
-        copy = aligned_empty((*outer_axes, filled), array.dtype)
+        copy = make_aligned((*outer_axes, filled), array.dtype)
         copy[..., :extent], copy[..., extent:] = array, 0
         array = copy
     return array.reshape((*outer_axes, filled // form.lanes, form.lanes))

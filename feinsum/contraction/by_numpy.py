@@ -16,7 +16,7 @@ MAX_LETTERS = 52
 Arrays = Sequence[Any]
 
 
-def einsum_by_numpy(
+def evaluate_by_numpy(
     inputs: Sequence[IndexList],
     output: IndexList,
     arrays: Arrays,
@@ -37,7 +37,7 @@ def einsum_by_numpy(
             microseconds to find out if it can.
         out: an array for the result of more than one operand.
 
-    >>> einsum_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
+    >>> evaluate_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
     array(5)
     """
     if len({index for term in inputs for index in term}) > MAX_LETTERS:
@@ -68,7 +68,7 @@ def _without_ones(
         terms.append(tuple(i for i, n in zip(term, array.shape, strict=True) if n != 1))
         squeezed.append(array.reshape([n for n in array.shape if n != 1]))
     long = {index for term in terms for index in term}
-    result = einsum_by_numpy(terms, tuple(i for i in output if i in long), squeezed)
+    result = evaluate_by_numpy(terms, tuple(i for i in output if i in long), squeezed)
     extents = iter(result.shape)
     return result.reshape([next(extents) if i in long else 1 for i in output])
 

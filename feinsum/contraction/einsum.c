@@ -346,7 +346,7 @@ static PyObject *make_result(const Call *call, double n_bytes)
     PyObject *extents = PyArray_IntTupleFromIntp(rank, shape);
     if (extents == NULL)
         return NULL;
-    PyObject *result = call_python("feinsum.result_memory", "aligned_empty",
+    PyObject *result = call_python("feinsum.result_memory", "make_aligned",
                                    Py_BuildValue("(NO)", extents, dtype));
     if (result != NULL && !PyArray_CheckExact(result)) {
         PyErr_SetString(PyExc_TypeError, "expected an array for a result");
@@ -359,7 +359,7 @@ int find_n_threads(double n_points)
 {
     if (n_points < SHORT)
         return 1;
-    PyObject *value = call_python("feinsum.threads", "n_threads", PyTuple_New(0));
+    PyObject *value = call_python("feinsum.threads", "get_n_threads", PyTuple_New(0));
     const long n = value ? PyLong_AsLong(value) : -1;
     Py_XDECREF(value);
     return n;

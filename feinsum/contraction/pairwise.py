@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.threads import n_threads
+from feinsum.threads import get_n_threads
 
 if TYPE_CHECKING:
     from feinsum.subscripts import IndexList
@@ -71,7 +71,7 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
     """
     n_bytes = first.nbytes + second.nbytes + out.nbytes
     # the kernel uses as many threads as it needs; n_threads() takes 2 µs
-    threads = 1 if n_bytes < SHORT_BYTES else n_threads()
+    threads = 1 if n_bytes < SHORT_BYTES else get_n_threads()
     contract(indices, first, second, out, threads)
 
 
@@ -85,9 +85,10 @@ def encode_indices(first: IndexList, second: IndexList, output: IndexList) -> by
     terms = first, second, output
     indices = dict.fromkeys(index for term in terms for index in term)
     return b"".join(
-        pack("=QQQ", *(_axes(index, term) for term in terms)) for index in indices
+        pack("=QQQ", *(_encode_axes(index, term) for term in terms))
+        for index in indices
     )
 
 
-def _axes(index: str, term: IndexList) -> int:
+def _encode_axes(index: str, term: IndexList) -> int:
     return sum(1 << axis for axis, term_index in enumerate(term) if term_index == index)

@@ -7,7 +7,8 @@ and its product is appended to them. For the chain ``ij,jk,kl->il``, the path
     ij  jk  kl     step (1, 2):  jk,kl->jl
     ij  jl         step (0, 1):  ij,jl->il
 
-The searches are opt_einsum's, which only this module imports. :func:`contraction_steps`
+The searches are opt_einsum's, which only this module imports.
+:func:`find_contraction_steps`
 has a search of its own, exhaustive for up to eight operands: the count of operations is
 a convention, and recipes of ``element_blocked`` depend on the order, so that no release
 of a library may change them.
@@ -30,7 +31,7 @@ import opt_einsum
 from feinsum.contraction.steps import find_steps
 from feinsum.errors import InvalidPathError
 from feinsum.subscripts import IndexList
-from feinsum.words import counted
+from feinsum.words import format_count
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
 """Positions to contract at each step; the result is appended at the end."""
@@ -94,41 +95,41 @@ def find_path(
     result = frozenset(sorted(number[i] for i in output))
     if len(sets) < 2:
         return ((0,),) * len(sets)
-    path = _as_path(_search(method, len(sets))(sets, result, sizes))
-    if max_entries is None or _largest(sets, result, sizes, path) <= max_entries:
+    path = _as_path(_get_search(method, len(sets))(sets, result, sizes))
+    if max_entries is None or _count_largest(sets, result, sizes, path) <= max_entries:
         return path
     # with a limit, ignore the quantity: dynamic programming under a limit may not end
-    search = _search("auto", len(sets))
+    search = _get_search("auto", len(sets))
     path = _as_path(search(sets, result, sizes, max_entries))
-    if _largest(sets, result, sizes, path) <= max_entries:
+    if _count_largest(sets, result, sizes, path) <= max_entries:
         return path
     return (tuple(range(len(sets))),)
 
 
-def _largest(
+def _count_largest(
     inputs: Sequence[frozenset[int]],
     output: frozenset[int],
     sizes: Mapping[int, int],
     path: Path,
 ) -> int:
     """Count the entries of the largest intermediate product."""
-    products = path_outputs(inputs, output, path)[:-1]
+    products = list_path_outputs(inputs, output, path)[:-1]
     return max((prod(sizes[i] for i in term) for term in products), default=0)
 
 
-def path_outputs(
+def list_path_outputs(
     inputs: Sequence[Iterable[Any]], output: Iterable[Any], path: Path
 ) -> list[frozenset[Any]]:
     """Return the indices of the product of every step; the last one is the result.
 
-    >>> [*map(sorted, path_outputs(["ij", "jk", "kl"], "il", ((1, 2), (0, 1))))]
+    >>> [*map(sorted, list_path_outputs(["ij", "jk", "kl"], "il", ((1, 2), (0, 1))))]
     [['j', 'l'], ['i', 'l']]
     """
     steps = find_steps(inputs, output, path, is_pairwise=False, has_sums_first=False)
     return [frozenset(step.output) for step in steps]
 
 
-def _search(method: PathMethod, n_operands: int) -> Search:
+def _get_search(method: PathMethod, n_operands: int) -> Search:
     search: Search = opt_einsum.paths.greedy
     if method == "auto" and n_operands <= OPTIMAL_UP_TO:
         search = opt_einsum.paths.optimal
@@ -152,7 +153,7 @@ def contract_greedily(*args: Any) -> Any:
     return opt_einsum.contract(*args, optimize="greedy")
 
 
-def path_within(
+def find_path_within(
     inputs: Sequence[Iterable[str]],
     output: Iterable[str],
     extents: Mapping[str, int],
@@ -163,19 +164,19 @@ def path_within(
     A step may take more than two operands, and the last step all that are left.
 
     >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
-    >>> path_within(["ij", "jk", "kl"], "il", extents, most_entries=3)
+    >>> find_path_within(["ij", "jk", "kl"], "il", extents, most_entries=3)
     ((0, 1, 2),)
     """
     # a limit on each product does not limit their sum, so the second try divides it
     n_products = max(len(inputs) - 2, 1)
     for most in (most_entries, most_entries // n_products):
         path = find_path(inputs, output, extents, max_entries=most)
-        if entries_between(inputs, output, extents, path) <= most_entries:
+        if count_entries_between(inputs, output, extents, path) <= most_entries:
             return path
     return (tuple(range(len(inputs))),)
 
 
-def entries_between(
+def count_entries_between(
     inputs: Sequence[Iterable[str]],
     output: Iterable[str],
     extents: Mapping[str, int],
@@ -184,10 +185,10 @@ def entries_between(
     """Count the entries of all intermediate products.
 
     >>> extents = {"i": 90, "j": 2, "k": 90, "l": 2}
-    >>> entries_between(["ij", "jk", "kl"], "il", extents, ((1, 2), (0, 1)))
+    >>> count_entries_between(["ij", "jk", "kl"], "il", extents, ((1, 2), (0, 1)))
     4
     """
-    products = path_outputs(inputs, output, path)[:-1]
+    products = list_path_outputs(inputs, output, path)[:-1]
     return sum(prod(extents[index] for index in term) for term in products)
 
 
@@ -206,13 +207,13 @@ def check_path(path: Path, n_operands: int) -> None:
         ):
             raise InvalidPathError(
                 f"contraction path {path}: step {step} does not name distinct "
-                f"positions among the {counted(n_left, 'array')} left",
+                f"positions among the {format_count(n_left, 'array')} left",
                 rules=("path",),
             )
         n_left += 1 - len(step)
     if n_left != 1:
         raise InvalidPathError(
-            f"contraction path {path} leaves {counted(n_left, 'array')}; it must "
+            f"contraction path {path} leaves {format_count(n_left, 'array')}; it must "
             "leave one",
             rules=("path",),
         )
@@ -231,10 +232,10 @@ def is_path_name(name: str) -> bool:
     return True
 
 
-def index_letter(number: int) -> str:
+def get_index_letter(number: int) -> str:
     """Return opt_einsum's letter for the index with a number.
 
-    >>> index_letter(0), index_letter(27)
+    >>> get_index_letter(0), get_index_letter(27)
     ('a', 'B')
     """
     return str(opt_einsum.get_symbol(number))
@@ -260,10 +261,10 @@ ProductOrder: TypeAlias = tuple[tuple[Operands, Operands], ...]
 """The two factors of every product, in the order in which products are made."""
 
 
-def postorders(n_operands: int) -> Iterator[ProductOrder]:
+def list_postorders(n_operands: int) -> Iterator[ProductOrder]:
     """Yield every depth-first postorder of a binary tree of the operands.
 
-    >>> [path_of(order, 3) for order in postorders(3)]
+    >>> [make_path(order, 3) for order in list_postorders(3)]
     [((1, 2), (0, 1)), ((0, 1), (0, 1)), ((0, 2), (0, 1))]
     """
     memo: dict[Operands, list[ProductOrder]] = {}
@@ -291,7 +292,7 @@ def postorders(n_operands: int) -> Iterator[ProductOrder]:
         yield from splits(frozenset(range(n_operands))) if n_operands > 1 else [()]
 
 
-def path_of(
+def make_path(
     order: Iterable[tuple[Iterable[int], Iterable[int]]], n_operands: int
 ) -> Path:
     """Convert an order to a path of positions; each product is appended."""
@@ -305,10 +306,10 @@ def path_of(
     return tuple(path)
 
 
-def order_of(path: Path, n_operands: int) -> ProductOrder:
+def list_factors(path: Path, n_operands: int) -> ProductOrder:
     """Return the factors of every step of a path of pairs.
 
-    >>> [[sorted(f) for f in pair] for pair in order_of(((1, 2), (0, 1)), 3)]
+    >>> [[sorted(f) for f in pair] for pair in list_factors(((1, 2), (0, 1)), 3)]
     [[[1], [2]], [[0], [1, 2]]]
     """
     products = [frozenset({k}) for k in range(n_operands)]
@@ -340,7 +341,7 @@ class CountedStep:
 
 
 @lru_cache(maxsize=1024)
-def contraction_steps(
+def find_contraction_steps(
     inputs: tuple[IndexList, ...],
     output: IndexList,
     extents: tuple[tuple[str, int], ...],
@@ -357,31 +358,37 @@ def contraction_steps(
         the products of pairs.
     """
     costs = _Costs(inputs, output, dict(extents))
-    sums = [CountedStep((p,), costs.of_sum(p)) for p in range(len(inputs))]
-    pairs = _order(costs)
-    return *sums, *(CountedStep(join(*pair), costs.of_step(*pair)) for pair in pairs)
+    sums = [
+        CountedStep((p,), costs.count_sum_operations(p)) for p in range(len(inputs))
+    ]
+    pairs = _find_order(costs)
+    return *sums, *(
+        CountedStep(join_subsets(*pair), costs.count_step_operations(*pair))
+        for pair in pairs
+    )
 
 
 @lru_cache(maxsize=1024)
-def pairwise_path(
+def find_pairwise_path(
     inputs: tuple[IndexList, ...],
     output: IndexList,
     extents: tuple[tuple[str, int], ...],
 ) -> Path:
-    """Return the order of :func:`contraction_steps` as a path of positions.
+    """Return the order of :func:`find_contraction_steps` as a path of positions.
 
     >>> extents = (("x", 3), ("r", 3), ("e", 8), ("i", 20), ("j", 20))
-    >>> pairwise_path((tuple("xre"), tuple("rij"), tuple("ej")), tuple("xei"), extents)
+    >>> find_pairwise_path((tuple("xre"), tuple("rij"), tuple("ej")), tuple("xei"),
+    ...     extents)
     ((1, 2), (0, 1))
     """
-    order = _order(_Costs(inputs, output, dict(extents)))
-    return path_of(order, len(inputs))
+    order = _find_order(_Costs(inputs, output, dict(extents)))
+    return make_path(order, len(inputs))
 
 
-def _order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
+def _find_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
     if len(costs.inputs) <= _COUNTED_UP_TO:
-        return _optimal_order(costs)
-    return _greedy_order(costs)
+        return _find_optimal_order(costs)
+    return _find_greedy_order(costs)
 
 
 @dataclass(frozen=True)
@@ -401,26 +408,26 @@ class _Costs:
     def size(self, indices: Iterable[str]) -> int:
         return prod(self.extent[index] for index in indices)
 
-    def of_sum(self, position: int) -> int:
+    def count_sum_operations(self, position: int) -> int:
         """Count the additions that sum an operand over the indices it alone has."""
         before = self.size(set(self.inputs[position]))
         return max(before - self.size(self.indices((position,))), 0)
 
-    def of_step(self, left: Subset, right: Subset) -> int:
+    def count_step_operations(self, left: Subset, right: Subset) -> int:
         """Count the multiplications and additions of a product of two subsets."""
         # each index tuple takes a multiplication, and an addition if there is a sum
         together = self.indices(left) | self.indices(right)
         n_products = self.size(together)
         return n_products + max(
-            n_products - self.size(self.indices(join(left, right))), 0
+            n_products - self.size(self.indices(join_subsets(left, right))), 0
         )
 
 
-def join(left: Subset, right: Subset) -> Subset:
+def join_subsets(left: Subset, right: Subset) -> Subset:
     return tuple(sorted((*left, *right)))
 
 
-def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
+def _find_optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
     """Find the pairwise order of lowest cost, by dynamic programming over subsets.
 
     Complexity: 3**n for n operands.
@@ -439,7 +446,7 @@ def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
                 (left_cost, left_order), (right_cost, right_order) = map(
                     best, (left, right)
                 )
-                cost = left_cost + right_cost + costs.of_step(left, right)
+                cost = left_cost + right_cost + costs.count_step_operations(left, right)
                 order = (*left_order, *right_order, (left, right))
                 candidates.append((cost, order))
         # of equal costs, the first order by numbers: recorded recipes depend on it
@@ -448,7 +455,7 @@ def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
     return best(tuple(range(len(costs.inputs))))[1]
 
 
-def _greedy_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
+def _find_greedy_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
     """Return the greedy order of :func:`find_path`."""
     subsets: list[Subset] = [(p,) for p in range(len(costs.inputs))]
     terms = [costs.indices(subset) for subset in subsets]
@@ -457,5 +464,5 @@ def _greedy_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
     for step in path:
         left, right = (subsets.pop(p) for p in sorted(step, reverse=True))
         order.append((left, right))
-        subsets.append(join(left, right))
+        subsets.append(join_subsets(left, right))
     return tuple(order)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from feinsum.contraction.by_numpy import einsum_by_numpy
+from feinsum.contraction.by_numpy import evaluate_by_numpy
 from feinsum.contraction.pairwise import (
     DTYPES,
     IS_BUILT,
@@ -29,8 +29,8 @@ from feinsum.contraction.pairwise import (
     contract,
     encode_indices,
 )
-from feinsum.result_memory import LARGE_BYTES, aligned_empty
-from feinsum.threads import n_threads
+from feinsum.result_memory import LARGE_BYTES, make_aligned
+from feinsum.threads import get_n_threads
 
 if TYPE_CHECKING:
     from feinsum.subscripts import IndexList
@@ -99,7 +99,7 @@ def find_steps(
             uses.subtract({*term})
         indices = dict.fromkeys(i for term in terms for i in term)
         needed = [i for i in indices if uses[i] > 0]
-        product = _in_order(needed, terms) if is_pairwise else tuple(needed)
+        product = _order_indices(needed, terms) if is_pairwise else tuple(needed)
         uses.update(product)
         steps.append(Step(tuple(number for number, _ in arrays), terms, product))
         return len(inputs) + len(steps) - 1, product
@@ -159,7 +159,7 @@ def classify_indices(
     )
 
 
-def _in_order(indices: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
+def _order_indices(indices: Sequence[str], terms: Sequence[IndexList]) -> IndexList:
     """Order indices as in a product of matrices: batch, rows, columns."""
     first, second = (*terms, ())[:2]
     *kinds, _ = classify_indices(first, second, indices)
@@ -192,7 +192,7 @@ def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]
     plan = []
     for step in steps:
         operands = [values[number] for number in step.operands]
-        shape = _shape(step, [shape for shape, _, _ in operands])
+        shape = _compute_shape(step, [shape for shape, _, _ in operands])
         dtype = np.result_type(*(dtype for _, dtype, _ in operands))
         indices, threads = None, 0
         if len(operands) == 2 and _is_for_kernel(step, operands):
@@ -221,12 +221,16 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
     for operands, indices, shape, dtype, threads, step in plan:
         if indices is None:
             step_operands = [values[number] for number in operands]
-            value = _by_numpy(step, step_operands, shape, dtype)
+            value = _evaluate_by_numpy(step, step_operands, shape, dtype)
         else:
             first, second = operands
-            value = aligned_empty(shape, dtype)
+            value = make_aligned(shape, dtype)
             contract(
-                indices, values[first], values[second], value, threads or n_threads()
+                indices,
+                values[first],
+                values[second],
+                value,
+                threads or get_n_threads(),
             )
         for number in operands:
             values[number] = None  # frees intermediates
@@ -244,15 +248,17 @@ def _is_for_kernel(
     (first, dtype, is_readable), (second, second_dtype, is_other_readable) = operands
     if not IS_BUILT or dtype not in DTYPES or second_dtype != dtype:
         return False
-    rows = _n_entries(step.inputs[0], first, without=step.inputs[1])
-    columns = _n_entries(step.inputs[1], second, without=step.inputs[0])
+    rows = _count_entries(step.inputs[0], first, without=step.inputs[1])
+    columns = _count_entries(step.inputs[1], second, without=step.inputs[0])
     if not step.has_sum and rows * columns < FEW:
         return False
     n_indices = len({*step.inputs[0], *step.inputs[1]})
     return n_indices <= MAX_INDICES and is_readable and is_other_readable
 
 
-def _n_entries(term: IndexList, shape: tuple[int, ...], *, without: IndexList) -> int:
+def _count_entries(
+    term: IndexList, shape: tuple[int, ...], *, without: IndexList
+) -> int:
     """Count the rows, or the columns: along indices that the other operand lacks."""
     return prod(n for i, n in zip(term, shape, strict=True) if i not in without)
 
@@ -264,7 +270,7 @@ def _is_readable(array: Any) -> bool:
     return bool(flags.aligned) and not any(step % size for step in array.strides)
 
 
-def _shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _compute_shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     extents: dict[str, int] = {}
     for term, shape in zip(step.inputs, shapes, strict=True):
         for index, n in zip(term, shape, strict=True):
@@ -273,16 +279,18 @@ def _shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(extents[index] for index in step.output)
 
 
-def _by_numpy(
+def _evaluate_by_numpy(
     step: Step, operands: Arrays, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Any:
     """Evaluate a step with numpy, by BLAS if the step is long enough."""
     if len(operands) == 1:
-        return einsum_by_numpy(step.inputs, step.output, operands)
+        return evaluate_by_numpy(step.inputs, step.output, operands)
     out = None
     if prod(shape) * dtype.itemsize >= LARGE_BYTES and dtype.kind in "fciu":
-        out = aligned_empty(shape, dtype)
+        out = make_aligned(shape, dtype)
     extents = {i: n for t, a in zip(step.inputs, operands, strict=True)
                for i, n in zip(t, a.shape, strict=True)}  # fmt: skip
     is_blas = prod(extents.values()) >= SHORT
-    return einsum_by_numpy(step.inputs, step.output, operands, is_blas=is_blas, out=out)
+    return evaluate_by_numpy(
+        step.inputs, step.output, operands, is_blas=is_blas, out=out
+    )

@@ -26,16 +26,16 @@ from feinsum.distributed.groups import (
     Access,
     Group,
     Statements,
-    extents_of,
+    get_extents,
+    get_shape,
     groups_of,
-    shape_of,
 )
 from feinsum.distributed.levels import Levels, moved_by_level
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import (
     GroupSchedule,
-    initial_distribution,
-    leaves_of,
+    choose_initial_distribution,
+    list_leaves,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, to_text
@@ -70,7 +70,7 @@ def assemble(
         PlanError: naming every rule that is broken.
     """
     # a plan with a wrong path would report less specific errors
-    groups_of(einsum, path, extents_of(einsum, sizes))
+    groups_of(einsum, path, get_extents(einsum, sizes))
     text = to_text(einsum)
     bare = Plan(text, sizes, processes, path, (), {}, (), name, nonzeros=nonzeros)
     return with_schedules(bare, schedules, starts=starts)
@@ -101,7 +101,7 @@ def with_schedules(
     name: str | None = None,
 ) -> Plan:
     """Return a checked plan of the same einsums with other schedules."""
-    first_starts = starts_of(plan.operands, plan.groups, schedules, plan.extents)
+    first_starts = place_operands(plan.operands, plan.groups, schedules, plan.extents)
     assembled = replace(
         plan,
         schedules=tuple(schedules),
@@ -112,10 +112,10 @@ def with_schedules(
     # leaves are computed from blocks, which only a plan without other violations has
     if any(v.rule != "leaf" for v in assembled.violations()):
         assembled.check()
-    return replace(assembled, leaves=leaves_of(assembled))
+    return replace(assembled, leaves=list_leaves(assembled))
 
 
-def starts_of(
+def place_operands(
     operands: Collection[str],
     groups: Sequence[Group],
     schedules: Sequence[GroupSchedule],
@@ -127,9 +127,9 @@ def starts_of(
     for group, schedule in zip(groups, schedules, strict=False):
         for access in group.inputs:
             if access.tensor in operands and access.tensor not in starts:
-                shape = shape_of(access, extents)
+                shape = get_shape(access, extents)
                 need = schedule.needs(access)
-                starts[access.tensor] = initial_distribution(need, shape)
+                starts[access.tensor] = choose_initial_distribution(need, shape)
     return starts
 
 

@@ -42,7 +42,7 @@ Box: TypeAlias = tuple[range, ...]
 """The entries along each axis; of a scalar, the empty tuple."""
 
 
-def block_part(
+def take_block(
     first: Ints, end: Ints, number: Ints, n_parts: int, step: int = 1
 ) -> tuple[Ints, Ints]:
     """Return block ``number`` of each range cut into ``n_parts`` blocks.
@@ -51,7 +51,7 @@ def block_part(
 
     Source: Deinsum, section II-C; DISTAL, section 5.3: blocks of ``ceil(N / P)``.
 
-    >>> a, b = block_part(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
+    >>> a, b = take_block(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
     >>> a.tolist(), b.tolist()
     ([0, 3, 6, 9], [3, 6, 9, 10])
     """
@@ -61,19 +61,19 @@ def block_part(
     return low, np.minimum(low + length, end)
 
 
-def cyclic_part(
+def take_cyclic_part(
     first: Ints, end: Ints, number: Ints, n_parts: int, step: int = 1
 ) -> tuple[Ints, Ints]:
     """Return every ``n_parts``-th value of each range, from value ``number`` on.
 
     The step of the parts is ``step * n_parts``.
 
-    >>> a, b = cyclic_part(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
+    >>> a, b = take_cyclic_part(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
     >>> a.tolist(), b.tolist()
     ([0, 1, 2, 3], [12, 13, 10, 11])
     """
     low = first + number * step
-    return low, end_after(low, end - 1, step * n_parts)
+    return low, compute_end(low, end - 1, step * n_parts)
 
 
 def intersect(left: Ranges, right: Ranges) -> Ranges:
@@ -111,18 +111,18 @@ def intersect_along(left: RangesAlong, right: RangesAlong) -> RangesAlong:
     meets = (start - first) % divisor == 0
     return (
         low,
-        np.where(meets, end_after(low, last_common, common_step), low),
+        np.where(meets, compute_end(low, last_common, common_step), low),
         common_step,
     )
 
 
-def end_after(first: Ints, last: Ints, step: int | Ints) -> Ints:
+def compute_end(first: Ints, last: Ints, step: int | Ints) -> Ints:
     """Return the end of a range without values after ``last``."""
     end: Ints = first + np.maximum(0, (last - first) // step + 1) * step
     return end
 
 
-def range_lengths(ranges: Ranges) -> Ints:
+def compute_lengths(ranges: Ranges) -> Ints:
     """Return the number of values along each axis."""
     first, end, steps = ranges
     lengths: Ints = (end - first) // np.array(steps, np.int64)
@@ -159,7 +159,7 @@ class Boxes:
     @property
     def lengths(self) -> Ints:
         """The number of values along each axis, shape (n_ranks, n_axes)."""
-        return range_lengths(self.ranges)
+        return compute_lengths(self.ranges)
 
     def __len__(self) -> int:
         return len(self.is_there)
@@ -195,7 +195,9 @@ class Boxes:
         common = intersect(self.ranges, other.ranges)
         # a longer common step skips entries of the other box
         is_same_step = common[2] == other.steps
-        is_inside = (range_lengths(common) == other.lengths).all(axis=1) & is_same_step
+        is_inside = (compute_lengths(common) == other.lengths).all(
+            axis=1
+        ) & is_same_step
         contains: NDArray[np.bool_] = is_inside & self.is_there & other.is_there
         return contains
 
@@ -204,24 +206,24 @@ class Boxes:
         return replace(self, is_there=self.is_there & is_there)
 
 
-def box_shape(box: Box) -> tuple[int, ...]:
+def get_box_shape(box: Box) -> tuple[int, ...]:
     """Return the shape of the entries of a box."""
     return tuple(map(len, box))
 
 
-def box_size(box: Box) -> int:
+def count_entries(box: Box) -> int:
     """Return the number of entries of a box; a scalar has one.
 
-    >>> box_size((range(2, 5), range(0, 8, 2))), box_size(())
+    >>> count_entries((range(2, 5), range(0, 8, 2))), count_entries(())
     (12, 1)
     """
     return prod(map(len, box))
 
 
-def common_box(left: Box, right: Box) -> Box | None:
+def intersect_boxes(left: Box, right: Box) -> Box | None:
     """Return the entries that two boxes share; None if there are none.
 
-    >>> common_box((range(0, 9, 2),), (range(3, 9, 3),))
+    >>> intersect_boxes((range(0, 9, 2),), (range(3, 9, 3),))
     (range(6, 9, 6),)
     """
     sides = []
@@ -256,7 +258,7 @@ class Overlap:
 
     def sizes(self) -> Ints:
         """Return the number of entries of every box."""
-        sizes: Ints = range_lengths(self.ranges).prod(axis=1)
+        sizes: Ints = compute_lengths(self.ranges).prod(axis=1)
         return sizes
 
     def boxes(self) -> Iterator[tuple[int, int, Box]]:
@@ -271,13 +273,13 @@ class Overlap:
         for source, target, low, high in rows:
             yield source, target, tuple(map(range, low, high, self.steps))
 
-    def local_part(self, boxes: Boxes) -> Overlap:
+    def select_local(self, boxes: Boxes) -> Overlap:
         """Return the parts that targets already hold in ``boxes``."""
         (first, end, steps), meets = _meet_targets(self, boxes)
         ranks = self.target[meets]
         return Overlap(ranks, ranks, first[meets], end[meets], steps)
 
-    def remote_part(self, boxes: Boxes) -> Overlap:
+    def select_remote(self, boxes: Boxes) -> Overlap:
         """Return the parts that targets do not hold yet, in rectangles.
 
         A box minus a box is up to two rectangles per axis: what lies before and after
@@ -334,7 +336,7 @@ def _refine_steps(overlap: Overlap, steps: tuple[int, ...]) -> Overlap:
     if fine_steps == overlap.steps:
         return overlap
     # no more offsets than the longest box has values
-    longest = range_lengths(overlap.ranges).max(axis=0, initial=1).tolist()
+    longest = compute_lengths(overlap.ranges).max(axis=0, initial=1).tolist()
     offsets = [
         range(0, min(step, box_step * n), box_step)
         for step, box_step, n in zip(fine_steps, overlap.steps, longest, strict=True)
@@ -342,7 +344,7 @@ def _refine_steps(overlap: Overlap, steps: tuple[int, ...]) -> Overlap:
     shifts = np.array([*product(*offsets)])
     rows = np.repeat(np.arange(len(overlap.target)), len(shifts))
     first = (overlap.first[:, None] + shifts).reshape(-1, len(fine_steps))
-    end = end_after(first, overlap.end[rows] - 1, np.array(fine_steps))
+    end = compute_end(first, overlap.end[rows] - 1, np.array(fine_steps))
     return _drop_empty(overlap, rows, (first, end, fine_steps))
 
 
@@ -374,7 +376,7 @@ class _Side(NamedTuple):
     source_numbers: Ints
 
 
-def overlaps(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Overlap:
+def find_overlap(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Overlap:
     """Intersect the boxes of every source and every target.
 
     Args:
@@ -461,8 +463,8 @@ def _expand_keys(wanted: Ints, pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
 
 def _meet_along(sources: Boxes, targets: Boxes, axis: int) -> _Side:
     """Find the pairs of different ranges that intersect along an axis."""
-    target_ranges, target_numbers = _distinct_ranges(targets, axis)
-    source_ranges, source_numbers = _distinct_ranges(sources, axis)
+    target_ranges, target_numbers = _find_distinct_ranges(targets, axis)
+    source_ranges, source_numbers = _find_distinct_ranges(sources, axis)
     low, high, _ = intersect_along(
         (target_ranges[:, None, 0], target_ranges[:, None, 1], targets.steps[axis]),
         (source_ranges[None, :, 0], source_ranges[None, :, 1], sources.steps[axis]),
@@ -471,7 +473,7 @@ def _meet_along(sources: Boxes, targets: Boxes, axis: int) -> _Side:
     return _Side((target_pairs, source_pairs), target_numbers, source_numbers)
 
 
-def _distinct_ranges(boxes: Boxes, axis: int) -> tuple[Ints, Ints]:
+def _find_distinct_ranges(boxes: Boxes, axis: int) -> tuple[Ints, Ints]:
     """Return the distinct ranges along an axis, and the number of each rank's range."""
     pairs = np.stack([boxes.first[:, axis], boxes.end[:, axis]], axis=1)
     unique, numbers = np.unique(pairs, axis=0, return_inverse=True)

@@ -1,10 +1,11 @@
 """Choosing among plans by more than communication volume: levels, prices, timings.
 
 The planner minimizes the elements that move. Among plans that move about equally many,
-other criteria decide: the levels of a machine (:func:`ties`, :func:`priced`), estimated
-seconds (:func:`price`, :func:`cheapest`), or times measured on such a fleet
-(:func:`prefer_measured`). Counts are exact and need no database. Times are estimates
-from the given rates of links and leaves, or come from facts.
+other criteria decide: the levels of a machine (:func:`find_ties`,
+:func:`find_cheap_plans`), estimated seconds (:func:`price`, :func:`cheapest`), or times
+measured on such a fleet (:func:`prefer_measured`). Counts are exact and need no
+database. Times are estimates from the given rates of links and leaves, or come from
+facts.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from statistics import median
 from feinsum.canonical import canonicalize
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.fleets import fleet_here
-from feinsum.distributed.grids import grid_plans
-from feinsum.distributed.levels import Levels, seconds_on
+from feinsum.distributed.fleets import describe_fleet_here
+from feinsum.distributed.grids import make_grid_plans
+from feinsum.distributed.levels import Levels, estimate_seconds
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import LeafWork
-from feinsum.distributed.search import best_of_machines
+from feinsum.distributed.search import find_best_of_machines
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.ir.workload import with_extents
 from feinsum.records import Fleet, Links, PlanRecord, Store, judge
-from feinsum.records.signature import trusted_signers, why_untrusted
+from feinsum.records.signature import explain_untrusted, read_trusted_signers
 
 MAX_PRICED = 24
 """Plans of a search by cost whose elements are counted by level."""
 
 
-def alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]:
+def find_alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]:
     """Return other plans with the same path that move few elements, best first.
 
     Plans that differ only in their names are the same. A plan with a sparse operand has
@@ -43,13 +44,14 @@ def alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]:
         return ()
     candidates = [
         with_schedules(plan, result.schedules, name="planned")
-        for result in best_of_machines(plan.groups, plan.extents, plan.processes)
+        for result in find_best_of_machines(plan.groups, plan.extents, plan.processes)
     ]
     unique = {
-        _unnamed_id(p): p for p in (*candidates, *grid_plans(plan).values(), plan)
+        _compute_unnamed_id(p): p
+        for p in (*candidates, *make_grid_plans(plan).values(), plan)
     }
     # the plan itself came last into the dictionary, and is no alternative
-    del unique[_unnamed_id(plan)]
+    del unique[_compute_unnamed_id(plan)]
     # a single process moves nothing, and would always be best
     parallel = [
         candidate for candidate in unique.values() if candidate.outline().busy > 1
@@ -57,12 +59,12 @@ def alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]:
     return tuple(sorted(parallel, key=lambda other: other.outline().moved)[:max_plans])
 
 
-def _unnamed_id(plan: Plan) -> str:
+def _compute_unnamed_id(plan: Plan) -> str:
     """Return the content id of a plan without its name."""
     return replace(plan, name="").id
 
 
-def ties(plan: Plan, max_elements: float = inf) -> tuple[Plan, ...]:
+def find_ties(plan: Plan, max_elements: float = inf) -> tuple[Plan, ...]:
     """Return other plans that move as few elements, with work as even.
 
     Args:
@@ -70,12 +72,14 @@ def ties(plan: Plan, max_elements: float = inf) -> tuple[Plan, ...]:
         max_elements: limit on the elements that a process holds.
     """
     moved = plan.outline().moved
-    candidates = alternatives(plan, None)
+    candidates = find_alternatives(plan, None)
     tied = [candidate for candidate in candidates if candidate.outline().moved <= moved]
     return _select_as_even(plan, tied, max_elements)
 
 
-def priced(plan: Plan, levels: Levels, max_elements: float = inf) -> tuple[Plan, ...]:
+def find_cheap_plans(
+    plan: Plan, levels: Levels, max_elements: float = inf
+) -> tuple[Plan, ...]:
     """Return other plans with low costs on these levels, with work as even.
 
     Args:
@@ -85,7 +89,7 @@ def priced(plan: Plan, levels: Levels, max_elements: float = inf) -> tuple[Plan,
     """
     if plan.density:
         return ()
-    results = best_of_machines(plan.groups, plan.extents, plan.processes, levels)
+    results = find_best_of_machines(plan.groups, plan.extents, plan.processes, levels)
     candidates = [
         with_schedules(plan, result.schedules) for result in results[:MAX_PRICED]
     ]
@@ -123,7 +127,7 @@ def price(
         for schedule, leaf in zip(plan.schedules, plan.leaves, strict=True)
     )
     if isinstance(links, Levels):
-        return seconds_on(plan, links) + leaves
+        return estimate_seconds(plan, links) + leaves
     # an upper bound: the maxima may be of different processes
     counts = plan.counts
     elements_s = links.element_s * counts.most_received
@@ -174,38 +178,40 @@ def prefer_measured(
         StoreError: if the facts cannot be read.
         FeinsumError: if the setting of trusted signers is invalid.
     """
-    fleet = fleet_here(plan.processes) if fleet is None else fleet
-    seconds = measured_s(_trusted(source.plans(plan.key)), fleet)
+    fleet = describe_fleet_here(plan.processes) if fleet is None else fleet
+    seconds = collect_measured_s(_select_trusted(source.plans(plan.key)), fleet)
     # nothing to compare others with
-    if identity(plan) not in seconds:
+    if compute_identity(plan) not in seconds:
         return plan
-    candidates = [p for p in alternatives(plan) if p.peak_bytes <= max_bytes]
-    return fastest_measured([plan, *candidates], seconds)
+    candidates = [p for p in find_alternatives(plan) if p.peak_bytes <= max_bytes]
+    return choose_fastest([plan, *candidates], seconds)
 
 
-def _trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
-    signers = trusted_signers()
+def _select_trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
+    signers = read_trusted_signers()
     trusted = (record for record in records if record.is_trusted)
-    return [r for r in trusted if not (signers and why_untrusted(r, signers))]
+    return [r for r in trusted if not (signers and explain_untrusted(r, signers))]
 
 
-def fastest_measured(plans: Sequence[Plan], seconds: Mapping[Hashable, float]) -> Plan:
+def choose_fastest(plans: Sequence[Plan], seconds: Mapping[Hashable, float]) -> Plan:
     """Return the first plan, or another one that was measured to be faster.
 
     If the first plan itself has no measured time, it is returned.
 
     Args:
         plans: plans, the default one first.
-        seconds: measured times by :func:`identity`.
+        seconds: measured times by :func:`compute_identity`.
     """
-    timed = [plan for plan in plans if identity(plan) in seconds]
+    timed = [plan for plan in plans if compute_identity(plan) in seconds]
     if not timed or timed[0] is not plans[0]:
         return plans[0]
-    return min(timed, key=lambda plan: seconds[identity(plan)])
+    return min(timed, key=lambda plan: seconds[compute_identity(plan)])
 
 
-def measured_s(records: Iterable[PlanRecord], fleet: Fleet) -> Mapping[Hashable, float]:
-    """Return times in seconds by :func:`identity`, from facts that match a fleet.
+def collect_measured_s(
+    records: Iterable[PlanRecord], fleet: Fleet
+) -> Mapping[Hashable, float]:
+    """Return times in seconds by :func:`compute_identity`, from facts of a fleet.
 
     Facts of ranks that shared cores never count, nor do implausible ones.
     """
@@ -215,13 +221,13 @@ def measured_s(records: Iterable[PlanRecord], fleet: Fleet) -> Mapping[Hashable,
         if median_s is None or not (recorded.is_timed and recorded.is_like(fleet)):
             continue
         # a store may contain facts that later rules refuse
-        plan = None if judge(record) else _einsum_plan(record)
+        plan = None if judge(record) else _read_einsum_plan(record)
         if plan is not None:
-            times[identity(plan)].append(median_s)
+            times[compute_identity(plan)].append(median_s)
     return {plan: median(seconds) for plan, seconds in times.items()}
 
 
-def _einsum_plan(record: PlanRecord) -> Plan | None:
+def _read_einsum_plan(record: PlanRecord) -> Plan | None:
     """Return the plan of an einsum; None for a program, which is chosen by counts."""
     try:
         return Plan.from_json(record.plan)
@@ -229,7 +235,7 @@ def _einsum_plan(record: PlanRecord) -> Plan | None:
         return None
 
 
-def identity(plan: Plan) -> Hashable:
+def compute_identity(plan: Plan) -> Hashable:
     """Return a value that is equal for plans that differ only in names.
 
     Indices and operands are renamed to those of the canonical form. Plans that differ

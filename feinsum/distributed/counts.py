@@ -29,10 +29,10 @@ from feinsum.distributed.steps import (
     Event,
     Move,
     Release,
-    tensor_of,
+    get_tensor,
 )
 from feinsum.records import Links
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
@@ -151,7 +151,7 @@ class Tally:
     peak: NDArray[Any]
     most_requests: int
 
-    def slowest_s(self, rates: Rates) -> float:
+    def compute_slowest_s(self, rates: Rates) -> float:
         """Return the seconds of the rank that takes longest, by a model."""
         elements = (self.received + self.reduced).astype(float)
         seconds = self.points.astype(float) * rates.point_s
@@ -174,7 +174,7 @@ class Tally:
         )
 
 
-def stored_elements(boxes: Boxes, density: Fraction | None) -> list[int]:
+def count_stored(boxes: Boxes, density: Fraction | None) -> list[int]:
     """Return the elements that every rank stores of its box.
 
     An entry of a sparse tensor is its value and its indices. Entries are counted as if
@@ -213,15 +213,17 @@ def tally(
     for event in events:
         match event:
             case Allocation(buffer, boxes):
-                share = density.get(tensor_of(buffer))
-                sizes[buffer] = np.array(stored_elements(boxes, share), object)
+                share = density.get(get_tensor(buffer))
+                sizes[buffer] = np.array(count_stored(boxes, share), object)
                 in_use = in_use + sizes[buffer]
                 # only an allocation can raise the peak
                 peak = np.maximum(peak, in_use)
             case Release(buffer, ranks):
                 in_use = in_use - sizes[buffer] * ranks
             case Computation():
-                points = points + _points_of(event, density) * _exact(event.weight)
+                points = points + _count_points(event, density) * _make_exact(
+                    event.weight
+                )
             case Move(overlap=overlap):
                 is_sent = event.is_sent
                 receivers, n_elements = (
@@ -232,19 +234,19 @@ def tally(
                 by_rank = np.zeros(len(in_use), np.int64)
                 np.add.at(by_rank, receivers, n_elements)
                 total = reduced if event.is_added else received
-                total += by_rank.astype(object) * _exact(event.weight)
+                total += by_rank.astype(object) * _make_exact(event.weight)
                 np.add.at(messages, receivers, event.weight)
                 if has_requests and len(receivers):
                     most_requests = max(most_requests, _count_requests(event))
     return Tally(received, reduced, messages, points, peak, most_requests)
 
 
-def _exact(weight: float) -> float:
+def _make_exact(weight: float) -> float:
     """Return the integer 1 for a weight of 1.0, so that products stay integers."""
     return 1 if weight == 1 else weight
 
 
-def _points_of(event: Computation, density: Mapping[str, Fraction]) -> NDArray[Any]:
+def _count_points(event: Computation, density: Mapping[str, Fraction]) -> NDArray[Any]:
     """Return the multiply-adds of every rank, at the entries that are stored."""
     # an index of several inputs has one length, as all have the same block
     lengths = {
@@ -391,7 +393,7 @@ class RunReport:
         return sum(counts) if len(counts) == len(self.edges) else None
 
     def __str__(self) -> str:
-        return "\n".join(_report_lines(self))
+        return "\n".join(_format_report(self))
 
 
 @dataclass(frozen=True)
@@ -407,28 +409,31 @@ class Outcome:
     report: RunReport
 
 
-def _report_lines(report: RunReport) -> Iterator[str]:
+def _format_report(report: RunReport) -> Iterator[str]:
     n = len(report.peak_bytes)
-    yield f"{counted(n, 'process')} ({report.engine}) in {report.wall_s:.3g} s"
+    yield f"{format_count(n, 'process')} ({report.engine}) in {report.wall_s:.3g} s"
     for edge in report.edges:
         destination = f"to {edge.reader}" if edge.reader else "partial results"
         received = (
             "not counted" if edge.counted is None else f"{edge.counted:,} counted"
         )
         yield (
-            f"  {edge.tensor} {destination}: {counted(edge.predicted, 'element', ',')} "
+            f"  {edge.tensor} {destination}: "
+            f"{format_count(edge.predicted, 'element', ',')} "
             f"predicted, {received}"
         )
     for result, seconds in report.leaf_s.items():
         yield f"  {result}: {seconds:.3g} s in the slowest process"
     if n:
-        yield f"at most {counted(max(report.peak_bytes), 'byte', ',')} in a process"
+        yield (
+            f"at most {format_count(max(report.peak_bytes), 'byte', ',')} in a process"
+        )
     if report.lost_workers:
         verb = "was" if report.lost_workers == 1 else "were"
-        yield f"{counted(report.lost_workers, 'worker')} {verb} lost and replaced"
+        yield f"{format_count(report.lost_workers, 'worker')} {verb} lost and replaced"
 
 
-def report_of(
+def build_report(
     plan: Plan,
     engine: str,
     traffic: Sequence[Traffic],
@@ -448,7 +453,7 @@ def report_of(
     received: Counter[str] = Counter()
     for rank in traffic:
         received.update(rank.by_buffer)
-    measured, predicted = _sum_by_edge(received, names), predicted_by_edge(plan)
+    measured, predicted = _sum_by_edge(received, names), predict_by_edge(plan)
     edges = tuple(
         Edge(*edge, predicted[edge], None if lost_workers else measured[edge])
         for edge in {**predicted, **measured}
@@ -463,7 +468,7 @@ def report_of(
     return RunReport(engine, edges, leaf_s, peaks, wall_s, lost_workers)
 
 
-def predicted_by_edge(plan: Plan) -> Counter[tuple[str, str]]:
+def predict_by_edge(plan: Plan) -> Counter[tuple[str, str]]:
     """Count the elements that a plan moves, by tensor and reader of an edge."""
     by_buffer: Counter[str] = Counter()
     for event in plan.events():
@@ -477,14 +482,14 @@ def _sum_by_edge(
 ) -> Counter[tuple[str, str]]:
     by_edge: Counter[tuple[str, str]] = Counter()
     for buffer, n_elements in by_buffer.items():
-        by_edge[_edge_of(buffer, names)] += n_elements
+        by_edge[_parse_edge(buffer, names)] += n_elements
     return by_edge
 
 
-def _edge_of(buffer: str, names: Sequence[str]) -> tuple[str, str]:
+def _parse_edge(buffer: str, names: Sequence[str]) -> tuple[str, str]:
     """Return the edge of a tensor fetched for a statement, or of partial results.
 
-    >>> _edge_of("A@1.0.0", ["t1", "out"]), _edge_of("out", ["t1", "out"])
+    >>> _parse_edge("A@1.0.0", ["t1", "out"]), _parse_edge("out", ["t1", "out"])
     (('A', 'out'), ('out', ''))
     """
     # names of buffers: see feinsum.distributed.steps

@@ -1,9 +1,10 @@
 """Plans as text and as pictures.
 
-:func:`plan_text` is what ``print(plan)`` shows, :func:`blocks_text` lists the blocks
-that ranks need and hold, :func:`steps_text` the steps of one rank. :func:`rows_of` and
-:func:`flow_of` are the data of pictures: the blocks of every group, and the graph of a
-program. :mod:`feinsum.drawing` and the pages of the service draw them.
+:func:`format_plan` is what ``print(plan)`` shows, :func:`format_blocks` lists the
+blocks that ranks need and hold, :func:`format_steps` the steps of one rank.
+:func:`rows_of` and :func:`build_flow` are the data of pictures: the blocks of every
+group, and the graph of a program. :mod:`feinsum.drawing` and the pages of the service
+draw them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import predicted_by_edge
+from feinsum.distributed.counts import predict_by_edge
 from feinsum.distributed.distribution import (
     ONE_PROCESS,
     Distribution,
-    axis_name,
+    get_axis_name,
     insert_bars,
 )
-from feinsum.distributed.groups import Access, Group, shape_of
+from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.levels import moved_by_level
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
@@ -37,7 +38,7 @@ from feinsum.distributed.steps import (
 )
 from feinsum.drawing import Arrow, FlowBox, Node, Panel, StepRow, draw_flow
 from feinsum.errors import PlanError
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.distributed.program_plan import ProgramPlan
@@ -49,7 +50,7 @@ MAX_DRAWN = 64
 # ---- text
 
 
-def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
+def format_plan(plan: Plan, statements: Sequence[object] = ()) -> str:
     """Return groups, their machines and partitions, and what moves.
 
     Args:
@@ -57,12 +58,12 @@ def plan_text(plan: Plan, statements: Sequence[object] = ()) -> str:
         statements: those of a program. The plan has their indices with the name of the
             result before them, which is left out.
     """
-    n = counted(plan.processes, "process")
+    n = format_count(plan.processes, "process")
     title = f"{plan.title} on {n} ({plan.name})"
-    return "\n".join([title, *_group_lines(plan, statements), *_count_lines(plan)])
+    return "\n".join([title, *_format_groups(plan, statements), *_format_counts(plan)])
 
 
-def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
+def _format_groups(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     def shorten(text: str, group: Group) -> str:
         return text.replace(f"{group.output.tensor}_", "") if statements else text
 
@@ -75,7 +76,7 @@ def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     lines = zip(statements or plan.groups, pairs, strict=True)
     for line, (group, schedule) in lines:
         yield f"  {line}"
-        yield f"    {shorten(schedule_text(group, schedule), group)}"
+        yield f"    {shorten(format_schedule(group, schedule), group)}"
     # reversed, so that the first use of a tensor remains
     first_uses = {a.tensor: (a, g) for g, _ in reversed(pairs) for a in g.inputs[::-1]}
     for name, start in plan.starts.items():
@@ -86,27 +87,28 @@ def _group_lines(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
             yield f"  {group.output.tensor} ends as {final}"
 
 
-def _count_lines(plan: Plan) -> Iterator[str]:
+def _format_counts(plan: Plan) -> Iterator[str]:
     counts = plan.counts
     yield (
-        f"moved {counted(counts.moved, 'element', ',')} ({counts.received:,} fetched, "
+        f"moved {format_count(counts.moved, 'element', ',')} "
+        f"({counts.received:,} fetched, "
         f"{counts.reduced:,} reduced), {counts.most_received:,} by one process at most"
     )
     if plan.units:
-        yield levels_text(plan, plan.units)
+        yield format_levels(plan, plan.units)
     yield (
-        f"{counted(counts.messages, 'message', ',')}; at most "
-        f"{counted(plan.peak_bytes, 'byte', ',')} in a process"
+        f"{format_count(counts.messages, 'message', ',')}; at most "
+        f"{format_count(plan.peak_bytes, 'byte', ',')} in a process"
     )
     if n_idle := plan.processes - counts.busy:
         yield (
             "one process has no work"
             if n_idle == 1
-            else f"{counted(n_idle, 'process')} have no work"
+            else f"{format_count(n_idle, 'process')} have no work"
         )
 
 
-def schedule_text(group: Group, schedule: GroupSchedule) -> str:
+def format_schedule(group: Group, schedule: GroupSchedule) -> str:
     """Return which axis partitions which index, the sequential loop, the reduction."""
     sums = {
         "none": "",
@@ -114,23 +116,25 @@ def schedule_text(group: Group, schedule: GroupSchedule) -> str:
         "owner": "; sums at one place",
         "mixed": "; sums in blocks and at one place",
     }[schedule.reduction(group)]
-    return f"{_machine_text(schedule)}{_loop_text(schedule)}{sums}"
+    return f"{_format_machine(schedule)}{_format_loop(schedule)}{sums}"
 
 
-def levels_text(plan: Plan, units: Sequence[int]) -> str:
+def format_levels(plan: Plan, units: Sequence[int]) -> str:
     """Return the elements that pass at each level; see :func:`moved_by_level`."""
     *between, within = moved_by_level(plan, units)
     pairs = zip(units, between, strict=True)
-    words = [f"{n:,} between groups of {counted(unit, 'rank')}" for unit, n in pairs]
+    words = [
+        f"{n:,} between groups of {format_count(unit, 'rank')}" for unit, n in pairs
+    ]
     return f"by level: {', '.join(words)}, {within:,} within"
 
 
-def _machine_text(schedule: GroupSchedule) -> str:
+def _format_machine(schedule: GroupSchedule) -> str:
     pairs = zip(schedule.machine.sizes, schedule.axes, strict=True)
     cuts = [
-        f"{axis_name(k)}={n} {'deals' if k in schedule.cyclic else 'cuts'} {index}"
+        f"{get_axis_name(k)}={n} {'deals' if k in schedule.cyclic else 'cuts'} {index}"
         if index is not None
-        else f"{axis_name(k)}={n}"
+        else f"{get_axis_name(k)}={n}"
         for k, (n, index) in enumerate(pairs)
     ]
     text = ", ".join(insert_bars(cuts, schedule.machine.bounds))
@@ -138,21 +142,21 @@ def _machine_text(schedule: GroupSchedule) -> str:
     return text.replace(", |,", " |") or ONE_PROCESS
 
 
-def _loop_text(schedule: GroupSchedule) -> str:
+def _format_loop(schedule: GroupSchedule) -> str:
     loop = schedule.loop
     if loop is None:
         return ""
-    axes = "".join(axis_name(k) for k in loop.rotate)
+    axes = "".join(get_axis_name(k) for k in loop.rotate)
     rotation = f", turned by {axes}" if axes else ""
-    return f"; {loop.index} in {counted(loop.parts, 'step')}{rotation}"
+    return f"; {loop.index} in {format_count(loop.parts, 'step')}{rotation}"
 
 
-def blocks_text(plan: Plan) -> str:
+def format_blocks(plan: Plan) -> str:
     """Return for every group which ranks need and hold which blocks.
 
     >>> import feinsum
     >>> A, x = feinsum.array("A", (4, 6)), feinsum.array("x", 6)
-    >>> print(blocks_text(feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=2)))
+    >>> print(format_blocks(feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=2)))
     out[i] = A[i,j] * x[j]
       needs A[i,j]
         0:4, 0:3  on 0
@@ -164,26 +168,26 @@ def blocks_text(plan: Plan) -> str:
         0:2  on 0
         2:4  on 1
     """
-    return "\n".join(_block_lines(plan))
+    return "\n".join(_format_block_lines(plan))
 
 
-def _block_lines(plan: Plan) -> Iterator[str]:
+def _format_block_lines(plan: Plan) -> Iterator[str]:
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         yield str(group)
         needs = [(f"needs {a}", a, schedule.needs(a)) for a in group.inputs]
         result = f"leaves {group.output}", group.output, schedule.result
         for title, access, distribution in (*needs, result):
             yield f"  {title}"
-            boxes = distribution.boxes(shape_of(access, plan.extents), plan.processes)
+            boxes = distribution.boxes(get_shape(access, plan.extents), plan.processes)
             # copies: several ranks with the same box
             ranks: dict[Box, list[int]] = {}
             for rank, box in boxes.items():
                 ranks.setdefault(box, []).append(rank)
             for box, holders in ranks.items():
-                yield f"    {_box_text(box)}  on {ranks_text(holders)}"
+                yield f"    {_format_box(box)}  on {format_ranks(holders)}"
 
 
-def steps_text(plan: Plan, rank: int) -> str:
+def format_steps(plan: Plan, rank: int) -> str:
     """Return the steps of a rank, one per line.
 
     Raises:
@@ -194,44 +198,44 @@ def steps_text(plan: Plan, rank: int) -> str:
             f"rank {rank}; expected one from 0 to {plan.processes - 1}",
             rules=("processes",),
         )
-    return "\n".join(map(_step_text, plan.steps[rank]))
+    return "\n".join(map(_format_step, plan.steps[rank]))
 
 
-def _step_text(step: Step) -> str:
+def _format_step(step: Step) -> str:
     match step:
         case Make(buffer, box, is_zero):
             zeros = " of zeros" if is_zero else ""
-            return f"make     {buffer}[{_box_text(box)}]{zeros}"
+            return f"make     {buffer}[{_format_box(box)}]{zeros}"
         case Take(source, target, box, is_added):
             verb = "add to" if is_added else "into"
-            return f"take     {source}[{_box_text(box)}] {verb} {target}"
+            return f"take     {source}[{_format_box(box)}] {verb} {target}"
         case Send(rank, source, box):
-            return f"send     {source}[{_box_text(box)}] to {rank}"
+            return f"send     {source}[{_format_box(box)}] to {rank}"
         case Receive(rank, target, box):
-            return f"receive  {target}[{_box_text(box)}] from {rank}"
+            return f"receive  {target}[{_format_box(box)}] from {rank}"
         case Reduce(rank, target, box):
-            return f"reduce   {target}[{_box_text(box)}] from {rank}"
+            return f"reduce   {target}[{_format_box(box)}] from {rank}"
         case Leaf(_, sources, target, box):
             factors = " * ".join(
-                f"{name}[{_box_text(operand_box)}]" for name, operand_box in sources
+                f"{name}[{_format_box(operand_box)}]" for name, operand_box in sources
             )
-            return f"compute  {target}[{_box_text(box)}] += {factors}"
+            return f"compute  {target}[{_format_box(box)}] += {factors}"
         case Free(buffer):
             return f"free     {buffer}"
 
 
-def _box_text(box: Box) -> str:
+def _format_box(box: Box) -> str:
     steps = [f":{side.step}" if side.step > 1 else "" for side in box]
     sides = zip(box, steps, strict=True)
     return ", ".join(f"{s.start}:{s.stop}{step}" for s, step in sides) or "()"
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     """Return ranks as text, as short as possible.
 
-    >>> ranks_text([0]), ranks_text([0, 1, 2, 3]), ranks_text([0, 2, 4, 6])
+    >>> format_ranks([0]), format_ranks([0, 1, 2, 3]), format_ranks([0, 2, 4, 6])
     ('0', '0-3', '0,2..6')
-    >>> ranks_text([1, 2, 5])
+    >>> format_ranks([1, 2, 5])
     '1,2,5'
     """
     if len(ranks) < 3:
@@ -263,27 +267,33 @@ def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[StepRow, ...]:
     groups = zip(plan.groups, plan.schedules, strict=True)
     return tuple(
         StepRow(
-            f"{group}\n{schedule_text(group, schedule)}",
-            tuple(_panels(plan, group, schedule)),
+            f"{group}\n{format_schedule(group, schedule)}",
+            tuple(_make_panels(plan, group, schedule)),
         )
         for group, schedule in islice(groups, n_groups)
     )
 
 
-def _panels(plan: Plan, group: Group, schedule: GroupSchedule) -> list[Panel]:
+def _make_panels(plan: Plan, group: Group, schedule: GroupSchedule) -> list[Panel]:
     panels = [
-        _panel(plan, access, schedule.needs(access), f"needs {access}")
+        _make_panel(plan, access, schedule.needs(access), f"needs {access}")
         for access in group.inputs
     ]
-    return [*panels, _panel(plan, group.output, schedule.result, f"{group.output}")]
+    return [
+        *panels,
+        _make_panel(plan, group.output, schedule.result, f"{group.output}"),
+    ]
 
 
-def _panel(plan: Plan, access: Access, distribution: Distribution, title: str) -> Panel:
-    shape = shape_of(access, plan.extents)
+def _make_panel(
+    plan: Plan, access: Access, distribution: Distribution, title: str
+) -> Panel:
+    shape = get_shape(access, plan.extents)
     boxes = distribution.boxes(shape, plan.processes)
     of_rank = dict(boxes.items())
     positions = [
-        _positions({box[k] for box in of_rank.values()}) for k in range(len(shape))
+        _compute_positions({box[k] for box in of_rank.values()})
+        for k in range(len(shape))
     ]
     # the two axes with the most parts, in the order of the tensor
     by_parts = sorted(range(len(shape)), key=lambda k: (-len(positions[k]), k))
@@ -292,7 +302,7 @@ def _panel(plan: Plan, access: Access, distribution: Distribution, title: str) -
     for rank, box in of_rank.items():
         ranks.setdefault(tuple(box[k] for k in shown), []).append(rank)
     blocks = tuple(
-        _block(
+        _make_block(
             [positions[k][side] for k, side in zip(shown, box, strict=True)], holders
         )
         for box, holders in ranks.items()
@@ -303,7 +313,7 @@ def _panel(plan: Plan, access: Access, distribution: Distribution, title: str) -
     return Panel(title, blocks, vertical, horizontal)
 
 
-def _positions(sides: set[range]) -> dict[range, tuple[float, float]]:
+def _compute_positions(sides: set[range]) -> dict[range, tuple[float, float]]:
     """Return where the parts of an axis are drawn, one after the other, in shares."""
     ranges = sorted(sides, key=lambda side: side.start)
     ends = [0, *accumulate(map(len, ranges))]
@@ -312,10 +322,12 @@ def _positions(sides: set[range]) -> dict[range, tuple[float, float]]:
     return dict(zip(ranges, pairwise(shares), strict=True))
 
 
-def _block(sides: Sequence[tuple[float, float]], ranks: Sequence[int]) -> FlowBox:
+def _make_block(sides: Sequence[tuple[float, float]], ranks: Sequence[int]) -> FlowBox:
     full_sides = ((0.0, 1.0),) * (2 - len(sides))
     (top, bottom), (left, right) = (*full_sides, *sides)
-    return FlowBox(left, top, right - left, bottom - top, min(ranks), ranks_text(ranks))
+    return FlowBox(
+        left, top, right - left, bottom - top, min(ranks), format_ranks(ranks)
+    )
 
 
 # ---- the picture of a program plan: the graph of statements
@@ -330,22 +342,23 @@ def draw_program(plan: ProgramPlan, path: str | Path) -> None:
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    nodes, arrows = flow_of(plan)
-    n = counted(plan.plan.processes, "process")
+    nodes, arrows = build_flow(plan)
+    n = format_count(plan.plan.processes, "process")
     title = (
-        f"{plan.plan.title} on {n}: {counted(plan.counts.moved, 'element', ',')} moved"
+        f"{plan.plan.title} on {n}: "
+        f"{format_count(plan.counts.moved, 'element', ',')} moved"
     )
     draw_flow(title, nodes, arrows, path)
 
 
-def flow_of(plan: ProgramPlan) -> tuple[tuple[Node, ...], tuple[Arrow, ...]]:
+def build_flow(plan: ProgramPlan) -> tuple[tuple[Node, ...], tuple[Arrow, ...]]:
     """Return nodes and arrows of the picture.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
     >>> p = program()
     >>> _ = p.softmax(array("X", (4, 4)), name="Y")
-    >>> nodes, arrows = flow_of(p.plan(2))
+    >>> nodes, arrows = build_flow(p.plan(2))
     >>> nodes[1].layer, nodes[1].cells, [a.source for a in arrows][:2]
     (1, ('x=2 a',), ['X', 'X'])
     """
@@ -355,11 +368,11 @@ def flow_of(plan: ProgramPlan) -> tuple[tuple[Node, ...], tuple[Arrow, ...]]:
     for statement, schedule in pairs:
         result = statement.result
         layers[result] = 1 + max(layers[name] for name in statement.operands)
-        cells = tuple(_cells(result, schedule))
+        cells = tuple(_format_cells(result, schedule))
         reduction = statement.reduction if statement.reduced_indices else "map"
         text = f"{result}[{','.join(statement.output)}]\n{reduction:.20}"
         nodes.append(Node(result, layers[result], text, cells))
-    moved = predicted_by_edge(plan.plan)
+    moved = predict_by_edge(plan.plan)
     arrows = []
     for statement in plan.program.statements:
         for name in dict.fromkeys(statement.operands):
@@ -368,9 +381,9 @@ def flow_of(plan: ProgramPlan) -> tuple[tuple[Node, ...], tuple[Arrow, ...]]:
     return tuple(nodes), tuple(arrows)
 
 
-def _cells(result: str, schedule: GroupSchedule) -> Iterator[str]:
+def _format_cells(result: str, schedule: GroupSchedule) -> Iterator[str]:
     pairs = zip(schedule.machine.sizes, schedule.axes, strict=True)
     for k, (n, index) in enumerate(pairs):
         # indices of programs begin with the name of the result
         cut = "" if index is None else f" {index.removeprefix(f'{result}_')}"
-        yield f"{axis_name(k)}={n}{cut}"
+        yield f"{get_axis_name(k)}={n}{cut}"

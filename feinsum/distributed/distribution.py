@@ -37,11 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from feinsum.distributed.boxes import Boxes, block_part, cyclic_part
+from feinsum.distributed.boxes import Boxes, take_block, take_cyclic_part
 from feinsum.errors import PlanError
 from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT
-from feinsum.words import counted
+from feinsum.words import format_count
 
 MAX_AXES = 4
 """Axes of a machine that the planner considers: a group of a path rarely has more
@@ -54,7 +54,7 @@ ONE_PROCESS = "one process"
 """The text of a machine without axes."""
 
 
-def notation_error(
+def make_notation_error(
     kind: str,
     text: str,
     expected: str,
@@ -65,7 +65,8 @@ def notation_error(
     """Return the error of a text that cannot be parsed.
 
     >>> rules = ("notation",)
-    >>> print(notation_error("machine", "x", "such as 'x=2'", "no number", rules=rules))
+    >>> print(make_notation_error("machine", "x", "such as 'x=2'", "no number",
+    ...     rules=rules))
     machine 'x': no number; expected such as 'x=2'
     """
     colon = f": {problem}" if problem else ""
@@ -121,10 +122,10 @@ class Machine:
             [level.split() for level in text.split("|")] if text != ONE_PROCESS else []
         )
         words = [word.rpartition("=") for level in level_words for word in level]
-        expected = [axis_name(k) for k in range(len(words))]
+        expected = [get_axis_name(k) for k in range(len(words))]
         is_named = [name for name, *_ in words] == expected and all(level_words)
         if not (is_named and all(re.fullmatch("[0-9]+", n) for *_, n in words)):
-            raise notation_error(
+            raise make_notation_error(
                 "machine",
                 text,
                 "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels",
@@ -152,7 +153,7 @@ class Machine:
 
     @property
     def text(self) -> str:
-        axes = [f"{axis_name(k)}={n}" for k, n in enumerate(self.sizes)]
+        axes = [f"{get_axis_name(k)}={n}" for k, n in enumerate(self.sizes)]
         return " ".join(insert_bars(axes, self.bounds)) or ONE_PROCESS
 
     def coordinates(self, n_ranks: int) -> NDArray[np.int64]:
@@ -160,11 +161,11 @@ class Machine:
 
         Ranks beyond the grid get the coordinates of rank 0.
         """
-        return _coordinates(self.sizes, n_ranks)
+        return _compute_coordinates(self.sizes, n_ranks)
 
 
 @cache
-def _coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int64]:
+def _compute_coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int64]:
     if not sizes:
         return np.zeros((n_ranks, 0), np.int64)
     ranks = np.arange(n_ranks, dtype=np.int64)
@@ -192,23 +193,23 @@ def insert_bars(
     return text
 
 
-def axis_name(axis: int) -> str:
+def get_axis_name(axis: int) -> str:
     """Return the letter of a machine axis.
 
-    >>> [axis_name(k) for k in range(5)]
+    >>> [get_axis_name(k) for k in range(5)]
     ['x', 'y', 'z', 'w', 'x4']
     """
     return "xyzw"[axis] if axis < 4 else f"x{axis}"
 
 
-def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation]:
+def find_machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation]:
     """Yield the violations of a machine with this many processes."""
     for axis, size in enumerate(machine.sizes):
         if size < 1:
             yield Violation(
                 "machine",
-                f"axis {axis_name(axis)} of a machine has "
-                f"{counted(size, 'process')}; expected 1 or more",
+                f"axis {get_axis_name(axis)} of a machine has "
+                f"{format_count(size, 'process')}; expected 1 or more",
             )
     if machine.levels and (
         min(machine.levels) < 1 or sum(machine.levels) != machine.n_axes
@@ -222,7 +223,8 @@ def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation
         yield Violation(
             "machine",
             f"a machine {machine.text} needs "
-            f"{counted(machine.n_processes, 'process')}; the plan has {n_processes}",
+            f"{format_count(machine.n_processes, 'process')}; the plan has "
+            f"{n_processes}",
         )
 
 
@@ -346,13 +348,13 @@ class Distribution:
         without_bars = [word for word in words if word != "|"]
         if "|" in words and words != insert_bars(without_bars, machine.bounds):
             targets = words  # a misplaced bar is reported as an unknown name
-        problem = _notation_problem(names, targets, machine, bool(arrow))
+        problem = _find_notation_problem(names, targets, machine, bool(arrow))
         if problem:
-            raise notation_error(
+            raise make_notation_error(
                 "distribution",
                 text,
                 "such as 'xy->xy*', with a name, a digit or * for each of "
-                f"{counted(machine.n_axes, 'axis')}",
+                f"{format_count(machine.n_axes, 'axis')}",
                 problem,
                 rules=("notation",),
             )
@@ -377,12 +379,14 @@ class Distribution:
 
     def boxes(self, shape: Sequence[int], n_ranks: int) -> Boxes:
         """Return the box that each rank holds of a tensor of this shape."""
-        return _boxes(self, tuple(shape), n_ranks)
+        return _compute_boxes(self, tuple(shape), n_ranks)
 
 
 # cached: a planner needs the boxes of a few distributions for many plans
 @lru_cache(4096)
-def _boxes(distribution: Distribution, shape: tuple[int, ...], n_ranks: int) -> Boxes:
+def _compute_boxes(
+    distribution: Distribution, shape: tuple[int, ...], n_ranks: int
+) -> Boxes:
     machine = distribution.machine
     coordinates = machine.coordinates(n_ranks)
     first = np.zeros((n_ranks, len(shape)), np.int64)
@@ -391,7 +395,7 @@ def _boxes(distribution: Distribution, shape: tuple[int, ...], n_ranks: int) -> 
         low, high = first[:, axis], end[:, axis]
         for k in machine_axes:
             is_cyclic, n = k in distribution.cyclic, machine.sizes[k]
-            get_part = cyclic_part if is_cyclic else block_part
+            get_part = take_cyclic_part if is_cyclic else take_block
             # each axis subdivides the part of the one before
             low, high = get_part(low, high, coordinates[:, k], n, steps[axis])
             steps[axis] *= n if is_cyclic else 1
@@ -403,13 +407,13 @@ def _boxes(distribution: Distribution, shape: tuple[int, ...], n_ranks: int) -> 
     return Boxes(first, end, is_there, tuple(steps))
 
 
-def _notation_problem(
+def _find_notation_problem(
     names: list[str], targets: list[str], machine: Machine, has_arrow: bool
 ) -> str | None:
     if not has_arrow:
         return "has no arrow"
     if len(targets) != machine.n_axes:
-        return f"names {counted(len(targets), 'axis')} of the machine"
+        return f"names {format_count(len(targets), 'axis')} of the machine"
     used = [t for t in targets if t != "*" and not t.isdigit()]
     # an index may be partitioned once at each level
     ends = (0, *machine.bounds, machine.n_axes)
@@ -424,7 +428,7 @@ def _notation_problem(
     return None
 
 
-def distribution_violations(
+def find_distribution_violations(
     tensor: str, distribution: Distribution, n_axes: int, n_processes: int
 ) -> Iterator[Violation]:
     """Yield the violations of a distribution for a tensor with this many axes.
@@ -437,11 +441,11 @@ def distribution_violations(
     """
     machine = distribution.machine
     # first the machine: later rules count its axes
-    yield from machine_violations(machine, n_processes)
+    yield from find_machine_violations(machine, n_processes)
     if len(distribution.cuts) != n_axes:
         yield Violation(
             "rank",
-            f"{tensor} has {counted(n_axes, 'axis')}; its distribution has "
+            f"{tensor} has {format_count(n_axes, 'axis')}; its distribution has "
             f"{len(distribution.cuts)}",
         )
     cuts = [k for term in distribution.cuts for k in term]
@@ -450,10 +454,12 @@ def distribution_violations(
         if not 0 <= k < machine.n_axes:
             yield Violation("axis", f"{tensor} names axis {k} of {machine.text}")
         elif used.count(k) > 1:
-            yield Violation("axis", f"{tensor} uses axis {axis_name(k)} more than once")
+            yield Violation(
+                "axis", f"{tensor} uses axis {get_axis_name(k)} more than once"
+            )
     for k in set(distribution.cyclic) - set(cuts):
         yield Violation(
-            "axis", f"{tensor}: axis {axis_name(k)} is cyclic and cuts nothing"
+            "axis", f"{tensor}: axis {get_axis_name(k)} is cyclic and cuts nothing"
         )
     if len(set(distribution.cyclic)) < len(distribution.cyclic):
         yield Violation("axis", f"{tensor} has an axis that is cyclic more than once")
@@ -461,6 +467,7 @@ def distribution_violations(
         if 0 <= k < machine.n_axes and not 0 <= coordinate < machine.sizes[k]:
             yield Violation(
                 "axis",
-                f"{tensor} is at place {coordinate} of axis {axis_name(k)}, which has "
+                f"{tensor} is at place {coordinate} of axis {get_axis_name(k)}, "
+                "which has "
                 f"{machine.sizes[k]}",
             )

@@ -8,7 +8,7 @@ combinations. Eliminating a first costs |a| |b|, and leaves a table of b alone::
     = min over c of g'(c)                    g'(c)  = min over b of f'(b) + g(b,c)
 
 Then values are chosen in the opposite order: c, from it b, from it a. If tables form
-cycles, elimination may need tables that are too large. :func:`bounded_least_sum` then
+cycles, elimination may need tables that are too large. :func:`find_low_sum` then
 fixes the values of some variables first, and improves these choices afterwards.
 
 Source: Dechter 1999 (bucket elimination); Bertele and Brioschi 1972.
@@ -80,7 +80,7 @@ class LeastSum(NamedTuple):
     is_exact: bool
 
 
-def bounded_least_sum(
+def find_low_sum(
     tables: Sequence[Table], blocks: Sequence[Sequence[str]], max_entries: int
 ) -> LeastSum:
     """Return a low sum of tables, without making a table above ``max_entries``.
@@ -98,13 +98,13 @@ def bounded_least_sum(
 
     >>> ring = [Table((a, b), np.array([[1.0, 0.0], [0.0, 2.0]]))
     ...         for a, b in ("ab", "bc", "cd", "da")]
-    >>> bounded_least_sum(ring, ["a", "b", "c", "d"], max_entries=4).total
+    >>> find_low_sum(ring, ["a", "b", "c", "d"], max_entries=4).total
     0.0
     """
     least = _eliminate_all(tables, [block[0] for block in blocks], max_entries)
     if least.is_exact or least.total == inf:
         return least
-    neighborhoods = _neighborhoods(tables, blocks)
+    neighborhoods = _list_neighborhoods(tables, blocks)
     choices, is_better = least.choices, True
     while is_better:
         is_better = False
@@ -127,7 +127,7 @@ def bounded_least_sum(
     return LeastSum(total, choices, is_exact=False)
 
 
-def _neighborhoods(
+def _list_neighborhoods(
     tables: Sequence[Table], blocks: Sequence[Sequence[str]]
 ) -> list[tuple[set[str], list[Table]]]:
     """Return the variables of each block and pair of blocks, with their tables."""
@@ -160,12 +160,10 @@ def _eliminate_all(
     """
     containing = {
         name: [table for table in tables if name in table.variables]
-        for name in variables_of(tables)
+        for name in list_variables(tables)
     }
     total: Any = sum(float(table.costs) for table in tables if not table.variables)
-    work = {
-        name: _elimination_work(name, joined) for name, joined in containing.items()
-    }
+    work = {name: _count_sums(name, joined) for name, joined in containing.items()}
     fixed, eliminated = dict[str, int](), list[tuple[str, list[Table]]]()
     while work:
         # greedy; in a tree, this eliminates leaves first, which makes no larger table
@@ -182,28 +180,28 @@ def _eliminate_all(
             # where the most tables meet, so that few variables are fixed
             chosen = max(wide, key=work.__getitem__)
             joined_tables = containing.pop(chosen)
-            fixed[chosen] = _best_value(chosen, joined_tables)
+            fixed[chosen] = _choose_value(chosen, joined_tables)
             new_tables = [_restrict(table, fixed) for table in joined_tables]
         del work[chosen]
         total += sum(float(t.costs) for t in new_tables if not t.variables)
         # only the variables of the new tables have other neighbors now
-        for name in variables_of(new_tables):
+        for name in list_variables(new_tables):
             unchanged = [
                 table for table in containing[name] if table not in joined_tables
             ]
             containing[name] = unchanged + [
                 t for t in new_tables if name in t.variables
             ]
-            work[name] = _elimination_work(name, containing[name])
+            work[name] = _count_sums(name, containing[name])
     is_exact, choices = not fixed, fixed
     # the value of a variable depends only on those eliminated after it
     for name, joined_tables in reversed(eliminated):
-        costs: Any = sum(_costs_along(table, name, choices) for table in joined_tables)
+        costs: Any = sum(_select_costs(table, name, choices) for table in joined_tables)
         choices[name] = int(costs.argmin())
     return LeastSum(float(total), choices, is_exact)
 
 
-def _best_value(name: str, tables: Sequence[Table]) -> int:
+def _choose_value(name: str, tables: Sequence[Table]) -> int:
     """Return the value with the least lower bound: the sum of the tables' minima."""
     total: Any = 0.0
     for table in tables:
@@ -221,7 +219,7 @@ def _restrict(table: Table, values: Mapping[str, int]) -> Table:
     return Table(free, np.asarray(table.costs[index]))
 
 
-def _costs_along(
+def _select_costs(
     table: Table, name: str, choices: Mapping[str, int]
 ) -> NDArray[np.float64]:
     """Return the costs of all values of a variable, with all others chosen."""
@@ -230,18 +228,18 @@ def _costs_along(
     return costs
 
 
-def variables_of(tables: Sequence[Table]) -> dict[str, None]:
+def list_variables(tables: Sequence[Table]) -> dict[str, None]:
     """Return all variables once, in order."""
     return dict.fromkeys(v for table in tables for v in table.variables)
 
 
-def _elimination_work(name: str, tables: Sequence[Table]) -> int:
+def _count_sums(name: str, tables: Sequence[Table]) -> int:
     """Count the sums that it takes to eliminate a variable from the tables with it."""
     sizes: dict[str, int] = {}
     for table in tables:
         sizes.update(zip(table.variables, table.costs.shape, strict=True))
     n_combinations = prod(sizes.values())
-    sparse = _sparse_table(tables, name)
+    sparse = _find_sparse_table(tables, name)
     # combinations with an infinite cost are never summed
     return (
         n_combinations
@@ -252,7 +250,7 @@ def _elimination_work(name: str, tables: Sequence[Table]) -> int:
 
 def _eliminate(tables: Sequence[Table], name: str) -> Table:
     """Minimize over a variable the sum of the tables that contain it."""
-    sparse = _sparse_table(tables, name)
+    sparse = _find_sparse_table(tables, name)
     if sparse is None:
         joined = _join(tables, name)
         return Table(joined.variables[:-1], joined.costs.min(axis=-1))
@@ -260,7 +258,7 @@ def _eliminate(tables: Sequence[Table], name: str) -> Table:
     return _eliminate_sparse(sparse, dense, name)
 
 
-def _sparse_table(tables: Sequence[Table], name: str) -> Table | None:
+def _find_sparse_table(tables: Sequence[Table], name: str) -> Table | None:
     """Return the table with few finite costs, if there is one.
 
     Such a table links a map to the few distributions that fit it. It qualifies only if
@@ -301,7 +299,7 @@ def _eliminate_sparse(sparse: Table, dense: Table, name: str) -> Table:
 
 
 def _join(tables: Sequence[Table], last: str) -> Table:
-    variables = [v for v in variables_of(tables) if v != last] + [last]
+    variables = [v for v in list_variables(tables) if v != last] + [last]
     return Table(tuple(variables), sum_tables(tables, variables))
 
 

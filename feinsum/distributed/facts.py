@@ -31,17 +31,17 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.groups import Access, Group
-from feinsum.distributed.local import free_bytes, numpy_leaf
+from feinsum.distributed.local import compute_with_numpy, get_free_bytes
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan
-from feinsum.distributed.storage import slices, within
+from feinsum.distributed.storage import get_slices, make_relative
 from feinsum.errors import FeinsumError, PlanError, WrongResultError
 from feinsum.ir import from_text
 from feinsum.ir.evaluation import evaluate_statement
 from feinsum.programs.key import program_key
 from feinsum.records import BlockCheck, Finding, Fleet, PlanRecord
-from feinsum.records.capability import capability_of, least_work
-from feinsum.records.plausibility import finding
+from feinsum.records.capability import compute_least_work, get_capability
+from feinsum.records.plausibility import make_finding
 
 Array = NDArray[Any]
 
@@ -80,12 +80,12 @@ def read_plan(text: str | bytes) -> AnyPlan:
     return Plan.from_json(text)
 
 
-def plan_in(plan: AnyPlan) -> Plan:
+def get_inner_plan(plan: AnyPlan) -> Plan:
     """Return the plan itself, or the plan of a program plan."""
     return plan.plan if isinstance(plan, ProgramPlan) else plan
 
 
-def key_of(plan: AnyPlan) -> str:
+def get_plan_key(plan: AnyPlan) -> str:
     """Return the key of a plan's einsum or program, as used by ``feinsum query``.
 
     Raises:
@@ -95,7 +95,7 @@ def key_of(plan: AnyPlan) -> str:
     >>> A, x = feinsum.array("A", (4, 4)), feinsum.array("x", 4)
     >>> e = feinsum.einsum("ij,j->i", A, x)
     >>> from feinsum.canonical import canonicalize
-    >>> key_of(feinsum.plan(e, processes=2)) == canonicalize(e).key
+    >>> get_plan_key(feinsum.plan(e, processes=2)) == canonicalize(e).key
     True
     """
     if isinstance(plan, ProgramPlan):
@@ -108,7 +108,7 @@ def key_of(plan: AnyPlan) -> str:
     return plan.key
 
 
-def fact_of(
+def build_fact(
     plan: AnyPlan,
     fleet: Fleet,
     counted: int,
@@ -127,7 +127,7 @@ def fact_of(
         recorded_by: who recorded the fact.
     """
     return PlanRecord(
-        key_of(plan),
+        get_plan_key(plan),
         plan.to_json(),
         fleet,
         plan.counts.document(),
@@ -145,26 +145,26 @@ def findings(record: PlanRecord) -> Iterator[Finding]:
     """Yield the implausible values of a fact: those that contradict each other."""
     try:
         document = _read_bounded(record.plan)
-        key = key_of(document)
+        key = get_plan_key(document)
     except FeinsumError as error:
-        yield finding("plan", str(error)[:200])
+        yield make_finding("plan", str(error)[:200])
         return
-    plan, fleet = plan_in(document), record.fleet
+    plan, fleet = get_inner_plan(document), record.fleet
     # ids are digests of texts: two spellings would be two facts
     if document.to_json() != record.plan:
-        yield finding("plan", "its text is not in the canonical form")
+        yield make_finding("plan", "its text is not in the canonical form")
     if key != record.workload:
-        yield finding("key-of-another-plan", f"{record.workload[:80]}, not {key}")
+        yield make_finding("key-of-another-plan", f"{record.workload[:80]}, not {key}")
     if fleet.ranks != plan.processes:
-        yield finding("fleet", f"{fleet.ranks} ranks of {plan.processes}")
+        yield make_finding("fleet", f"{fleet.ranks} ranks of {plan.processes}")
     expected = plan.counts.document()
     if dict(record.predicted) != expected or record.counted != expected["moved"]:
         claim = f"{record.counted} received, {record.predicted.get('moved')} predicted"
-        yield finding("counts", f"{claim}; the steps move {expected['moved']}")
-    min_s = _min_seconds(plan, fleet)
+        yield make_finding("counts", f"{claim}; the steps move {expected['moved']}")
+    min_s = _estimate_min_seconds(plan, fleet)
     if min(record.samples_s, default=min_s) < min_s:
         claim = f"{min(record.samples_s):g} s, but {min_s:.3g} s at least"
-        yield finding("faster-than-possible", claim)
+        yield make_finding("faster-than-possible", claim)
 
 
 # cached: a database checks each fact when it arrives, and again when it is served
@@ -176,7 +176,7 @@ def _read_bounded(text: str) -> AnyPlan:
         PlanError: if an extent or the number of steps exceeds its limit.
     """
     document = read_plan(text)
-    plan = plan_in(document)
+    plan = get_inner_plan(document)
     if max(plan.extents.values(), default=0) > MAX_EXTENT:
         raise PlanError(f"an extent is larger than {MAX_EXTENT}", rules=("sizes",))
     n_steps = plan.processes * sum(schedule.n_steps for schedule in plan.schedules)
@@ -188,10 +188,10 @@ def _read_bounded(text: str) -> AnyPlan:
     return document
 
 
-def _min_seconds(plan: Plan, fleet: Fleet) -> float:
+def _estimate_min_seconds(plan: Plan, fleet: Fleet) -> float:
     """Return the least seconds of the rank with the largest leaf, on its threads."""
-    rank = capability_of(replace(fleet.device, compute_units=fleet.threads))
-    works = (least_work(from_text(leaf.text), {}) for leaf in plan.leaves)
+    rank = get_capability(replace(fleet.device, compute_units=fleet.threads))
+    works = (compute_least_work(from_text(leaf.text), {}) for leaf in plan.leaves)
     return max((rank.seconds(work) for work in works), default=0.0)
 
 
@@ -211,7 +211,7 @@ class Sample:
     error: float
 
 
-def sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
+def choose_sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
     """Choose a block within a rank's part of every output.
 
     Its position depends on the rank, so that samples of ranks differ.
@@ -238,7 +238,7 @@ def compare_samples(
     """Compare blocks of outputs, given with their boxes, with the reference."""
     samples = []
     for name, (box, block) in blocks.items():
-        expected = _reference(plan, read, name, box)
+        expected = _compute_reference(plan, read, name, box)
         scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
         # relative to the largest entry: single ones may cancel to zero
         error = float(np.max(np.abs(block - expected), initial=0.0)) / scale
@@ -246,23 +246,23 @@ def compare_samples(
     return samples
 
 
-def operand_boxes(plan: Plan, output: str, box: Box) -> dict[str, Box]:
+def find_operand_boxes(plan: Plan, output: str, box: Box) -> dict[str, Box]:
     """Return the boxes of operands that a block of an output depends on.
 
     Raises:
         PlanError: with the rule ``memory``, if they are too large.
     """
-    boxes = _dependencies(_statements(plan), plan, output, box)
+    boxes = _find_dependencies(_list_statements(plan), plan, output, box)
     return {name: boxes[name] for name in plan.operands if name in boxes}
 
 
-def check_of(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
+def build_check(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
     """Build the record of the samples of all ranks.
 
     Raises:
         WrongResultError: if a sample differs by more than the tolerance.
     """
-    tolerance = tolerance_of(plan_in(plan))
+    tolerance = compute_tolerance(get_inner_plan(plan))
     errors = [sample.error for sample in samples]
     wrong = [error for error in errors if not error <= tolerance]  # not a number, too
     if wrong:
@@ -275,7 +275,7 @@ def check_of(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
     return BlockCheck(len(samples), n_entries, tolerance, max(errors, default=0.0))
 
 
-def tolerance_of(plan: Plan) -> float:
+def compute_tolerance(plan: Plan) -> float:
     """Compute the tolerance for rounding errors in the longest sum of a plan."""
     kind = np.result_type(plan.dtype, np.float16)
     eps = float(np.finfo(kind if kind == plan.dtype else np.float64).eps)
@@ -284,11 +284,11 @@ def tolerance_of(plan: Plan) -> float:
     return float(min(MAX_TOLERANCE, 64 * eps * max(1, n_terms)))
 
 
-def _reference(plan: AnyPlan, read: Read, output: str, box: Box) -> Array:
+def _compute_reference(plan: AnyPlan, read: Read, output: str, box: Box) -> Array:
     """Compute a block of a result from the boxes of operands that it depends on."""
-    inner = plan_in(plan)
-    groups = _statements(inner)
-    boxes = _dependencies(groups, inner, output, box)
+    inner = get_inner_plan(plan)
+    groups = _list_statements(inner)
+    boxes = _find_dependencies(groups, inner, output, box)
     arrays: dict[str, Array] = {
         name: np.asarray(read(name, boxes[name]))
         for name in inner.operands
@@ -300,7 +300,7 @@ def _reference(plan: AnyPlan, read: Read, output: str, box: Box) -> Array:
     return arrays[output]
 
 
-def _statements(plan: Plan) -> tuple[Group, ...]:
+def _list_statements(plan: Plan) -> tuple[Group, ...]:
     """Return the statements of a plan, without the groups of its path."""
     if plan.statements is not None:
         return plan.groups
@@ -310,7 +310,7 @@ def _statements(plan: Plan) -> tuple[Group, ...]:
     return (Group(inputs, Access(output, tuple(einsum.output))),)
 
 
-def _dependencies(
+def _find_dependencies(
     groups: Sequence[Group], plan: Plan, output: str, box: Box
 ) -> dict[str, Box]:
     """Return for each tensor the box that a block of a result depends on.
@@ -323,14 +323,14 @@ def _dependencies(
     for group in reversed(groups):
         if group.output.tensor not in boxes:
             continue
-        sides = _sides(group, boxes, plan.extents)
+        sides = _find_sides(group, boxes, plan.extents)
         for access in group.inputs:
             needed = tuple(sides[i] for i in access.indices)
             present = boxes.get(access.tensor, needed)
             # one box for all readers: slightly more work, but simpler
-            boxes[access.tensor] = tuple(map(_hull, present, needed))
+            boxes[access.tensor] = tuple(map(_join_ranges, present, needed))
     n_bytes = 8 * sum(prod(map(len, box)) for box in boxes.values())
-    if n_bytes > (available := free_bytes()):
+    if n_bytes > (available := get_free_bytes()):
         raise PlanError(
             f"a block of {output} depends on {n_bytes:,} bytes, and {available:,} are "
             "free: it cannot be verified. Record a run with smaller arrays",
@@ -339,14 +339,14 @@ def _dependencies(
     return boxes
 
 
-def _hull(range_a: range, range_b: range) -> range:
+def _join_ranges(range_a: range, range_b: range) -> range:
     """Return a range that contains both."""
     if range_a == range_b:
         return range_a
     return range(min(range_a.start, range_b.start), max(range_a.stop, range_b.stop))
 
 
-def _sides(
+def _find_sides(
     group: Group, boxes: Mapping[str, Box], extents: Mapping[str, int]
 ) -> dict[str, range]:
     """Return for each index of a statement the values that its output box needs."""
@@ -364,14 +364,16 @@ def _compute_block(
     boxes: Mapping[str, Box],
 ) -> Array:
     """Compute the box of a statement's result, in at least double precision."""
-    sides = _sides(group, boxes, plan_in(plan).extents)
+    sides = _find_sides(group, boxes, get_inner_plan(plan).extents)
     blocks = []
     for access in group.inputs:
         box = tuple(sides[i] for i in access.indices)
-        blocks.append(arrays[access.tensor][slices(within(box, boxes[access.tensor]))])
+        blocks.append(
+            arrays[access.tensor][get_slices(make_relative(box, boxes[access.tensor]))]
+        )
     if not isinstance(plan, ProgramPlan):
         exact = [block.astype(np.result_type(block, np.float64)) for block in blocks]
-        product: Array = numpy_leaf(group.subscripts, *exact)
+        product: Array = compute_with_numpy(group.subscripts, *exact)
         return product
     statement = plan.program.statements[k]
     # bodies may use the values of indices: pass the start and step of each block

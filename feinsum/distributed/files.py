@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.storage import slices
+from feinsum.distributed.storage import get_slices
 from feinsum.errors import PlanError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 Mode: TypeAlias = Literal["r", "r+", "w"]
 
@@ -42,7 +42,7 @@ def read_block(
         PlanError: with the rule ``files`` if there is no such array, or it has the
             wrong shape or dtype.
     """
-    with _opened(path, "r") as arrays:
+    with _open_arrays(path, "r") as arrays:
         array = _find_array(arrays, path, name)
         actual = (tuple(array.shape), np.dtype(array.dtype))
         if actual != (shape, np.dtype(dtype)):
@@ -52,7 +52,7 @@ def read_block(
                 rules=("files",),
             )
         # a copy: the file is closed before the block is used
-        return None if box is None else np.array(array[slices(box)], order="C")
+        return None if box is None else np.array(array[get_slices(box)], order="C")
 
 
 def create_arrays(
@@ -78,7 +78,7 @@ def create_arrays(
             "a folder, an HDF5 file or a Zarr store",
             rules=("files",),
         )
-    with _opened(path, "w") as arrays:
+    with _open_arrays(path, "w") as arrays:
         for name, shape in shapes.items():
             own_dtype = dtype[name] if isinstance(dtype, Mapping) else dtype
             arrays.create(name, shape, own_dtype)
@@ -88,8 +88,8 @@ def write_block(path: Path, name: str, box: Box | None, block: Any) -> None:
     """Write a box of a created array."""
     if box is None:
         return
-    with _opened(path, "r+") as arrays:
-        _find_array(arrays, path, name)[slices(box)] = block
+    with _open_arrays(path, "r+") as arrays:
+        _find_array(arrays, path, name)[get_slices(box)] = block
 
 
 def _find_array(arrays: _Arrays, path: Path, name: str) -> Any:
@@ -107,10 +107,10 @@ class _Arrays(NamedTuple):
 
 
 @contextmanager
-def _opened(path: Path, mode: Mode) -> Iterator[_Arrays]:
+def _open_arrays(path: Path, mode: Mode) -> Iterator[_Arrays]:
     package = PACKAGES.get(path.suffix)
     if package is None:
-        yield _files_of_numpy(path, "r" if mode == "r" else "r+")
+        yield _map_files(path, "r" if mode == "r" else "r+")
     elif package == "h5py":
         with _import_package(package).File(path, mode) as file:
             yield _Arrays(file.__getitem__, file.create_dataset)
@@ -124,7 +124,7 @@ def _opened(path: Path, mode: Mode) -> Iterator[_Arrays]:
         )
 
 
-def _files_of_numpy(path: Path, mode: Literal["r", "r+"]) -> _Arrays:
+def _map_files(path: Path, mode: Literal["r", "r+"]) -> _Arrays:
     """Return the files of a folder, or a single one, mapped into memory."""
 
     def get_path(name: str) -> Path:
@@ -139,5 +139,7 @@ def _files_of_numpy(path: Path, mode: Literal["r", "r+"]) -> _Arrays:
 
 
 def _import_package(name: str) -> Any:
-    with requiring(name, "files", "this file", partial(PlanError, rules=("files",))):
+    with require_extra(
+        name, "files", "this file", partial(PlanError, rules=("files",))
+    ):
         return import_module(name)

@@ -49,16 +49,16 @@ class RankLocation:
 
 def locate_rank() -> RankLocation:
     """Describe where this process runs."""
-    from feinsum.targets.host.device import host_device
-    from feinsum.threads import n_threads
+    from feinsum.targets.host.device import describe_host
+    from feinsum.threads import get_n_threads
 
     # launchers pin ranks: not all cores of the host are theirs
     cores = frozenset(os.sched_getaffinity(0))
-    device = host_device(os.cpu_count() or len(cores))
-    return RankLocation(socket.gethostname(), cores, n_threads(), device)
+    device = describe_host(os.cpu_count() or len(cores))
+    return RankLocation(socket.gethostname(), cores, get_n_threads(), device)
 
 
-def fleet_of(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
+def build_fleet(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
     """Build the fleet of ranks that run at these locations.
 
     Raises:
@@ -67,7 +67,7 @@ def fleet_of(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
 
     >>> cpu = Device("p", "n", "v", "cpu", "x86_64", 2)
     >>> location = RankLocation("a", frozenset({0, 1}), 1, cpu)
-    >>> fleet_of("mpi", [location, location]).hosts
+    >>> build_fleet("mpi", [location, location]).hosts
     (Host(ranks=2, cores=2),)
     """
     by_host: dict[str, list[RankLocation]] = {}
@@ -91,27 +91,29 @@ def fleet_of(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
     return Fleet(engine, hosts, threads, device, software)
 
 
-def fleet_here(processes: int, engine: EngineName = "mpi", threads: int = 1) -> Fleet:
+def describe_fleet_here(
+    processes: int, engine: EngineName = "mpi", threads: int = 1
+) -> Fleet:
     """Describe a fleet of processes on this machine."""
     location = replace(locate_rank(), threads=threads)
-    return fleet_of(engine, [location] * processes)
+    return build_fleet(engine, [location] * processes)
 
 
-def fleet_on_ranks(comm: Any) -> Fleet:
+def describe_fleet_on_ranks(comm: Any) -> Fleet:
     """Describe the fleet of an mpi4py communicator, with its links; collective.
 
     Raises:
-        PlanError: see :func:`fleet_of`.
+        PlanError: see :func:`build_fleet`.
     """
     from mpi4py import MPI
 
-    fleet = fleet_of("mpi", comm.allgather(locate_rank()))
+    fleet = build_fleet("mpi", comm.allgather(locate_rank()))
     library = " ".join(MPI.Get_library_version().strip("\0").split())[:80]
-    links = links_of(comm) if fleet.is_timed else None
+    links = measure_links(comm) if fleet.is_timed else None
     return replace(fleet, software={**fleet.software, "mpi": library}, links=links)
 
 
-def links_of(comm: Any) -> Links | None:
+def measure_links(comm: Any) -> Links | None:
     """Time a message and an element between the first and the last rank.
 
     Collective; all ranks get the same result. None for a single rank.
@@ -119,14 +121,14 @@ def links_of(comm: Any) -> Links | None:
     if comm.Get_size() == 1:
         return None
     # latency and bandwidth, from two lengths; ranks 0 and n-1 are furthest apart
-    short_s, long_s = (_message_s(comm, n) for n in (1, LONG_MESSAGE))
+    short_s, long_s = (_time_message(comm, n) for n in (1, LONG_MESSAGE))
     measured = Links(short_s, max(0.0, long_s - short_s) / LONG_MESSAGE)
     # rank 0's clock decides: facts of all ranks are the same document
     links: Links = comm.bcast(measured)
     return links
 
 
-def _message_s(comm: Any, n_elements: int) -> float:
+def _time_message(comm: Any, n_elements: int) -> float:
     """Return the seconds of one message from the first rank to the last one."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     block = np.zeros(n_elements)

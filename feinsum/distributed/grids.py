@@ -12,8 +12,8 @@ footprint    (2, 2, 2, 1)    the smallest blocks of a process
 ============ =============== ===================================================
 
 EinDecomp's costs (join, aggregation, repartition) bound what moves between groups with
-different grids; :func:`eindecomp_grids` minimizes them over all groups. Plans are
-chosen by counted elements; these grids are candidates.
+different grids; :func:`choose_eindecomp_grids` minimizes them over all groups. Plans
+are chosen by counted elements; these grids are candidates.
 
 Source: Deinsum, section IV (tiles of its bound, smallest blocks); EinDecomp (Bourgeois
 et al.), costs of joins, aggregations and repartitions, and dynamic programming over
@@ -32,14 +32,18 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feinsum.bounds import intensity_of, statement
+from feinsum.bounds import compute_intensity, make_statement
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.boxes import Ints
 from feinsum.distributed.distribution import Machine
 from feinsum.distributed.elimination import Table, least_sum
 from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.schedule import GroupSchedule, needed_by, without_copies
+from feinsum.distributed.schedule import (
+    GroupSchedule,
+    derive_distribution,
+    without_copies,
+)
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -52,13 +56,13 @@ Choose: TypeAlias = Callable[
 """The grids for groups, extents and processes; None if it does not fit them."""
 
 
-def by_first_use(group: Group) -> tuple[str, ...]:
+def order_by_first_use(group: Group) -> tuple[str, ...]:
     """Return the indices of a group, in order of first use in its terms."""
     used = [i for access in group.accesses for i in access.indices]
     return tuple(dict.fromkeys(used))
 
 
-def grid_plans(plan: Plan) -> dict[str, Plan]:
+def make_grid_plans(plan: Plan) -> dict[str, Plan]:
     """Return plans of the same einsums on the grids of :data:`GRIDS`, by name.
 
     A grid that does not apply to these groups is left out.
@@ -68,12 +72,12 @@ def grid_plans(plan: Plan) -> dict[str, Plan]:
         grids = choose(plan.groups, plan.extents, plan.processes)
         if grids is not None:
             pairs = zip(plan.groups, grids, strict=True)
-            schedules = [on_grid(group, grid) for group, grid in pairs]
+            schedules = [schedule_on_grid(group, grid) for group, grid in pairs]
             plans[name] = with_schedules(plan, schedules, name=name)
     return plans
 
 
-def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
+def schedule_on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
     """Schedule a group on its own grid, ranks in row-major order; sums on one rank.
 
     Args:
@@ -81,44 +85,46 @@ def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
         grid: the number of parts of each index, in order of first use.
     """
     # axes with a single process would only lengthen the text of the machine
-    used = [(i, p) for i, p in zip(by_first_use(group), grid, strict=True) if p > 1]
+    used = [
+        (i, p) for i, p in zip(order_by_first_use(group), grid, strict=True) if p > 1
+    ]
     axes, machine = tuple(i for i, _ in used), Machine(tuple(p for _, p in used))
-    result = without_copies(needed_by(axes, group.output, machine))
+    result = without_copies(derive_distribution(axes, group.output, machine))
     return GroupSchedule(machine, axes, result)
 
 
 # ---- all grids of some processes
 
 
-def grids_within(
+def list_grids(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
     """Return all grids of n processes that cut no index into more parts than values."""
-    grids = _factor_grids(n, len(indices))
+    grids = _list_factor_grids(n, len(indices))
     lengths = np.array([max(1, extents[i]) for i in indices], np.int64)
     return grids[(grids <= lengths).all(axis=1)]
 
 
-def largest_grids(
+def find_largest_grids(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
     """Return the grids of n processes, or of the largest number below that has any."""
     # a prime may be larger than every extent
     for processes in range(n, 0, -1):
-        grids = grids_within(processes, indices, extents)
+        grids = list_grids(processes, indices, extents)
         if len(grids):
             return grids
     raise AssertionError("one process always fits")
 
 
 @lru_cache(64)
-def _factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
+def _list_factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
     """Return factorizations of ``n`` into ``n_axes`` ordered factors, in order."""
     if n_axes == 0:
         return np.empty((int(n == 1), 0), np.int64)
     rows = []
     for factor in (d for d in range(1, n + 1) if n % d == 0):
-        inner_grids = _factor_grids(n // factor, n_axes - 1)
+        inner_grids = _list_factor_grids(n // factor, n_axes - 1)
         rows.append(np.insert(inner_grids, 0, factor, axis=1))
     grids: NDArray[np.int64] = np.concatenate(rows)
     return grids
@@ -127,7 +133,7 @@ def _factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
 # ---- one group at a time
 
 
-def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
+def choose_deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
     """Return the grid of Deinsum, with indices in order of first use.
 
     The tile of a process has the shape that the I/O lower bound prefers, clipped to the
@@ -141,29 +147,29 @@ def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
 
     >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
     ...                Access("M", "ia"))
-    >>> deinsum_grid(mttkrp, {"i": 512, "j": 512, "k": 512, "a": 24}, 8)
+    >>> choose_deinsum_grid(mttkrp, {"i": 512, "j": 512, "k": 512, "a": 24}, 8)
     (2, 2, 2, 1)
     """
-    indices = by_first_use(group)
+    indices = order_by_first_use(group)
     if min((extents[i] for i in indices), default=0) < 1:
         return (1,) * len(indices)
-    tile = _bound_tile(group, indices, extents, n)
-    grids = largest_grids(n, indices, extents)
+    tile = _compute_tile(group, indices, extents, n)
+    grids = find_largest_grids(n, indices, extents)
     lengths = np.array([extents[i] for i in indices], float)
     distances = (np.log(lengths / grids / np.array(tile)) ** 2).sum(axis=1)
     # equal but for rounding
     closest = grids[distances <= distances.min() + 1e-9]
-    moved = _moved_elements(group, indices, closest, extents)
+    moved = _count_moved(group, indices, closest, extents)
     return tuple(closest[int(moved.argmin())].tolist())
 
 
-def subscripts_in_letters(group: Group, letters: Mapping[str, str]) -> str:
+def format_in_letters(group: Group, letters: Mapping[str, str]) -> str:
     """Return the subscripts of a group with a letter for each index."""
     *terms, output = ("".join(letters[i] for i in a.indices) for a in group.accesses)
     return f"{','.join(terms)}->{output}"
 
 
-def _bound_tile(
+def _compute_tile(
     group: Group, indices: Sequence[str], extents: Mapping[str, int], n: int
 ) -> list[float]:
     """Return the tile of one process that attains the bound, clipped to the extents.
@@ -172,9 +178,9 @@ def _bound_tile(
     logarithms, sizes of accesses are linear in the lengths of the tile.
     """
     letters = {i: chr(ord("a") + k) for k, i in enumerate(indices)}
-    text = subscripts_in_letters(group, letters)
+    text = format_in_letters(group, letters)
     lengths = {letters[i]: max(2, extents[i]) for i in indices}
-    intensity = intensity_of(statement(text, lengths))
+    intensity = compute_intensity(make_statement(text, lengths))
     pairs = zip(map(float, intensity.exponents), intensity.cover.terms, strict=True)
     # accesses with exponent 0 do not limit the reuse of a tile
     active = [(exponent, term) for exponent, term in pairs if exponent]
@@ -221,13 +227,13 @@ def _solve_tile(
     return [float(x) for x in logs]
 
 
-def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
+def choose_footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
     """Return the grid with the fewest elements in the blocks of a process.
 
     This measures what a process holds, not what it moves. Ties go to the first grid.
     """
-    indices = by_first_use(group)
-    grids = largest_grids(n, indices, extents)
+    indices = order_by_first_use(group)
+    grids = find_largest_grids(n, indices, extents)
     blocks = np.array([extents[i] for i in indices], float) / grids
     resident = np.zeros(len(grids))
     for access in group.accesses:
@@ -237,7 +243,7 @@ def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> Grid:
     return tuple(grids[int(is_least.argmax())].tolist())
 
 
-def _stationary_grid(
+def _choose_stationary_grid(
     groups: Sequence[Group], extents: Mapping[str, int], n: int
 ) -> list[Grid] | None:
     """Return the grid that moves least while the largest tensor stays in place.
@@ -252,16 +258,16 @@ def _stationary_grid(
     if len(groups) != 1 or len(tensor.indices) < 3:
         return None
     (group,) = groups
-    grids = grids_within(n, tensor.indices, extents)
+    grids = list_grids(n, tensor.indices, extents)
     if not len(grids):
         return None
-    moved = _moved_elements(group, tensor.indices, grids, extents)
+    moved = _count_moved(group, tensor.indices, grids, extents)
     best = grids[int(moved.argmin())].tolist()
     parts_by_index = dict(zip(tensor.indices, best, strict=True))
-    return [tuple(parts_by_index.get(i, 1) for i in by_first_use(group))]
+    return [tuple(parts_by_index.get(i, 1) for i in order_by_first_use(group))]
 
 
-def _moved_elements(
+def _count_moved(
     group: Group,
     indices: Sequence[str],
     grids: NDArray[np.int64],
@@ -282,14 +288,14 @@ def _moved_elements(
 # ---- EinDecomp's costs, and the grids of all groups that minimize them
 
 
-def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
+def compute_join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
     """Count the elements of the input blocks of all kernel calls.
 
     Args:
         grid: number of parts of every index, along the last axis.
         blocks: elements in a block of each input.
 
-    >>> float(join([4, 1, 4], [16, 16]))
+    >>> float(compute_join([4, 1, 4], [16, 16]))
     512.0
     """
     n_calls = np.prod(np.asarray(grid, float), axis=-1)
@@ -297,7 +303,7 @@ def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
     return cost
 
 
-def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
+def compute_aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
     """Count the elements of partial results that are sent to be added.
 
     Args:
@@ -305,7 +311,8 @@ def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
         summed: number of parts of every summed index.
         block: elements in a block of the output.
 
-    >>> float(aggregation([2, 2, 4], [2], 16)), float(aggregation([4, 1, 4], [1], 4))
+    >>> (float(compute_aggregation([2, 2, 4], [2], 16)),
+    ...  float(compute_aggregation([4, 1, 4], [1], 4)))
     (128.0, 0.0)
     """
     n_calls = np.prod(np.asarray(grid, float), axis=-1)
@@ -314,7 +321,7 @@ def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
     return cost
 
 
-def repartition(
+def compute_repartition(
     consumer: ArrayLike, producer: ArrayLike, extents: Sequence[int]
 ) -> Floats:
     """Count the elements that move when a tensor is repartitioned.
@@ -324,7 +331,7 @@ def repartition(
         producer: existing number of parts.
         extents: of the tensor.
 
-    >>> float(repartition([4, 1], [2, 4], [8, 8]))
+    >>> float(compute_repartition([4, 1], [2, 4], [8, 8]))
     320.0
     """
     lengths = np.array(extents, float)
@@ -340,7 +347,7 @@ def repartition(
     return cost
 
 
-def eindecomp_grids(
+def choose_eindecomp_grids(
     groups: Sequence[Group], extents: Mapping[str, int], n: int
 ) -> list[Grid]:
     """Return the grids of all groups that minimize EinDecomp's cost model.
@@ -350,16 +357,16 @@ def eindecomp_grids(
     """
     # an index without values has no parts, and costs divide by the parts
     if not all(extents[i] for group in groups for i in group.indices):
-        return [(1,) * len(by_first_use(group)) for group in groups]
+        return [(1,) * len(order_by_first_use(group)) for group in groups]
     grids = {
-        group.output.tensor: largest_grids(n, by_first_use(group), extents)
+        group.output.tensor: find_largest_grids(n, order_by_first_use(group), extents)
         for group in groups
     }
-    _, choice = least_sum(cost_tables(groups, extents, grids))
+    _, choice = least_sum(build_cost_tables(groups, extents, grids))
     return [tuple(rows[choice[name]].tolist()) for name, rows in grids.items()]
 
 
-def cost_tables(
+def build_cost_tables(
     groups: Sequence[Group],
     extents: Mapping[str, int],
     grids: Mapping[str, Ints],
@@ -371,24 +378,26 @@ def cost_tables(
         groups: the groups, in order.
         extents: extent of each index.
         grids: for each result the grids of its group, whose variable has its name; the
-            columns are parts of the indices in the order of :func:`by_first_use`.
+            columns are parts of the indices in the order of :func:`order_by_first_use`.
         producers: for each result, the results whose repartitions count; by default
             all that its group reads.
     """
     by_result = {group.output.tensor: group for group in groups}
     tables = []
     for name, group in by_result.items():
-        indices = by_first_use(group)
-        costs = statement_costs(group, indices, grids[name], extents)
+        indices = order_by_first_use(group)
+        costs = compute_statement_costs(group, indices, grids[name], extents)
         tables.append(Table((name,), costs))
         for access in group.inputs:
             producer = by_result.get(access.tensor)
             if producer and (producers is None or access.tensor in producers[name]):
-                tables += _repartition_tables(producer, group, access, extents, grids)
+                tables += _build_repartition_tables(
+                    producer, group, access, extents, grids
+                )
     return tables
 
 
-def statement_costs(
+def compute_statement_costs(
     group: Group, indices: Sequence[str], grids: Ints, extents: Mapping[str, int]
 ) -> Floats:
     """Compute join plus aggregation of a group for each of several grids.
@@ -407,11 +416,11 @@ def statement_costs(
         return size
 
     summed = grids[:, [indices.index(i) for i in group.summed]]
-    joined = join(grids, [block(access) for access in group.inputs])
-    return joined + aggregation(grids, summed, block(group.output))
+    joined = compute_join(grids, [block(access) for access in group.inputs])
+    return joined + compute_aggregation(grids, summed, block(group.output))
 
 
-def _repartition_tables(
+def _build_repartition_tables(
     producer: Group,
     consumer: Group,
     access: Access,
@@ -425,12 +434,12 @@ def _repartition_tables(
     the consumer's grids.
     """
     source, target = producer.output.tensor, consumer.output.tensor
-    produced = _columns(producer, producer.output.indices, grids[source])
-    consumed = _columns(consumer, access.indices, grids[target])
+    produced = _select_columns(producer, producer.output.indices, grids[source])
+    consumed = _select_columns(consumer, access.indices, grids[target])
     distinct, number_of = np.unique(produced, axis=0, return_inverse=True)
     required, required_number_of = np.unique(consumed, axis=0, return_inverse=True)
     lengths = [extents[i] for i in access.indices]
-    costs = repartition(required[None, :, :], distinct[:, None, :], lengths)
+    costs = compute_repartition(required[None, :, :], distinct[:, None, :], lengths)
     link = np.full((len(produced), len(distinct)), np.inf)
     link[np.arange(len(produced)), number_of.reshape(-1)] = 0.0
     variable = f"{source} in {target}"
@@ -440,13 +449,13 @@ def _repartition_tables(
     ]
 
 
-def _columns(group: Group, indices: Sequence[str], grids: Ints) -> Ints:
+def _select_columns(group: Group, indices: Sequence[str], grids: Ints) -> Ints:
     """Return the numbers of parts of some indices of a group, for each grid."""
-    order = by_first_use(group)
+    order = order_by_first_use(group)
     return grids[:, [order.index(i) for i in indices]]
 
 
-def _each_group(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Choose:
+def _choose_for_each(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Choose:
     """Return a function that chooses a grid for each group independently."""
 
     def choose_grids(
@@ -458,9 +467,9 @@ def _each_group(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Choo
 
 
 GRIDS: Mapping[str, Choose] = {
-    "stationary": _stationary_grid,
-    "deinsum": _each_group(deinsum_grid),
-    "footprint": _each_group(footprint_grid),
-    "eindecomp": eindecomp_grids,
+    "stationary": _choose_stationary_grid,
+    "deinsum": _choose_for_each(choose_deinsum_grid),
+    "footprint": _choose_for_each(choose_footprint_grid),
+    "eindecomp": choose_eindecomp_grids,
 }
 """The ways to choose a grid for every group."""

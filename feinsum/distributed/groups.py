@@ -26,13 +26,13 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.contraction.paths import Path, find_path
-from feinsum.distributed.distribution import notation_error
+from feinsum.distributed.distribution import make_notation_error
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, IndexList, write_subscripts
 from feinsum.ir.operand import Violation
 from feinsum.ir.statement import Statement
 from feinsum.records.document import STRICT
-from feinsum.words import counted
+from feinsum.words import format_count
 
 RESULT = "out"
 """Name of the result of an einsum, unless an operand has this name."""
@@ -105,12 +105,12 @@ class Group:
         return f"{self.output} = {' * '.join(map(str, self.inputs))}"
 
 
-def shape_of(access: Access, extents: Mapping[str, int]) -> tuple[int, ...]:
+def get_shape(access: Access, extents: Mapping[str, int]) -> tuple[int, ...]:
     """Return the extent of each axis."""
     return tuple(extents[i] for i in access.indices)
 
 
-def default_path(einsum: BatchedEinsum, extents: Mapping[str, int]) -> Path:
+def find_default_path(einsum: BatchedEinsum, extents: Mapping[str, int]) -> Path:
     """Find a path: an optimal one for up to seven operands, else a greedy one.
 
     An einsum with a sparse operand has a single step, because its leaf multiplies all
@@ -131,14 +131,15 @@ def groups_of(
             path that does not fit the einsum; the rule says which.
     """
     _require_plain(einsum)
-    steps = default_path(einsum, extents) if path is None else path
+    steps = find_default_path(einsum, extents) if path is None else path
     return tuple(_fuse_products(list(_split_along(einsum, steps))))
 
 
 def _require_plain(einsum: BatchedEinsum) -> None:
     if einsum.batch_size != 1:
         raise PlanError(
-            f"a batch of {counted(einsum.batch_size, 'einsum')}; plan each of its rows",
+            f"a batch of {format_count(einsum.batch_size, 'einsum')}; plan each "
+            "of its rows",
             rules=("batch",),
         )
     if not einsum.inputs:
@@ -174,7 +175,7 @@ def _split_along(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
             needed = {i for access in remaining for i in access.indices} | set(
                 einsum.output
             )
-            indices = _ordered_union(inputs, needed, einsum.indices)
+            indices = _unite_ordered(inputs, needed, einsum.indices)
             output = Access(next(fresh_names), indices)
         yield Group(inputs, output)
         remaining.append(output)
@@ -184,7 +185,7 @@ def _split_along(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
         )
 
 
-def _ordered_union(
+def _unite_ordered(
     accesses: Sequence[Access], needed: Iterable[str], order: IndexList
 ) -> IndexList:
     """Return the needed indices of some tensors, in the order of the einsum."""
@@ -244,7 +245,7 @@ class Statements:
         Raises:
             PlanError: naming every rule that is broken.
         """
-        broken = list(statement_violations(self))
+        broken = list(find_statement_violations(self))
         if broken:
             text = "; ".join(v.message for v in broken)
             rules = tuple(dict.fromkeys(v.rule for v in broken))
@@ -302,7 +303,7 @@ def _parse_group(line: str) -> Group:
     output_text, equals, product_text = line.partition("=")
     inputs = tuple(_parse_access(term, line) for term in product_text.split("*"))
     if not equals:
-        raise _unreadable(line)
+        raise _make_parse_error(line)
     return Group(inputs, _parse_access(output_text, line))
 
 
@@ -313,19 +314,19 @@ def _parse_access(term: str, line: str) -> Access:
         indices = []
     is_closed = index_text.endswith("]") == bool(bracket)
     if not (name.isidentifier() and is_closed and all(map(str.isidentifier, indices))):
-        raise _unreadable(line)
+        raise _make_parse_error(line)
     return Access(name, tuple(indices))
 
 
-def _unreadable(line: str) -> PlanError:
+def _make_parse_error(line: str) -> PlanError:
     expected = "such as 'T[i,k] = A[i,j] * B[j,k]'"
-    return notation_error("statement", line, expected, rules=("statements",))
+    return make_notation_error("statement", line, expected, rules=("statements",))
 
 
 def _require_shape(parsed: Statements, tensor: str, shape: Sequence[int]) -> None:
     for group in parsed.groups:
         for access in group.inputs:
-            expected = shape_of(access, parsed.extents)
+            expected = get_shape(access, parsed.extents)
             if access.tensor == tensor and expected != tuple(shape):
                 raise PlanError(
                     f"{access} has shape {expected} by its indices; the shape of "
@@ -334,13 +335,13 @@ def _require_shape(parsed: Statements, tensor: str, shape: Sequence[int]) -> Non
                 )
 
 
-def statement_violations(graph: Statements) -> Iterator[Violation]:
+def find_statement_violations(graph: Statements) -> Iterator[Violation]:
     """Yield every violation; all have the rule ``statements``."""
-    for message in _statement_problems(graph):
+    for message in _find_statement_problems(graph):
         yield Violation("statements", message)
 
 
-def _statement_problems(graph: Statements) -> Iterator[str]:
+def _find_statement_problems(graph: Statements) -> Iterator[str]:
     # the other rules, and the dtype of results, need at least one of each
     if not graph.groups or not graph.dtypes:
         yield "there are none, or no tensors are given; expected one statement or more"
@@ -363,7 +364,7 @@ def _statement_problems(graph: Statements) -> Iterator[str]:
                 when = "only made later" if access.tensor in results else "not there"
                 yield f"{name} reads {access.tensor}, which is {when}"
         for access in group.accesses:
-            yield from _access_problems(access, graph.extents, shapes)
+            yield from _find_access_problems(access, graph.extents, shapes)
         inputs = {i for access in group.inputs for i in access.indices}
         for index in sorted(set(group.output.indices) - inputs):
             yield f"{name} has index {index}, which no tensor that it reads has"
@@ -380,7 +381,7 @@ def _statement_problems(graph: Statements) -> Iterator[str]:
         yield f"{name} is given, and no statement reads it"
 
 
-def _access_problems(
+def _find_access_problems(
     access: Access, extents: Mapping[str, int], shapes: dict[str, Any]
 ) -> Iterator[str]:
     """Yield the problems of one access; ``shapes`` collects the shapes seen so far."""
@@ -400,7 +401,7 @@ def _is_dtype(text: str) -> bool:
         return False
 
 
-def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, int]:
+def get_extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, int]:
     """Return the extent of every index, as a number.
 
     Raises:

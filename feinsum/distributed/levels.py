@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Ints
-from feinsum.distributed.distribution import Machine, notation_error
+from feinsum.distributed.distribution import Machine, make_notation_error
 from feinsum.distributed.steps import Move
 from feinsum.errors import PlanError
 from feinsum.records import Links
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
@@ -59,18 +59,18 @@ class Levels:
     def __post_init__(self) -> None:
         for unit in self.units:
             if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
-                raise _invalid_levels(
+                raise _make_levels_error(
                     f"ranks_per_host={unit!r}; expected an integer of at least 1"
                 )
         # then a unit lies within one larger unit
         if any(outer % inner for outer, inner in pairwise(self.units)):
-            raise _invalid_levels(
+            raise _make_levels_error(
                 f"units of {self.units} ranks; expected each to divide the last"
             )
         if self.links and len(self.links) != len(self.units) + 1:
-            raise _invalid_levels(
-                f"{counted(len(self.links), 'link')} of "
-                f"{counted(len(self.units) + 1, 'level')}; expected "
+            raise _make_levels_error(
+                f"{format_count(len(self.links), 'link')} of "
+                f"{format_count(len(self.units) + 1, 'level')}; expected "
                 "one for each, the outermost first"
             )
 
@@ -92,7 +92,9 @@ class Levels:
             units = tuple(map(int, text.split(",")))
         except ValueError:
             expected = "a number of ranks, or several, such as 8,2"
-            raise notation_error(name, text, expected, rules=("notation",)) from None
+            raise make_notation_error(
+                name, text, expected, rules=("notation",)
+            ) from None
         return cls(units)
 
     def cost(self, moved: Sequence[int]) -> tuple[float, ...]:
@@ -107,11 +109,11 @@ class Levels:
         return sum(link.element_s * n for link, n in pairs), sum(moved)
 
 
-def _invalid_levels(message: str) -> PlanError:
+def _make_levels_error(message: str) -> PlanError:
     return PlanError(message, rules=("processes",))
 
 
-def levels_of(levels: int | Levels | None) -> Levels | None:
+def convert_levels(levels: int | Levels | None) -> Levels | None:
     """Return levels, given as such or as a number of ranks on each host."""
     if levels is None or isinstance(levels, Levels):
         return levels
@@ -163,7 +165,7 @@ def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
     return tuple(elements.sum(axis=1).tolist())
 
 
-def seconds_on(plan: Plan, levels: Levels) -> float:
+def estimate_seconds(plan: Plan, levels: Levels) -> float:
     """Estimate the seconds that messages and elements take to reach the slowest rank.
 
     Raises:
@@ -220,13 +222,13 @@ class CopyCosts(NamedTuple):
 
 
 @lru_cache(1024)
-def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
+def compute_copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
     """Return costs in elements; with links, relative to an element on the slowest link.
 
     An element that is needed along axes of n processes together costs n - 1, because
     one of them holds it.
 
-    >>> copy_costs(Machine((2, 4))).of_axes.tolist()
+    >>> compute_copy_costs(Machine((2, 4))).of_axes.tolist()
     [0.0, 1.0, 3.0, 7.0]
     """
     n_ranks, n_axes = machine.n_processes, machine.n_axes
@@ -242,7 +244,7 @@ def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
     for chosen in range(2**n_axes):
         other_axes = [k for k in range(n_axes) if not chosen >> k & 1]
         # ranks with the same coordinates on the other axes need the same element
-        group = coordinates[:, other_axes] @ _strides(
+        group = coordinates[:, other_axes] @ _compute_strides(
             [machine.sizes[k] for k in other_axes]
         )
         n_pairs = [_count_pairs(group * n_ranks + ranks // unit) for unit in units]
@@ -252,7 +254,7 @@ def copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCosts:
     return CopyCosts(np.array(costs), average, float(element_s.min()))
 
 
-def _strides(sizes: Sequence[int]) -> Ints:
+def _compute_strides(sizes: Sequence[int]) -> Ints:
     return np.cumprod([1, *sizes[:0:-1]])[::-1][: len(sizes)].astype(np.int64)
 
 

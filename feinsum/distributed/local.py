@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import Outcome, Traffic, report_of
-from feinsum.distributed.fleets import fleet_here
+from feinsum.distributed.counts import Outcome, Traffic, build_report
+from feinsum.distributed.fleets import describe_fleet_here
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import (
     Computation,
@@ -30,20 +30,20 @@ from feinsum.distributed.steps import (
     Send,
     Step,
     Take,
-    steps_of,
-    tensor_of,
+    get_tensor,
+    list_steps,
 )
 from feinsum.distributed.storage import (
     Stored,
     as_entries,
     as_stored,
-    dtype_of,
+    compute_sparse_leaf,
+    count_stored_bytes,
+    get_dtype,
     join_parts,
-    n_bytes,
-    new_array,
-    sparse_leaf,
+    make_array,
+    make_relative,
     take,
-    within,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import parse_subscripts, write_subscripts
@@ -57,11 +57,11 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished leaves, and the total."""
 
 
-def free_bytes() -> int:
+def get_free_bytes() -> int:
     """Return the memory available to this process: of the machine or its container."""
-    from feinsum.tuning.requirements import free_memory_bytes
+    from feinsum.tuning.requirements import get_free_memory_bytes
 
-    return free_memory_bytes()
+    return get_free_memory_bytes()
 
 
 def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
@@ -85,15 +85,15 @@ def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
         )
 
 
-def numpy_leaf(subscripts: str, *blocks: Any) -> Any:
+def compute_with_numpy(subscripts: str, *blocks: Any) -> Any:
     """Compute the reference: numpy, with long names of indices replaced by letters."""
     text = replace_names(subscripts)
     if any(isinstance(block, COO) for block in blocks):
-        return sparse_leaf(text, *blocks)
+        return compute_sparse_leaf(text, *blocks)
     return np.einsum(text, *blocks, optimize=len(blocks) > 2)
 
 
-def tuned_leaf() -> LeafFunction:
+def import_tuned_leaf() -> LeafFunction:
     """Import :func:`feinsum.call_einsum`, which brings the code generator."""
     from feinsum.calling import call_einsum
 
@@ -107,15 +107,15 @@ def replace_names(subscripts: str) -> str:
         return subscripts
     inputs, output = parse_subscripts(subscripts)
     names = tuple(dict.fromkeys(name for term in inputs for name in term))
-    letter = dict(zip(names, in_letters(names), strict=True))
+    letter = dict(zip(names, assign_letters(names), strict=True))
     terms = [[letter[name] for name in term] for term in (*inputs, output)]
     return write_subscripts(terms[:-1], terms[-1])
 
 
-def in_letters(indices: Sequence[str]) -> Sequence[str]:
+def assign_letters(indices: Sequence[str]) -> Sequence[str]:
     """Return a letter for every index; letters themselves stay.
 
-    >>> in_letters(("i", "j")), in_letters(("row", "j"))
+    >>> assign_letters(("i", "j")), assign_letters(("row", "j"))
     (('i', 'j'), 'ab')
     """
     if all(len(i) == 1 and i in ascii_letters for i in indices):
@@ -203,27 +203,27 @@ class Buffers:
 
     def __sizeof__(self) -> int:
         # Dask schedules tasks and spills data by this size
-        return sum(n_bytes(array) for array, _ in self.arrays.values())
+        return sum(count_stored_bytes(array) for array, _ in self.arrays.values())
 
     def put(self, name: str, box: Box, array: Stored) -> None:
         """Add an array, such as an initial block."""
         self.arrays[name] = (array, box)
-        self.traffic.count_bytes(n_bytes(array))
+        self.traffic.count_bytes(count_stored_bytes(array))
 
     def view(self, name: str, box: Box) -> Any:
         """Return a part of a buffer, without a copy if it is dense."""
         array, buffer_box = self.arrays[name]
-        return take(array, within(box, buffer_box))
+        return take(array, make_relative(box, buffer_box))
 
     def do(self, step: Step) -> None:
         """Execute a step that involves no other rank."""
         match step:
             case Make(buffer, box, is_zero):
-                tensor = tensor_of(buffer)
+                tensor = get_tensor(buffer)
                 # other buffers need no values: they are overwritten completely
                 fill = self.semantics.neutral(tensor) if is_zero else None
-                dtype, is_sparse = self._kind(tensor)
-                self.put(buffer, box, new_array(box, dtype, fill, is_sparse=is_sparse))
+                dtype, is_sparse = self._get_kind(tensor)
+                self.put(buffer, box, make_array(box, dtype, fill, is_sparse=is_sparse))
             case Take(source, target, box, is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
@@ -231,16 +231,18 @@ class Buffers:
                 start = perf_counter()
                 result = self.semantics.leaf(step, blocks)
                 self.traffic.seconds[step.group] += perf_counter() - start
-                _, is_sparse = self._kind(tensor_of(step.target))
+                _, is_sparse = self._get_kind(get_tensor(step.target))
                 value = as_entries(result, is_sparse=is_sparse)
                 self.store(step.target, step.box, value, not step.is_first)
             case Free(buffer):
-                self.traffic.count_bytes(-n_bytes(self.arrays.pop(buffer)[0]))
+                self.traffic.count_bytes(
+                    -count_stored_bytes(self.arrays.pop(buffer)[0])
+                )
                 self._shared.discard(buffer)
             case _:
                 raise AssertionError(step)
 
-    def _kind(self, tensor: str) -> tuple[Any, bool]:
+    def _get_kind(self, tensor: str) -> tuple[Any, bool]:
         return self.semantics.dtype(tensor), self.semantics.is_sparse(tensor)
 
     def store(self, name: str, box: Box, value: Any, is_added: bool) -> None:
@@ -250,7 +252,7 @@ class Buffers:
             # leaves write all entries, in the order of the operand with this pattern
             assert box == buffer_box
             total = array.values + value.values if is_added else value.values
-            self.traffic.count_bytes(-n_bytes(array))
+            self.traffic.count_bytes(-count_stored_bytes(array))
             self.put(name, box, COO(value.shape, value.indices, total))
             return
         # copy on write: another state of this rank may still read it
@@ -259,7 +261,7 @@ class Buffers:
             self._shared.remove(name)
         target = self.view(name, box)
         if is_added:
-            value = self.semantics.combine(tensor_of(name), target, value)
+            value = self.semantics.combine(get_tensor(name), target, value)
         # a reduction may have combined in place
         if value is not target:
             target[...] = value
@@ -302,8 +304,8 @@ def run_here(
     >>> bool((run_here(plan, {"A": a, "B": b}) == a @ b).all())
     True
     """
-    arrays = checked_operands(plan, operands)
-    semantics = meaning or Products(plan, leaf or numpy_leaf)
+    arrays = check_operands(plan, operands)
+    semantics = meaning or Products(plan, leaf or compute_with_numpy)
     records = traffic or [Traffic() for _ in range(plan.processes)]
     ranks = [Buffers(semantics, record) for record in records]
     # copies, because ranks must not share memory
@@ -323,18 +325,18 @@ def run_here(
             semantics.dtype(output),
         )
 
-    return by_output(plan, collect)
+    return collect_outputs(plan, collect)
 
 
-def by_output(plan: Plan, compute: Callable[[str], Any]) -> Any:
+def collect_outputs(plan: Plan, compute: Callable[[str], Any]) -> Any:
     """Return a value for the output; for a plan of statements, a dictionary."""
     if plan.statements is None:
         return compute(plan.outputs[0])
     return {output: compute(output) for output in plan.outputs}
 
 
-def named_outputs(plan: Plan, values: Any) -> Any:
-    """Return the values of :func:`by_output` as a dictionary for every kind of plan."""
+def name_outputs(plan: Plan, values: Any) -> Any:
+    """Return the values of :func:`collect_outputs` by name, for every kind of plan."""
     return {plan.outputs[0]: values} if plan.statements is None else values
 
 
@@ -356,7 +358,7 @@ def assemble_result(
     )
 
 
-def checked_operands(plan: Plan, operands: Mapping[str, Any]) -> dict[str, Stored]:
+def check_operands(plan: Plan, operands: Mapping[str, Any]) -> dict[str, Stored]:
     """Return whole operands as arrays with the plan's shapes and dtypes.
 
     Raises:
@@ -375,9 +377,9 @@ def checked_operands(plan: Plan, operands: Mapping[str, Any]) -> dict[str, Store
     }
     for name, array in arrays.items():
         shape, dtype = plan.shape(name), expected[name]
-        if (array.shape, dtype_of(array)) != (shape, dtype):
+        if (array.shape, get_dtype(array)) != (shape, dtype):
             raise PlanError(
-                f"operand {name} has shape {array.shape} and dtype {dtype_of(array)}; "
+                f"operand {name} has shape {array.shape} and dtype {get_dtype(array)}; "
                 f"expected {shape} and {dtype}",
                 rules=("blocks",),
             )
@@ -406,7 +408,7 @@ def _run_events(
     report = count_leaves(n_leaves, progress)
     for event in plan.events():
         in_transit: dict[Any, NDArray[Any]] = {}
-        for rank, step in steps_of(event):
+        for rank, step in list_steps(event):
             match step:
                 case Send(receiver, source, box):
                     # a copy: ranks must not share memory
@@ -447,7 +449,7 @@ class LocalEngine:
     ) -> Outcome:
         start, plan, operands = perf_counter(), self.plan, self.read(arrays or {})
         # all ranks share the memory of this process
-        check_memory(plan, free_bytes(), n_ranks=plan.processes)
+        check_memory(plan, get_free_bytes(), n_ranks=plan.processes)
         traffic = [Traffic() for _ in range(plan.processes)]
         results = run_here(
             plan,
@@ -457,11 +459,11 @@ class LocalEngine:
             traffic=traffic,
             progress=progress,
         )
-        report = report_of(plan, "local", traffic, perf_counter() - start)
-        return Outcome(named_outputs(plan, results), report)
+        report = build_report(plan, "local", traffic, perf_counter() - start)
+        return Outcome(name_outputs(plan, results), report)
 
     def outcome(self, run: Outcome) -> Outcome:
         return run
 
     def fleet(self) -> Fleet:
-        return fleet_here(self.plan.processes, "local")
+        return describe_fleet_here(self.plan.processes, "local")

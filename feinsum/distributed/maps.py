@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import block_part
+from feinsum.distributed.boxes import take_block
 from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group
@@ -71,7 +71,7 @@ class GroupMaps:
         return tuple(indices[k] for k in self.maps[row].tolist())
 
 
-def group_maps(
+def list_group_maps(
     group: Group,
     extents: Mapping[str, int],
     machine: Machine,
@@ -93,7 +93,7 @@ def group_maps(
         tier: which maps to consider.
         max_excess: limit on the work of a process over the average, for the first tier.
         of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
-        density: see :func:`feinsum.distributed.search.best_schedules`.
+        density: see :func:`feinsum.distributed.search.find_best_schedules`.
     """
     indices = group.indices
     # entries of a sparse tensor never move, and are never copied
@@ -119,7 +119,7 @@ def group_maps(
     elif tier is Tier.ANY:
         is_viable = work == work.min()
     # with a loop this is a lower bound of what the final plan holds
-    resident = _min_resident(group, blocks, density)
+    resident = _compute_min_resident(group, blocks, density)
     is_viable &= resident <= max_elements
     if not is_viable.any():
         return None
@@ -138,7 +138,7 @@ def group_maps(
     return GroupMaps(group, maps, costs, resident[is_viable])
 
 
-def _min_resident(
+def _compute_min_resident(
     group: Group, blocks: NDArray[np.float64], density: Mapping[str, Fraction]
 ) -> NDArray[np.float64]:
     """Return the elements of a group's blocks with the best sequential loop.
@@ -188,7 +188,7 @@ class Overlaps:
         needs: Sequence[Distribution],
     ) -> NDArray[np.float64]:
         """Count the shared elements for every pair, shape (n_sources, n_needs)."""
-        return self._shared_by(shape, [sources, needs], (0, 1))
+        return self._count_shared_by(shape, [sources, needs], (0, 1))
 
     def missing(
         self,
@@ -211,7 +211,7 @@ class Overlaps:
         total = np.zeros([len(side) for side in sides])
         for size in range(len(present) + 1):
             for chosen in combinations(range(len(present)), size):
-                shared = self._shared_by(shape, sides, (*chosen, len(present)))
+                shared = self._count_shared_by(shape, sides, (*chosen, len(present)))
                 # inclusion-exclusion: elements that two uses brought count once
                 total += (-1) ** size * shared
         return total
@@ -225,7 +225,7 @@ class Overlaps:
             self._is_at[fixed] = is_at
         return self._is_at[fixed]
 
-    def _shared_by(
+    def _count_shared_by(
         self,
         shape: Sequence[int],
         sides: Sequence[Sequence[Distribution]],
@@ -266,19 +266,21 @@ class Overlaps:
         for axis, extent in enumerate(shape):
             total = total * _expand_choices(
                 [[d.cuts[axis] for d in side] for side in sides],
-                partial(self._shared_lengths, extent),
+                partial(self._compute_shared_lengths, extent),
             )
         counts: NDArray[np.float64] = total.sum(axis=-1)
         return np.broadcast_to(counts, [len(side) for side in sides])
 
-    def _shared_lengths(
+    def _compute_shared_lengths(
         self, extent: int, choices: Sequence[Sequence[tuple[int, ...]]]
     ) -> NDArray[np.float64]:
         """Return the length that ranks share along an axis, for all combinations."""
         key = extent, *map(tuple, choices)
         if key in self._lengths:
             return self._lengths[key]
-        ranges = [[self._range(extent, cuts) for cuts in side] for side in choices]
+        ranges = [
+            [self._compute_range(extent, cuts) for cuts in side] for side in choices
+        ]
         low = reduce(np.maximum, _broadcast(ranges, lambda pair: pair[0]))
         high = reduce(np.minimum, _broadcast(ranges, lambda pair: pair[1]))
         lengths: NDArray[np.float64] = np.maximum(high - low, 0).astype(float)
@@ -286,14 +288,14 @@ class Overlaps:
             self._lengths[key] = lengths
         return lengths
 
-    def _range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
+    def _compute_range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
         """Return start and end of the block of each rank, shape (2, n_ranks)."""
         if (extent, cuts) not in self._ranges:
             n_ranks = self.machine.n_processes
             low, high = np.zeros(n_ranks, np.int64), np.full(n_ranks, extent, np.int64)
             for k in cuts:
                 coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
-                low, high = block_part(low, high, coordinates, size)
+                low, high = take_block(low, high, coordinates, size)
             self._ranges[extent, cuts] = np.stack([low, high])
         return self._ranges[extent, cuts]
 

@@ -37,7 +37,7 @@ from feinsum.distributed.steps import (
     Release,
     Send,
     Step,
-    steps_of,
+    list_steps,
 )
 
 Pieces: TypeAlias = tuple[tuple[str, Box], ...]
@@ -76,13 +76,13 @@ class Collective:
         return next(k for k, pieces in enumerate(self.pieces) if pieces)
 
 
-def collectives_of(events: Iterable[Event]) -> tuple[Collective, ...]:
+def find_collectives(events: Iterable[Event]) -> tuple[Collective, ...]:
     """Return the collectives of all ranks, in execution order.
 
     >>> import feinsum
     >>> A, x = feinsum.array("A", (9, 6)), feinsum.array("x", 6)
     >>> plan = feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=3)
-    >>> [(c.kind, c.ranks) for c in collectives_of(plan.events())]
+    >>> [(c.kind, c.ranks) for c in find_collectives(plan.events())]
     [('allgather', (0, 1, 2))]
     """
     collectives = []
@@ -93,14 +93,14 @@ def collectives_of(events: Iterable[Event]) -> tuple[Collective, ...]:
         for source, target, box in event.overlap.boxes():
             if source != target:
                 messages[source, target] += ((event.source, box),)
-        for ranks in _connected_ranks(messages):
+        for ranks in _find_connected_ranks(messages):
             collective = _match_pattern(event, ranks, messages)
             if collective is not None:
                 collectives.append(collective)
     return tuple(collectives)
 
 
-def _connected_ranks(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+def _find_connected_ranks(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
     """Return the connected components of the graph of messages, as sorted ranks."""
     component: dict[int, set[int]] = {}
     for source, target in pairs:
@@ -162,7 +162,7 @@ class Phase:
     arriving: tuple[Parcel, ...]
 
 
-def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
+def build_phases(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
     """Return the phases in order, each by the ranks that have steps in it.
 
     A move belongs to the first phase after the one in which its source was written, but
@@ -172,7 +172,7 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
     >>> import feinsum
     >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
     >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
-    >>> phases = phases_of(plan.events())  # fetch and compute; reduce
+    >>> phases = build_phases(plan.events())  # fetch and compute; reduce
     >>> [sorted({type(s).__name__ for s, _ in of[0].steps}) for of in phases if of]
     [['Free', 'Leaf', 'Make', 'Receive', 'Take'], ['Free', 'Reduce', 'Take']]
     """
@@ -188,7 +188,7 @@ def phases_of(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
             name = event.buffer if isinstance(event, Allocation) else event.target
             written[name] = now
         sources: dict[tuple[int, int, Box], str] = {}
-        for rank, step in steps_of(event):
+        for rank, step in list_steps(event):
             if isinstance(step, Send):
                 sources[rank, step.rank, step.box] = step.source
                 continue

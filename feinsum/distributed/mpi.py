@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import Box, box_shape, box_size
-from feinsum.distributed.counts import Outcome, Traffic, report_of
-from feinsum.distributed.fleets import fleet_on_ranks
+from feinsum.distributed.boxes import Box, count_entries, get_box_shape
+from feinsum.distributed.counts import Outcome, Traffic, build_report
+from feinsum.distributed.fleets import describe_fleet_on_ranks
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -36,13 +36,13 @@ from feinsum.distributed.local import (
     Progress,
     Semantics,
     assemble_result,
-    by_output,
     check_memory,
-    checked_operands,
+    check_operands,
+    collect_outputs,
     count_leaves,
-    free_bytes,
-    named_outputs,
-    tuned_leaf,
+    get_free_bytes,
+    import_tuned_leaf,
+    name_outputs,
 )
 from feinsum.distributed.messages import Collective, Pieces
 from feinsum.distributed.plans import Plan
@@ -54,13 +54,13 @@ from feinsum.distributed.steps import (
     Send,
     Step,
     Take,
-    tensor_of,
+    get_tensor,
 )
-from feinsum.distributed.storage import Stored, as_stored, dtype_of, take
+from feinsum.distributed.storage import Stored, as_stored, get_dtype, take
 from feinsum.errors import FeinsumError, PlanError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 from feinsum.records import Fleet
-from feinsum.words import counted
+from feinsum.words import format_count
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ SCATTER_TAG = 0
 """Tag of scattered and gathered blocks, which arrive in the order of their sends."""
 
 
-def world() -> Any:
+def get_world() -> Any:
     """Return the communicator of all processes.
 
     Raises:
@@ -85,7 +85,7 @@ def world() -> Any:
     """
     refusal = partial(PlanError, rules=("mpi",))
     try:
-        with requiring("mpi4py", "mpi", "a plan on ranks", refusal):
+        with require_extra("mpi4py", "mpi", "a plan on ranks", refusal):
             from mpi4py import MPI
     except RuntimeError as error:  # there is no library of MPI
         raise refusal(
@@ -131,22 +131,22 @@ def run_on_ranks(
         PlanError: on all ranks, with the rule ``mpi``, ``digest``, ``blocks`` or
             ``memory``.
     """
-    comm = world() if comm is None else comm
+    comm = get_world() if comm is None else comm
     rank = comm.Get_rank()
-    semantics = meaning or Products(plan, leaf or tuned_leaf())
+    semantics = meaning or Products(plan, leaf or import_tuned_leaf())
     _compare_digests(plan, comm, semantics.id)
 
     def check() -> dict[str, Stored]:
         require_size(plan, comm)
-        check_memory(plan, free_bytes())
+        check_memory(plan, get_free_bytes())
         return check_blocks(plan, blocks, rank)
 
-    arrays = on_every_rank(comm, check)
+    arrays = run_on_every_rank(comm, check)
     buffers = Buffers(semantics, traffic)
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
     abort_on_error(comm, lambda: _Interpreter(plan, comm, buffers).run(progress))
-    return by_output(plan, lambda output: buffers.arrays.get(output, (None,))[0])
+    return collect_outputs(plan, lambda output: buffers.arrays.get(output, (None,))[0])
 
 
 def require_size(plan: Plan, comm: Any) -> None:
@@ -157,7 +157,8 @@ def require_size(plan: Plan, comm: Any) -> None:
     """
     if comm.Get_size() != plan.processes:
         raise PlanError(
-            f"the plan is for {counted(plan.processes, 'process')}; the communicator "
+            f"the plan is for {format_count(plan.processes, 'process')}; the "
+            "communicator "
             f"has {comm.Get_size()}",
             rules=("mpi",),
         )
@@ -183,14 +184,14 @@ def check_blocks(plan: Plan, blocks: Mapping[str, Any], rank: int) -> dict[str, 
             continue
         if callable(block):
             block = block(box)
-        shape = box_shape(box)
+        shape = get_box_shape(box)
         array = None
         if block is not None:
             array = as_stored(block, is_sparse=plan.is_sparse(name))
-        if array is None or (array.shape, dtype_of(array)) != (shape, dtype):
+        if array is None or (array.shape, get_dtype(array)) != (shape, dtype):
             actual = "nothing"
             if array is not None:
-                actual = f"shape {array.shape} of {dtype_of(array)}"
+                actual = f"shape {array.shape} of {get_dtype(array)}"
             raise PlanError(
                 f"rank {rank}: operand {name} is {actual}; expected shape {shape} of "
                 f"{dtype}",
@@ -228,7 +229,7 @@ def abort_on_error(comm: Any, work: Callable[[], None]) -> None:
         raise
 
 
-def on_every_rank(comm: Any, work: Callable[[], T]) -> T:
+def run_on_every_rank(comm: Any, work: Callable[[], T]) -> T:
     """Return the result of this rank; if one fails, all raise its error.
 
     Collective. Only errors of feinsum are shared; others end the rank.
@@ -286,7 +287,7 @@ class _Interpreter:
         if not collective.is_reduction:
             return True
         is_sum = isinstance(self.buffers.semantics, Products)
-        return is_sum and self._dtype(collective).char in SUMMED
+        return is_sum and self._get_dtype(collective).char in SUMMED
 
     def run(self, progress: Progress | None) -> None:
         """Run all steps."""
@@ -358,7 +359,7 @@ class _Interpreter:
         else:
             self._start_gathering(collective, position)
 
-    def _communicator(self, ranks: tuple[int, ...], tag: int) -> Any:
+    def _get_communicator(self, ranks: tuple[int, ...], tag: int) -> Any:
         """Return a communicator of some ranks, which call this in the same order."""
         if ranks not in self.comms:
             # not by Split or Create, which all ranks of the communicator have to call
@@ -374,10 +375,10 @@ class _Interpreter:
         return np.concatenate(blocks) if blocks else np.empty(0, dtype)
 
     def _start_gathering(self, collective: Collective, position: int) -> None:
-        comm = self._communicator(collective.ranks, collective.tag)
-        dtype = self._dtype(collective)
+        comm = self._get_communicator(collective.ranks, collective.tag)
+        dtype = self._get_dtype(collective)
         n_bytes = [
-            sum(box_size(box) for _, box in pieces) * dtype.itemsize
+            sum(count_entries(box) for _, box in pieces) * dtype.itemsize
             for pieces in collective.pieces
         ]
         # as bytes, because MPI lacks some of numpy's dtypes
@@ -394,31 +395,31 @@ class _Interpreter:
         for rank, pieces in zip(collective.ranks, collective.pieces, strict=True):
             for _, box in pieces:
                 offsets[rank, box] = offset
-                offset += box_size(box) * dtype.itemsize
+                offset += count_entries(box) * dtype.itemsize
         self.sending.append((request, (sent, received)))
 
         def store(step: Receive | Reduce, part: NDArray[Any]) -> None:
-            value = part.view(dtype).reshape(box_shape(step.box))
+            value = part.view(dtype).reshape(get_box_shape(step.box))
             self.buffers.receive(step.target, step.box, value, False)
 
         for step in self.incoming[collective.tag]:
             first = offsets[step.rank, step.box]
-            section = received[first : first + box_size(step.box) * dtype.itemsize]
+            section = received[first : first + count_entries(step.box) * dtype.itemsize]
             self._expect(step.target, request, partial(store, step, section))
 
-    def _dtype(self, collective: Collective) -> np.dtype[Any]:
+    def _get_dtype(self, collective: Collective) -> np.dtype[Any]:
         """Return the dtype of all pieces, which belong to one tensor."""
         name = next(name for pieces in collective.pieces for name, _ in pieces)
-        dtype: np.dtype[Any] = np.dtype(self.buffers.semantics.dtype(tensor_of(name)))
+        dtype: np.dtype[Any] = np.dtype(self.buffers.semantics.dtype(get_tensor(name)))
         return dtype
 
     def _start_reduction(self, collective: Collective, position: int) -> None:
         from mpi4py import MPI
 
-        comm = self._communicator(collective.ranks, collective.tag)
-        dtype = self._dtype(collective)
+        comm = self._get_communicator(collective.ranks, collective.tag)
+        dtype = self._get_dtype(collective)
         sizes = [
-            sum(box_size(box) for _, box in pieces) for pieces in collective.pieces
+            sum(count_entries(box) for _, box in pieces) for pieces in collective.pieces
         ]
         # this rank's own share is added later, from the buffer
         contributions = [
@@ -436,13 +437,13 @@ class _Interpreter:
         def store(name: str, box: Box, part: NDArray[Any]) -> None:
             for _ in range(n_others):  # each of them sent such a block
                 self.buffers.traffic.count_message(name, part.size, is_added=True)
-            self.buffers.store(name, box, part.reshape(box_shape(box)), True)
+            self.buffers.store(name, box, part.reshape(get_box_shape(box)), True)
 
         targets = {step.box: step.target for step in self.incoming[collective.tag]}
         offset = 0
         for _, box in collective.pieces[position]:
-            section = total[offset : offset + box_size(box)]
-            offset += box_size(box)
+            section = total[offset : offset + count_entries(box)]
+            offset += count_entries(box)
             self._expect(
                 targets[box], request, partial(store, targets[box], box, section)
             )
@@ -469,9 +470,9 @@ def scatter(
     rank = comm.Get_rank()
 
     def check() -> dict[str, Stored]:
-        return {} if rank else checked_operands(plan, read(operands or {}))
+        return {} if rank else check_operands(plan, read(operands or {}))
 
-    arrays = on_every_rank(comm, check)
+    arrays = run_on_every_rank(comm, check)
     blocks: dict[str, Stored] = {}
     for name, dtype in plan.operands.items():
         is_sparse = plan.is_sparse(name)
@@ -505,7 +506,7 @@ def _receive_part(
     if is_sparse:
         entries: Stored = comm.recv(source=sender, tag=SCATTER_TAG)
         return entries
-    block = np.empty(box_shape(box), dtype)
+    block = np.empty(get_box_shape(box), dtype)
     comm.Recv(block, sender, SCATTER_TAG)
     return block
 
@@ -522,7 +523,7 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
     Returns:
         An array; for a plan of statements, a dictionary of arrays.
     """
-    named = named_outputs(plan, parts)
+    named = name_outputs(plan, parts)
 
     def collect(output: str) -> Any:
         part, dtype = named[output], meaning.dtype(output) if meaning else plan.dtype
@@ -539,7 +540,7 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
 
         return assemble_result(plan, output, receive_part, dtype)
 
-    result = by_output(plan, collect)
+    result = collect_outputs(plan, collect)
     return result if comm.Get_rank() == 0 else None
 
 
@@ -557,7 +558,7 @@ class MpiEngine:
         read: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
         self.plan, self.leaf, self.meaning, self.read = plan, leaf, meaning, read
-        self.comm = world() if comm is None else comm
+        self.comm = get_world() if comm is None else comm
         require_size(plan, self.comm)
 
     def submit(
@@ -575,14 +576,14 @@ class MpiEngine:
             progress=progress if comm.Get_rank() == 0 else None,
         )
         result = gather(plan, parts, comm, self.meaning)
-        results = {} if comm.Get_rank() else named_outputs(plan, result)
+        results = {} if comm.Get_rank() else name_outputs(plan, result)
         # every rank returns the report of all ranks
         of_ranks = comm.allgather(traffic)
-        report = report_of(plan, "mpi", of_ranks, perf_counter() - start)
+        report = build_report(plan, "mpi", of_ranks, perf_counter() - start)
         return Outcome(results, report)
 
     def outcome(self, run: Outcome) -> Outcome:
         return run
 
     def fleet(self) -> Fleet:
-        return fleet_on_ranks(self.comm)
+        return describe_fleet_on_ranks(self.comm)

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import Outcome, Traffic, report_of
-from feinsum.distributed.fleets import fleet_of, locate_rank
+from feinsum.distributed.counts import Outcome, Traffic, build_report
+from feinsum.distributed.fleets import build_fleet, locate_rank
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -33,15 +33,15 @@ from feinsum.distributed.local import (
     Semantics,
     assemble_result,
     check_memory,
-    checked_operands,
+    check_operands,
 )
-from feinsum.distributed.messages import Origin, Phase, phases_of
+from feinsum.distributed.messages import Origin, Phase, build_phases
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
 from feinsum.distributed.storage import Stored, take
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
-from feinsum.words import counted
+from feinsum.words import format_count
 
 RETURN_LIMIT_S = 60.0
 """Time limit for a lost worker to come back."""
@@ -135,10 +135,10 @@ class DaskEngine:
             )
         self.plan, self.client, self.read = plan, client, read
         self.semantics = meaning or Products(plan, leaf or _call_tuned)
-        self.phases = phases_of(plan.events())
+        self.phases = build_phases(plan.events())
         # idempotent: plans on one client share the plugin
-        client.register_plugin(worker_watch())
-        self._workers()
+        client.register_plugin(make_worker_watch())
+        self._list_workers()
 
     def submit(
         self, arrays: Mapping[str, Any] | None, progress: Progress | None
@@ -146,8 +146,8 @@ class DaskEngine:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        operands = checked_operands(self.plan, self.read(arrays or {}))
-        start, workers = perf_counter(), self._workers()
+        operands = check_operands(self.plan, self.read(arrays or {}))
+        start, workers = perf_counter(), self._list_workers()
         names, addresses = zip(*workers, strict=True)
         token = f"feinsum-{uuid4().hex}"
         topic, listener = "", None
@@ -155,12 +155,12 @@ class DaskEngine:
             topic, listener = token, _ProgressListener(self.phases, progress)
             # before any task is sent, so that no event is lost
             self.client.subscribe_topic(topic, listener)
-        n_lost_before = self._n_lost()
+        n_lost_before = self._count_lost()
         sender = TaskSender(self.client, token, topic, addresses)
         # blocks are part of the graph, so that Dask can send lost ones again
         with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
-                sender.begin(rank, self.semantics, self._blocks(operands, rank))
+                sender.begin(rank, self.semantics, self._copy_blocks(operands, rank))
         for number, phases in enumerate(self.phases):
             sender.advance(number, phases)
         results = sender.results(self.plan.outputs)
@@ -194,16 +194,21 @@ class DaskEngine:
 
         results = {output: collect(output) for output in self.plan.outputs}
         traffic = [record for _, record in ranks]
-        seconds, n_lost = perf_counter() - run.start, self._n_lost() - run.n_lost_before
-        return Outcome(results, report_of(self.plan, "dask", traffic, seconds, n_lost))
+        seconds, n_lost = (
+            perf_counter() - run.start,
+            self._count_lost() - run.n_lost_before,
+        )
+        return Outcome(
+            results, build_report(self.plan, "dask", traffic, seconds, n_lost)
+        )
 
     def fleet(self) -> Fleet:
         """Return the fleet of the workers that serve as ranks."""
-        addresses = [address for _, address in self._workers()]
+        addresses = [address for _, address in self._list_workers()]
         locations = self.client.run(locate_rank, workers=addresses)
-        return fleet_of("dask", [locations[address] for address in addresses])
+        return build_fleet("dask", [locations[address] for address in addresses])
 
-    def _every_worker(self) -> Mapping[str, Any]:
+    def _list_all_workers(self) -> Mapping[str, Any]:
         """Return the scheduler's data on each worker, by its address.
 
         ``scheduler_info`` would return the client's copy, which is empty at times.
@@ -212,13 +217,13 @@ class DaskEngine:
         workers: Mapping[str, Any] = self.client.sync(identity, n_workers=-1)["workers"]
         return workers
 
-    def _workers(self) -> list[tuple[Any, str]]:
+    def _list_workers(self) -> list[tuple[Any, str]]:
         """Return name and address of the worker of each rank.
 
         Raises:
             PlanError: if there are too few, or if blocks do not fit into one.
         """
-        info = self._every_worker()
+        info = self._list_all_workers()
         workers = sorted(
             (str(worker["name"]), worker["name"], address)
             for address, worker in info.items()
@@ -226,8 +231,8 @@ class DaskEngine:
         n = self.plan.processes
         if len(workers) < n:
             raise PlanError(
-                f"the plan is for {counted(n, 'process')}; the "
-                f"cluster has {counted(len(workers), 'worker')}",
+                f"the plan is for {format_count(n, 'process')}; the "
+                f"cluster has {format_count(len(workers), 'worker')}",
                 rules=("workers",),
             )
         for _, _, address in workers[:n]:
@@ -235,18 +240,18 @@ class DaskEngine:
                 check_memory(self.plan, info[address]["memory_limit"])
         return [(name, address) for _, name, address in workers[:n]]
 
-    def _blocks(
+    def _copy_blocks(
         self, arrays: Mapping[str, Stored], rank: int
     ) -> dict[str, tuple[Stored, Box]]:
         """Copy a rank's blocks, because the caller may change its arrays meanwhile."""
         boxes = {name: self.plan.start_box(name, rank) for name in arrays}
         return {
-            name: (_copied(take(arrays[name], box)), box)
+            name: (_copy_block(take(arrays[name], box)), box)
             for name, box in boxes.items()
             if box is not None
         }
 
-    def _n_lost(self) -> int:
+    def _count_lost(self) -> int:
         """Return the number of workers that were ever lost."""
         n_lost: int = self.client.run_on_scheduler(count_lost)
         return n_lost
@@ -260,7 +265,7 @@ class DaskEngine:
                 # with a time limit, because Dask waits forever for a lost worker
                 wait(list(run.results), timeout=CHECK_INTERVAL_S)
             except TimeoutError:
-                is_missing = bool(self._missing(run))
+                is_missing = bool(self._list_missing(run))
                 # a worker that returns starts the limit again
                 missing_since = (missing_since or monotonic()) if is_missing else None
             else:
@@ -268,7 +273,7 @@ class DaskEngine:
         else:
             self.client.cancel(list(run.results))
             raise PlanError(
-                f"worker {self._missing(run)} was lost and did not return within "
+                f"worker {self._list_missing(run)} was lost and did not return within "
                 f"{RETURN_LIMIT_S:g} s; run workers with a nanny, or plan for "
                 "fewer workers",
                 rules=("workers",),
@@ -281,9 +286,9 @@ class DaskEngine:
                     rules=("workers",),
                 ) from None
 
-    def _missing(self, run: _Run) -> str:
+    def _list_missing(self, run: _Run) -> str:
         """Return the names of workers that are missing now."""
-        present = {worker["name"] for worker in self._every_worker().values()}
+        present = {worker["name"] for worker in self._list_all_workers().values()}
         return ", ".join(sorted(str(name) for name in set(run.names) - present))
 
 
@@ -364,7 +369,7 @@ class TaskSender:
         )
 
 
-def _copied(block: Stored) -> Stored:
+def _copy_block(block: Stored) -> Stored:
     """Return a block that shares no memory; those of sparse arrays are immutable."""
     return block.copy() if isinstance(block, np.ndarray) else block
 
@@ -427,7 +432,7 @@ def count_lost(dask_scheduler: Any) -> int:
     return n_lost
 
 
-def worker_watch() -> Any:
+def make_worker_watch() -> Any:
     """Return a scheduler plugin that counts lost workers.
 
     Tasks of a lost worker move to the worker restarted under its name, which may have

@@ -44,32 +44,37 @@ from dataclasses import replace
 from math import inf, prod
 from os import PathLike
 
-from feinsum.contraction.paths import Path, path_of, postorders
+from feinsum.contraction.paths import Path, list_postorders, make_path
 from feinsum.distributed.assembly import arrange_axes, with_cyclic, with_schedules
-from feinsum.distributed.choosing import alternatives, prefer_measured, priced, ties
+from feinsum.distributed.choosing import (
+    find_alternatives,
+    find_cheap_plans,
+    find_ties,
+    prefer_measured,
+)
 from feinsum.distributed.counts import TIE, USUAL, Estimate, Rates
 from feinsum.distributed.distribution import MAX_PROCESSES
-from feinsum.distributed.grids import grid_plans
+from feinsum.distributed.grids import make_grid_plans
 from feinsum.distributed.groups import (
     Group,
     Statements,
-    default_path,
-    extents_of,
+    find_default_path,
+    get_extents,
     groups_of,
 )
-from feinsum.distributed.levels import Levels, levels_of
+from feinsum.distributed.levels import Levels, convert_levels
 from feinsum.distributed.maps import MAX_EXCESS
-from feinsum.distributed.plans import Plan, sparse_violations
+from feinsum.distributed.plans import Plan, find_sparse_violations
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import (
-    best_of_machines,
-    best_schedules,
-    least_resident,
+    find_best_of_machines,
+    find_best_schedules,
+    find_least_resident,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.records import Fleet, Store
-from feinsum.words import counted
+from feinsum.words import format_count
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
@@ -169,14 +174,14 @@ def plan(
     """
     require_einsum(einsum)
     _check_processes(processes)
-    levels = levels_of(ranks_per_host)
-    extents = extents_of(einsum, sizes or {})
+    levels = convert_levels(ranks_per_host)
+    extents = get_extents(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups_of(einsum, steps, extents)  # refuses einsums that cannot be planned
-    first_path, *other_paths = paths_of(einsum, extents) if steps is None else [steps]
+    first_path, *other_paths = list_paths(einsum, extents) if steps is None else [steps]
     text = to_text(einsum)
     bare = Plan(text, sizes or {}, processes, first_path, (), {}, (), nonzeros=nonzeros)
-    for violation in sparse_violations(bare):
+    for violation in find_sparse_violations(bare):
         raise PlanError(violation.message, rules=(violation.rule,))
     best = _plan_groups(bare, memory, rates)
     if memory is None and processes <= MAX_FOR_PATHS:
@@ -221,7 +226,7 @@ def plan_statements(
     7200
     """
     _check_processes(processes)
-    levels = levels_of(ranks_per_host)
+    levels = convert_levels(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
     best = _plan_groups(bare, memory, rates)
     return _prefer_on_levels(best, levels, memory)
@@ -255,7 +260,7 @@ def best_plans(
     [('planned', 1080000), ('eindecomp', 1080000), ('planned', 1440000)]
     """
     first = plan(einsum, sizes, processes=processes)
-    return (first, *alternatives(first, most - 1))
+    return (first, *find_alternatives(first, most - 1))
 
 
 # ---- arguments
@@ -270,7 +275,7 @@ def _check_processes(processes: object) -> None:
         )
 
 
-def _max_elements(memory: int | str | None, itemsize: int) -> float:
+def _compute_max_elements(memory: int | str | None, itemsize: int) -> float:
     """Return how many entries of the result's dtype fit into a memory limit."""
     if memory is None:
         return inf
@@ -302,14 +307,14 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
     Raises:
         PlanError: with the rule ``memory``, if there is none.
     """
-    max_elements = _max_elements(memory, bare.dtype.itemsize)
+    max_elements = _compute_max_elements(memory, bare.dtype.itemsize)
     if max_elements == inf:
         result = _search(bare)
         assert result is not None, "without limits, some map is in the last tier"
-        return _quickest(result, rates)
+        return _choose_quickest(result, rates)
     fitted, enough = _plan_within(bare, max_elements)
     if fitted is not None:
-        return _quickest(fitted, rates, max_elements)
+        return _choose_quickest(fitted, rates, max_elements)
     # with another limit the search may find other plans, so a limit is reported only
     # after a plan within it was found
     while fitted is None:
@@ -317,7 +322,7 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
         fitted, enough = _plan_within(bare, limit)
     n_bytes = int(limit) * bare.dtype.itemsize
     raise PlanError(
-        f"{counted(bare.processes, 'process')} with {memory} each are too few for "
+        f"{format_count(bare.processes, 'process')} with {memory} each are too few for "
         f"{bare.title}; {n_bytes} bytes would do; give more memory or more processes",
         rules=("memory",),
     )
@@ -330,7 +335,7 @@ def _plan_within(bare: Plan, max_elements: float) -> tuple[Plan | None, float]:
         bare: a plan without schedules.
         max_elements: limit on the elements that a process holds.
     """
-    least = least_resident(bare.groups, bare.extents, bare.processes, bare.density)
+    least = find_least_resident(bare.groups, bare.extents, bare.processes, bare.density)
     # the last try is with the maps that hold the least
     limits = [share * max_elements for share in MEMORY_SHARES] + [least]
     least_peak = inf
@@ -353,9 +358,9 @@ def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan |
     Args:
         bare: a plan, whose schedules are replaced.
         processes: number of processes that take part; all by default.
-        limits: see :func:`feinsum.distributed.search.best_schedules`.
+        limits: see :func:`feinsum.distributed.search.find_best_schedules`.
     """
-    result = best_schedules(
+    result = find_best_schedules(
         bare.groups,
         bare.extents,
         processes or bare.processes,
@@ -370,7 +375,7 @@ def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan |
     return plan if term is None else with_cyclic(plan, term.indices)
 
 
-def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
+def _choose_quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
     """Return the plan, or another whose slowest process takes less time.
 
     The search minimizes the total volume, with work that is about even. The slowest
@@ -386,17 +391,19 @@ def _quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
     """
     candidates = _Candidates(plan, rates, max_elements)
     is_dense = not plan.density
-    for grid_plan in grid_plans(plan).values() if is_dense else ():
+    for grid_plan in make_grid_plans(plan).values() if is_dense else ():
         candidates.offer(grid_plan)
     if is_dense and max_elements == inf and plan.processes <= MAX_FOR_PATHS:
-        for result in best_of_machines(plan.groups, plan.extents, plan.processes)[:FEW]:
+        for result in find_best_of_machines(plan.groups, plan.extents, plan.processes)[
+            :FEW
+        ]:
             candidates.offer(with_schedules(plan, result.schedules))
     counts = candidates.plans[0][1].counts
     is_even = counts.most_points * plan.processes <= EVENNESS[0] * counts.points
     numbers = [] if is_even else [plan.processes]
     # a memory limit was given for this number of processes
     if max_elements == inf:
-        numbers += fewer_processes(plan.processes, is_even=is_even)
+        numbers += list_fewer_processes(plan.processes, is_even=is_even)
     for processes in numbers:
         for excess in EVENNESS:
             candidates.search(processes, excess)
@@ -501,7 +508,7 @@ def _with_loop(
 # ---- fewer processes
 
 
-def fewer_processes(n: int, *, is_even: bool) -> list[int]:
+def list_fewer_processes(n: int, *, is_even: bool) -> list[int]:
     """Return smaller numbers of processes that may be faster, most divisible first.
 
     At most a third of the processes may be idle; with more, a plan would take at least
@@ -512,7 +519,7 @@ def fewer_processes(n: int, *, is_even: bool) -> list[int]:
         is_even: whether all processes have equal work; then only numbers with smaller
             prime factors can be faster.
 
-    >>> fewer_processes(7, is_even=False), fewer_processes(24, is_even=True)
+    >>> list_fewer_processes(7, is_even=False), list_fewer_processes(24, is_even=True)
     ([6, 5], [16])
     """
 
@@ -549,7 +556,7 @@ def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
     candidate = _search(bare)
     if candidate is None:
         return plan
-    candidate_plan = _quickest(candidate, rates)
+    candidate_plan = _choose_quickest(candidate, rates)
     return (
         candidate_plan
         if candidate_plan.estimate(rates).is_better_than(estimate)
@@ -557,7 +564,7 @@ def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
     )
 
 
-def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
+def list_paths(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
     """Return the default path, and other paths with about as few operations.
 
     Of paths with the same groups, only one is returned.
@@ -565,10 +572,10 @@ def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, .
     >>> import feinsum
     >>> arrays = [feinsum.array(name, (8, 8)) for name in "ABC"]
     >>> chain = feinsum.einsum("ij,jk,kl->il", *arrays)
-    >>> paths_of(chain, dict(chain.extents))
+    >>> list_paths(chain, dict(chain.extents))
     (((1, 2), (0, 1)), ((0, 1), (0, 1)))
     """
-    default = default_path(einsum, extents)
+    default = find_default_path(einsum, extents)
     if einsum.sparse_position is not None:
         return (default,)
     # two operands have one path; the number of paths grows exponentially
@@ -584,17 +591,17 @@ def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, .
     )
     paths: dict[object, tuple[int, Path]] = {}
     n = len(einsum.inputs)
-    for path in (default, *(path_of(order, n) for order in postorders(n))):
+    for path in (default, *(make_path(order, n) for order in list_postorders(n))):
         groups = groups_of(einsum, path, extents)
         n_operations = count_operations(groups)
         if n_operations <= max_operations:
             # fusion may give different paths the same groups
-            paths.setdefault(_combinations(groups), (n_operations, path))
+            paths.setdefault(_list_combinations(groups), (n_operations, path))
     (_, first_path), *other_paths = paths.values()
     return (first_path, *(path for _, path in sorted(other_paths)[: MAX_PATHS - 1]))
 
 
-def _combinations(groups: Sequence[Group]) -> object:
+def _list_combinations(groups: Sequence[Group]) -> object:
     """Return the operands that each group combines, regardless of products' names."""
     content: dict[str, object] = {}
     for group in groups:
@@ -612,11 +619,11 @@ def _prefer_on_levels(
     """Return the plan, or one with a lower cost on these levels."""
     if levels is None:
         return plan
-    max_elements = _max_elements(memory, plan.dtype.itemsize)
+    max_elements = _compute_max_elements(memory, plan.dtype.itemsize)
     # without prices, levels only decide between plans that move equally little
     if not levels.links:
-        return arrange_axes([plan, *ties(plan, max_elements)], levels)
-    return arrange_axes([plan], levels, priced(plan, levels, max_elements))
+        return arrange_axes([plan, *find_ties(plan, max_elements)], levels)
+    return arrange_axes([plan], levels, find_cheap_plans(plan, levels, max_elements))
 
 
 def _prefer_measured(

@@ -25,37 +25,37 @@ from feinsum.distributed.counts import (
     Counts,
     Estimate,
     Rates,
-    stored_elements,
+    count_stored,
     tally,
 )
 from feinsum.distributed.distribution import (
     MAX_PROCESSES,
     Distribution,
-    axis_name,
-    distribution_violations,
+    find_distribution_violations,
+    get_axis_name,
 )
 from feinsum.distributed.groups import (
     Access,
     Group,
     Statements,
-    extents_of,
+    find_statement_violations,
+    get_extents,
+    get_shape,
     groups_of,
-    shape_of,
-    statement_violations,
 )
-from feinsum.distributed.messages import Collective, collectives_of
+from feinsum.distributed.messages import Collective, find_collectives
 from feinsum.distributed.schedule import (
     GroupSchedule,
     LeafWork,
-    leaves_of,
-    schedule_violations,
+    find_schedule_violations,
+    list_leaves,
 )
-from feinsum.distributed.steps import Events, Steps, lower, rank_steps
+from feinsum.distributed.steps import Events, Steps, list_rank_steps, lower
 from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.ir.operand import Violation
-from feinsum.records.document import STRICT, content_id, from_json, to_json
-from feinsum.words import brief, counted
+from feinsum.records.document import STRICT, compute_content_id, from_json, to_json
+from feinsum.words import format_brief, format_count
 
 if TYPE_CHECKING:
     from feinsum.distributed.engines import Prepared
@@ -73,7 +73,7 @@ RULES = (
     "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
     "path", "processes", "rank", "result", "sizes", "sparse", "starts", "statements",
 )  # fmt: skip
-"""Codes of the rules that :func:`plan_violations` checks."""
+"""Codes of the rules that :func:`find_plan_violations` checks."""
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ class Plan:
         if self.statements is not None:
             return self.statements
         einsum = self.batched_einsum
-        extents = extents_of(einsum, self.sizes)
+        extents = get_extents(einsum, self.sizes)
         groups = groups_of(einsum, self.path, extents)
         dtypes = {operand.name: operand.dtype.str for operand in einsum.operands}
         return Statements(groups, extents, dtypes, (groups[-1].output.tensor,))
@@ -171,7 +171,7 @@ class Plan:
         """A one-line description."""
         if self.statements is None:
             return self.batched_einsum.subscripts
-        return counted(len(self.groups), "statement")
+        return format_count(len(self.groups), "statement")
 
     @property
     def extents(self) -> Mapping[str, int]:
@@ -222,7 +222,7 @@ class Plan:
         term = self.sparse_term
         if term is None:
             return {}
-        size = prod(shape_of(term, self.extents))
+        size = prod(get_shape(term, self.extents))
         share = Fraction(self.nonzeros or 0, max(1, size))
         output = self.groups[-1].output
         has_pattern = sorted(output.indices) == sorted(term.indices)
@@ -278,12 +278,12 @@ class Plan:
     @cached_property
     def steps(self) -> Steps:
         """The steps of every rank."""
-        return rank_steps(self.events(), self.processes)
+        return list_rank_steps(self.events(), self.processes)
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
         """The messages that form collectives."""
-        return collectives_of(self.events())
+        return find_collectives(self.events())
 
     @property
     def resident_elements(self) -> list[int]:
@@ -292,7 +292,7 @@ class Plan:
         total = [0] * self.processes
         for name, start in self.starts.items():
             boxes = start.boxes(self.shape(name), self.processes)
-            sizes = stored_elements(boxes, self.density.get(name))
+            sizes = count_stored(boxes, self.density.get(name))
             total = [a + b for a, b in zip(total, sizes, strict=True)]
         return total
 
@@ -313,7 +313,7 @@ class Plan:
             has_requests=False,
         )
         counts = of_ranks.counts()
-        return Estimate(of_ranks.slowest_s(rates), counts.moved, counts)
+        return Estimate(of_ranks.compute_slowest_s(rates), counts.moved, counts)
 
     def outline(self) -> Counts:
         """Return the counts without requests, which take long to count."""
@@ -350,7 +350,7 @@ class Plan:
     @cached_property
     def id(self) -> str:
         """SHA-256 of the document: equal exactly if the plans are."""
-        return content_id(self)
+        return compute_content_id(self)
 
     def to_json(self) -> str:
         """Return the plan as a document."""
@@ -367,7 +367,7 @@ class Plan:
 
     def violations(self) -> Iterator[Violation]:
         """Yield every broken rule, by its code."""
-        yield from plan_violations(self)
+        yield from find_plan_violations(self)
 
     def check(self) -> Plan:
         """Return the plan itself, checked.
@@ -386,9 +386,9 @@ class Plan:
 
     def to_python(self) -> str:
         """Write a standalone program that does the same with numpy and mpi4py alone."""
-        from feinsum.distributed.standalone import program_of
+        from feinsum.distributed.standalone import write_program
 
-        return program_of(self)
+        return write_program(self)
 
     def run(
         self,
@@ -454,18 +454,18 @@ class Plan:
         return run_here(self, operands, leaf=leaf)
 
     def __repr__(self) -> str:
-        return brief(
+        return format_brief(
             self,
-            f"{self.title} on {counted(self.processes, 'process')}, {self.name}",
+            f"{self.title} on {format_count(self.processes, 'process')}, {self.name}",
         )
 
     def __str__(self) -> str:
-        from feinsum.distributed.display import plan_text
+        from feinsum.distributed.display import format_plan
 
-        return plan_text(self)
+        return format_plan(self)
 
 
-def plan_violations(plan: Plan) -> Iterator[Violation]:
+def find_plan_violations(plan: Plan) -> Iterator[Violation]:
     """Yield every broken rule, by its code.
 
     Later checks rely on the rules of earlier ones, so they are skipped after a
@@ -477,11 +477,12 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
     if not 1 <= plan.processes <= MAX_PROCESSES:
         yield Violation(
             "processes",
-            f"{counted(plan.processes, 'process')}; expected from 1 to {MAX_PROCESSES}",
+            f"{format_count(plan.processes, 'process')}; expected from 1 to "
+            f"{MAX_PROCESSES}",
         )
         return
     if plan.statements is not None:
-        broken = list(statement_violations(plan.statements))
+        broken = list(find_statement_violations(plan.statements))
         if plan.einsum or plan.path or plan.sizes:
             broken.append(
                 Violation(
@@ -501,27 +502,29 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
         yield Violation("format", str(error))
         return
     broken = [
-        *sparse_violations(plan),
-        *_schedule_violations(plan, groups),
-        *_start_violations(plan),
+        *find_sparse_violations(plan),
+        *_find_schedule_violations(plan, groups),
+        *_find_start_violations(plan),
     ]
     if not broken:
-        broken = [*_movement_violations(plan)]
+        broken = [*_find_movement_violations(plan)]
     yield from broken
     if not broken:
-        yield from _leaf_violations(plan)
+        yield from _find_leaf_violations(plan)
 
 
-def _schedule_violations(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
+def _find_schedule_violations(
+    plan: Plan, groups: Sequence[Group]
+) -> Iterator[Violation]:
     if len(plan.schedules) != len(groups):
         yield Violation(
             "groups",
-            f"{counted(len(plan.schedules), 'schedule')} of "
-            f"{counted(len(groups), 'group')}",
+            f"{format_count(len(plan.schedules), 'schedule')} of "
+            f"{format_count(len(groups), 'group')}",
         )
         return
     for group, schedule in zip(groups, plan.schedules, strict=True):
-        yield from schedule_violations(group, schedule, plan.processes)
+        yield from find_schedule_violations(group, schedule, plan.processes)
     machines = [schedule.machine for schedule in plan.schedules]
     units = {machine.units for machine in machines if machine.levels}
     if len(units) > 1:
@@ -532,7 +535,7 @@ def _schedule_violations(plan: Plan, groups: Sequence[Group]) -> Iterator[Violat
         )
 
 
-def _start_violations(plan: Plan) -> Iterator[Violation]:
+def _find_start_violations(plan: Plan) -> Iterator[Violation]:
     operands = plan.operands
     if set(operands) != set(plan.starts):
         yield Violation(
@@ -543,7 +546,7 @@ def _start_violations(plan: Plan) -> Iterator[Violation]:
         return
     for name, start in plan.starts.items():
         n_axes = len(plan.shape(name))
-        yield from distribution_violations(name, start, n_axes, plan.processes)
+        yield from find_distribution_violations(name, start, n_axes, plan.processes)
 
 
 def require_dense(plan: Plan, participle: str) -> None:
@@ -561,14 +564,14 @@ def require_dense(plan: Plan, participle: str) -> None:
         )
 
 
-def sparse_violations(plan: Plan) -> Iterator[Violation]:
+def find_sparse_violations(plan: Plan) -> Iterator[Violation]:
     """Yield the violations of the number of nonzeros."""
     term = plan.sparse_term
     if term is None:
         if plan.nonzeros is not None:
             yield Violation("sparse", "nonzeros of an einsum without sparse operands")
         return
-    size = prod(shape_of(term, plan.extents))
+    size = prod(get_shape(term, plan.extents))
     if plan.nonzeros is None or not 0 <= plan.nonzeros <= size:
         yield Violation(
             "sparse",
@@ -577,7 +580,7 @@ def sparse_violations(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def _movement_violations(plan: Plan) -> Iterator[Violation]:
+def _find_movement_violations(plan: Plan) -> Iterator[Violation]:
     """Yield a violation wherever entries of a sparse tensor would have to move."""
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         for access in group.inputs:
@@ -591,7 +594,8 @@ def _movement_violations(plan: Plan) -> Iterator[Violation]:
                 if index not in access.indices:
                     yield Violation(
                         "sparse",
-                        f"axis {axis_name(k)} partitions {index}, which {access} lacks",
+                        f"axis {get_axis_name(k)} partitions {index}, which "
+                        f"{access} lacks",
                     )
             output = group.output
             has_pattern = plan.is_sparse(output.tensor)
@@ -602,9 +606,9 @@ def _movement_violations(plan: Plan) -> Iterator[Violation]:
                 )
 
 
-def _leaf_violations(plan: Plan) -> Iterator[Violation]:
+def _find_leaf_violations(plan: Plan) -> Iterator[Violation]:
     # computed again: a document may be edited, or written by another version
-    expected = leaves_of(plan)
+    expected = list_leaves(plan)
     if plan.leaves != expected:
         pairs = zip(plan.leaves, expected, strict=False)
         wrong = [leaf.key for leaf, expected_leaf in pairs if leaf != expected_leaf]

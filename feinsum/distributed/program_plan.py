@@ -19,7 +19,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from feinsum.distributed.counts import USUAL, Counts, Rates, Traffic
-from feinsum.distributed.display import plan_text
+from feinsum.distributed.display import format_plan
 from feinsum.distributed.engines import Prepared, prepare
 from feinsum.distributed.groups import Access, Group, Statements
 from feinsum.distributed.levels import Levels
@@ -30,13 +30,13 @@ from feinsum.distributed.plans import Plan, read_document
 from feinsum.distributed.steps import Leaf
 from feinsum.errors import PlanError, ProgramError
 from feinsum.ir import SizeParam
-from feinsum.ir.evaluation import checked_arrays, evaluate_statement
+from feinsum.ir.evaluation import check_arrays, evaluate_statement
 from feinsum.ir.program import Program
-from feinsum.ir.reductions import combined, neutral_of
+from feinsum.ir.reductions import combine, find_neutral
 from feinsum.ir.statement import Statement
 from feinsum.ir.text import program_from_text
-from feinsum.programs.local import contracted
-from feinsum.records.document import STRICT, content_id, to_json
+from feinsum.programs.local import compute_contraction
+from feinsum.records.document import STRICT, compute_content_id, to_json
 
 Array = NDArray[Any]
 
@@ -57,7 +57,7 @@ class ProgramPlan:
     @cached_property
     def id(self) -> str:
         """SHA-256 of the document: equal exactly if the plans are."""
-        return content_id(self._document)
+        return compute_content_id(self._document)
 
     @property
     def _document(self) -> _Document:
@@ -86,7 +86,7 @@ class ProgramPlan:
             PlanError: naming every rule that is broken.
             ProgramError: if a size is missing.
         """
-        if self.plan.statements != statements_of(self.program, self.sizes):
+        if self.plan.statements != build_statements(self.program, self.sizes):
             raise PlanError(
                 "the plan does not match the statements of its program; create it "
                 "again",
@@ -114,7 +114,9 @@ class ProgramPlan:
         >>> [outcome.results["Y"].sum() for outcome in outcomes]
         [np.float64(4.0), np.float64(4.0)]
         """
-        return prepare(self.plan, engine, on, meaning=self.meaning, read=self.read_of)
+        return prepare(
+            self.plan, engine, on, meaning=self.meaning, read=self.read_operands
+        )
 
     @property
     def counts(self) -> Counts:
@@ -123,19 +125,19 @@ class ProgramPlan:
 
     def simulate(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
         """Compute the outputs by name, with all ranks in this process."""
-        operands = self.read_of(arrays)
+        operands = self.read_operands(arrays)
         results: Mapping[str, Array] = run_here(
             self.plan, operands, meaning=self.meaning
         )
         return results
 
-    def read_of(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+    def read_operands(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
         """Return the checked inputs that statements read.
 
         Raises:
             ProgramError: if an array is missing or has the wrong shape or dtype.
         """
-        checked = checked_arrays(self.program, arrays)
+        checked = check_arrays(self.program, arrays)
         return {name: checked[name] for name in self.plan.operands}
 
     def run(
@@ -171,7 +173,7 @@ class ProgramPlan:
         return _Bodies(self.program)
 
     def __str__(self) -> str:
-        return plan_text(self.plan, self.program.statements)
+        return format_plan(self.plan, self.program.statements)
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def plan_program(
     (8, 16)
     """
     values = dict(sizes or {})
-    statements = statements_of(program, values)
+    statements = build_statements(program, values)
     plan = plan_statements(
         statements,
         processes=processes,
@@ -249,7 +251,7 @@ class _Bodies:
         statement = self._program.statements[step.group]
         if statement.is_contraction:
             # a kernel from the database, as for an einsum
-            return contracted(statement, blocks)
+            return compute_contraction(statement, blocks)
         # bodies may use the values of indices: pass the start and step of each block
         sides = {
             index: side
@@ -261,11 +263,11 @@ class _Bodies:
         return evaluate_statement(statement, blocks, first, steps)
 
     def combine(self, tensor: str, left: Array, right: Array) -> Any:
-        return combined(self._statement(tensor).reduction, left, right)
+        return combine(self._get_statement(tensor).reduction, left, right)
 
     def neutral(self, tensor: str) -> Any:
-        reduction = self._statement(tensor).reduction
-        neutral = neutral_of(reduction, self.dtype(tensor))
+        reduction = self._get_statement(tensor).reduction
+        neutral = find_neutral(reduction, self.dtype(tensor))
         if neutral is None:
             raise ProgramError(
                 f"{tensor}: the reduction {reduction!r} has no neutral element among "
@@ -274,16 +276,16 @@ class _Bodies:
             )
         return neutral
 
-    def _statement(self, tensor: str) -> Statement:
+    def _get_statement(self, tensor: str) -> Statement:
         return self._program.producers[tensor]
 
 
-def name_of_index(result: str, index: str) -> str:
+def qualify_index(result: str, index: str) -> str:
     """Return a name for an index of a statement, unique across all statements."""
     return f"{result}_{index}"
 
 
-def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
+def build_statements(program: Program, sizes: Mapping[str, int]) -> Statements:
     """Return the accesses of all statements, with globally unique index names.
 
     Raises:
@@ -302,7 +304,7 @@ def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
     groups = []
     for statement in program.statements:
         result = statement.result
-        names = {index: name_of_index(result, index) for index in statement.indices}
+        names = {index: qualify_index(result, index) for index in statement.indices}
         for index, extent in program.extents(statement).items():
             extents[names[index]] = _evaluate_extent(extent, sizes)
         inputs = tuple(

@@ -20,28 +20,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.db import opened_documents
-from feinsum.distributed.boxes import Box, box_shape, common_box
+from feinsum.distributed.boxes import Box, get_box_shape, intersect_boxes
 from feinsum.distributed.counts import Traffic
 from feinsum.distributed.engines import prepare
 from feinsum.distributed.facts import (
     AnyPlan,
     Read,
-    check_of,
+    build_check,
+    build_fact,
+    choose_sample_boxes,
     compare_samples,
-    fact_of,
-    operand_boxes,
-    plan_in,
-    sample_boxes,
+    find_operand_boxes,
+    get_inner_plan,
 )
-from feinsum.distributed.fleets import fleet_on_ranks
-from feinsum.distributed.local import named_outputs
-from feinsum.distributed.mpi import check_blocks, on_every_rank, run_on_ranks, world
+from feinsum.distributed.fleets import describe_fleet_on_ranks
+from feinsum.distributed.local import name_outputs
+from feinsum.distributed.mpi import (
+    check_blocks,
+    get_world,
+    run_on_every_rank,
+    run_on_ranks,
+)
 from feinsum.distributed.plans import Plan, require_dense
 from feinsum.distributed.program_plan import ProgramPlan
-from feinsum.distributed.storage import slices, within
+from feinsum.distributed.storage import get_slices, make_relative
 from feinsum.errors import PlanError
 from feinsum.records import Fleet, PlanRecord, Store, check_plausible
-from feinsum.records.signature import signed_if_wanted
+from feinsum.records.signature import sign_if_configured
 
 Array = NDArray[Any]
 
@@ -60,9 +65,9 @@ WARM_UP_RUNS = 2
 """Runs before the timed ones, in which leaves may be built."""
 
 
-def random_arrays(plan: AnyPlan) -> dict[str, Array]:
+def make_random_arrays(plan: AnyPlan) -> dict[str, Array]:
     """Return random operands: numbers between 0 and 1, for integers either 0 or 1."""
-    inner, rng = plan_in(plan), np.random.default_rng(0)
+    inner, rng = get_inner_plan(plan), np.random.default_rng(0)
     require_dense(inner, "recorded")
     arrays = {}
     for name, dtype in inner.operands.items():
@@ -111,16 +116,16 @@ def record_run(
     >>> fact.counted == plan.counts.moved, store.plans(fact.workload) == (fact,)
     (True, True)
     """
-    inner = plan_in(plan)
+    inner = get_inner_plan(plan)
     require_dense(inner, "recorded")
     if engine == "mpi":
         raise PlanError(
             "with MPI no rank has whole arrays; call record_on_ranks on all ranks",
             rules=("engine",),
         )
-    ready = prepare(inner, engine, on, meaning=_semantics(plan))
+    ready = prepare(inner, engine, on, meaning=_get_semantics(plan))
     fleet = ready.fleet()
-    outcomes = [ready.run(arrays) for _ in range(_n_runs(fleet, runs))]
+    outcomes = [ready.run(arrays) for _ in range(_count_runs(fleet, runs))]
     # after the warm-up: with the kernels that the timed runs used
     final = outcomes[-1]
     counted = final.report.counted
@@ -132,18 +137,19 @@ def record_run(
         )
 
     def read(name: str, box: Box) -> Array:
-        block: Array = np.asarray(arrays[name])[slices(box)]
+        block: Array = np.asarray(arrays[name])[get_slices(box)]
         return block
 
     samples = []
     for rank in range(inner.processes):
-        boxes = sample_boxes(inner, rank)
+        boxes = choose_sample_boxes(inner, rank)
         blocks = {
-            name: (box, final.results[name][slices(box)]) for name, box in boxes.items()
+            name: (box, final.results[name][get_slices(box)])
+            for name, box in boxes.items()
         }
         samples += compare_samples(plan, read, blocks)
     seconds = [outcome.report.wall_s for outcome in outcomes[WARM_UP_RUNS:]]
-    fact = fact_of(plan, fleet, counted, check_of(plan, samples), seconds)
+    fact = build_fact(plan, fleet, counted, build_check(plan, samples), seconds)
     return _store_fact(fact, store)
 
 
@@ -176,12 +182,12 @@ def record_on_ranks(
         PlanError, WrongResultError, ImplausibleError: on all ranks; see
             :func:`record_run`.
     """
-    comm = world() if comm is None else comm
-    inner, semantics = plan_in(plan), _semantics(plan)
+    comm = get_world() if comm is None else comm
+    inner, semantics = get_inner_plan(plan), _get_semantics(plan)
     require_dense(inner, "recorded")
-    with _opened_on_rank_0(comm, record) as store:
-        fleet, seconds = fleet_on_ranks(comm), []
-        for _ in range(_n_runs(fleet, runs)):
+    with _open_on_rank_0(comm, record) as store:
+        fleet, seconds = describe_fleet_on_ranks(comm), []
+        for _ in range(_count_runs(fleet, runs)):
             traffic = Traffic()
             # otherwise the first rank would time the delay of the others
             comm.Barrier()
@@ -191,18 +197,18 @@ def record_on_ranks(
             )
             # the time of the slowest rank: only then is the result complete
             seconds.append(max(comm.allgather(perf_counter() - start)))
-        sampled = _sample_parts(inner, comm.Get_rank(), named_outputs(inner, parts))
-        read = _reader_on_ranks(inner, blocks, sampled, comm)
+        sampled = _cut_samples(inner, comm.Get_rank(), name_outputs(inner, parts))
+        read = _make_reader(inner, blocks, sampled, comm)
         samples = _gather(comm, lambda: compare_samples(plan, read, sampled))
         counted = sum(comm.allgather(sum(traffic.by_buffer.values())))
 
         def store_fact() -> PlanRecord | None:
             if comm.Get_rank():
                 return None
-            check = check_of(
+            check = build_check(
                 plan, [sample for of_rank in samples for sample in of_rank]
             )
-            fact = fact_of(plan, fleet, counted, check, seconds[WARM_UP_RUNS:])
+            fact = build_fact(plan, fleet, counted, check, seconds[WARM_UP_RUNS:])
             return _store_fact(fact, store)
 
         fact = _gather(comm, store_fact)[0]
@@ -211,7 +217,7 @@ def record_on_ranks(
 
 
 @contextmanager
-def _opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
+def _open_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
     """Open the database on rank 0; None on all others; collective."""
     with ExitStack() as stack:
 
@@ -225,14 +231,14 @@ def _opened_on_rank_0(comm: Any, record: Database) -> Iterator[Store | None]:
             store.check_writable()
             return store
 
-        yield on_every_rank(comm, open_store)
+        yield run_on_every_rank(comm, open_store)
 
 
-def _semantics(plan: AnyPlan) -> Any:
+def _get_semantics(plan: AnyPlan) -> Any:
     return plan.meaning if isinstance(plan, ProgramPlan) else None
 
 
-def _n_runs(fleet: Fleet, runs: int) -> int:
+def _count_runs(fleet: Fleet, runs: int) -> int:
     """Return the number of runs; a single one on a fleet that is not timed.
 
     Raises:
@@ -245,22 +251,25 @@ def _n_runs(fleet: Fleet, runs: int) -> int:
     return WARM_UP_RUNS + runs if fleet.is_timed else 1
 
 
-def _sample_parts(
+def _cut_samples(
     plan: Plan, rank: int, parts: Mapping[str, Array]
 ) -> dict[str, tuple[Box, Array]]:
     """Cut the sampled blocks from a rank's parts; returns them with their boxes."""
     return {
-        name: (box, parts[name][slices(within(box, plan.result_box(rank, name)))])
-        for name, box in sample_boxes(plan, rank).items()
+        name: (
+            box,
+            parts[name][get_slices(make_relative(box, plan.result_box(rank, name)))],
+        )
+        for name, box in choose_sample_boxes(plan, rank).items()
     }
 
 
 def _gather(comm: Any, work: Callable[[], T]) -> list[T]:
     """Return the results of all ranks; if one fails, all raise its error."""
-    return list(comm.allgather(on_every_rank(comm, work)))
+    return list(comm.allgather(run_on_every_rank(comm, work)))
 
 
-def _reader_on_ranks(
+def _make_reader(
     plan: Plan,
     blocks: Mapping[str, Any],
     sampled: Mapping[str, tuple[Box, Array]],
@@ -271,26 +280,26 @@ def _reader_on_ranks(
     Collective: these boxes do not depend on any values.
     """
     rank = comm.Get_rank()
-    requests = _gather(comm, lambda: _needed_boxes(plan, sampled))
+    requests = _gather(comm, lambda: _list_needed_boxes(plan, sampled))
     own_blocks = check_blocks(plan, blocks, rank)
     replies = [_cut_pieces(plan, own_blocks, rank, wanted) for wanted in requests]
     arrays = {
-        (name, box): np.empty(box_shape(box), plan.operands[name])
+        (name, box): np.empty(get_box_shape(box), plan.operands[name])
         for name, box in requests[rank]
     }
     for pieces in comm.alltoall(replies):
         for request, position, piece in pieces:
-            arrays[request][slices(position)] = piece
+            arrays[request][get_slices(position)] = piece
     return lambda name, box: arrays[name, box]
 
 
-def _needed_boxes(
+def _list_needed_boxes(
     plan: Plan, sampled: Mapping[str, tuple[Box, Array]]
 ) -> list[OperandBox]:
     boxes = {
         operand_box
         for output, (box, _) in sampled.items()
-        for operand_box in operand_boxes(plan, output, box).items()
+        for operand_box in find_operand_boxes(plan, output, box).items()
     }
     return sorted(boxes, key=str)
 
@@ -307,15 +316,15 @@ def _cut_pieces(
         block = plan.start_box(name, rank)
         if block is None or any(plan.start_box(name, r) == block for r in range(rank)):
             continue
-        common = common_box(box, block)
+        common = intersect_boxes(box, block)
         if common is not None:
-            piece = blocks[name][slices(within(common, block))]
-            pieces.append(((name, box), within(common, box), piece))
+            piece = blocks[name][get_slices(make_relative(common, block))]
+            pieces.append(((name, box), make_relative(common, box), piece))
     return pieces
 
 
 def _store_fact(fact: PlanRecord, store: Store | None) -> PlanRecord:
-    signed = signed_if_wanted(fact)
+    signed = sign_if_configured(fact)
     check_plausible(signed)
     if store is not None:
         store.add(signed)

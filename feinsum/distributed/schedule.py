@@ -32,21 +32,21 @@ import numpy as np
 from pydantic import Field
 
 from feinsum.canonical import canonicalize
-from feinsum.distributed.boxes import Boxes, Ints, block_part, cyclic_part
+from feinsum.distributed.boxes import Boxes, Ints, take_block, take_cyclic_part
 from feinsum.distributed.distribution import (
     Cyclic,
     Distribution,
     Machine,
-    axis_name,
-    distribution_violations,
-    machine_violations,
+    find_distribution_violations,
+    find_machine_violations,
+    get_axis_name,
 )
-from feinsum.distributed.groups import Access, Group, shape_of
+from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.ir import array as operand_of
 from feinsum.ir import batched_einsum, to_text
 from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
@@ -113,7 +113,7 @@ class GroupSchedule:
 
     def needs(self, access: Access) -> Distribution:
         """Return the distribution in which a tensor is needed, without the loop."""
-        return needed_by(self.axes, access, self.machine, self.cyclic)
+        return derive_distribution(self.axes, access, self.machine, self.cyclic)
 
     def summed_axes(self, group: Group) -> tuple[int, ...]:
         """Return the axes of the machine along which there are partial sums."""
@@ -134,7 +134,7 @@ class GroupSchedule:
         return 1 if self.loop is None else self.loop.parts
 
 
-def needed_boxes(
+def compute_needed_boxes(
     schedule: GroupSchedule,
     access: Access,
     extents: Mapping[str, int],
@@ -142,7 +142,7 @@ def needed_boxes(
     step: int = 0,
 ) -> Boxes:
     """Return the part of a tensor that each rank needs at a step of the loop."""
-    boxes = schedule.needs(access).boxes(shape_of(access, extents), n_ranks)
+    boxes = schedule.needs(access).boxes(get_shape(access, extents), n_ranks)
     loop = schedule.loop
     # tensors without the index are fetched once, as a whole
     if loop is None or loop.index not in access.indices:
@@ -153,7 +153,7 @@ def needed_boxes(
     offset: Ints = coordinates[:, list(loop.rotate)].sum(axis=1)
     number = (step + offset) % loop.parts
     first, end, steps = boxes.first.copy(), boxes.end.copy(), list(boxes.steps)
-    get_part = cyclic_part if loop.is_cyclic else block_part
+    get_part = take_cyclic_part if loop.is_cyclic else take_block
     first[:, axis], end[:, axis] = get_part(
         first[:, axis], end[:, axis], number, loop.parts, steps[axis]
     )
@@ -164,7 +164,7 @@ def needed_boxes(
 # ---- placement of the operands and results of a schedule
 
 
-def needed_by(
+def derive_distribution(
     axes: Sequence[str | None],
     access: Access,
     machine: Machine,
@@ -183,14 +183,14 @@ def without_copies(need: Distribution) -> Distribution:
     return replace(need, fixed=tuple((k, 0) for k in need.copied_axes))
 
 
-def result_choices(
+def list_result_choices(
     group: Group, axes: Sequence[str | None], machine: Machine
 ) -> Iterator[Distribution]:
     """Yield the possible distributions of a result.
 
     Machine axes along which there are partial sums may partition the result further.
     """
-    base = needed_by(axes, group.output, machine).cuts
+    base = derive_distribution(axes, group.output, machine).cuts
     summed = [k for k, i in enumerate(axes) if i in group.summed]
     # each such axis partitions a tensor axis (reduce-scatter), or none (reduce)
     for targets in product((*range(len(base)), None), repeat=len(summed)):
@@ -210,12 +210,14 @@ def spread_result(
     extents: Mapping[str, int],
 ) -> Distribution:
     """Distribute a result evenly: axes of partial sums partition its longest axes."""
-    base = needed_by(axes, group.output, machine)
+    base = derive_distribution(axes, group.output, machine)
     summed = tuple(k for k, i in enumerate(axes) if i in group.summed)
-    return _spread_evenly(base, summed, shape_of(group.output, extents))
+    return _spread_evenly(base, summed, get_shape(group.output, extents))
 
 
-def initial_distribution(need: Distribution, shape: Sequence[int]) -> Distribution:
+def choose_initial_distribution(
+    need: Distribution, shape: Sequence[int]
+) -> Distribution:
     """Distribute one copy of a tensor evenly over the ranks that need it."""
     return _spread_evenly(need, need.copied_axes, shape)
 
@@ -261,7 +263,7 @@ class LeafWork:
     text: str
 
 
-def _leaf_work(plan: Plan, group: Group, lengths: Mapping[str, int]) -> LeafWork:
+def _make_leaf_work(plan: Plan, group: Group, lengths: Mapping[str, int]) -> LeafWork:
     """Return the workload of a block of a group.
 
     Args:
@@ -275,13 +277,13 @@ def _leaf_work(plan: Plan, group: Group, lengths: Mapping[str, int]) -> LeafWork
         dtype = plan.operands.get(access.tensor, plan.dtype)
         storage = "csf" if plan.is_sparse(access.tensor) else ""
         storage += "=" * (bool(storage) and has_pattern)
-        blocks.append((shape_of(access, lengths), dtype.str, storage))
-    return _leaf_of(group.subscripts, tuple(blocks))
+        blocks.append((get_shape(access, lengths), dtype.str, storage))
+    return _make_leaf(group.subscripts, tuple(blocks))
 
 
 # cached: the many plans that a planner compares have few different blocks
 @lru_cache(4096)
-def _leaf_of(
+def _make_leaf(
     subscripts: str, blocks: tuple[tuple[tuple[int, ...], str, str], ...]
 ) -> LeafWork:
     """Return the workload of blocks, each with its shape, dtype and storage."""
@@ -294,22 +296,22 @@ def _leaf_of(
     return LeafWork(canonicalize(einsum).key, to_text(einsum))
 
 
-def leaves_of(plan: Plan) -> tuple[LeafWork, ...]:
+def list_leaves(plan: Plan) -> tuple[LeafWork, ...]:
     """Return for every group the workload of the largest block."""
     leaves = []
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
-        lengths = _largest_block(group, schedule, plan.extents, plan.processes)
-        leaves.append(_leaf_work(plan, group, lengths))
+        lengths = _find_largest_block(group, schedule, plan.extents, plan.processes)
+        leaves.append(_make_leaf_work(plan, group, lengths))
     return tuple(leaves)
 
 
-def _largest_block(
+def _find_largest_block(
     group: Group, schedule: GroupSchedule, extents: Mapping[str, int], n_ranks: int
 ) -> dict[str, int]:
     """Return the extents of the block with the most multiply-adds at the first step."""
     lengths = {}
     for access in group.inputs:
-        boxes = needed_boxes(schedule, access, extents, n_ranks)
+        boxes = compute_needed_boxes(schedule, access, extents, n_ranks)
         # Python's integers: the number of points may exceed 64 bits
         sizes = boxes.lengths.astype(object)
         lengths.update({i: sizes[:, k] for k, i in enumerate(access.indices)})
@@ -324,24 +326,25 @@ def _largest_block(
 # ---- the checker
 
 
-def schedule_violations(
+def find_schedule_violations(
     group: Group, schedule: GroupSchedule, n_processes: int
 ) -> Iterator[Violation]:
     """Yield the violations of a schedule for a group."""
     name = group.output.tensor
-    yield from machine_violations(schedule.machine, n_processes)
+    yield from find_machine_violations(schedule.machine, n_processes)
     if len(schedule.axes) != schedule.machine.n_axes:
         yield Violation(
             "axes",
-            f"{name}: {counted(len(schedule.axes), 'index')} for "
-            f"{counted(schedule.machine.n_axes, 'axis')} of the machine",
+            f"{name}: {format_count(len(schedule.axes), 'index')} for "
+            f"{format_count(schedule.machine.n_axes, 'axis')} of the machine",
         )
         return
     for k, index in enumerate(schedule.axes):
         if index is not None and index not in group.indices:
             yield Violation(
                 "axes",
-                f"{name}: axis {axis_name(k)} partitions {index!r}, which is not an "
+                f"{name}: axis {get_axis_name(k)} partitions {index!r}, which is "
+                "not an "
                 "index",
             )
     used = {k for k, index in enumerate(schedule.axes) if index is not None}
@@ -352,14 +355,14 @@ def schedule_violations(
             f"{name}: cyclic axes {schedule.cyclic}; expected different ones that "
             "partition an index",
         )
-    yield from distribution_violations(
+    yield from find_distribution_violations(
         f"the result {name}", schedule.result, len(group.output.indices), n_processes
     )
-    yield from _result_violations(name, schedule)
-    yield from _loop_violations(group, schedule)
+    yield from _find_result_violations(name, schedule)
+    yield from _find_loop_violations(group, schedule)
 
 
-def _result_violations(name: str, schedule: GroupSchedule) -> Iterator[Violation]:
+def _find_result_violations(name: str, schedule: GroupSchedule) -> Iterator[Violation]:
     result = schedule.result
     # the result stays on the machine of its group, from which later groups fetch it
     if result.machine != schedule.machine:
@@ -372,19 +375,21 @@ def _result_violations(name: str, schedule: GroupSchedule) -> Iterator[Violation
         if k in copied and index is not None:
             yield Violation(
                 "result",
-                f"{name}: the result is replicated along axis {axis_name(k)}, which "
+                f"{name}: the result is replicated along axis "
+                f"{get_axis_name(k)}, which "
                 "partitions an index; let the group that needs copies fetch them",
             )
     for k, index in enumerate(schedule.axes):
         if k not in copied and index is None:
             yield Violation(
                 "result",
-                f"{name}: all processes along axis {axis_name(k)} compute the same, so "
+                f"{name}: all processes along axis {get_axis_name(k)} compute "
+                "the same, so "
                 "the result must be replicated there",
             )
 
 
-def _loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
+def _find_loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
     loop, name = schedule.loop, group.output.tensor
     if loop is None:
         return
@@ -396,7 +401,7 @@ def _loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violatio
     if not 1 <= loop.parts <= MAX_PARTS:
         yield Violation(
             "loop",
-            f"{name}: a sequential loop of {counted(loop.parts, 'part')}; "
+            f"{name}: a sequential loop of {format_count(loop.parts, 'part')}; "
             f"expected 1 to {MAX_PARTS}",
         )
     for k in loop.rotate:

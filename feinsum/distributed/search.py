@@ -21,7 +21,7 @@ cheapest maps (:data:`BEAMS`) come first. Their results bound later searches, wh
 leave out every map that cannot be below the bound. In programs, uses of tensors form
 cycles, and tables grow with every use. So work is bounded by numbers of table entries,
 which do not depend on the computer: a wider search that would exceed :data:`MAX_WORK`
-is left out, and :func:`feinsum.distributed.elimination.bounded_least_sum` makes no
+is left out, and :func:`feinsum.distributed.elimination.find_low_sum` makes no
 tables above :data:`MAX_JOINED`. Then the result has a gap to a lower bound of all that
 was left out.
 """
@@ -42,20 +42,20 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
-from feinsum.distributed.elimination import Table, bounded_least_sum
-from feinsum.distributed.groups import Access, Group, shape_of
-from feinsum.distributed.levels import CopyCosts, Levels, copy_costs
+from feinsum.distributed.elimination import Table, find_low_sum
+from feinsum.distributed.groups import Access, Group, get_shape
+from feinsum.distributed.levels import CopyCosts, Levels, compute_copy_costs
 from feinsum.distributed.maps import (
     MAX_EXCESS,
     GroupMaps,
     Overlaps,
     Tier,
-    group_maps,
+    list_group_maps,
 )
 from feinsum.distributed.schedule import (
     GroupSchedule,
-    needed_by,
-    result_choices,
+    derive_distribution,
+    list_result_choices,
     spread_result,
 )
 
@@ -98,7 +98,7 @@ class SearchResult:
         return self.bound >= self.cost
 
 
-def best_schedules(
+def find_best_schedules(
     groups: Sequence[Group],
     extents: Mapping[str, int],
     n_processes: int,
@@ -134,7 +134,7 @@ def best_schedules(
                 max_elements,
                 tier,
                 max_excess,
-                copy_costs(machine),
+                compute_copy_costs(machine),
                 density,
             )
             for machine in machines
@@ -144,11 +144,11 @@ def best_schedules(
         if fitting:
             # a good first solution bounds the searches of the other machines
             by_bound = sorted(fitting, key=lambda space: space.lower_bound)
-            return _best_of_spaces(by_bound, limit)
+            return _search_spaces(by_bound, limit)
     return None
 
 
-def least_resident(
+def find_least_resident(
     groups: Sequence[Group],
     extents: Mapping[str, int],
     n_processes: int,
@@ -162,9 +162,9 @@ def least_resident(
     for tier in (Tier.FULL, Tier.ANY):
         least = inf
         for machine in machines:
-            of_axes = copy_costs(machine).of_axes
+            of_axes = compute_copy_costs(machine).of_axes
             limits = inf, tier, inf, of_axes, density
-            maps = [group_maps(g, extents, machine, (), *limits) for g in groups]
+            maps = [list_group_maps(g, extents, machine, (), *limits) for g in groups]
             if None not in maps:
                 least = min(least, max(m.resident.min() for m in maps if m))
         if least < inf:
@@ -187,7 +187,7 @@ def least_moved(
     for tier in Tier:
         limits = inf, tier, MAX_EXCESS
         spaces = [
-            _Space.of(groups, extents, m, *limits, copy_costs(m), density)
+            _Space.of(groups, extents, m, *limits, compute_copy_costs(m), density)
             for m in machines
         ]
         bounds = [space.lower_bound for space in spaces if space is not None]
@@ -196,7 +196,7 @@ def least_moved(
     return 0.0
 
 
-def best_of_machines(
+def find_best_of_machines(
     groups: Sequence[Group],
     extents: Mapping[str, int],
     n_processes: int,
@@ -215,7 +215,7 @@ def best_of_machines(
     machines = [
         pair
         for sizes in factorizations(n_processes)
-        for pair in _machines_with_costs(sizes, levels)
+        for pair in _list_machines(sizes, levels)
     ]
     for tier in Tier:
         spaces = [
@@ -229,21 +229,21 @@ def best_of_machines(
     return []
 
 
-def _machines_with_costs(
+def _list_machines(
     sizes: Sequence[int], levels: Levels | None
 ) -> Iterator[tuple[Machine, CopyCosts]]:
     """Yield machines with axes of these sizes, each with the costs for its search."""
     # without levels all orders cost the same
     for order in sorted({*permutations(sizes)}) if levels else [tuple(sizes)]:
         machine = Machine(order)
-        costs = copy_costs(machine, levels)
+        costs = compute_copy_costs(machine, levels)
         yield machine, costs
         if levels:
             # a lower cost between groups finds plans that move within small units
             yield machine, costs._replace(of_another=costs.cheapest)
 
 
-def _best_of_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | None:
+def _search_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | None:
     """Search all machines, first narrowly: results bound the wider searches."""
     best, bound, remaining, spent = None, limit, list(spaces), 0.0
     for n_states, wider in zip(BEAMS, (*BEAMS[1:], None), strict=True):
@@ -298,7 +298,7 @@ class _Space:
     ) -> None:
         self.groups, self.extents, self.machine = groups, extents, machine
         self.of_another = of_another
-        self.maps, self.uses = maps, uses_of(groups)
+        self.maps, self.uses = maps, list_uses(groups)
         self.overlap = Overlaps(machine)
         self.work = 0.0
         self._choices: dict[tuple[int, int], list[Distribution]] = {}
@@ -318,10 +318,10 @@ class _Space:
     ) -> _Space | None:
         """Build the space of a machine; None if no map of a group is in the limits."""
         limits = max_elements, tier, max_excess, costs.of_axes, density
-        repeated = _repeated_uses(groups)
+        repeated = _list_repeated_uses(groups)
         maps = []
         for number, group in enumerate(groups):
-            maps_of_group = group_maps(
+            maps_of_group = list_group_maps(
                 group, extents, machine, repeated[number], *limits
             )
             if maps_of_group is None:
@@ -345,7 +345,7 @@ class _Space:
         self.work = float(sum(sizes)) * self.machine.n_processes
         if not is_below:
             return _Solution(None, tables.n_left_out, tables.is_exact)
-        least = bounded_least_sum(tables.tables, tables.blocks(), MAX_JOINED)
+        least = find_low_sum(tables.tables, tables.blocks(), MAX_JOINED)
         is_exact = tables.is_exact and least.is_exact
         if least.total == inf:
             return _Solution(None, tables.n_left_out, is_exact)
@@ -368,7 +368,7 @@ class _Space:
         """Return the possible distributions of a map's result; cached."""
         if (number, row) not in self._choices:
             maps = self.maps[number]
-            choices = result_choices(maps.group, maps.axes(row), self.machine)
+            choices = list_result_choices(maps.group, maps.axes(row), self.machine)
             self._choices[number, row] = list(choices)
         return self._choices[number, row]
 
@@ -376,11 +376,11 @@ class _Space:
         """Return the distribution in which a map needs a tensor; cached."""
         axes = self.maps[number].axes(row)
         if (axes, access) not in self._needs:
-            self._needs[axes, access] = needed_by(axes, access, self.machine)
+            self._needs[axes, access] = derive_distribution(axes, access, self.machine)
         return self._needs[axes, access]
 
     def shape(self, access: Access) -> tuple[int, ...]:
-        return shape_of(access, self.extents)
+        return get_shape(access, self.extents)
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,7 +438,7 @@ class _Tables:
     def add_group(self, number: int) -> bool:
         """Add the tables of a group; return False if no map is below the limit."""
         maps = self.space.maps[number]
-        inputs = [a for a in self._first_uses(number) if a.tensor in self.below]
+        inputs = [a for a in self._list_first_uses(number) if a.tensor in self.below]
         # the limit, without the bounds of groups that this one is not computed from
         own_bound = maps.costs.min() + sum(self.below[a.tensor][1] for a in inputs)
         max_cost = self.limit - (self.space.lower_bound - own_bound)
@@ -456,7 +456,7 @@ class _Tables:
         for access, need in zip(inputs, needs, strict=True):
             below_sources = self.below[access.tensor][0]
             below_sources = below_sources - below_sources.min()
-            extra = self._moved_elements(access, need)
+            extra = self._cost_moves(access, need)
             edges.append(extra)
             bound = bound + (extra + below_sources[:, None]).min(axis=0)[need.of_map]
         is_below = bound < max_cost
@@ -473,7 +473,7 @@ class _Tables:
         self._add_results(number, rows, bound, own_bound)
         return True
 
-    def _first_uses(self, number: int) -> list[Access]:
+    def _list_first_uses(self, number: int) -> list[Access]:
         uses = self.space.uses.values()
         return [access for (first, access), *_ in uses if first == number]
 
@@ -482,7 +482,7 @@ class _Tables:
         number_of = {need: k for k, need in enumerate(dict.fromkeys(needs))}
         return _Needs(list(number_of), np.array([number_of[need] for need in needs]))
 
-    def _moved_elements(self, access: Access, need: _Needs) -> NDArray[np.float64]:
+    def _cost_moves(self, access: Access, need: _Needs) -> NDArray[np.float64]:
         """Return the cost of moving the elements that are not where they are needed.
 
         Returns:
@@ -527,9 +527,9 @@ class _Tables:
                 self.tables.append(need.link(number, f"{tensor}:{k}"))
                 # the first use is in the cost of its map, or of its edge
                 if k:
-                    self.tables.append(self._later_use(tensor, k, access))
+                    self.tables.append(self._cost_later_use(tensor, k, access))
 
-    def _later_use(self, tensor: str, k: int, access: Access) -> Table:
+    def _cost_later_use(self, tensor: str, k: int, access: Access) -> Table:
         """Return the cost of a later use, taking a few earlier uses into account."""
         shape, need = self.space.shape(access), self.needs[tensor, k]
         earlier = {f"{tensor}:{j}": self.needs[tensor, j].choices for j in range(k)}
@@ -549,7 +549,7 @@ class _Tables:
         return Table((*earlier, f"{tensor}:{k}"), self.space.of_another * costs)
 
 
-def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
+def list_uses(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
     """Return by tensor every use: the number of the group, and the access."""
     uses: dict[str, list[tuple[int, Access]]] = {}
     for number, group in enumerate(groups):
@@ -558,10 +558,10 @@ def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
     return uses
 
 
-def _repeated_uses(groups: Sequence[Group]) -> list[list[Access]]:
+def _list_repeated_uses(groups: Sequence[Group]) -> list[list[Access]]:
     """Return for every group the uses of tensors that were used before."""
     repeated: list[list[Access]] = [[] for _ in groups]
-    for uses in uses_of(groups).values():
+    for uses in list_uses(groups).values():
         for number, access in uses[1:]:
             repeated[number].append(access)
     return repeated

@@ -1,8 +1,8 @@
 """A plan as a standalone program, to read and change: the steps of every rank.
 
 The program has three parts: a head, the function below the line of dashes, copied from
-this file, and the steps that :func:`program_of` writes for the plan. A box is a start,
-an end and a step for each axis::
+this file, and the steps that :func:`write_program` writes for the plan. A box is a
+start, an end and a step for each axis::
 
     STEPS = [
         [  # rank 0
@@ -33,7 +33,7 @@ from feinsum.distributed.steps import (
     Send,
     Step,
     Take,
-    tensor_of,
+    get_tensor,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ run_steps(STEPS[comm.Get_rank()], Path(sys.argv[1]), comm)
 DASHES = "# " + "-" * 76
 
 
-def program_of(plan: Plan) -> str:
+def write_program(plan: Plan) -> str:
     """Write the source of a program that runs the plan with numpy and mpi4py.
 
     Its leaves use numpy, and its messages are point to point.
@@ -84,49 +84,51 @@ def program_of(plan: Plan) -> str:
         moved=f"{plan.outline().moved:,}",
         id=plan.id,
     )
-    ranks = (_rank_lines(plan, rank) for rank in range(plan.processes))
+    ranks = (_format_rank(plan, rank) for rank in range(plan.processes))
     steps = "\n".join(line for lines in ranks for line in lines)
     return f"{head}\n\n{body.strip()}\n\n\nSTEPS: Any = [\n{steps}\n]\n{MAIN}"
 
 
-def _rank_lines(plan: Plan, rank: int) -> Iterator[str]:
+def _format_rank(plan: Plan, rank: int) -> Iterator[str]:
     yield f"    [  # rank {rank}"
     for name in plan.operands:
         box = plan.start_box(name, rank)
         if box is not None:
-            yield f"        {('load', name, _sides(box))},"
+            yield f"        {('load', name, _convert_box(box))},"
     for step in plan.steps[rank]:
         yield f"        {_as_tuple(plan, step)},"
     for name in plan.outputs:
         # on all ranks, because saving is collective
         shape, dtype = plan.shape(name), plan.dtype.str
         box = plan.result_box(rank, name)
-        yield f"        {('save', name, box and _sides(box), shape, dtype)},"
+        yield f"        {('save', name, box and _convert_box(box), shape, dtype)},"
     yield "    ],"
 
 
 def _as_tuple(plan: Plan, step: Step) -> tuple[Any, ...]:
     match step:
         case Make(buffer, box):
-            dtype = plan.operands.get(tensor_of(buffer), plan.dtype).str
-            return ("make", buffer, _sides(box), dtype)
+            dtype = plan.operands.get(get_tensor(buffer), plan.dtype).str
+            return ("make", buffer, _convert_box(box), dtype)
         case Take(source, target, box, is_added):
-            return ("take", source, _sides(box), target, is_added)
+            return ("take", source, _convert_box(box), target, is_added)
         case Send(rank, source, box, tag):
-            return ("send", source, _sides(box), rank, tag)
+            return ("send", source, _convert_box(box), rank, tag)
         case Receive(rank, target, box, tag):
-            return ("receive", target, _sides(box), rank, tag, False)
+            return ("receive", target, _convert_box(box), rank, tag, False)
         case Reduce(rank, target, box, tag):
-            return ("receive", target, _sides(box), rank, tag, True)
+            return ("receive", target, _convert_box(box), rank, tag, True)
         case Leaf(group, sources, target, box):
             text = replace_names(plan.groups[group].subscripts)
-            blocks = tuple((name, _sides(operand_box)) for name, operand_box in sources)
-            return ("compute", target, _sides(box), text, blocks)
+            blocks = tuple(
+                (name, _convert_box(operand_box)) for name, operand_box in sources
+            )
+            return ("compute", target, _convert_box(box), text, blocks)
         case Free(buffer):
             return ("free", buffer)
 
 
-def _sides(box: Box) -> tuple[tuple[int, int, int], ...]:
+def _convert_box(box: Box) -> tuple[tuple[int, int, int], ...]:
     return tuple((side.start, side.stop, side.step) for side in box)
 
 

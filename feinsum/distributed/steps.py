@@ -2,8 +2,8 @@
 
 A buffer is a named box of a tensor. :func:`lower` yields events, each with the boxes of
 all ranks as arrays: these are what is counted (:mod:`feinsum.distributed.counts`), and
-grouped into messages. :func:`steps_of` splits an event into the steps of single ranks,
-which every engine interprets. The names of buffers::
+grouped into messages. :func:`list_steps` splits an event into the steps of single
+ranks, which every engine interprets. The names of buffers::
 
     A          an operand, or a result, where it is distributed to
     A@1.0.0    what group 1 fetched of its input 0; the last digit alternates between
@@ -30,10 +30,17 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import Box, Boxes, Ints, Overlap, box_size, overlaps
+from feinsum.distributed.boxes import (
+    Box,
+    Boxes,
+    Ints,
+    Overlap,
+    count_entries,
+    find_overlap,
+)
 from feinsum.distributed.distribution import Distribution, Machine
-from feinsum.distributed.groups import Access, Group, shape_of
-from feinsum.distributed.schedule import GroupSchedule, needed_boxes
+from feinsum.distributed.groups import Access, Group, get_shape
+from feinsum.distributed.schedule import GroupSchedule, compute_needed_boxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +121,10 @@ Steps: TypeAlias = tuple[tuple[Step, ...], ...]
 """One list for every rank."""
 
 
-def tensor_of(buffer: str) -> str:
+def get_tensor(buffer: str) -> str:
     """Return the tensor of a buffer: resident, fetched, or in partial results.
 
-    >>> tensor_of("A@1.0.0"), tensor_of("C+"), tensor_of("B")
+    >>> get_tensor("A@1.0.0"), get_tensor("C+"), get_tensor("B")
     ('A', 'C', 'B')
     """
     return buffer.partition("@")[0].rstrip("+")
@@ -276,20 +283,20 @@ class _Lowering:
 
     def settle(self, access: Access, distribution: Distribution) -> Boxes:
         """Set the distribution of a tensor, and return its boxes."""
-        boxes = distribution.boxes(shape_of(access, self.extents), self.n_ranks)
+        boxes = distribution.boxes(get_shape(access, self.extents), self.n_ranks)
         self.residences[access.tensor] = _Residence(distribution, boxes)
         return boxes
 
     def lower_group(self, number: int) -> Events:
         group, schedule = self.groups[number], self.schedules[number]
         n_inputs, loop = len(group.inputs), schedule.loop
-        steps = _sampled_steps(schedule.n_steps, self.max_steps)
+        steps = _sample_steps(schedule.n_steps, self.max_steps)
         n_steps, weight = len(steps), schedule.n_steps / len(steps)
-        needs = [self._needs(group, schedule, step) for step in steps]
+        needs = [self._compute_needs(group, schedule, step) for step in steps]
         # a rank works at a step if no part that it needs is empty
         works = [np.logical_and.reduce([b.is_there for b in row]) for row in needs]
         works_ever = np.logical_or.reduce(works)
-        name, target = self._target(group, schedule, works_ever)
+        name, target = self._choose_target(group, schedule, works_ever)
         yield Allocation(name, target, is_zero=True)
         looped = [
             k for k, a in enumerate(group.inputs) if loop and loop.index in a.indices
@@ -323,18 +330,20 @@ class _Lowering:
         yield from self._free_dead_tensors(number)
         yield from self._finish(group, schedule, name, target)
 
-    def _needs(self, group: Group, schedule: GroupSchedule, step: int) -> list[Boxes]:
+    def _compute_needs(
+        self, group: Group, schedule: GroupSchedule, step: int
+    ) -> list[Boxes]:
         return [
-            needed_boxes(schedule, access, self.extents, self.n_ranks, step)
+            compute_needed_boxes(schedule, access, self.extents, self.n_ranks, step)
             for access in group.inputs
         ]
 
-    def _target(
+    def _choose_target(
         self, group: Group, schedule: GroupSchedule, works: NDArray[np.bool_]
     ) -> tuple[str, Boxes]:
         """Return the buffer that leaves write: the result, or partial sums of it."""
         name = group.output.tensor
-        boxes = needed_boxes(schedule, group.output, self.extents, self.n_ranks)
+        boxes = compute_needed_boxes(schedule, group.output, self.extents, self.n_ranks)
         # the result is distributed differently, or leaves compute partial sums
         if schedule.result != schedule.needs(group.output):
             # only ranks that compute have partial sums
@@ -362,13 +371,13 @@ class _Lowering:
             wanted = boxes.select(missing)
             yield Allocation(name, wanted, is_zero=False)
             distribution = residence.distribution
-            labels = _labels(
+            labels = _compute_labels(
                 distribution.machine, distribution.copied_axes, self.n_ranks
             )
-            overlap = overlaps(residence.boxes, wanted, labels)
+            overlap = find_overlap(residence.boxes, wanted, labels)
             for buffer, present in residence.retained:
-                yield self._move(buffer, name, overlap.local_part(present))
-                overlap = overlap.remote_part(present)
+                yield self._move(buffer, name, overlap.select_local(present))
+                overlap = overlap.select_remote(present)
             yield self._move(tensor, name, overlap)
             if self._is_retained(number, k):
                 retained = (*residence.retained, (name, wanted))
@@ -424,15 +433,15 @@ class _Lowering:
         is_added = bool(schedule.summed_axes(group))
         yield Allocation(tensor, result, is_zero=is_added)
         copied = tuple(k for k, index in enumerate(schedule.axes) if index is None)
-        labels = _labels(schedule.machine, copied, self.n_ranks)
-        yield self._move(name, tensor, overlaps(partial, result, labels), is_added)
+        labels = _compute_labels(schedule.machine, copied, self.n_ranks)
+        yield self._move(name, tensor, find_overlap(partial, result, labels), is_added)
         yield Release(name, partial.is_there)
 
 
-def _sampled_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
+def _sample_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
     """Return all steps of a loop, or pairs of neighboring steps of a longer one.
 
-    >>> list(_sampled_steps(3, 4)), list(_sampled_steps(100, 4))
+    >>> list(_sample_steps(3, 4)), list(_sample_steps(100, 4))
     ([0, 1, 2], [0, 1, 98, 99])
     """
     if max_steps is None or n_steps <= max_steps:
@@ -441,7 +450,7 @@ def _sampled_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
     return sorted({int(first) + k for first in firsts for k in (0, 1)})
 
 
-def _labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:
+def _compute_labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:
     """Return a number for each rank: its coordinates along some axes; None for none.
 
     Each copy of a tensor serves the ranks with its coordinates along the axes of
@@ -459,7 +468,7 @@ def _labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:
 # ---- steps: of one rank after another
 
 
-def steps_of(event: Event) -> Iterator[tuple[int, Step]]:
+def list_steps(event: Event) -> Iterator[tuple[int, Step]]:
     """Yield the steps of an event, each with its rank."""
     match event:
         case Allocation(buffer, boxes, is_zero):
@@ -485,7 +494,7 @@ def steps_of(event: Event) -> Iterator[tuple[int, Step]]:
                     operand_box = operand.boxes.box(rank) or ()
                     sources.append((buffers[rank], operand_box))
                     sides.update(zip(operand.indices, operand_box, strict=True))
-                n_points = box_size(tuple(sides.values()))
+                n_points = count_entries(tuple(sides.values()))
                 # the first leaf overwrites the zeros, which saves an addition
                 is_first_leaf = bool(is_first[rank])
                 yield (
@@ -497,10 +506,10 @@ def steps_of(event: Event) -> Iterator[tuple[int, Step]]:
                 yield rank, Free(buffer)
 
 
-def rank_steps(events: Iterable[Event], n_ranks: int) -> Steps:
+def list_rank_steps(events: Iterable[Event], n_ranks: int) -> Steps:
     """Return the list of steps of every rank."""
     lists: list[list[Step]] = [[] for _ in range(n_ranks)]
     for event in events:
-        for rank, step in steps_of(event):
+        for rank, step in list_steps(event):
             lists[rank].append(step)
     return tuple(map(tuple, lists))

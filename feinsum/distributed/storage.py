@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import Box, box_shape
+from feinsum.distributed.boxes import Box, get_box_shape
 from feinsum.errors import InvalidSparseArrayError, PlanError
 from feinsum.sparse import COO, CSC, CSF, CSR, from_object, to_coo, to_csf, to_dense
 
@@ -45,19 +45,19 @@ def as_stored(value: Any, *, is_sparse: bool) -> Stored:
         raise PlanError(f"a sparse operand: {error}", rules=("blocks",)) from None
 
 
-def dtype_of(array: Stored) -> np.dtype[Any]:
+def get_dtype(array: Stored) -> np.dtype[Any]:
     """Return the dtype of the entries."""
     return array.values.dtype if isinstance(array, COO) else array.dtype
 
 
-def n_bytes(array: Stored) -> int:
+def count_stored_bytes(array: Stored) -> int:
     """Return the bytes of an array, with the indices of a sparse one."""
     if isinstance(array, COO):
         return sum(column.nbytes for column in (array.values, *array.indices))
     return array.nbytes
 
 
-def new_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
+def make_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
     """Make an array for a box; a sparse one has no entries.
 
     Args:
@@ -68,10 +68,10 @@ def new_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
     """
     if is_sparse:
         columns = tuple(np.empty(0, np.int64) for _ in box)
-        return COO(box_shape(box), columns, np.empty(0, dtype))
+        return COO(get_box_shape(box), columns, np.empty(0, dtype))
     if fill is None:
-        return np.empty(box_shape(box), dtype)
-    return np.full(box_shape(box), fill, dtype)
+        return np.empty(get_box_shape(box), dtype)
+    return np.full(get_box_shape(box), fill, dtype)
 
 
 def take(array: Stored, box: Box) -> Any:
@@ -82,7 +82,7 @@ def take(array: Stored, box: Box) -> Any:
     [0, 3, 1]
     """
     if not isinstance(array, COO):
-        return array[slices(box)]
+        return array[get_slices(box)]
     if box == tuple(map(range, array.shape)):
         return array
     is_inside = np.ones(array.nnz, bool)
@@ -92,7 +92,7 @@ def take(array: Stored, box: Box) -> Any:
         is_inside &= (offset >= 0) & (index < side.stop) & (offset % side.step == 0)
         columns.append(offset // side.step)
     local = tuple(column[is_inside] for column in columns)
-    return COO(box_shape(box), local, array.values[is_inside])
+    return COO(get_box_shape(box), local, array.values[is_inside])
 
 
 def join_parts(
@@ -113,7 +113,7 @@ def join_parts(
     if not is_sparse:
         array = np.zeros(shape, dtype)
         for box, part in parts:
-            array[slices(box)] = part
+            array[get_slices(box)] = part
         return array
     values, columns = [np.empty(0, dtype)], [[np.empty(0, np.int64)] for _ in shape]
     for box, part in parts:
@@ -134,21 +134,21 @@ def as_entries(value: Any, *, is_sparse: bool) -> Any:
     return to_dense(value) if isinstance(value, COO | CSF) else value
 
 
-def slices(box: Box) -> tuple[Any, ...]:
+def get_slices(box: Box) -> tuple[Any, ...]:
     """Return the index expression for a box of an array.
 
     The ellipsis makes the result an array even for a scalar.
 
-    >>> np.arange(6)[slices((range(1, 6, 2),))].tolist()
+    >>> np.arange(6)[get_slices((range(1, 6, 2),))].tolist()
     [1, 3, 5]
     """
     return (*(slice(side.start, side.stop, side.step) for side in box), ...)
 
 
-def within(box: Box, around: Box) -> Box:
+def make_relative(box: Box, around: Box) -> Box:
     """Return a box in the coordinates of a box that contains it.
 
-    >>> within((range(5, 11, 4),), (range(1, 11, 2),))
+    >>> make_relative((range(5, 11, 4),), (range(1, 11, 2),))
     (range(2, 5, 2),)
     """
     pairs = zip(box, around, strict=True)
@@ -158,13 +158,13 @@ def within(box: Box, around: Box) -> Box:
     )
 
 
-def sparse_leaf(subscripts: str, *blocks: Any) -> Any:
+def compute_sparse_leaf(subscripts: str, *blocks: Any) -> Any:
     """Compute the reference for one sparse block: numpy, entry by entry.
 
     The indices of the sparse operand become one index ``z`` over its entries.
 
     >>> rows = COO((2, 3), ([0, 1, 1], [2, 0, 2]), [5.0, 6.0, 7.0])
-    >>> sparse_leaf("ij,ja->ia", rows, np.ones((3, 2))).tolist()
+    >>> compute_sparse_leaf("ij,ja->ia", rows, np.ones((3, 2))).tolist()
     [[5.0, 5.0], [13.0, 13.0]]
     """
     *terms, output = subscripts.replace("->", ",").split(",")

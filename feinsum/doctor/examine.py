@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TypeAlias, get_args
 
 from feinsum.cache import cache_folder
-from feinsum.db import OPENERS, REMOTE, USER, examine, layer_names, opened_layers
-from feinsum.db.address import REMOTE_VARIABLE, remote_url
+from feinsum.db import OPENERS, REMOTE, USER, examine, examine_layers, list_layer_names
+from feinsum.db.address import REMOTE_VARIABLE, get_remote_url
 from feinsum.db.remote import BUDGET_VARIABLE, examine_service
 from feinsum.doctor.machine import (
     Diagnosis,
@@ -35,21 +35,21 @@ from feinsum.doctor.machine import (
     problem,
 )
 from feinsum.errors import StoreError
-from feinsum.loopy_cache import find_folder_problem, loopy_folder
+from feinsum.loopy_cache import find_folder_problem, get_loopy_folder
 from feinsum.records import Policy
 from feinsum.retrieval.request import (
     POLICY_VARIABLE,
     VERIFY_VARIABLE,
     is_verification_on,
 )
-from feinsum.words import counted
+from feinsum.words import format_count
 
 logger = logging.getLogger(__name__)
 
 Check: TypeAlias = Callable[[], Iterator[Diagnosis]]
 
 
-def examination(
+def run_checks(
     database: str | PathLike[str] | None = None, device: str | None = None
 ) -> Iterator[Diagnosis]:
     """Run all checks and yield their findings as they come.
@@ -70,7 +70,7 @@ def examination(
         "database": lambda: check_database(database),
         "layers": check_layers,
         "cache": check_cache,
-        "room": check_room,
+        "room": check_disk_room,
         "clock": check_clock,
         "machine": check_machine,
         "openblas": check_openblas,
@@ -126,19 +126,19 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Diagnosis]:
     else:
         yield ok(
             "database",
-            f"{health.location}: {counted(health.n_records, 'fact')}, writable",
+            f"{health.location}: {format_count(health.n_records, 'fact')}, writable",
         )
 
 
 def check_layers() -> Iterator[Diagnosis]:
     """Report the layers that facts are looked up in, except user and service."""
     try:
-        names = layer_names()
+        names = list_layer_names()
     except StoreError as error:
         yield problem("layers", str(error), f"choose from {', '.join(OPENERS)}")
         return
     yield ok("layers", ", ".join(names))
-    for state in opened_layers(n for n in names if n not in (USER, REMOTE)):
+    for state in examine_layers(n for n in names if n not in (USER, REMOTE)):
         if state.problem:
             yield problem(
                 f"layer {state.name}",
@@ -148,7 +148,7 @@ def check_layers() -> Iterator[Diagnosis]:
         else:
             yield ok(
                 f"layer {state.name}",
-                f"{state.location}: {counted(state.n_records or 0, 'fact')}",
+                f"{state.location}: {format_count(state.n_records or 0, 'fact')}",
             )
 
 
@@ -163,7 +163,7 @@ def check_cache() -> Iterator[Diagnosis]:
         )
         return
     above = next(path for path in (folder, *folder.parents) if path.exists())
-    why = _why_not_private(above, is_own=above == folder)
+    why = _explain_not_private(above, is_own=above == folder)
     if why:
         advice = (
             "make it private (chmod go-rwx), make room, or set FEINSUM_CACHE_DIR to "
@@ -174,7 +174,7 @@ def check_cache() -> Iterator[Diagnosis]:
         yield ok("cache", str(folder))
 
 
-def _why_not_private(folder: Path, *, is_own: bool) -> str:
+def _explain_not_private(folder: Path, *, is_own: bool) -> str:
     if not folder.is_dir():
         return "is not a folder"
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -186,7 +186,7 @@ def _why_not_private(folder: Path, *, is_own: bool) -> str:
     return f"cannot be used ({why})" if why else ""
 
 
-def check_room() -> Iterator[Diagnosis]:
+def check_disk_room() -> Iterator[Diagnosis]:
     """Check that there is room for compiler output and Loopy's databases."""
     try:
         why = find_folder_problem(Path(tempfile.gettempdir()))
@@ -200,7 +200,7 @@ def check_room() -> Iterator[Diagnosis]:
         )
     else:
         yield ok("temporary files", tempfile.gettempdir())
-    if why := find_folder_problem(loopy_folder()):
+    if why := find_folder_problem(get_loopy_folder()):
         yield note(
             "loopy",
             f"{why}: every process generates the code of its kernels again",
@@ -231,7 +231,7 @@ def check_clock() -> Iterator[Diagnosis]:
 
 def check_remote() -> Iterator[Diagnosis]:
     """Check that the configured service answers and accepts the key."""
-    url = remote_url()
+    url = get_remote_url()
     if not url:
         return
     service = examine_service(url)

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Literal
 
 from feinsum.contraction import IS_BUILT, VECTOR_BYTES
-from feinsum.db import shipped_facts
+from feinsum.db import get_shipped_facts
 from feinsum.errors import DeviceUnavailableError
 from feinsum.measure import device_states, open_device
-from feinsum.measure.disturbance import STATISTICS, throttled_periods
+from feinsum.measure.disturbance import STATISTICS, count_throttled_periods
 from feinsum.options import DEPRECATED_VARIABLES
-from feinsum.records import MatchLevel, level_of
+from feinsum.records import MatchLevel, get_match_level
 from feinsum.targets.devices import DeviceState
 from feinsum.targets.host.compiler import find_compiler
-from feinsum.targets.processor import host_processor
+from feinsum.targets.processor import describe_host_processor
 from feinsum.transforms.plugins import GROUP, VARIABLE
-from feinsum.words import counted
+from feinsum.words import format_count
 
 logger = logging.getLogger(__name__)
 
@@ -169,10 +169,11 @@ def check_machine(
     if is_busy:
         yield note(
             "machine",
-            f"load average {load:.1f} on {counted(n_cores, 'core')}: timings are noisy",
+            f"load average {load:.1f} on {format_count(n_cores, 'core')}: "
+            "timings are noisy",
             "tune and measure on an idle machine",
         )
-    periods, throttled = throttled_periods(statistics)
+    periods, throttled = count_throttled_periods(statistics)
     # Below one percent of the periods, times are hardly affected.
     is_throttled = throttled > 0.01 * max(periods, 1)
     if is_throttled:
@@ -183,7 +184,7 @@ def check_machine(
             "raise the CPU limit of the container while measuring",
         )
     if not is_busy and not is_throttled:
-        yield ok("machine", f"{counted(n_cores, 'core')}, load average {load:.1f}")
+        yield ok("machine", f"{format_count(n_cores, 'core')}, load average {load:.1f}")
 
 
 def check_openblas(
@@ -198,7 +199,7 @@ def check_openblas(
     kernel = kernel or find_openblas_kernel()
     if kernel is None:
         return
-    has = host_processor().features if features is None else features
+    has = describe_host_processor().features if features is None else features
     wanted: list[str] = []
     for feature, kernels in VECTORS.items():
         wanted += kernels
@@ -339,7 +340,9 @@ def check_packaged_facts(selector: str | None) -> Iterator[Diagnosis]:
         environment = open_device(selector).environment({})
     except DeviceUnavailableError:
         return  # another check reports this
-    levels = Counter(level_of(fact, environment) for fact in shipped_facts().records())
+    levels = Counter(
+        get_match_level(fact, environment) for fact in get_shipped_facts().records()
+    )
     text = ", ".join(f"{n} {level}" for level, n in sorted(levels.items()))
     if any(level <= MatchLevel.SAME_ARCHITECTURE for level in levels):
         yield ok("packaged facts", f"match levels on this device: {text}")

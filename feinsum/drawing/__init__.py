@@ -9,7 +9,7 @@ from feinsum.drawing.flow import (
     draw_blocks,
     draw_flow,
 )
-from feinsum.drawing.graph import SUFFIXES, dot_text, draw, svg_of
+from feinsum.drawing.graph import SUFFIXES, draw, draw_svg, write_dot
 from feinsum.drawing.plots import can_plot, check_plots
 from feinsum.drawing.roofline import (
     Chart,
@@ -17,7 +17,7 @@ from feinsum.drawing.roofline import (
     LadderKernel,
     Roof,
     draw_roofline,
-    roofs,
+    list_roofs,
 )
 
 __all__ = [
@@ -33,11 +33,11 @@ __all__ = [
     "StepRow",
     "can_plot",
     "check_plots",
-    "dot_text",
     "draw",
     "draw_blocks",
     "draw_flow",
     "draw_roofline",
-    "roofs",
-    "svg_of",
+    "draw_svg",
+    "list_roofs",
+    "write_dot",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feinsum.drawing.plots import new_figure
+from feinsum.drawing.plots import build_figure
 
 WIDTH_INCH, HEIGHT_INCH = 2.6, 1.3
 
@@ -46,11 +46,11 @@ def draw_flow(
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    positions = places_of(nodes)
+    positions = place_nodes(nodes)
     n_columns = max(x for x, _ in positions.values()) + 1
     n_layers = max(node.layer for node in nodes) + 1
     size = (WIDTH_INCH * n_columns, HEIGHT_INCH * n_layers + 0.4)
-    figure = new_figure(*size)
+    figure = build_figure(*size)
     axes = figure.subplots()
     for arrow in arrows:
         _draw_arrow(axes, arrow, positions)
@@ -63,7 +63,7 @@ def draw_flow(
     figure.savefig(path, dpi=130, metadata=metadata)
 
 
-def places_of(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
+def place_nodes(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
     """Return the column and layer of each node, layer by layer; layers are centered."""
     layers: dict[int, list[str]] = defaultdict(list)
     for node in nodes:
@@ -163,7 +163,7 @@ def draw_blocks(rows: Sequence[StepRow], path: str | Path) -> None:
     """
     n_columns = max(len(row.panels) for row in rows)
     size = (COLUMNS_INCH * n_columns, ROW_INCH * len(rows))
-    figure = new_figure(*size)
+    figure = build_figure(*size)
     row_figures = figure.subfigures(len(rows), 1, squeeze=False)
     for row_figure, row in zip(row_figures[:, 0], rows, strict=True):
         row_figure.suptitle(row.title, fontsize=9)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 
-def new_figure(width: float, height: float) -> Any:
+def build_figure(width: float, height: float) -> Any:
     """Build an empty matplotlib figure, in inches.
 
     Raises:
         FeinsumError: if matplotlib is not installed.
     """
-    with requiring("matplotlib", "plots", "a picture"):
+    with require_extra("matplotlib", "plots", "a picture"):
         from feinsum.drawing.notebook import NotebookFigure
     return NotebookFigure(figsize=(width, height), layout="constrained")
 
@@ -30,7 +30,7 @@ def check_plots(purpose: str) -> None:
     Raises:
         FeinsumError: naming the purpose, and how to install matplotlib.
     """
-    with requiring("matplotlib", "plots", purpose):
+    with require_extra("matplotlib", "plots", purpose):
         import matplotlib  # noqa: F401  (only whether it is there)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from constantdict import constantdict
 
-from feinsum.drawing.plots import can_plot, new_figure
-from feinsum.words import brief, counted, inline_svg
+from feinsum.drawing.plots import build_figure, can_plot
+from feinsum.words import format_brief, format_count, make_inline_svg
 
 COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
@@ -95,8 +95,8 @@ class Chart:
     def __repr__(self) -> str:
         peaks = [f"{rate:.4g} Gop/s {name}" for name, rate in self.peaks.items()]
         limits = ", ".join([f"{self.bandwidth:.4g} GB/s", *peaks])
-        return brief(
-            self, f"{self.title}: {limits}; {counted(len(self.dots), 'workload')}"
+        return format_brief(
+            self, f"{self.title}: {limits}; {format_count(len(self.dots), 'workload')}"
         )
 
     def _repr_svg_(self) -> str | None:
@@ -104,11 +104,11 @@ class Chart:
         if not can_plot():
             return None
         file = BytesIO()
-        _figure(self).savefig(file, format="svg", metadata={"Date": None})
-        return inline_svg(file.getvalue())
+        _draw_figure(self).savefig(file, format="svg", metadata={"Date": None})
+        return make_inline_svg(file.getvalue())
 
 
-def roofs(
+def list_roofs(
     bandwidth: float, peaks: Mapping[str, float], low: float, high: float
 ) -> list[Roof]:
     """Return the limits between two intensities, the highest first.
@@ -119,7 +119,7 @@ def roofs(
         low: the least intensity, in operations per byte.
         high: the greatest intensity, in operations per byte.
 
-    >>> roofs(50.0, {"float64": 100.0}, 0.5, 8.0)[0].corners
+    >>> list_roofs(50.0, {"float64": 100.0}, 0.5, 8.0)[0].corners
     ((0.5, 25.0), (2.0, 100.0), (8.0, 100.0))
 
     Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
@@ -142,12 +142,12 @@ def draw_roofline(chart: Chart, path: str | Path) -> None:
     Source: paper, figure 3; Williams, Waterman, Patterson, *Roofline*, CACM 52(4),
     2009.
     """
-    figure = _figure(chart)
+    figure = _draw_figure(chart)
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
-def _figure(chart: Chart) -> Any:
-    figure = new_figure(9, 5)
+def _draw_figure(chart: Chart) -> Any:
+    figure = build_figure(9, 5)
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -169,7 +169,7 @@ def _figure(chart: Chart) -> Any:
 def _draw_roofs(axes: Any, chart: Chart) -> None:
     """Draw the slope of the bandwidth, and a level line for every peak."""
     low, high = chart.intensities
-    limits = roofs(chart.bandwidth, chart.peaks, low, high)
+    limits = list_roofs(chart.bandwidth, chart.peaks, low, high)
     for style, roof in zip(("-", "--", ":"), limits, strict=False):
         xs, rates = zip(*roof.corners, strict=True)
         axes.plot(xs, rates, ls=style, color=ROOF, lw=1.4, zorder=1)
@@ -217,12 +217,14 @@ def _draw_dots(axes: Any, dots: Sequence[Dot]) -> None:
         measured = [dot for dot in group_dots if dot.is_measured]
         predicted = [dot for dot in group_dots if not dot.is_measured]
         name = group.replace("_", " ")
-        _scatter(axes, measured, name, marker=marker, ms=5, color=color)
+        _scatter_dots(axes, measured, name, marker=marker, ms=5, color=color)
         unknown = None if measured else f"{name}: no fact"
-        _scatter(axes, predicted, unknown, marker="|", ms=9, color=color)
+        _scatter_dots(axes, predicted, unknown, marker="|", ms=9, color=color)
 
 
-def _scatter(axes: Any, dots: Sequence[Dot], label: str | None, **style: Any) -> None:
+def _scatter_dots(
+    axes: Any, dots: Sequence[Dot], label: str | None, **style: Any
+) -> None:
     """Draw dots in one style; without a label they are not in the legend."""
     if dots:
         xs, rates = [dot.intensity for dot in dots], [dot.rate for dot in dots]

@@ -95,10 +95,11 @@ class TuningPicture:
     coordinates: tuple[Coordinates, ...] = ()
 
 
-def time_text(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Format a time with three digits and a unit.
 
-    >>> time_text(0.00123456), time_text(2.5e-6), time_text(12.0), time_text(0.0)
+    >>> (format_time(0.00123456), format_time(2.5e-6), format_time(12.0),
+    ...  format_time(0.0))
     ('1.23 ms', '2.5 µs', '12 s', '0 µs')
     """
     one_s, unit = next((u for u in UNITS if seconds >= u[0] * 0.9999), UNITS[-1])

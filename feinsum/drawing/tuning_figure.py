@@ -22,7 +22,7 @@ from feinsum.drawing.tuning import (
     Point,
     Strip,
     TuningPicture,
-    time_text,
+    format_time,
 )
 
 Look: TypeAlias = Literal["light", "dark"]
@@ -39,23 +39,23 @@ BEST, PASSED, FAILED, LIMIT = "#0f8b6d", "#4c86c6", "#d1495b", "#c98a1b"
 
 def render_tuning(picture: TuningPicture, format: str, look: Look = "light") -> bytes:
     """Render a figure to the bytes of a file, in a format of matplotlib."""
-    with _style(look):
+    with _use_style(look):
         file = io.BytesIO()
         no_date: dict[str, str | None] = {"Date": None} if format == "svg" else {}
-        _figure(picture).savefig(
+        _draw_figure(picture).savefig(
             file, format=format, dpi=DOTS_PER_INCH, metadata=no_date
         )
     return file.getvalue()
 
 
-def figure_of_tuning(picture: TuningPicture, look: Look = "light") -> Figure:
+def draw_tuning(picture: TuningPicture, look: Look = "light") -> Figure:
     """Build a matplotlib figure, to show or to save."""
-    with _style(look):
-        return _figure(picture)
+    with _use_style(look):
+        return _draw_figure(picture)
 
 
 @contextmanager
-def _style(look: Look) -> Iterator[None]:
+def _use_style(look: Look) -> Iterator[None]:
     style: dict[str, object] = {
         "font.family": "DejaVu Sans",
         "font.size": 9.0,
@@ -77,7 +77,7 @@ def _style(look: Look) -> Iterator[None]:
         yield
 
 
-def _figure(picture: TuningPicture) -> Figure:
+def _draw_figure(picture: TuningPicture) -> Figure:
     strips = picture.strips[:MOST_STRIPS]
     wide: list[tuple[float, Callable[[Axes], None]]] = [
         (3.0, partial(_draw_trace, picture.points))
@@ -147,9 +147,14 @@ def _draw_bars(bars: Sequence[Bar], axes: Axes) -> None:
     low, high = axes.get_xlim()
     axes.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
     for row, bar in enumerate(bars):
-        axes.annotate(f"{time_text(bar.seconds)}{bar.note}", (bar.seconds, row),
-                      xytext=(4, 0), textcoords="offset points",
-                      va="center", fontsize=8)  # fmt: skip
+        axes.annotate(
+            f"{format_time(bar.seconds)}{bar.note}",
+            (bar.seconds, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
 
 
 def _draw_strip(axes: Axes, strip: Strip) -> None:
@@ -164,7 +169,7 @@ def _draw_strip(axes: Axes, strip: Strip) -> None:
     is_crowded = sum(map(len, names)) > 22
     axes.set_xticks(
         range(len(names)),
-        [_shortened(name) for name in names],
+        [_shorten(name) for name in names],
         rotation=20 if is_crowded else 0,
         ha="right" if is_crowded else "center",
         fontsize=8,
@@ -181,7 +186,7 @@ def _draw_coordinates(chosen: Coordinates, axes: Axes) -> None:
     axes.set_yticks([])
     axes.set_ylim(0, 1)
     axes.set_xlim(-0.2, len(chosen.axes) - 0.8)
-    names = [_shortened(name, 110 // len(chosen.axes)) for name, _ in chosen.axes]
+    names = [_shorten(name, 110 // len(chosen.axes)) for name, _ in chosen.axes]
     axes.set_xticks(range(len(names)), names)
     axes.tick_params(length=0)
     times = [seconds for _, seconds in chosen.lines]
@@ -192,7 +197,7 @@ def _draw_coordinates(chosen: Coordinates, axes: Axes) -> None:
     for seconds, heights in crossed:
         axes.plot(heights, color=fading(norm(seconds)), lw=1.3)
     seconds, heights = crossed[-1]
-    axes.plot(heights, color=BEST, lw=2.5, label=f"best, {time_text(seconds)}")
+    axes.plot(heights, color=BEST, lw=2.5, label=f"best, {format_time(seconds)}")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
     for column, (_, values) in enumerate(chosen.axes):
         _draw_values(axes, column, values)
@@ -206,11 +211,18 @@ def _draw_values(axes: Axes, column: int, values: Sequence[str]) -> None:
     axes.axvline(column, color=axes.spines["left"].get_edgecolor(), lw=0.8)
     paper = {"facecolor": axes.get_facecolor(), "lw": 0, "pad": 1.0, "alpha": 0.8}
     for k, value in enumerate(values):
-        axes.text(column, (k + 0.5) / len(values), _shortened(value),
-                  ha="center", va="center", fontsize=8, bbox=paper)  # fmt: skip
+        axes.text(
+            column,
+            (k + 0.5) / len(values),
+            _shorten(value),
+            ha="center",
+            va="center",
+            fontsize=8,
+            bbox=paper,
+        )
 
 
-def _shortened(text: str, limit: int = 18) -> str:
+def _shorten(text: str, limit: int = 18) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -230,12 +242,12 @@ def _time_axis(axes: Axes, which: Literal["x", "y"], seconds: Sequence[float]) -
 
 
 def _label_times(axis: Axis, ratio: float) -> None:
-    axis.set_major_locator(LogLocator(subs=_steps(ratio), numticks=8))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
+    axis.set_major_locator(LogLocator(subs=_choose_steps(ratio), numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_time(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
-def _steps(ratio: float) -> Sequence[float]:
+def _choose_steps(ratio: float) -> Sequence[float]:
     """Return the numbers of a decade to label, on an axis that spans a ratio."""
     if ratio < 5:
         return (1, 1.5, 2, 3, 4, 5, 7)

@@ -29,8 +29,8 @@ from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import Policy
 from feinsum.retrieval import retrieve
 from feinsum.targets.devices import open_device
-from feinsum.targets.opencl.device import describe
-from feinsum.targets.opencl.door import pyopencl
+from feinsum.targets.opencl.device import describe_device
+from feinsum.targets.opencl.door import load_pyopencl
 
 # Of arraycontext's releases none has this class, only its sources have it.
 _WHY_NO_BASE = ""
@@ -45,14 +45,14 @@ _NEEDS = (
 )
 
 
-def _unchanged(t_unit: lp.TranslationUnit) -> lp.TranslationUnit:
+def _return_unchanged(t_unit: lp.TranslationUnit) -> lp.TranslationUnit:
     return t_unit
 
 
 def transform_program(
     t_unit: lp.TranslationUnit,
     *,
-    fallback: Callable[[lp.TranslationUnit], lp.TranslationUnit] = _unchanged,
+    fallback: Callable[[lp.TranslationUnit], lp.TranslationUnit] = _return_unchanged,
     arguments: Mapping[str, Any] | None = None,
     device: str | None = None,
     database: Database = None,
@@ -119,7 +119,7 @@ class RetrievesLazily:
     def _look_up(self) -> dict[str, Any]:
         context: Any = self
         return {
-            "device": describe(context.queue.device).id,
+            "device": describe_device(context.queue.device).id,
             "database": self.feinsum_database,
             "policy": self.feinsum_policy,
         }
@@ -141,7 +141,7 @@ class RetrievesEagerly(RetrievesLazily):
     def call_loopy(self, t_unit: lp.TranslationUnit, **kwargs: Any) -> Any:
         """Call the kernel that is retrieved for arguments of this kind."""
         base: Any = super()
-        retrieved = self._retrieved_for(t_unit, kwargs)
+        retrieved = self._retrieve_for(t_unit, kwargs)
         if retrieved is t_unit:
             return base.call_loopy(t_unit, **kwargs)
         # sizes that were fixed are no longer arguments
@@ -149,11 +149,11 @@ class RetrievesEagerly(RetrievesLazily):
         arguments = {name: value for name, value in kwargs.items() if name in names}
         return base.call_loopy(retrieved, **arguments)
 
-    def _retrieved_for(
+    def _retrieve_for(
         self, t_unit: lp.TranslationUnit, arguments: Mapping[str, Any]
     ) -> lp.TranslationUnit:
         # a kernel is specialized to shapes and dtypes, not to values of arrays
-        key = t_unit, frozenset((n, _kind(x)) for n, x in arguments.items())
+        key = t_unit, frozenset((n, _get_kind(x)) for n, x in arguments.items())
         if key not in self._specialized:
             retrieved = transform_program(t_unit, arguments=arguments, **self._look_up)
             # `call_loopy` transforms programs: mark this one as finished
@@ -172,7 +172,7 @@ class RetrievesEagerly(RetrievesLazily):
         return {}
 
 
-def _kind(argument: Any) -> Any:
+def _get_kind(argument: Any) -> Any:
     """Return the properties to which a kernel is specialized: shape, dtype or size."""
     if isinstance(argument, int | np.integer):
         return int(argument)
@@ -254,7 +254,7 @@ def _open_queue() -> Any:
 
 def _choose_allocator(queue: Any) -> Any:
     """Choose buffers on a CPU, where shared virtual memory makes PoCL 3.0 crash."""
-    cl = pyopencl()
+    cl = load_pyopencl()
     if queue.device.type & cl.device_type.CPU:
         return cl.tools.ImmediateAllocator(queue)
     return None  # as arraycontext chooses

@@ -16,7 +16,7 @@ from feinsum.options import Effort
 from feinsum.records import Policy
 from feinsum.retrieval import Retrieval, look_up
 from feinsum.targets.host.code import StandaloneCTarget
-from feinsum.targets.host.standalone import standalone
+from feinsum.targets.host.standalone import write_standalone
 from feinsum.targets.quiet import quiet
 
 FLAGS = "-std=gnu11 -O3 -march=native -fno-math-errno -fno-trapping-math"
@@ -98,14 +98,14 @@ def c_source(
     # Loopy's wrapper for Python warns about sizes that it cannot find; it is not used
     with quiet(ParameterFinderWarning):
         code = retrieval.t_unit.executor().generated()
-    function = standalone(code, retrieval.t_unit[name])
-    about = _comment(_about(einsum, retrieval))
+    function = write_standalone(code, retrieval.t_unit[name])
+    about = _format_comment(_describe_file(einsum, retrieval))
     return CSource(
         signature=function.signature,
         recipe=", ".join(map(str, retrieval.applied)),
         level=", ".join(str(nest.match.level) for nest in retrieval.nests),
         source=f"{about}\n{function.source}",
-        header=_header(name, about, function.signature),
+        header=_format_header(name, about, function.signature),
     )
 
 
@@ -117,7 +117,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _about(einsum: BatchedEinsum, retrieval: Retrieval) -> Iterator[str]:
+def _describe_file(einsum: BatchedEinsum, retrieval: Retrieval) -> Iterator[str]:
     """Describe the file's einsum and its recipe, and how to compile it."""
     yield f"Evaluates {einsum}."
     yield ""
@@ -131,12 +131,12 @@ def _about(einsum: BatchedEinsum, retrieval: Retrieval) -> Iterator[str]:
     yield "temporaries runs out."
 
 
-def _comment(lines: Iterator[str]) -> str:
+def _format_comment(lines: Iterator[str]) -> str:
     text = "\n".join(f" * {line}".rstrip() for line in lines)
     return f"/*\n{text.replace('*/', '* /')}\n */\n"
 
 
-def _header(name: str, about: str, signature: str) -> str:
+def _format_header(name: str, about: str, signature: str) -> str:
     guard = f"FEINSUM_{name.upper()}_H"
     return (
         f"{about}\n#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>\n\n"

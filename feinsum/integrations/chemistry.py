@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Any
 
 from feinsum.calling import einsum
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 Einsum = Callable[..., Any]
 
@@ -34,12 +34,12 @@ def use_in_pyscf() -> AbstractContextManager[None]:
     Raises:
         FeinsumError: if PySCF is not installed.
     """
-    with requiring("pyscf", None, "the einsums of PySCF"):
+    with require_extra("pyscf", None, "the einsums of PySCF"):
         from pyscf import lib
 
     original = lib.einsum
     if hasattr(original, "__wrapped__"):
-        return _restored(original, original)  # in use already: change nothing
+        return _restore_at_end(original, original)  # in use already: change nothing
 
     @wraps(original)
     def evaluate(subscripts: str, *tensors: Any, **options: Any) -> Any:
@@ -49,11 +49,11 @@ def use_in_pyscf() -> AbstractContextManager[None]:
         return original(subscripts, *tensors, **options)
 
     _replace(original, evaluate)
-    return _restored(original, evaluate)
+    return _restore_at_end(original, evaluate)
 
 
 @contextmanager
-def _restored(original: Einsum, replacement: Einsum) -> Iterator[None]:
+def _restore_at_end(original: Einsum, replacement: Einsum) -> Iterator[None]:
     try:
         yield
     finally:

@@ -27,8 +27,12 @@ import numpy as np
 from feinsum.calling import einsum
 from feinsum.calling.terms import as_subscripts
 from feinsum.errors import InvalidEinsumError
-from feinsum.extras import requiring
-from feinsum.integrations.multilinear import batched, shape_of_result, transpose
+from feinsum.extras import require_extra
+from feinsum.integrations.multilinear import (
+    batch_subscripts,
+    infer_result_shape,
+    transpose_einsum,
+)
 
 TARGET = "feinsum_einsum"
 
@@ -55,7 +59,7 @@ def jax_einsum(*arguments: Any) -> Any:
     [[3. 4.]
      [3. 4.]]
     """
-    with requiring("jax", None, "an einsum of arrays of JAX"):
+    with require_extra("jax", None, "an einsum of arrays of JAX"):
         from jax import numpy as jnp
     subscripts, operands = as_subscripts(arguments)
     if not operands:
@@ -69,11 +73,11 @@ def jax_einsum(*arguments: Any) -> Any:
             "array.astype('float32')"
         )
     arrays = [jnp.asarray(x, work) for x in operands]
-    return _primitive().bind(*arrays, subscripts=subscripts).astype(dtype)
+    return _register_primitive().bind(*arrays, subscripts=subscripts).astype(dtype)
 
 
 @lru_cache(1)
-def _primitive() -> Any:
+def _register_primitive() -> Any:
     """Register the primitive and its rules."""
     import jax
     from jax.extend.core import Primitive
@@ -82,7 +86,7 @@ def _primitive() -> Any:
     primitive = Primitive(TARGET)
 
     def infer_shape(*operands: Any, subscripts: str) -> Any:
-        shape = shape_of_result(subscripts, [x.shape for x in operands])
+        shape = infer_result_shape(subscripts, [x.shape for x in operands])
         return jax.core.ShapedArray(shape, operands[0].dtype)
 
     @lru_cache(4096)
@@ -112,7 +116,7 @@ def _primitive() -> Any:
             tuple(x.aval.shape if ad.is_undefined_primal(x) else x.shape)
             for x in operands
         )
-        transposed = transpose(subscripts, shapes, position)
+        transposed = transpose_einsum(subscripts, shapes, position)
         other_operands = operands[:position] + operands[position + 1 :]
         terms = transposed.operands(
             cotangent, other_operands, jax.numpy, dtype=cotangent.dtype
@@ -124,7 +128,7 @@ def _primitive() -> Any:
     def batch(
         operands: Sequence[Any], axes: Sequence[Any], subscripts: str
     ) -> tuple[Any, int]:
-        text = batched(subscripts, [x.shape for x in operands], axes)
+        text = batch_subscripts(subscripts, [x.shape for x in operands], axes)
         return primitive.bind(*operands, subscripts=text), 0
 
     primitive.def_abstract_eval(infer_shape)
@@ -259,8 +263,10 @@ def _handle(frame: Any) -> int | None:
             return None
         text = call.attributes.items[0].contents
         subscripts = c.string_at(text.data, text.size).decode()
-        operands = [_array(call.operands.items[k]) for k in range(call.operands.size)]
-        einsum(subscripts, *operands, out=_array(call.results.items[0]))
+        operands = [
+            _read_array(call.operands.items[k]) for k in range(call.operands.size)
+        ]
+        einsum(subscripts, *operands, out=_read_array(call.results.items[0]))
     except Exception as error:  # noqa: BLE001  (no exception may pass through XLA)
         message = f"{type(error).__name__}: {error}".encode()
         arguments = _ErrorArguments(c.sizeof(_ErrorArguments), None, message, INTERNAL)
@@ -279,7 +285,7 @@ def _write_version(call: Any) -> None:
     metadata.version.minor = call.api.contents.version.minor
 
 
-def _array(pointer: Any) -> np.ndarray[Any, Any]:
+def _read_array(pointer: Any) -> np.ndarray[Any, Any]:
     """Return the memory of a buffer as an array, without a copy."""
     buffer = pointer.contents
     shape = tuple(buffer.shape[: buffer.rank])

@@ -15,7 +15,7 @@ a product with an identity. For ``iij->`` of A[i,i,j] and a number y::
 
 :func:`feinsum.integrations.torch_einsum` and :func:`feinsum.integrations.jax_einsum`
 use these einsums for derivatives of any order, and batch by adding an index
-(:func:`batched`).
+(:func:`batch_subscripts`).
 """
 
 from __future__ import annotations
@@ -69,20 +69,22 @@ class Transpose:
         return [cotangent, *shaped, *constants]
 
 
-def shape_of_result(subscripts: str, shapes: Sequence[Shape]) -> Shape:
+def infer_result_shape(subscripts: str, shapes: Sequence[Shape]) -> Shape:
     """Return the shape of the result of an einsum.
 
     Raises:
         InvalidEinsumError: if subscripts and shapes do not fit.
 
-    >>> shape_of_result("...ij,jk", [(7, 2, 3), (3, 4)])
+    >>> infer_result_shape("...ij,jk", [(7, 2, 3), (3, 4)])
     (7, 2, 4)
     """
     terms = read_terms(subscripts, shapes)
     return tuple(terms.extents[index] for index in terms.output)
 
 
-def transpose(subscripts: str, shapes: tuple[Shape, ...], position: int) -> Transpose:
+def transpose_einsum(
+    subscripts: str, shapes: tuple[Shape, ...], position: int
+) -> Transpose:
     """Transpose an einsum as a linear map of one operand.
 
     Args:
@@ -94,13 +96,13 @@ def transpose(subscripts: str, shapes: tuple[Shape, ...], position: int) -> Tran
         The einsum that maps the cotangent of the result to that of the operand, without
         conjugation.
 
-    >>> found = transpose("iij->", ((3, 3, 4),), 0)
+    >>> found = transpose_einsum("iij->", ((3, 3, 4),), 0)
     >>> found.subscripts, found.constants
     (',ia,j->iaj', ((3, 3), (4,)))
     """
     terms = read_terms(subscripts, shapes)
     others = terms.inputs[:position] + terms.inputs[position + 1 :]
-    fresh = _fresh_names(set(terms.extents))
+    fresh = _generate_names(set(terms.extents))
     target: list[str] = []
     constants: list[IndexList] = []
     for index in terms.inputs[position]:
@@ -125,7 +127,7 @@ def transpose(subscripts: str, shapes: tuple[Shape, ...], position: int) -> Tran
     )
 
 
-def batched(
+def batch_subscripts(
     subscripts: str, shapes: Sequence[Shape], axes: Sequence[int | None]
 ) -> str:
     """Return the subscripts of a batch of einsums; the index of the batch comes first.
@@ -135,12 +137,12 @@ def batched(
         shapes: the shapes of the operands, including the axis of the batch, if any.
         axes: the axis of the batch in each operand; None for an operand without it.
 
-    >>> batched("ij,jk->ik", [(2, 3, 7), (3, 4)], [2, None])
+    >>> batch_subscripts("ij,jk->ik", [(2, 3, 7), (3, 4)], [2, None])
     'ija,jk->aik'
     """
     ranks = [len(s) - (axis is not None) for s, axis in zip(shapes, axes, strict=True)]
     inputs, output = parse_subscripts(subscripts, ranks)
-    name = next(_fresh_names({index for term in inputs for index in term}))
+    name = next(_generate_names({index for term in inputs for index in term}))
     terms = [
         term if axis is None else (*term[:axis], name, *term[axis:])
         for term, axis in zip(inputs, axes, strict=True)
@@ -148,7 +150,7 @@ def batched(
     return write_subscripts(terms, (name, *output))
 
 
-def _fresh_names(used: set[str]) -> Iterator[str]:
+def _generate_names(used: set[str]) -> Iterator[str]:
     """Yield letters that are not in use, then longer names."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     yield from (letter for letter in letters if letter not in used)

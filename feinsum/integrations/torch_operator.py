@@ -23,8 +23,12 @@ import numpy as np
 from feinsum.calling import einsum
 from feinsum.calling.terms import as_subscripts
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidTypeError
-from feinsum.integrations.multilinear import batched, shape_of_result, transpose
-from feinsum.libraries import resolved
+from feinsum.integrations.multilinear import (
+    batch_subscripts,
+    infer_result_shape,
+    transpose_einsum,
+)
+from feinsum.libraries import resolve_entries
 
 # This module is loaded on the first use of its function. It registers the operator at
 # once, because torch's compiler cannot trace the registration.
@@ -99,7 +103,7 @@ class _Einsum(Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-        return None, *_gradients(ctx, ctx.needs_input_grad[1:], gradient)
+        return None, *_compute_gradients(ctx, ctx.needs_input_grad[1:], gradient)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
@@ -115,7 +119,7 @@ class _Einsum(Function):  # type: ignore[misc]
     def vmap(
         info: Any, in_dims: tuple[Any, ...], subscripts: str, *operands: Any
     ) -> tuple[Any, int]:
-        text = batched(subscripts, [x.shape for x in operands], in_dims[1:])
+        text = batch_subscripts(subscripts, [x.shape for x in operands], in_dims[1:])
         return _Einsum.apply(text, *operands), 0
 
 
@@ -125,21 +129,21 @@ def _keep_operands(ctx: Any, inputs: tuple[str, Sequence[Any]], output: Any) -> 
     ctx.save_for_forward(*operands)
 
 
-def _gradients(ctx: Any, is_needed: Sequence[bool], gradient: Any) -> list[Any]:
+def _compute_gradients(ctx: Any, is_needed: Sequence[bool], gradient: Any) -> list[Any]:
     """Return the gradient of each operand that needs one, else None."""
     return [
-        _gradient_of(position, ctx.subscripts, ctx.saved_tensors, gradient)
+        _compute_gradient(position, ctx.subscripts, ctx.saved_tensors, gradient)
         if is_needed[position]
         else None
         for position in range(len(is_needed))
     ]
 
 
-def _gradient_of(
+def _compute_gradient(
     position: int, subscripts: str, operands: Sequence[Any], gradient: Any
 ) -> Any:
     shapes = tuple(tuple(x.shape) for x in operands)
-    transposed = transpose(subscripts, shapes, position)
+    transposed = transpose_einsum(subscripts, shapes, position)
     # by torch's convention, gradients are conjugated
     conjugates = [x.conj() for k, x in enumerate(operands) if k != position]
     options = {"dtype": gradient.dtype, "device": gradient.device}
@@ -157,13 +161,13 @@ def _evaluate(subscripts: str, operands: Sequence[Any]) -> Any:
         with torch.no_grad():
             result = einsum(subscripts, *operands)
         return result.clone() if is_view else result
-    arrays = [resolved(x).detach().numpy() for x in operands]
+    arrays = [resolve_entries(x).detach().numpy() for x in operands]
     result = np.asarray(einsum(subscripts, *arrays))
     return torch.from_numpy(np.array(result, order="C") if is_view else result)
 
 
 def _evaluate_shape(subscripts: str, operands: Sequence[Any]) -> Any:
-    shape = shape_of_result(subscripts, [tuple(x.shape) for x in operands])
+    shape = infer_result_shape(subscripts, [tuple(x.shape) for x in operands])
     return operands[0].new_empty(shape)
 
 
@@ -183,7 +187,7 @@ def _register() -> Any:
         name,
         lambda ctx, gradient: (
             None,
-            _gradients(ctx, ctx.needs_input_grad[1], gradient),
+            _compute_gradients(ctx, ctx.needs_input_grad[1], gradient),
         ),
         setup_context=_keep_operands,
         lib=library,

@@ -14,15 +14,15 @@ from feinsum.ir.einsums import (
     violations,
 )
 from feinsum.ir.evaluation import bind_sizes, evaluate
-from feinsum.ir.expression_values import FUNCTIONS, UFUNCS, body_into, body_value
+from feinsum.ir.expression_values import FUNCTIONS, UFUNCS, evaluate_body, evaluate_into
 from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
 from feinsum.ir.operand import (
     Extent,
     Operand,
     SizeParam,
     Violation,
-    precise_first,
-    shape_at,
+    bind_shape,
+    order_by_precision,
 )
 from feinsum.ir.text import from_text, to_text
 from feinsum.ir.workload import (
@@ -30,20 +30,20 @@ from feinsum.ir.workload import (
     PROFILE,
     Workload,
     WorkloadLike,
+    as_workload,
     check_profile,
+    find_tied,
     generalize,
     generalize_each,
-    nodes_of,
-    profile_names,
-    size_names,
-    tied_to,
+    get_nodes,
+    list_profile_names,
+    list_size_names,
     with_extents,
-    workload_of,
 )
 from feinsum.subscripts import (
     IndexList,
+    convert_words,
     parse_subscripts,
-    subscripts_of_words,
     write_subscripts,
 )
 
@@ -64,30 +64,30 @@ __all__ = [
     "Workload",
     "WorkloadLike",
     "array",
+    "as_workload",
     "batched_einsum",
+    "bind_shape",
     "bind_sizes",
-    "body_into",
-    "body_value",
     "check_profile",
+    "convert_words",
     "einsum",
     "evaluate",
+    "evaluate_body",
+    "evaluate_into",
+    "find_tied",
     "from_text",
     "generalize",
     "generalize_each",
-    "nodes_of",
+    "get_nodes",
+    "list_profile_names",
+    "list_size_names",
+    "order_by_precision",
     "parse_subscripts",
-    "precise_first",
-    "profile_names",
     "require_dense",
     "require_einsum",
-    "shape_at",
-    "size_names",
     "sparse_array",
-    "subscripts_of_words",
-    "tied_to",
     "to_text",
     "violations",
     "with_extents",
-    "workload_of",
     "write_subscripts",
 ]

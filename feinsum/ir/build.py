@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsums import BatchedEinsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
-from feinsum.subscripts import IndexList, ellipsis_indices, parse_subscripts
+from feinsum.subscripts import IndexList, list_ellipsis_indices, parse_subscripts
 
 Terms: TypeAlias = tuple[IndexList, ...]
 
@@ -50,7 +50,7 @@ def array(
         raise InvalidEinsumError(
             f"array {name!r}: {dtype!r} is not a numpy dtype", rules=("dtype",)
         ) from error
-    return Operand(name, tuple(_extent(x) for x in axes), numpy_dtype)
+    return Operand(name, tuple(_convert_extent(x) for x in axes), numpy_dtype)
 
 
 def sparse_array(
@@ -120,7 +120,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
         ) from None
     for operand in (operand for row in table for operand in row):
         if not isinstance(operand, Operand):
-            raise InvalidEinsumError(_no_operand(operand), rules=("operand",))
+            raise InvalidEinsumError(_describe_non_operand(operand), rules=("operand",))
     # checked here, because the next line needs a first row
     if not table:
         raise InvalidEinsumError(
@@ -129,13 +129,13 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
     ranks = [operand.rank for operand in table[0]]
     inputs, output = parse_subscripts(subscripts, ranks)
     # only indices of an ellipsis are broadcast; named ones have one extent everywhere
-    axes = frozenset(ellipsis_indices(subscripts, ranks))
+    axes = frozenset(list_ellipsis_indices(subscripts, ranks))
     if axes and all([op.rank for op in row] == ranks for row in table):
         inputs, table = _broadcast(inputs, table, axes)
     return BatchedEinsum(output, inputs, table)
 
 
-def _no_operand(value: object) -> str:
+def _describe_non_operand(value: object) -> str:
     """Return the message for a value that is not an operand, with the call to use."""
     kind = f"of type {type(value).__name__}"
     shape = getattr(value, "shape", None)
@@ -183,12 +183,12 @@ def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms,
     ), rows
 
 
-def _extent(value: int | str | SizeParam) -> Extent:
+def _convert_extent(value: int | str | SizeParam) -> Extent:
     if isinstance(value, str):
         return SizeParam(value)
-    return value if isinstance(value, SizeParam) else _integer(value)
+    return value if isinstance(value, SizeParam) else _convert_integer(value)
 
 
-def _integer(value: object) -> Any:
+def _convert_integer(value: object) -> Any:
     """Convert integers of numpy to int; the rules refuse anything else."""
     return int(value) if isinstance(value, np.integer) else value

@@ -24,11 +24,11 @@ from feinsum.ir.operand import (
     Operand,
     SizeParam,
     Violation,
+    bind_shape,
     raise_if_any,
-    shape_at,
 )
 from feinsum.subscripts import IndexList, is_index_name, write_subscripts
-from feinsum.words import brief, counted, html_table
+from feinsum.words import format_brief, format_count, format_html_table
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class BatchedEinsum:
         object.__setattr__(self, "output", tuple(self.output))
         object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
         object.__setattr__(self, "rows", tuple(map(tuple, self.rows)))
-        raise_if_ill_formed(self)
+        check_einsum(self)
 
     def __hash__(self) -> int:
         """Hash the first row only: einsums that share it rarely differ in others."""
@@ -85,7 +85,7 @@ class BatchedEinsum:
     @cached_property
     def indices(self) -> IndexList:
         """Every index once: the free ones in output order, then the others."""
-        return _unique(chain(self.output, *self.inputs))
+        return _deduplicate(chain(self.output, *self.inputs))
 
     @property
     def free_indices(self) -> IndexList:
@@ -107,7 +107,7 @@ class BatchedEinsum:
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """The distinct operands, in order of first use."""
-        return _unique(chain.from_iterable(self.rows))
+        return _deduplicate(chain.from_iterable(self.rows))
 
     @property
     def sparse_position(self) -> int | None:
@@ -119,12 +119,14 @@ class BatchedEinsum:
     @cached_property
     def size_params(self) -> tuple[SizeParam, ...]:
         """The distinct size parameters, in the order of :attr:`indices`."""
-        return _unique(x for x in self.extents.values() if isinstance(x, SizeParam))
+        return _deduplicate(
+            x for x in self.extents.values() if isinstance(x, SizeParam)
+        )
 
     def extents_at(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the extent of every index, with these values of size parameters."""
         return dict(
-            zip(self.extents, shape_at(self.extents.values(), sizes), strict=True)
+            zip(self.extents, bind_shape(self.extents.values(), sizes), strict=True)
         )
 
     @property
@@ -143,7 +145,7 @@ class BatchedEinsum:
 
     def operand_indices(self, name: str) -> tuple[IndexList, ...]:
         """Return the distinct index lists with which the named operand is accessed."""
-        return _unique(
+        return _deduplicate(
             term
             for row in self.rows
             for term, operand in zip(self.inputs, row, strict=True)
@@ -156,20 +158,20 @@ class BatchedEinsum:
         return f"{self.subscripts} of ({rows}) with {operands}"
 
     def __repr__(self) -> str:
-        return brief(self, str(self))
+        return format_brief(self, str(self))
 
     def _repr_html_(self) -> str:
         operands = ((op.name, op.shape_text, op.dtype) for op in self.operands)
-        table = html_table(["operand", "shape", "dtype"], operands)
+        table = format_html_table(["operand", "shape", "dtype"], operands)
         return f"<code>{escape(self.subscripts)}</code>{table}{self._repr_svg_() or ''}"
 
     def _repr_svg_(self) -> str | None:
         """Return the induced graph, where matplotlib is installed."""
         # imported when a notebook calls this: drawing is in a higher layer
-        return cast("str | None", import_module("feinsum.drawing").svg_of(self))
+        return cast("str | None", import_module("feinsum.drawing").draw_svg(self))
 
 
-def _unique(items: Iterable[T]) -> tuple[T, ...]:
+def _deduplicate(items: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(items))
 
 
@@ -209,19 +211,19 @@ def require_einsum(value: object) -> BatchedEinsum:
 Rule = Callable[["BatchedEinsum"], Iterator[str]]
 
 
-def has_rows(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_has_rows(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse a batch without rows."""
     if not einsum.rows:
         yield "the batch has no rows; give at least one row of operands"
 
 
-def has_operands(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_has_operands(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse an einsum without operands."""
     if not einsum.inputs:
         yield "the einsum has no operands; give at least one"
 
 
-def index_names(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_index_names(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse index names that contain a space or characters of the notation."""
     names = dict.fromkeys([*einsum.output, *(i for t in einsum.inputs for i in t)])
     for name in names:
@@ -232,20 +234,20 @@ def index_names(einsum: BatchedEinsum) -> Iterator[str]:
             )
 
 
-def row_length(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_row_length(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse a row that does not have one operand per term of the subscripts."""
     n = len(einsum.inputs)
     for k, row in enumerate(einsum.rows):
         if len(row) != n:
             yield (
-                f"row {k} has {counted(len(row), 'operand')}, the subscripts have "
-                f"{counted(n, 'term')}"
+                f"row {k} has {format_count(len(row), 'operand')}, the subscripts have "
+                f"{format_count(n, 'term')}"
             )
 
 
-def rank(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_rank(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse a term that does not have one index per axis of its operand."""
-    for p, term, operand in _accesses(einsum):
+    for p, term, operand in _list_accesses(einsum):
         if len(term) != len(operand.shape):
             text = " ".join(map(str, term)) or "(empty)"
             # the first row with this operand, since rows may share it
@@ -254,33 +256,34 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
             )
             yield (
                 f"operand {operand.name!r} (row {k}, position {p}) has "
-                f"{counted(operand.rank, 'axis')}, its term {text!r} has "
-                f"{counted(len(term), 'index')}"
+                f"{format_count(operand.rank, 'axis')}, its term {text!r} has "
+                f"{format_count(len(term), 'index')}"
             )
 
 
-def extents(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_extents(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse axes that carry the same index and differ in extent."""
     first_extents: dict[str, Extent] = {}
-    for _, term, operand in _accesses(einsum):
+    for _, term, operand in _list_accesses(einsum):
         for axis, (index, extent) in enumerate(zip(term, operand.shape, strict=False)):
             expected = first_extents.setdefault(index, extent)
             if expected is not extent and expected != extent:
                 yield (
-                    f"index {index!r} has extent {expected} on {_first(einsum, index)} "
+                    f"index {index!r} has extent {expected} on "
+                    f"{_find_first(einsum, index)} "
                     f"and extent {extent} on axis {axis} of {operand.name!r}"
                 )
 
 
-def _first(einsum: BatchedEinsum, index: str) -> str:
+def _find_first(einsum: BatchedEinsum, index: str) -> str:
     """Return the first axis that carries an index."""
-    for _, term, operand in _accesses(einsum):
+    for _, term, operand in _list_accesses(einsum):
         if index in term:
             return f"axis {term.index(index)} of {operand.name!r}"
     raise AssertionError(index)
 
 
-def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_output_bound(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse an output index that occurs in no term."""
     bound = {index for term in einsum.inputs for index in term}
     for index in einsum.output:
@@ -289,7 +292,7 @@ def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
             yield f"output index {index!r} occurs in no term, they have {names}"
 
 
-def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse a repeated output index."""
     if len(set(einsum.output)) == len(einsum.output):
         return
@@ -298,18 +301,18 @@ def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
             yield f"output index {index!r} is repeated {count} times"
 
 
-def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_names(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse operands that share a name and differ in shape or dtype."""
     first_uses: dict[str, Operand] = {}
-    for _, _, operand in _accesses(einsum):
+    for _, _, operand in _list_accesses(einsum):
         first_use = first_uses.setdefault(operand.name, operand)
         if first_use is not operand and first_use != operand:
             yield f"two arrays are named {operand.name!r}: {first_use} and {operand}"
 
 
-def storage(einsum: BatchedEinsum) -> Iterator[str]:
+def _check_storage(einsum: BatchedEinsum) -> Iterator[str]:
     """Refuse several sparse operands, and one that repeats an index or lacks a row."""
-    stored = [(p, t, op) for p, t, op in _accesses(einsum) if op.storage]
+    stored = [(p, t, op) for p, t, op in _list_accesses(einsum) if op.storage]
     if not stored:
         return
     names = [operand.name for _, _, operand in stored]
@@ -336,16 +339,16 @@ def storage(einsum: BatchedEinsum) -> Iterator[str]:
 
 
 RULES: dict[str, Rule] = {
-    "no-rows": has_rows,
-    "no-operands": has_operands,
-    "index-name": index_names,
-    "row-length": row_length,
-    "rank": rank,
-    "extent-clash": extents,
-    "unbound-output-index": output_bound,
-    "repeated-output-index": output_distinct,
-    "name-clash": one_name_one_array,
-    "storage": storage,
+    "no-rows": _check_has_rows,
+    "no-operands": _check_has_operands,
+    "index-name": _check_index_names,
+    "row-length": _check_row_length,
+    "rank": _check_rank,
+    "extent-clash": _check_extents,
+    "unbound-output-index": _check_output_bound,
+    "repeated-output-index": _check_output_distinct,
+    "name-clash": _check_names,
+    "storage": _check_storage,
 }
 """The check of each rule of a batched einsum, by the code of the rule."""
 
@@ -360,13 +363,13 @@ def violations(einsum: BatchedEinsum) -> tuple[Violation, ...]:
     )
 
 
-def raise_if_ill_formed(einsum: BatchedEinsum) -> None:
+def check_einsum(einsum: BatchedEinsum) -> None:
     """Raise :class:`InvalidEinsumError` naming every broken rule."""
     # all rules at once, so that one error names everything that is wrong
     raise_if_any(violations(einsum))
 
 
-def _accesses(
+def _list_accesses(
     einsum: BatchedEinsum,
 ) -> Iterator[tuple[int, IndexList, Operand]]:
     """Yield each position with its term and the operands that rows have there."""

@@ -22,12 +22,12 @@ from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.contraction.paths import contract_greedily
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir.einsums import BatchedEinsum
-from feinsum.ir.expression_values import body_into, body_value
-from feinsum.ir.expressions import operand_name
-from feinsum.ir.numpy_calls import numpy_value
+from feinsum.ir.expression_values import evaluate_body, evaluate_into
+from feinsum.ir.expressions import get_operand_name
+from feinsum.ir.numpy_calls import evaluate_numpy
 from feinsum.ir.operand import Operand, SizeParam
 from feinsum.ir.program import CONSTANTS, Program
-from feinsum.ir.reductions import reduced
+from feinsum.ir.reductions import reduce_axes
 from feinsum.ir.statement import Statement
 from feinsum.subscripts import IndexList
 
@@ -146,7 +146,7 @@ def evaluate_program(
     >>> evaluate_program(program, {"X": np.zeros((2, 2))})["S"].tolist()
     [2.0, 2.0]
     """
-    values = dict(checked_arrays(program, arrays))
+    values = dict(check_arrays(program, arrays))
     for statement in program.statements:
         operands = [values[name] for name in statement.operands]
         result = evaluate_statement(statement, operands)
@@ -175,22 +175,22 @@ def evaluate_statement(
     [3.0, 4.0]
     """
     if statement.is_numpy:
-        return numpy_value(statement.body, operands)
+        return evaluate_numpy(statement.body, operands)
     # sums of products go to BLAS; all else needs the products in memory
     if _is_plain(statement, operands):
-        arrays = {operand_name(p): array for p, array in enumerate(operands)}
+        arrays = {get_operand_name(p): array for p, array in enumerate(operands)}
         shapes = [array.shape for array in operands]
         dtypes = [array.dtype for array in operands]
         (result,) = evaluate(
-            einsum_of(statement, shapes, dtypes), arrays, optimize=True
+            convert_to_einsum(statement, shapes, dtypes), arrays, optimize=True
         )
         return result if statement.factor == 1 else result * statement.factor
-    names = _names_of(statement, operands, first or {}, steps or {})
+    names = _bind_names(statement, operands, first or {}, steps or {})
     shape = statement.shape_of(operands, statement.indices)
     # reduced indices come last among the indices of a statement
     axes = [*range(len(statement.output), len(shape))]
-    values = np.broadcast_to(np.asarray(body_value(statement.body, names)), shape)
-    return reduced(statement.reduction, values, axes) if axes else np.array(values)
+    values = np.broadcast_to(np.asarray(evaluate_body(statement.body, names)), shape)
+    return reduce_axes(statement.reduction, values, axes) if axes else np.array(values)
 
 
 def map_into(
@@ -215,11 +215,13 @@ def map_into(
     >>> A.tolist()
     [[-2.0, -4.0], [-3.0, -3.0]]
     """
-    names = _names_of(statement, operands, first or {}, {})
-    body_into(statement.body, names, out, "" if spent is None else operand_name(spent))
+    names = _bind_names(statement, operands, first or {}, {})
+    evaluate_into(
+        statement.body, names, out, "" if spent is None else get_operand_name(spent)
+    )
 
 
-def _names_of(
+def _bind_names(
     statement: Statement,
     operands: Sequence[Array],
     first: Mapping[str, int],
@@ -228,7 +230,7 @@ def _names_of(
     """Return the values of the names in a body, which broadcast over all indices."""
     indices = statement.indices
     names: dict[str, Any] = {
-        operand_name(p): _aligned(array, term, indices)
+        get_operand_name(p): _align(array, term, indices)
         for p, (term, array) in enumerate(zip(statement.inputs, operands, strict=True))
     }
     # bodies such as "x0 if t <= s else 0" compare indices as numbers
@@ -243,7 +245,7 @@ def _names_of(
     return {**CONSTANTS, **names}
 
 
-def einsum_of(
+def convert_to_einsum(
     statement: Statement,
     shapes: Sequence[Sequence[Any]],
     dtypes: Sequence[np.dtype[Any]],
@@ -257,7 +259,7 @@ def einsum_of(
         dtypes: dtype of each operand.
         names: names of its operands; by default derived from their positions.
     """
-    operand_names = names or [operand_name(p) for p in range(len(shapes))]
+    operand_names = names or [get_operand_name(p) for p in range(len(shapes))]
     row = tuple(
         Operand(name, tuple(shape), dtype)
         for name, shape, dtype in zip(operand_names, shapes, dtypes, strict=True)
@@ -265,7 +267,7 @@ def einsum_of(
     return BatchedEinsum(statement.output, statement.inputs, (row,))
 
 
-def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
+def check_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
     """Return the given arrays, checked against the inputs of the program.
 
     Raises:
@@ -299,9 +301,9 @@ def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, 
     return checked
 
 
-def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
+def _align(array: Array, term: IndexList, indices: IndexList) -> Array:
     """Give an array one axis per index of a statement; missing ones have extent 1."""
-    distinct, order, new_axes = _alignment(term, indices)
+    distinct, order, new_axes = _find_alignment(term, indices)
     # a repeated index reads the diagonal
     if len(distinct) < len(term):
         number = {index: k for k, index in enumerate(distinct)}
@@ -311,7 +313,7 @@ def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
 
 
 @lru_cache(maxsize=1024)
-def _alignment(
+def _find_alignment(
     term: IndexList, indices: IndexList
 ) -> tuple[IndexList, tuple[int, ...], tuple[slice | None, ...]]:
     """Return the distinct indices of a term, their order, and the index of new axes."""

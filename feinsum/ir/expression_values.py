@@ -1,7 +1,7 @@
 """Evaluation of expressions by numpy, for all entries at once, also in place.
 
-``body_value("max(x0, 0) - x1", names)`` makes an array for each operation;
-``body_into(body, names, out, spent="x0")`` computes intermediate values in ``out``,
+``evaluate_body("max(x0, 0) - x1", names)`` makes an array for each operation;
+``evaluate_into(body, names, out, spent="x0")`` computes intermediate values in ``out``,
 which may be the memory of an operand that is not needed afterwards::
 
     max(x0, 0) -> out;  out - x1 -> out         no other memory is allocated
@@ -24,7 +24,7 @@ from feinsum.ir.expressions import parse_expression
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def body_value(body: str, names: Mapping[str, Any]) -> Any:
+def evaluate_body(body: str, names: Mapping[str, Any]) -> Any:
     """Return the value of an expression of :class:`OperandFunction`'s grammar.
 
     Args:
@@ -34,7 +34,7 @@ def body_value(body: str, names: Mapping[str, Any]) -> Any:
     Raises:
         InvalidEinsumError: if the body uses anything that is not in the grammar.
 
-    >>> body_value("max(x, 0.0) - 1", {"x": np.array([-2.0, 3.0])}).tolist()
+    >>> evaluate_body("max(x, 0.0) - 1", {"x": np.array([-2.0, 3.0])}).tolist()
     [-1.0, 2.0]
     """
     with np.errstate(all="ignore"):  # a condition may guard a division
@@ -77,7 +77,7 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
 
     Args:
         node: the node of the parsed expression.
-        names: values of the names, as for :func:`body_value`.
+        names: values of the names, as for :func:`evaluate_body`.
         live: mask of the entries that are used; elsewhere, reads may be out of bounds.
     """
     match node:
@@ -116,7 +116,7 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
             subscripts = tuple(evaluate_node(p, names, live) for p in parts)
             return _read(name, np.asarray(names[name]), subscripts, live)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            function = function_of(name, len(args))
+            function = find_function(name, len(args))
             if function is not None:
                 return function(*(evaluate_node(arg, names, live) for arg in args))
     raise InvalidEinsumError(
@@ -129,14 +129,14 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
 def _read(name: str, array: Array, subscripts: tuple[Any, ...], live: Any) -> Any:
     """Return the entries of an array; negative subscripts are out of bounds, too."""
     if len(subscripts) != array.ndim:
-        raise _unreadable(name, array, f"{len(subscripts)} subscripts")
+        raise _make_read_error(name, array, f"{len(subscripts)} subscripts")
     clipped = []
     for index, extent in zip(subscripts, array.shape, strict=True):
         if np.asarray(index).dtype.kind not in "iu":
-            raise _unreadable(name, array, f"the subscript {index}")
+            raise _make_read_error(name, array, f"the subscript {index}")
         is_inside = np.logical_and(index >= 0, index < extent)
         if np.any(np.logical_and(live, ~is_inside)):
-            raise _unreadable(name, array, f"the subscript {index}")
+            raise _make_read_error(name, array, f"the subscript {index}")
         # numpy must read some entry; the condition drops it
         clipped.append(np.where(is_inside, index, 0))
     # an empty array has no entry to read, and every subscript is guarded
@@ -145,7 +145,7 @@ def _read(name: str, array: Array, subscripts: tuple[Any, ...], live: Any) -> An
     return array[tuple(clipped)]
 
 
-def _unreadable(name: str, array: Array, problem: str) -> InvalidEinsumError:
+def _make_read_error(name: str, array: Array, problem: str) -> InvalidEinsumError:
     return InvalidEinsumError(
         f"operand function: array {name!r} of shape {array.shape} is read with "
         f"{problem}",
@@ -205,10 +205,10 @@ FUNCTIONS = frozenset({*UFUNCS, *_OTHERS})
 """Functions of floating point numbers that raised operand functions may call."""
 
 
-def function_of(name: str, n_args: int) -> Callable[..., Any] | None:
+def find_function(name: str, n_args: int) -> Callable[..., Any] | None:
     """Find the function with a name and a number of arguments; None if there is none.
 
-    >>> function_of("sqrt", 1)(4.0), function_of("open", 1)
+    >>> find_function("sqrt", 1)(4.0), find_function("open", 1)
     (np.float64(2.0), None)
     """
     if (function_of_name := {**_OTHERS, **_CASTS}.get(name)) and n_args == 1:
@@ -229,14 +229,16 @@ _BINARY_UFUNCS: Mapping[type[ast.AST], np.ufunc] = {
 }
 
 
-def body_into(body: str, names: Mapping[str, Any], out: Array, spent: str = "") -> None:
-    """Evaluate an expression like :func:`body_value`, into an array.
+def evaluate_into(
+    body: str, names: Mapping[str, Any], out: Array, spent: str = ""
+) -> None:
+    """Evaluate an expression like :func:`evaluate_body`, into an array.
 
     Intermediate values are computed in ``out`` where that is possible.
 
     Args:
         body: the expression.
-        names: values of the names, as for :func:`body_value`.
+        names: values of the names, as for :func:`evaluate_body`.
         out: array of the shape to which the arrays broadcast.
         spent: the name of an array that is ``out``, or has the same memory in the same
             order, and is overwritten.
@@ -245,7 +247,7 @@ def body_into(body: str, names: Mapping[str, Any], out: Array, spent: str = "") 
         InvalidEinsumError: if the body uses anything that is not in the grammar.
 
     >>> x = np.array([-2.0, 3.0])
-    >>> body_into("max(x, 0.0) - 1", {"x": x}, x, spent="x")
+    >>> evaluate_into("max(x, 0.0) - 1", {"x": x}, x, spent="x")
     >>> x.tolist()
     [-1.0, 2.0]
     """
@@ -277,22 +279,24 @@ class _InPlace:
             return evaluate_node(node, self.names)
         match node:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY_UFUNCS:
-                return self._applied(_BINARY_UFUNCS[type(op)], [left, right], into)
+                return self._apply(_BINARY_UFUNCS[type(op)], [left, right], into)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return self._applied(np.negative, [inner], into)
+                return self._apply(np.negative, [inner], into)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if (
                 name in UFUNCS and UFUNCS[name].nin == len(args)
             ):
-                return self._applied(UFUNCS[name], args, into)
+                return self._apply(UFUNCS[name], args, into)
             case ast.IfExp(test=test, body=then, orelse=other):
                 # the condition is computed before either branch overwrites what it
                 # reads
                 is_then = np.asarray(evaluate_node(test, self.names), np.bool_)
 
-                return self._applied(partial(_chosen, is_then), [then, other], into)
+                return self._apply(
+                    partial(_choose_branch, is_then), [then, other], into
+                )
         return evaluate_node(node, self.names)
 
-    def _applied(
+    def _apply(
         self, function: Callable[..., Any], sides: Sequence[ast.expr], into: Any
     ) -> Any:
         """Apply a function to the values of some nodes.
@@ -315,14 +319,14 @@ class _InPlace:
         return result
 
     def _reads_spent(self, node: ast.expr) -> bool:
-        return self.spent != "" and self.spent in _names_in(node)
+        return self.spent != "" and self.spent in _list_names(node)
 
     def _is_whole(self, node: ast.expr) -> bool:
         """Return whether a value is an array of floating point numbers like ``out``."""
         # integers keep numpy's promotion, which an output array would hide
         if self.out.dtype.kind not in "fc" or isinstance(node, ast.Name):
             return False
-        read = (self.names.get(name) for name in _names_read(node))
+        read = (self.names.get(name) for name in _list_read_names(node))
         arrays = [value for value in read if isinstance(value, np.ndarray)]
         return (
             bool(arrays)
@@ -331,7 +335,7 @@ class _InPlace:
         )
 
 
-def _chosen(is_then: Array, then: Any, other: Any, out: Array) -> Any:
+def _choose_branch(is_then: Array, then: Any, other: Any, out: Array) -> Any:
     # copy only what differs: one of the branches may already be in place
     if then is out:
         np.copyto(out, other, where=~is_then)
@@ -343,14 +347,14 @@ def _chosen(is_then: Array, then: Any, other: Any, out: Array) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _names_in(node: ast.AST) -> frozenset[str]:
+def _list_names(node: ast.AST) -> frozenset[str]:
     return frozenset(
         child.id for child in ast.walk(node) if isinstance(child, ast.Name)
     )
 
 
 @lru_cache(maxsize=4096)
-def _names_read(node: ast.AST) -> frozenset[str]:
+def _list_read_names(node: ast.AST) -> frozenset[str]:
     """Return the names in a node, without those of functions and conditions."""
     match node:
         case ast.Name(id=name):
@@ -361,4 +365,4 @@ def _names_read(node: ast.AST) -> frozenset[str]:
             inner = [then, other]
         case _:
             inner = [*ast.iter_child_nodes(node)]
-    return frozenset().union(*map(_names_read, inner))
+    return frozenset().union(*map(_list_read_names, inner))

@@ -1,7 +1,7 @@
 """Scalar expressions: the body of a statement, or of a function that is an operand.
 
 An expression is text in Python's syntax; its tree is that of :mod:`ast`. The grammar is
-what :func:`feinsum.ir.body_value` evaluates: arithmetic, comparisons, conditions,
+what :func:`feinsum.ir.evaluate_body` evaluates: arithmetic, comparisons, conditions,
 subscripts of arrays, and functions by their names in C.
 
 In a statement ``y[i] = sum exp(x0) - s*x1 : A[i,k], b[k]`` the operands are ``x0`` and
@@ -17,10 +17,10 @@ from copy import deepcopy
 from functools import lru_cache
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.words import reason_of
+from feinsum.words import get_reason
 
 
-def operand_name(position: int) -> str:
+def get_operand_name(position: int) -> str:
     """Return the name of an operand in the body of a statement."""
     return f"x{position}"
 
@@ -39,66 +39,66 @@ def parse_expression(text: str) -> ast.expr:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidEinsumError(
-            f"{text!r:.200} is not an expression: {reason_of(error)}",
+            f"{text!r:.200} is not an expression: {get_reason(error)}",
             rules=("function",),
         ) from None
 
 
-def product_of(n_operands: int) -> str:
+def write_product(n_operands: int) -> str:
     """Return the body that multiplies all operands.
 
-    >>> product_of(3)
+    >>> write_product(3)
     'x0*x1*x2'
     """
-    return "*".join(map(operand_name, range(n_operands)))
+    return "*".join(map(get_operand_name, range(n_operands)))
 
 
-def factor_of_product(body: str, n_operands: int) -> float | None:
+def find_factor(body: str, n_operands: int) -> float | None:
     """Return the number by which a body multiplies the product of all operands.
 
     None if the body is not such a product, with each operand once.
 
-    >>> factor_of_product("x1 * x0", 2), factor_of_product("0.5 * x0 / 4", 1)
+    >>> find_factor("x1 * x0", 2), find_factor("0.5 * x0 / 4", 1)
     (1.0, 0.125)
-    >>> factor_of_product("x0 * x0", 2), factor_of_product("x0 - x1", 2)
+    >>> find_factor("x0 * x0", 2), find_factor("x0 - x1", 2)
     (None, None)
     """
     names: list[str] = []
-    factor = _multiplied(parse_expression(body), names)
-    is_product = sorted(names) == sorted(map(operand_name, range(n_operands)))
+    factor = _multiply_factors(parse_expression(body), names)
+    is_product = sorted(names) == sorted(map(get_operand_name, range(n_operands)))
     return factor if is_product else None
 
 
-def names_in(body: str) -> tuple[str, ...]:
+def list_names(body: str) -> tuple[str, ...]:
     """Return the names used in a body, in order of first use, without called functions.
 
     Raises:
         InvalidEinsumError: if the body is not an expression.
 
-    >>> names_in("exp(x0 - x1) if s >= t else 0.0")
+    >>> list_names("exp(x0 - x1) if s >= t else 0.0")
     ('s', 't', 'x0', 'x1')
     """
     names: dict[str, None] = {}
-    _collect(parse_expression(body), names)
+    _collect_names(parse_expression(body), names)
     return tuple(names)
 
 
-def normal_body(body: str, renamed: Mapping[str, str]) -> str:
+def normalize_body(body: str, renamed: Mapping[str, str]) -> str:
     """Return a body with names replaced, in normal form.
 
-    >>> normal_body("( x0-x1 )* s", {"s": "_0"})
+    >>> normalize_body("( x0-x1 )* s", {"s": "_0"})
     '(x0 - x1) * _0'
     """
-    return _rewritten(body, _Replacer(renamed))
+    return _rewrite(body, _Replacer(renamed))
 
 
-def _rewritten(body: str, rewriter: ast.NodeTransformer) -> str:
+def _rewrite(body: str, rewriter: ast.NodeTransformer) -> str:
     # Rewriters change their tree, so they get a copy of the cached one. The output of
     # ast.unparse is the normal form: equal trees have equal texts.
     return ast.unparse(rewriter.visit(deepcopy(parse_expression(body))))
 
 
-def _multiplied(node: ast.expr, names: list[str]) -> float | None:
+def _multiply_factors(node: ast.expr, names: list[str]) -> float | None:
     """Return the numeric factor of a product; appends the other ones to ``names``."""
     match node:
         case ast.Name(id=name):
@@ -109,22 +109,25 @@ def _multiplied(node: ast.expr, names: list[str]) -> float | None:
         case ast.Constant(value=int() | float() as value):
             return float(value)
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            factor = _multiplied(inner, names)
+            factor = _multiply_factors(inner, names)
             return None if factor is None else -factor
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            first, second = _multiplied(left, names), _multiplied(right, names)
+            first, second = (
+                _multiply_factors(left, names),
+                _multiply_factors(right, names),
+            )
             return None if first is None or second is None else first * second
         case ast.BinOp(
             left=left,
             op=ast.Div(),
             right=ast.Constant(value=int() | float() as divisor),
         ):
-            factor = _multiplied(left, names)
+            factor = _multiply_factors(left, names)
             return factor / divisor if factor is not None and divisor else None
     return None
 
 
-def _collect(node: ast.AST, names: dict[str, None]) -> None:
+def _collect_names(node: ast.AST, names: dict[str, None]) -> None:
     """Collect the names of an expression in the order of evaluation."""
     if isinstance(node, ast.Name):
         names.setdefault(node.id)
@@ -132,7 +135,7 @@ def _collect(node: ast.AST, names: dict[str, None]) -> None:
     # the name of a called function is no variable
     children = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
     for child in children:
-        _collect(child, names)
+        _collect_names(child, names)
 
 
 class _Replacer(ast.NodeTransformer):
@@ -150,22 +153,22 @@ class _Replacer(ast.NodeTransformer):
         return node if text is None else parse_expression(text)
 
 
-def substituted(body: str, texts: Mapping[str, str]) -> str:
+def substitute_names(body: str, texts: Mapping[str, str]) -> str:
     """Return a body with expressions in place of names.
 
-    >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
+    >>> substitute_names("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
     '0.5 * (u[i] + -v)'
     """
-    return _rewritten(body, _KernelReplacer(texts))
+    return _rewrite(body, _KernelReplacer(texts))
 
 
-def linear_in(body: str, name: str) -> tuple[str, str] | None:
+def split_linear(body: str, name: str) -> tuple[str, str] | None:
     """Return scale and shift of a body ``shift + scale * name``; None for others.
 
-    >>> linear_in("x1 - 0.5*x0", "x0"), linear_in("x0*x0", "x0")
+    >>> split_linear("x1 - 0.5*x0", "x0"), split_linear("x0*x0", "x0")
     (('(-1.0) * (0.5)', 'x1'), None)
     """
-    scale_and_shift = _linear(parse_expression(body), name)
+    scale_and_shift = _split_linear_node(parse_expression(body), name)
     if scale_and_shift is None or scale_and_shift[0] == "0":
         return None
     return scale_and_shift
@@ -208,7 +211,7 @@ def _is_cheap(node: ast.AST, indices: frozenset[str]) -> bool:
     return False
 
 
-def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
+def _split_linear_node(node: ast.expr, name: str) -> tuple[str, str] | None:
     """Return scale and shift of a node; the scale is "0" if the name is not in it."""
     # without the name, the whole node is the shift
     if all(not isinstance(x, ast.Name) or x.id != name for x in ast.walk(node)):
@@ -217,32 +220,47 @@ def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
         case ast.Name():
             return "1", "0"
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            terms = _linear(inner, name)
-            return terms and (_times("-1.0", terms[0]), _times("-1.0", terms[1]))
+            terms = _split_linear_node(inner, name)
+            return terms and (
+                _write_times("-1.0", terms[0]),
+                _write_times("-1.0", terms[1]),
+            )
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
-            first, second = _linear(left, name), _linear(right, name)
+            first, second = (
+                _split_linear_node(left, name),
+                _split_linear_node(right, name),
+            )
             if first is None or second is None:
                 return None
             if isinstance(op, ast.Sub):
-                second = _times("-1.0", second[0]), _times("-1.0", second[1])
-            return _plus(first[0], second[0]), _plus(first[1], second[1])
+                second = (
+                    _write_times("-1.0", second[0]),
+                    _write_times("-1.0", second[1]),
+                )
+            return _write_plus(first[0], second[0]), _write_plus(first[1], second[1])
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            first, second = _linear(left, name), _linear(right, name)
+            first, second = (
+                _split_linear_node(left, name),
+                _split_linear_node(right, name),
+            )
             # a product of two factors with the name is not linear
             if first is None or second is None or "0" not in (first[0], second[0]):
                 return None
             factor, terms = (first, second) if first[0] == "0" else (second, first)
-            return _times(factor[1], terms[0]), _times(factor[1], terms[1])
+            return _write_times(factor[1], terms[0]), _write_times(factor[1], terms[1])
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            first, second = _linear(left, name), _linear(right, name)
+            first, second = (
+                _split_linear_node(left, name),
+                _split_linear_node(right, name),
+            )
             if first is None or second is None or second[0] != "0":
                 return None
             inverse = f"(1.0 / ({second[1]}))"
-            return _times(inverse, first[0]), _times(inverse, first[1])
+            return _write_times(inverse, first[0]), _write_times(inverse, first[1])
     return None
 
 
-def _times(left: str, right: str) -> str:
+def _write_times(left: str, right: str) -> str:
     # zeros and ones are folded, so that the text stays readable and the compiler sees
     # no multiplication by one
     if "0" in (left, right):
@@ -252,7 +270,7 @@ def _times(left: str, right: str) -> str:
     return f"({left}) * ({right})"
 
 
-def _plus(left: str, right: str) -> str:
+def _write_plus(left: str, right: str) -> str:
     if "0" in (left, right):
         return right if left == "0" else left
     return f"({left}) + ({right})"

@@ -16,11 +16,11 @@ from constantdict import constantdict
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsums import BatchedEinsum
 from feinsum.ir.evaluation import evaluate
-from feinsum.ir.expression_values import body_value
+from feinsum.ir.expression_values import evaluate_body
 from feinsum.ir.expressions import parse_expression
-from feinsum.ir.operand import shape_at
+from feinsum.ir.operand import bind_shape
 from feinsum.subscripts import IndexList
-from feinsum.words import brief, counted
+from feinsum.words import format_brief, format_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,7 +52,7 @@ class OperandFunction:
         """
         grid = np.indices(shape, sparse=True)
         names = dict(arrays) | dict(zip(self.parameters, grid, strict=True))
-        return np.array(np.broadcast_to(body_value(self.body, names), shape))
+        return np.array(np.broadcast_to(evaluate_body(self.body, names), shape))
 
     def is_plain_read(self) -> bool:
         """Return whether the body is one array subscripted by all parameters."""
@@ -94,13 +94,13 @@ class FunctionalBatchedEinsum:
             if function is None or len(function.parameters) != operand.rank:
                 raise InvalidEinsumError(
                     f"operand {operand} needs a function of "
-                    f"{counted(operand.rank, 'index')}, got {function}",
+                    f"{format_count(operand.rank, 'index')}, got {function}",
                     rules=("function",),
                 )
 
     def __repr__(self) -> str:
         functions = ", ".join(f"{name}: {f}" for name, f in self.functions.items())
-        return brief(self, f"{self.einsum}; {functions}")
+        return format_brief(self, f"{self.einsum}; {functions}")
 
     @classmethod
     def idealized(cls, einsum: BatchedEinsum) -> FunctionalBatchedEinsum:
@@ -108,7 +108,7 @@ class FunctionalBatchedEinsum:
         return cls(
             einsum,
             constantdict(
-                {op.name: _plain_read(op.name, op.rank) for op in einsum.operands}
+                {op.name: _make_plain_read(op.name, op.rank) for op in einsum.operands}
             ),
         )
 
@@ -128,14 +128,14 @@ class FunctionalBatchedEinsum:
         """
         tables = {}
         for operand in self.einsum.operands:
-            shape = shape_at(operand.shape, sizes)
+            shape = bind_shape(operand.shape, sizes)
             # the definition: a function is an array of its values
             table = self.functions[operand.name].tabulate(shape, arrays)
             tables[operand.name] = table.astype(operand.dtype)
         return evaluate(self.einsum, tables, optimize=optimize)
 
 
-def _plain_read(name: str, rank: int) -> OperandFunction:
+def _make_plain_read(name: str, rank: int) -> OperandFunction:
     parameters = tuple(f"{name}_{axis}" for axis in range(rank))
     body = f"{name}[{', '.join(parameters)}]" if rank else name
     return OperandFunction(parameters, body)

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir.expressions import operand_name, parse_expression
+from feinsum.ir.expressions import get_operand_name, parse_expression
 from feinsum.ir.operand import Extent, SizeParam
-from feinsum.words import counted
+from feinsum.words import format_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[Extent, ...]
@@ -68,49 +68,52 @@ class _Call(NamedTuple):
     literals: tuple[Any, ...]
 
 
-def numpy_shape(body: str, shapes: Shapes) -> Shape:
+def infer_numpy_shape(body: str, shapes: Shapes) -> Shape:
     """Return the shape of a numpy statement.
 
     Raises:
         ProgramError: if the body is no call, or is not defined for these shapes.
 
-    >>> numpy_shape("reshape(x0, (-1, 4))", [(2, 6)])
+    >>> infer_numpy_shape("reshape(x0, (-1, 4))", [(2, 6)])
     (3, 4)
-    >>> numpy_shape("x0[1:, None, ::-2]", [(2, 6)])
+    >>> infer_numpy_shape("x0[1:, None, ::-2]", [(2, 6)])
     (1, 1, 3)
     """
-    call = _call_of(body, len(shapes))
+    call = _parse_call(body, len(shapes))
     try:
         return tuple(call.function.shape(shapes, *call.literals))
     except ProgramError as error:
         _fail(body, error)
     except (TypeError, ValueError, LookupError) as error:
-        _fail(body, f"undefined for shapes {', '.join(map(_text, shapes))} ({error})")
+        _fail(
+            body,
+            f"undefined for shapes {', '.join(map(_format_shape, shapes))} ({error})",
+        )
 
 
-def numpy_dtype(body: str, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+def infer_numpy_dtype(body: str, dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     """Return the dtype of a numpy statement.
 
-    >>> numpy_dtype("concatenate(x0, x1, 0)", [np.dtype("f4"), np.dtype("i4")])
+    >>> infer_numpy_dtype("concatenate(x0, x1, 0)", [np.dtype("f4"), np.dtype("i4")])
     dtype('float64')
     """
-    call = _call_of(body, len(dtypes))
+    call = _parse_call(body, len(dtypes))
     try:
         return np.dtype(call.function.dtype(dtypes, *call.literals))
     except (TypeError, ValueError) as error:
         _fail(body, error)
 
 
-def numpy_value(body: str, operands: Sequence[Array]) -> Array:
+def evaluate_numpy(body: str, operands: Sequence[Array]) -> Array:
     """Compute the value of a numpy statement, which may be a view of an operand.
 
     Raises:
         ProgramError: if an index array has an entry that is out of bounds.
 
-    >>> numpy_value("x0[x1]", [np.arange(3.0) + 1, np.array([2, 0])])
+    >>> evaluate_numpy("x0[x1]", [np.arange(3.0) + 1, np.array([2, 0])])
     array([3., 1.])
     """
-    call = _call_of(body, len(operands))
+    call = _parse_call(body, len(operands))
     try:
         return np.asarray(call.function.compute(operands, *call.literals))
     except (TypeError, ValueError, IndexError) as error:
@@ -119,13 +122,13 @@ def numpy_value(body: str, operands: Sequence[Array]) -> Array:
 
 def is_view(body: str, n_operands: int) -> bool:
     """Return whether the result of a numpy statement may share memory."""
-    return _call_of(body, n_operands).function.is_view
+    return _parse_call(body, n_operands).function.is_view
 
 
-def constant_body(array: Array) -> str:
+def write_constant(array: Array) -> str:
     """Return the body of a statement whose value is an array of numbers.
 
-    >>> numpy_value(constant_body(np.eye(2, dtype="f4")), [])
+    >>> evaluate_numpy(write_constant(np.eye(2, dtype="f4")), [])
     array([[1., 0.],
            [0., 1.]], dtype=float32)
     """
@@ -142,27 +145,27 @@ def _fail(body: str, why: object) -> NoReturn:
     raise ProgramError(f"numpy statement {body!r:.200}: {why}", rules=("body",))
 
 
-def _text(shape: Shape) -> str:
+def _format_shape(shape: Shape) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
 @lru_cache(maxsize=1024)
-def _call_of(body: str, n_operands: int) -> _Call:
+def _parse_call(body: str, n_operands: int) -> _Call:
     """Return the function that a body names, with its literals."""
     try:
-        call, n_used = _parsed(parse_expression(body))
+        call, n_used = _parse_node(parse_expression(body))
     except (InvalidEinsumError, ValueError, TypeError):
         call, n_used = None, 0
     if call is None or n_used != n_operands:
         _fail(
             body,
             f"expected a subscript of x0, or one of {', '.join(FUNCTIONS)} of "
-            f"{counted(n_operands, 'operand')}, in order, and literals",
+            f"{format_count(n_operands, 'operand')}, in order, and literals",
         )
     return call
 
 
-def _parsed(node: ast.expr) -> tuple[_Call | None, int]:
+def _parse_node(node: ast.expr) -> tuple[_Call | None, int]:
     match node:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if (
             name in FUNCTIONS
@@ -170,24 +173,24 @@ def _parsed(node: ast.expr) -> tuple[_Call | None, int]:
             n = sum(isinstance(arg, ast.Name) for arg in args)
             names = [arg.id for arg in args[:n] if isinstance(arg, ast.Name)]
             # operands in order, each once: then positions need no names
-            if names == [*map(operand_name, range(n))]:
+            if names == [*map(get_operand_name, range(n))]:
                 literals = tuple(map(ast.literal_eval, args[n:]))
                 return _Call(FUNCTIONS[name], literals), n
         case ast.Subscript(value=ast.Name(id="x0"), slice=key):
             parts = key.elts if isinstance(key, ast.Tuple) else [key]
             names = [part.id for part in parts if isinstance(part, ast.Name)]
-            if names == [operand_name(k + 1) for k in range(len(names))]:
-                return _Call(_SUBSCRIPT, (_subscripts(parts),)), len(names) + 1
+            if names == [get_operand_name(k + 1) for k in range(len(names))]:
+                return _Call(_SUBSCRIPT, (_parse_subscripts(parts),)), len(names) + 1
     return None, 0
 
 
-def _subscripts(nodes: Sequence[ast.expr]) -> tuple[Any, ...]:
+def _parse_subscripts(nodes: Sequence[ast.expr]) -> tuple[Any, ...]:
     subscripts: list[Any] = []
     for node in nodes:
         if isinstance(node, ast.Slice):
             ends = (node.lower, node.upper, node.step)
             subscripts.append(
-                slice(*(None if x is None else _integer(x) for x in ends))
+                slice(*(None if x is None else _parse_integer(x) for x in ends))
             )
         elif isinstance(node, ast.Name):
             subscripts.append(
@@ -196,30 +199,32 @@ def _subscripts(nodes: Sequence[ast.expr]) -> tuple[Any, ...]:
         elif isinstance(node, ast.Constant) and node.value in (None, Ellipsis):
             subscripts.append(node.value)
         else:
-            subscripts.append(_integer(node))
+            subscripts.append(_parse_integer(node))
     return tuple(subscripts)
 
 
-def _integer(node: ast.expr) -> int:
+def _parse_integer(node: ast.expr) -> int:
     value = ast.literal_eval(node)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
     return value
 
 
-def _literal(extent: Extent) -> int:
+def _require_literal(extent: Extent) -> int:
     if isinstance(extent, SizeParam):
         raise ProgramError(f"the extent {extent} of the axis is not known")
     return extent
 
 
-def _axis(axis: int, rank: int) -> int:
+def _normalize_axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
-        raise ProgramError(f"no axis {axis} in an array with {counted(rank, 'axis')}")
+        raise ProgramError(
+            f"no axis {axis} in an array with {format_count(rank, 'axis')}"
+        )
     return axis % rank
 
 
-def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
+def _infer_reshape(shapes: Shapes, shape: Sequence[int]) -> Shape:
     """Return the shape of a reshape; at most one -1 is computed from the others."""
     (source,) = shapes
     params = [
@@ -228,12 +233,13 @@ def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
     size_before = prod(extent for extent in source if not isinstance(extent, SizeParam))
     free = [k for k, extent in enumerate(shape) if extent == -1]
     size_after = prod(extent for extent in shape if extent != -1)
-    wanted = _text(tuple(shape))
+    wanted = _format_shape(tuple(shape))
     if len(free) > 1 or min(shape, default=0) < -1:
         raise ProgramError(f"{wanted} is no shape")
     if params and (len(params) > 1 or len(free) != 1 or size_after != size_before):
         raise ProgramError(
-            f"{_text(source)} does not become {wanted}: at most one extent may be "
+            f"{_format_shape(source)} does not become {wanted}: at most one "
+            "extent may be "
             "unknown, which has to stay as it is, as -1"
         )
     if not params and (
@@ -241,51 +247,53 @@ def _reshaped(shapes: Shapes, shape: Sequence[int]) -> Shape:
         if not free
         else size_after == 0 or size_before % size_after
     ):
-        raise ProgramError(f"{_text(source)} does not become {wanted}")
+        raise ProgramError(f"{_format_shape(source)} does not become {wanted}")
     # -1 stands for the size parameter, or for what remains of the entries
     missing = params[0] if params else size_before // size_after if free else 0
     return tuple(missing if extent == -1 else extent for extent in shape)
 
 
-def _transposed(shapes: Shapes, order: Sequence[int]) -> Shape:
+def _infer_transpose(shapes: Shapes, order: Sequence[int]) -> Shape:
     (shape,) = shapes
     if sorted(order) != [*range(len(shape))]:
-        raise ProgramError(f"{order} is no order of {counted(len(shape), 'axis')}")
+        raise ProgramError(f"{order} is no order of {format_count(len(shape), 'axis')}")
     return tuple(shape[k] for k in order)
 
 
-def _concatenated(shapes: Shapes, axis: int) -> Shape:
+def _infer_concatenate(shapes: Shapes, axis: int) -> Shape:
     first_shape = shapes[0]
-    position = _axis(axis, len(first_shape))
+    position = _normalize_axis(axis, len(first_shape))
     for other in shapes:
         if (*other[:position], *other[position + 1 :]) != (
             *first_shape[:position],
             *first_shape[position + 1 :],
         ):
             raise ProgramError(
-                f"{_text(first_shape)} and {_text(other)} differ beside axis {position}"
+                f"{_format_shape(first_shape)} and {_format_shape(other)} differ "
+                f"beside axis {position}"
             )
-    total = sum(_literal(shape[position]) for shape in shapes)
+    total = sum(_require_literal(shape[position]) for shape in shapes)
     return (*first_shape[:position], total, *first_shape[position + 1 :])
 
 
-def _broadcast(shapes: Shapes, shape: Sequence[int]) -> Shape:
+def _infer_broadcast(shapes: Shapes, shape: Sequence[int]) -> Shape:
     (shape_before,) = shapes
     if len(shape_before) > len(shape) or any(
         n not in (1, m) for n, m in zip(shape_before[::-1], shape[::-1], strict=False)
     ):
         raise ProgramError(
-            f"{_text(shape_before)} does not become {_text(tuple(shape))}"
+            f"{_format_shape(shape_before)} does not become "
+            f"{_format_shape(tuple(shape))}"
         )
     return tuple(shape)
 
 
-def _along(shapes: Shapes, axis: int) -> Shape:
+def _infer_along(shapes: Shapes, axis: int) -> Shape:
     """Return the shape of the entries that an index array selects along an axis.
 
     Both arrays have the same extents along all other axes.
     """
-    (shape, index_shape), position = shapes, _axis(axis, len(shapes[0]))
+    (shape, index_shape), position = shapes, _normalize_axis(axis, len(shapes[0]))
     other_axes = [
         (n, m)
         for k, (n, m) in enumerate(zip(shape, index_shape, strict=True))
@@ -293,57 +301,64 @@ def _along(shapes: Shapes, axis: int) -> Shape:
     ]
     if any(n != m for n, m in other_axes):
         raise ProgramError(
-            f"{_text(shape)} and {_text(index_shape)} differ beside axis {position}"
+            f"{_format_shape(shape)} and {_format_shape(index_shape)} differ "
+            f"beside axis {position}"
         )
     return tuple(index_shape)
 
 
-def _without(shapes: Shapes, axis: int) -> Shape:
+def _infer_without(shapes: Shapes, axis: int) -> Shape:
     (shape,) = shapes
-    position = _axis(axis, len(shape))
+    position = _normalize_axis(axis, len(shape))
     # argmax of nothing is an error of numpy
     if shape[position] == 0:
         raise ProgramError("an axis without entries has none that is the largest")
     return (*shape[:position], *shape[position + 1 :])
 
 
-def _same(shapes: Shapes, *literals: Any) -> Shape:
+def _infer_same(shapes: Shapes, *literals: Any) -> Shape:
     return shapes[0]
 
 
-def _same_along(shapes: Shapes, axis: int, *_: Any) -> Shape:
-    _axis(axis, len(shapes[0]))
+def _infer_same_along(shapes: Shapes, axis: int, *_: Any) -> Shape:
+    _normalize_axis(axis, len(shapes[0]))
     return shapes[0]
 
 
-def _rolled(shapes: Shapes, _: int, axis: int) -> Shape:
-    return _same_along(shapes, axis)
+def _infer_roll(shapes: Shapes, _: int, axis: int) -> Shape:
+    return _infer_same_along(shapes, axis)
 
 
-def _repeated(shapes: Shapes, n: int, axis: int) -> Shape:
+def _infer_repeat(shapes: Shapes, n: int, axis: int) -> Shape:
     (shape,) = shapes
-    position = _axis(axis, len(shape))
+    position = _normalize_axis(axis, len(shape))
     if n < 0:
         raise ProgramError(f"{n} repeats")
-    return (*shape[:position], n * _literal(shape[position]), *shape[position + 1 :])
+    return (
+        *shape[:position],
+        n * _require_literal(shape[position]),
+        *shape[position + 1 :],
+    )
 
 
-def _padded(shapes: Shapes, widths: Sequence[tuple[int, int]], _: Any) -> Shape:
+def _infer_pad(shapes: Shapes, widths: Sequence[tuple[int, int]], _: Any) -> Shape:
     (shape,) = shapes
     if min((n for pair in widths for n in pair), default=0) < 0:
         raise ProgramError(f"widths {widths}")
     pairs = zip(shape, widths, strict=True)
-    return tuple(n if pair == (0, 0) else sum(pair) + _literal(n) for n, pair in pairs)
+    return tuple(
+        n if pair == (0, 0) else sum(pair) + _require_literal(n) for n, pair in pairs
+    )
 
 
-def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
+def _infer_subscript(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
     """Return the shape of a subscript, by numpy's rules for index arrays.
 
     The axes of index arrays become those of all index arrays broadcast together: in
     place if they are adjacent, otherwise at the front.
     """
     extents = list(shapes[0])
-    subscripts = _without_ellipsis(key, len(extents))
+    subscripts = _expand_ellipsis(key, len(extents))
     has_arrays = any(isinstance(subscript, _Operand) for subscript in subscripts)
     shape: list[Extent] = []
     index_shapes: list[Shape] = []
@@ -357,12 +372,12 @@ def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
         extent = extents.pop(0)
         if isinstance(subscript, slice):
             is_whole = subscript == slice(None)
-            n = extent if is_whole else len(range(_literal(extent))[subscript])
+            n = extent if is_whole else len(range(_require_literal(extent))[subscript])
             shape.append(n)
             continue
         # numpy refuses a number that is out of range, so the shape is undefined, too
         if isinstance(subscript, int):
-            range(_literal(extent))[subscript]  # or an IndexError
+            range(_require_literal(extent))[subscript]  # or an IndexError
         if has_arrays:
             is_operand = isinstance(subscript, _Operand)
             index_shapes.append(shapes[subscript.position] if is_operand else ())
@@ -372,10 +387,10 @@ def _subscripted(shapes: Shapes, key: tuple[Any, ...]) -> Shape:
         return tuple(shape)
     is_together = numbers == [*range(numbers[0], numbers[-1] + 1)]
     begin = axes[0] if is_together else 0
-    return (*shape[:begin], *_together(index_shapes), *shape[begin:])
+    return (*shape[:begin], *_broadcast_shapes(index_shapes), *shape[begin:])
 
 
-def _without_ellipsis(key: tuple[Any, ...], rank: int) -> list[Any]:
+def _expand_ellipsis(key: tuple[Any, ...], rank: int) -> list[Any]:
     n = rank - sum(
         subscript is not None and subscript is not Ellipsis for subscript in key
     )
@@ -388,13 +403,15 @@ def _without_ellipsis(key: tuple[Any, ...], rank: int) -> list[Any]:
     return [*key[:k], *full_slices, *key[k + 1 :]]
 
 
-def _together(shapes: Shapes) -> Shape:
+def _broadcast_shapes(shapes: Shapes) -> Shape:
     """Return the shape to which arrays broadcast."""
     extents: list[Extent] = []
     for k in range(max(map(len, shapes))):
         sides = {shape[-1 - k] for shape in shapes if len(shape) > k} - {1}
         if len(sides) > 1:
-            raise ProgramError(f"{' and '.join(map(_text, shapes))} do not broadcast")
+            raise ProgramError(
+                f"{' and '.join(map(_format_shape, shapes))} do not broadcast"
+            )
         extents.append(sides.pop() if sides else 1)
     return tuple(extents[::-1])
 
@@ -405,27 +422,27 @@ def _take(arrays: Sequence[Array], key: tuple[Any, ...]) -> Any:
     ]
 
 
-def _dtype_of_entries(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
+def _infer_entry_dtype(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
     """Return the dtype of the first operand; the others are integer indices."""
     if any(dtype.kind not in "iu" for dtype in dtypes[1:]):
         raise ProgramError("places in an array are integers")
     return dtypes[0]
 
 
-def _dtype_of_places(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
+def _infer_index_dtype(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
     return np.dtype(np.intp)
 
 
-def _constant_shape(_: Shapes, dtype: str, shape: Sequence[int], data: str) -> Shape:
+def _infer_constant(_: Shapes, dtype: str, shape: Sequence[int], data: str) -> Shape:
     if not all(type(n) is int and n >= 0 for n in shape) or prod(shape) > MAX_ENTRIES:
         raise ProgramError(f"{shape} is no shape")
     # data that do not fit the shape are refused when the program is read
-    _constant([], dtype, tuple(shape), data)
+    _get_constant([], dtype, tuple(shape), data)
     return tuple(shape)
 
 
 @lru_cache(maxsize=64)
-def _kept_constant(dtype: str, shape: tuple[int, ...], data: str) -> Array:
+def _decode_constant(dtype: str, shape: tuple[int, ...], data: str) -> Array:
     try:
         entries = np.frombuffer(base64.b64decode(data, validate=True), dtype)
     except binascii.Error as error:
@@ -433,7 +450,8 @@ def _kept_constant(dtype: str, shape: tuple[int, ...], data: str) -> Array:
     entries = entries.astype(entries.dtype.newbyteorder("="), copy=False)
     if entries.size not in (1, prod(shape)):
         raise ProgramError(
-            f"{counted(entries.size, 'entry')} for the shape {_text(shape)}"
+            f"{format_count(entries.size, 'entry')} for the shape "
+            f"{_format_shape(shape)}"
         )
     # the cached array is shared by all evaluations
     entries.flags.writeable = False
@@ -442,41 +460,54 @@ def _kept_constant(dtype: str, shape: tuple[int, ...], data: str) -> Array:
     return entries.reshape(shape)
 
 
-def _constant(_: Sequence[Array], dtype: str, shape: Sequence[int], data: str) -> Array:
-    return _kept_constant(dtype, tuple(shape), data)
+def _get_constant(
+    _: Sequence[Array], dtype: str, shape: Sequence[int], data: str
+) -> Array:
+    return _decode_constant(dtype, tuple(shape), data)
 
 
-_SUBSCRIPT = Function(_take, _subscripted, _dtype_of_entries, is_view=True)
+_SUBSCRIPT = Function(_take, _infer_subscript, _infer_entry_dtype, is_view=True)
 
 FUNCTIONS: Mapping[str, Function] = {
-    "argmax": Function(lambda a, k: np.argmax(a[0], k), _without, _dtype_of_places),
-    "argmin": Function(lambda a, k: np.argmin(a[0], k), _without, _dtype_of_places),
+    "argmax": Function(
+        lambda a, k: np.argmax(a[0], k), _infer_without, _infer_index_dtype
+    ),
+    "argmin": Function(
+        lambda a, k: np.argmin(a[0], k), _infer_without, _infer_index_dtype
+    ),
     "argsort": Function(
-        lambda a, k, kind=None: np.argsort(a[0], k, kind), _same_along, _dtype_of_places
+        lambda a, k, kind=None: np.argsort(a[0], k, kind),
+        _infer_same_along,
+        _infer_index_dtype,
     ),
     "broadcast_to": Function(
-        lambda a, shape: np.broadcast_to(a[0], shape), _broadcast, is_view=True
+        lambda a, shape: np.broadcast_to(a[0], shape), _infer_broadcast, is_view=True
     ),
-    "concatenate": Function(np.concatenate, _concatenated),
+    "concatenate": Function(np.concatenate, _infer_concatenate),
     "constant": Function(
-        _constant, _constant_shape, lambda _, dtype, *__: np.dtype(dtype), is_view=True
+        _get_constant,
+        _infer_constant,
+        lambda _, dtype, *__: np.dtype(dtype),
+        is_view=True,
     ),
-    "cumprod": Function(lambda a, k: np.cumprod(a[0], k, a[0].dtype), _same_along),
-    "cumsum": Function(lambda a, k: np.cumsum(a[0], k, a[0].dtype), _same_along),
+    "cumprod": Function(
+        lambda a, k: np.cumprod(a[0], k, a[0].dtype), _infer_same_along
+    ),
+    "cumsum": Function(lambda a, k: np.cumsum(a[0], k, a[0].dtype), _infer_same_along),
     "pad": Function(
-        lambda a, widths, x: np.pad(a[0], widths, constant_values=x), _padded
+        lambda a, widths, x: np.pad(a[0], widths, constant_values=x), _infer_pad
     ),
-    "repeat": Function(lambda a, n, k: np.repeat(a[0], n, k), _repeated),
-    "reshape": Function(lambda a, s: np.reshape(a[0], s), _reshaped, is_view=True),
-    "roll": Function(lambda a, n, k: np.roll(a[0], n, k), _rolled),
-    "sort": Function(lambda a, k, kind=None: np.sort(a[0], k, kind), _same_along),
+    "repeat": Function(lambda a, n, k: np.repeat(a[0], n, k), _infer_repeat),
+    "reshape": Function(lambda a, s: np.reshape(a[0], s), _infer_reshape, is_view=True),
+    "roll": Function(lambda a, n, k: np.roll(a[0], n, k), _infer_roll),
+    "sort": Function(lambda a, k, kind=None: np.sort(a[0], k, kind), _infer_same_along),
     "take_along_axis": Function(
-        lambda a, k: np.take_along_axis(a[0], a[1], k), _along, _dtype_of_entries
+        lambda a, k: np.take_along_axis(a[0], a[1], k), _infer_along, _infer_entry_dtype
     ),
     "transpose": Function(
-        lambda a, order: np.transpose(a[0], order), _transposed, is_view=True
+        lambda a, order: np.transpose(a[0], order), _infer_transpose, is_view=True
     ),
-    "tril": Function(lambda a, k: np.tril(a[0], k), _same),
-    "triu": Function(lambda a, k: np.triu(a[0], k), _same),
+    "tril": Function(lambda a, k: np.tril(a[0], k), _infer_same),
+    "triu": Function(lambda a, k: np.triu(a[0], k), _infer_same),
 }
 """The functions that numpy statements may call, by name."""

@@ -31,10 +31,10 @@ Extent: TypeAlias = int | SizeParam
 """Number of values of an index: an integer or a :class:`SizeParam`."""
 
 
-def shape_at(extents: Iterable[Extent], sizes: Mapping[str, int]) -> tuple[int, ...]:
+def bind_shape(extents: Iterable[Extent], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Replace size parameters in extents by their values.
 
-    >>> shape_at((4, SizeParam("N")), {"N": 9})
+    >>> bind_shape((4, SizeParam("N")), {"N": 9})
     (4, 9)
     """
     return tuple(sizes[x.name] if isinstance(x, SizeParam) else x for x in extents)
@@ -70,11 +70,11 @@ class Operand:
     storage: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(map(_plain, self.shape)))
+        object.__setattr__(self, "shape", tuple(map(_simplify_extent, self.shape)))
         # metadata would make equal dtypes unequal, and the text form has none
         if getattr(self.dtype, "metadata", None) is not None:
             object.__setattr__(self, "dtype", np.dtype(self.dtype.str))
-        raise_if_any(_violations(self))
+        raise_if_any(_find_violations(self))
 
     @property
     def rank(self) -> int:
@@ -86,17 +86,17 @@ class Operand:
         return " × ".join(map(str, self.shape))
 
     def __str__(self) -> str:
-        return operand_text(self.name, map(str, self.shape), self.dtype, self.storage)
+        return format_operand(self.name, map(str, self.shape), self.dtype, self.storage)
 
 
-def operand_text(
+def format_operand(
     name: str, shape: Iterable[str], dtype: np.dtype[Any], storage: str = ""
 ) -> str:
     """Write an operand as in ``u[Nel,20]:<f8`` and ``T[9,9]:csf<f8``."""
     return f"{name}[{','.join(shape)}]:{storage}{dtype.str}"
 
 
-def _plain(extent: Extent) -> Extent:
+def _simplify_extent(extent: Extent) -> Extent:
     """Convert an extent to a plain type: enumerations, for example, print oddly."""
     if isinstance(extent, SizeParam):
         return extent if type(extent) is SizeParam else SizeParam(extent.name)
@@ -105,7 +105,7 @@ def _plain(extent: Extent) -> Extent:
     return extent
 
 
-def _violations(operand: Operand) -> Iterator[Violation]:
+def _find_violations(operand: Operand) -> Iterator[Violation]:
     name, dtype = operand.name, operand.dtype
     if not (isinstance(name, str) and name.isidentifier()):
         yield Violation("operand-name", f"operand name {name!r} is not an identifier")
@@ -123,10 +123,10 @@ def _violations(operand: Operand) -> Iterator[Violation]:
     elif operand.storage and not operand.shape:
         yield Violation("storage", f"operand {name!r} is a tree without axes")
     for axis, extent in enumerate(operand.shape):
-        yield from _extent_violations(extent, axis, operand)
+        yield from _find_extent_violations(extent, axis, operand)
 
 
-def _extent_violations(
+def _find_extent_violations(
     extent: object, axis: int, operand: Operand
 ) -> Iterator[Violation]:
     match extent:
@@ -169,13 +169,13 @@ def raise_if_any(broken: Iterable[Violation]) -> None:
         raise InvalidEinsumError(f"ill-formed einsum: {text}", rules=rules)
 
 
-def precise_first(dtypes: Iterable[np.dtype[Any]]) -> list[int]:
+def order_by_precision(dtypes: Iterable[np.dtype[Any]]) -> list[int]:
     """Order the factors so that C multiplies without rounding on the way.
 
     C multiplies from left to right, each product in the dtype of its two factors:
     with the most precise one first, all are computed in its precision.
 
-    >>> precise_first([np.dtype("f4"), np.dtype("i4"), np.dtype("f8")])
+    >>> order_by_precision([np.dtype("f4"), np.dtype("i4"), np.dtype("f8")])
     [2, 0, 1]
     """
     # integers come last: they are exact in the dtype of any other factor

@@ -17,14 +17,14 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir.expression_values import body_value
-from feinsum.ir.expressions import names_in, operand_name
-from feinsum.ir.numpy_calls import is_view, numpy_dtype, numpy_shape
-from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at
+from feinsum.ir.expression_values import evaluate_body
+from feinsum.ir.expressions import get_operand_name, list_names
+from feinsum.ir.numpy_calls import infer_numpy_dtype, infer_numpy_shape, is_view
+from feinsum.ir.operand import Extent, Operand, SizeParam, bind_shape
 from feinsum.ir.reductions import check_reduction, is_truth
 from feinsum.ir.statement import Statement
 from feinsum.subscripts import IndexList
-from feinsum.words import brief, counted
+from feinsum.words import format_brief, format_count
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Program:
         # the class is frozen, and callers may give lists
         for name in ("inputs", "statements", "outputs"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        raise_if_ill_formed(self)
+        check_program(self)
 
     @cached_property
     def arrays(self) -> Mapping[str, Operand]:
@@ -67,7 +67,7 @@ class Program:
         arrays = {operand.name: operand for operand in self.inputs}
         # in dataflow order: operands come before their readers
         for statement in self.statements:
-            arrays[statement.result] = _result(statement, arrays)
+            arrays[statement.result] = _infer_result(statement, arrays)
         return constantdict(arrays)
 
     @cached_property
@@ -94,18 +94,18 @@ class Program:
 
     def extents(self, statement: Statement) -> Mapping[str, Extent]:
         """Return the extent of every index of a statement."""
-        return constantdict(_extents(statement, self.arrays))
+        return constantdict(_collect_extents(statement, self.arrays))
 
     def extents_at(
         self, statement: Statement, sizes: Mapping[str, int]
     ) -> dict[str, int]:
         """Return the extents, with these values of size parameters."""
         extents = self.extents(statement)
-        return dict(zip(extents, shape_at(extents.values(), sizes), strict=True))
+        return dict(zip(extents, bind_shape(extents.values(), sizes), strict=True))
 
     def shape_at(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of an array."""
-        return shape_at(self.arrays[name].shape, sizes)
+        return bind_shape(self.arrays[name].shape, sizes)
 
     def n_bytes(self, name: str, sizes: Mapping[str, int]) -> int:
         """Return the size of an array in bytes."""
@@ -118,45 +118,47 @@ class Program:
         )
 
     def __repr__(self) -> str:
-        return brief(self, str(self).replace("\n", "; "))
+        return format_brief(self, str(self).replace("\n", "; "))
 
     def __str__(self) -> str:
         lines = [*map(str, self.inputs), *map(str, self.statements)]
         return "\n".join([*lines, f"-> {', '.join(self.outputs)}"])
 
 
-def _extents(statement: Statement, arrays: Mapping[str, Operand]) -> dict[str, Extent]:
+def _collect_extents(
+    statement: Statement, arrays: Mapping[str, Operand]
+) -> dict[str, Extent]:
     extents: dict[str, Extent] = {}
     if statement.is_numpy:
         shapes = [arrays[name].shape for name in statement.operands]
-        shape = numpy_shape(statement.body, shapes)
+        shape = infer_numpy_shape(statement.body, shapes)
         extents |= dict(zip(statement.output, shape, strict=True))
     for term, name in zip(statement.inputs, statement.operands, strict=True):
         extents |= dict(zip(term, arrays[name].shape, strict=True))
     return {index: extents[index] for index in statement.indices}
 
 
-def _result(statement: Statement, arrays: Mapping[str, Operand]) -> Operand:
-    extents = _extents(statement, arrays)
+def _infer_result(statement: Statement, arrays: Mapping[str, Operand]) -> Operand:
+    extents = _collect_extents(statement, arrays)
     shape = tuple(extents[index] for index in statement.output)
-    return Operand(statement.result, shape, _dtype(statement, arrays))
+    return Operand(statement.result, shape, _infer_dtype(statement, arrays))
 
 
-def _dtype(statement: Statement, arrays: Mapping[str, Operand]) -> np.dtype[Any]:
+def _infer_dtype(statement: Statement, arrays: Mapping[str, Operand]) -> np.dtype[Any]:
     # "any" and "all" return booleans for every dtype that they reduce
     if is_truth(statement.reduction) and statement.reduced_indices:
         return np.dtype(np.bool_)
     dtypes = [arrays[name].dtype for name in statement.operands]
     if statement.is_numpy:
-        return numpy_dtype(statement.body, dtypes)
-    return body_dtype(statement.body, dtypes, statement.indices)
+        return infer_numpy_dtype(statement.body, dtypes)
+    return infer_body_dtype(statement.body, dtypes, statement.indices)
 
 
 CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}
 """Names that every body may use."""
 
 
-def body_dtype(
+def infer_body_dtype(
     body: str, dtypes: Sequence[np.dtype[Any]], indices: IndexList
 ) -> np.dtype[Any]:
     """Return the dtype of a body for operands of these dtypes.
@@ -164,20 +166,23 @@ def body_dtype(
     Raises:
         ProgramError: if the body uses anything that is not allowed.
 
-    >>> body_dtype("sqrt(x0) + x1", [np.dtype("float32"), np.dtype("float32")], ())
+    >>> infer_body_dtype("sqrt(x0) + x1", [np.dtype("float32"), np.dtype("float32")],
+    ...     ())
     dtype('float32')
     """
-    return _body_dtype(body, tuple(dtypes), tuple(indices))
+    return _infer_body_dtype(body, tuple(dtypes), tuple(indices))
 
 
 @lru_cache(maxsize=256)
-def _body_dtype(
+def _infer_body_dtype(
     body: str, dtypes: tuple[np.dtype[Any], ...], indices: IndexList
 ) -> np.dtype[Any]:
-    operands = {operand_name(p): np.ones(1, dtype) for p, dtype in enumerate(dtypes)}
+    operands = {
+        get_operand_name(p): np.ones(1, dtype) for p, dtype in enumerate(dtypes)
+    }
     zeros = {index: np.zeros(1, np.int64) for index in indices}
     try:
-        value = body_value(body, {**CONSTANTS, **zeros, **operands})
+        value = evaluate_body(body, {**CONSTANTS, **zeros, **operands})
     except InvalidEinsumError as error:
         raise ProgramError(f"body {body!r:.200}: {error}", rules=("body",)) from None
     except (TypeError, ValueError, OverflowError) as error:  # numpy, on bits of floats
@@ -193,7 +198,7 @@ Rule = Callable[[Program], Iterator[str]]
 """A function that yields a message for each violation of a rule."""
 
 
-def has_statements(program: Program) -> Iterator[str]:
+def _check_has_statements(program: Program) -> Iterator[str]:
     """Refuse a program without statements or outputs."""
     if not program.statements:
         yield "the program has no statements"
@@ -201,14 +206,15 @@ def has_statements(program: Program) -> Iterator[str]:
         yield "the program has no outputs; name a result that is wanted"
 
 
-def names(program: Program) -> Iterator[str]:
+def _check_names(program: Program) -> Iterator[str]:
     """Refuse names that are not identifiers, and arrays with the same name."""
     results = [statement.result for statement in program.statements]
     counts = Counter([*(operand.name for operand in program.inputs), *results])
     for name, count in counts.items():
         if count > 1:
             yield (
-                f"{counted(count, 'array')} are named {name!r}; give each another name"
+                f"{format_count(count, 'array')} are named {name!r}; give each "
+                "another name"
             )
         if not (isinstance(name, str) and name.isidentifier()):
             yield f"{name!r} is no name of an array; take one such as 'scores'"
@@ -217,21 +223,21 @@ def names(program: Program) -> Iterator[str]:
             if not (isinstance(index, str) and index.isidentifier()):
                 yield f"{statement.result}: index {index!r} is no identifier"
             # 64 operands are more than any body has
-            elif index in CONSTANTS or index in map(operand_name, range(64)):
+            elif index in CONSTANTS or index in map(get_operand_name, range(64)):
                 yield (
                     f"{statement.result}: the name of index {index!r} means something "
                     "else"
                 )
 
 
-def dense(program: Program) -> Iterator[str]:
+def _check_dense(program: Program) -> Iterator[str]:
     """Refuse sparse arrays."""
     for operand in program.inputs:
         if operand.storage:
             yield f"array {operand.name!r} is sparse; programs have dense arrays only"
 
 
-def dataflow(program: Program) -> Iterator[str]:
+def _check_dataflow(program: Program) -> Iterator[str]:
     """Refuse reads of later results or unknown arrays, and outputs listed twice."""
     results = {statement.result: k for k, statement in enumerate(program.statements)}
     inputs = {operand.name for operand in program.inputs}
@@ -261,7 +267,7 @@ def dataflow(program: Program) -> Iterator[str]:
             yield f"output {name!r} is named {count} times"
 
 
-def terms(program: Program) -> Iterator[str]:
+def _check_terms(program: Program) -> Iterator[str]:
     """Refuse a statement without operands, or a term without one index per axis."""
     ranks = {operand.name: operand.rank for operand in program.inputs}
     for statement in program.statements:
@@ -270,7 +276,8 @@ def terms(program: Program) -> Iterator[str]:
             yield f"{statement.result} has no operands"
         if len(statement.inputs) != len(statement.operands):
             yield (
-                f"{statement.result} has {counted(len(statement.inputs), 'term')} and "
+                f"{statement.result} has "
+                f"{format_count(len(statement.inputs), 'term')} and "
                 f"{len(statement.operands)} "
                 "operands"
             )
@@ -278,13 +285,13 @@ def terms(program: Program) -> Iterator[str]:
             if len(term) != ranks[name]:
                 yield (
                     f"edge {name} -> {statement.result}: {name!r} has "
-                    f"{counted(ranks[name], 'axis')}, "
+                    f"{format_count(ranks[name], 'axis')}, "
                     f"its term {' '.join(term) or '(empty)'!r} has "
-                    f"{counted(len(term), 'index')}"
+                    f"{format_count(len(term), 'index')}"
                 )
 
 
-def output_indices(program: Program) -> Iterator[str]:
+def _check_output_indices(program: Program) -> Iterator[str]:
     """Refuse a result's index that is repeated in it, or occurs in no operand.
 
     In a numpy statement, every axis has an index of its own.
@@ -316,7 +323,7 @@ def output_indices(program: Program) -> Iterator[str]:
                 )
 
 
-def extents(program: Program) -> Iterator[str]:
+def _check_extents(program: Program) -> Iterator[str]:
     """Refuse axes of a statement that carry the same index and differ in extent."""
     arrays = {operand.name: operand.shape for operand in program.inputs}
     for statement in program.statements:
@@ -336,29 +343,29 @@ def extents(program: Program) -> Iterator[str]:
                 seen[index][0] for index in statement.output
             )
             continue
-        shape = numpy_shape(
+        shape = infer_numpy_shape(
             statement.body, [arrays[name] for name in statement.operands]
         )
         if len(shape) != len(statement.output):
             yield (
-                f"{statement.result} has {counted(len(shape), 'axis')}, not "
+                f"{statement.result} has {format_count(len(shape), 'axis')}, not "
                 f"{len(statement.output)}"
             )
             return
         arrays[statement.result] = shape
 
 
-def bodies(program: Program) -> Iterator[str]:
+def _check_bodies(program: Program) -> Iterator[str]:
     """Refuse a body that does not use all its operands, or uses unknown names."""
     for statement in program.statements:
         if statement.is_numpy:
             continue  # the rule "extents" has evaluated its shape
         try:
-            used = names_in(statement.body)
+            used = list_names(statement.body)
         except InvalidEinsumError as error:
             yield f"{statement.result}: {error}"
             continue
-        operands = [operand_name(p) for p in range(len(statement.operands))]
+        operands = [get_operand_name(p) for p in range(len(statement.operands))]
         names = {*operands, *statement.indices, *CONSTANTS}
         for name in used:
             if name not in names:
@@ -371,7 +378,7 @@ def bodies(program: Program) -> Iterator[str]:
                 yield f"{statement.result}: body {statement.body!r} does not use {name}"
 
 
-def reductions(program: Program) -> Iterator[str]:
+def _check_reductions(program: Program) -> Iterator[str]:
     """Refuse a reduction that is not associative and commutative on samples."""
     for statement in program.statements:
         if statement.is_numpy:
@@ -383,7 +390,7 @@ def reductions(program: Program) -> Iterator[str]:
             yield f"{statement.result}: {error}"
 
 
-def dtypes(program: Program) -> Iterator[str]:
+def _check_dtypes(program: Program) -> Iterator[str]:
     """Refuse a body that is not defined for the dtypes of its operands."""
     try:
         kinds = {name: array.dtype.kind for name, array in program.arrays.items()}
@@ -396,15 +403,15 @@ def dtypes(program: Program) -> Iterator[str]:
 
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "no-statements": (has_statements,),
-    "name": (names,),
-    "storage": (dense,),
-    "dataflow": (dataflow,),
-    "term": (terms,),
-    "output-index": (output_indices,),
-    "extent-clash": (extents,),
-    "body": (bodies, dtypes),
-    "reduction": (reductions,),
+    "no-statements": (_check_has_statements,),
+    "name": (_check_names,),
+    "storage": (_check_dense,),
+    "dataflow": (_check_dataflow,),
+    "term": (_check_terms,),
+    "output-index": (_check_output_indices,),
+    "extent-clash": (_check_extents,),
+    "body": (_check_bodies, _check_dtypes),
+    "reduction": (_check_reductions,),
 }
 """The checks of each rule, by the code of the rule.
 
@@ -413,7 +420,7 @@ shapes, for example, assume that there is no cycle.
 """
 
 
-def raise_if_ill_formed(program: Program) -> None:
+def check_program(program: Program) -> None:
     """Raise unless a program is well-formed.
 
     Raises:

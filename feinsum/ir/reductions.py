@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir.expression_values import body_value
+from feinsum.ir.expression_values import evaluate_body
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,14 +37,15 @@ TOLERANCE = 1e-9
 """Allowed difference of two orders of three numbers, relative to the larger result."""
 
 
-def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
+def reduce_axes(reduction: str, values: Array, axes: Sequence[int]) -> Array:
     """Reduce ``values`` over ``axes``.
 
     Raises:
         ProgramError: if the reduction has no neutral element, and an extent is zero.
 
     >>> table = np.array([[1.0, 2.0], [3.0, 5.0]])
-    >>> reduced("max", table, (1,)).tolist(), reduced("a*b", table, (0, 1)).tolist()
+    >>> (reduce_axes("max", table, (1,)).tolist(),
+    ...  reduce_axes("a*b", table, (0, 1)).tolist())
     ([2.0, 5.0], 30.0)
     """
     if not axes:
@@ -55,26 +56,27 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
             f"the {reduction} of no values is undefined: a reduced index has extent 0"
         )
     if reduction == "sum":
-        return _summed(values, tuple(axes))
+        return _sum_blocks(values, tuple(axes))
     if (function := REDUCTIONS.get(reduction)) is not None:
         return np.asarray(function.reduce(values, axis=tuple(axes)))
     other_axes = [axis for axis in range(values.ndim) if axis not in set(axes)]
     transposed = values.transpose([*axes, *other_axes])
-    return _folded(reduction, transposed.reshape(-1, *transposed.shape[len(axes) :]))
+    return _fold(reduction, transposed.reshape(-1, *transposed.shape[len(axes) :]))
 
 
-def combined(reduction: str, left: Array, right: Array) -> Array:
+def combine(reduction: str, left: Array, right: Array) -> Array:
     """Combine two partial results."""
     function = REDUCTIONS.get(reduction)
     if function is not None:
         return np.asarray(function(left, right))
-    return _combined(reduction, left, right)
+    return _evaluate_pair(reduction, left, right)
 
 
-def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
+def find_neutral(reduction: str, dtype: np.dtype[Any]) -> Any:
     """Return the neutral element of a reduction; None if unknown.
 
-    >>> neutral_of("max", np.dtype("int8")), neutral_of("a + b - a*b", np.dtype("f8"))
+    >>> (find_neutral("max", np.dtype("int8")),
+    ...  find_neutral("a + b - a*b", np.dtype("f8")))
     (-128, 0)
     """
     if reduction in ("max", "min"):
@@ -89,7 +91,7 @@ def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
     samples = np.random.default_rng(1).uniform(-2.0, 2.0, N_SAMPLES)
     # the neutral element of an expression is guessed, and checked on samples
     for guess in (0, 1, -np.inf, np.inf):
-        values = _combined(reduction, samples, np.full(N_SAMPLES, float(guess)))
+        values = _evaluate_pair(reduction, samples, np.full(N_SAMPLES, float(guess)))
         if np.array_equal(values, samples):
             return guess
     return None
@@ -113,9 +115,9 @@ def check_reduction(reduction: str) -> None:
     # a fixed seed, so that a program is either always refused or never
     a, b, c = source.uniform(-2.0, 2.0, (3, N_SAMPLES))
     try:
-        ab, ba = _combined(reduction, a, b), _combined(reduction, b, a)
-        ab_c = _combined(reduction, ab, c)
-        a_bc = _combined(reduction, a, _combined(reduction, b, c))
+        ab, ba = _evaluate_pair(reduction, a, b), _evaluate_pair(reduction, b, a)
+        ab_c = _evaluate_pair(reduction, ab, c)
+        a_bc = _evaluate_pair(reduction, a, _evaluate_pair(reduction, b, c))
     except InvalidEinsumError as error:
         raise ProgramError(
             f"reduction {reduction!r} is neither one of {', '.join(REDUCTIONS)} nor an "
@@ -139,14 +141,14 @@ def check_reduction(reduction: str) -> None:
             )
 
 
-def _summed(values: Array, axes: tuple[int, ...]) -> Array:
+def _sum_blocks(values: Array, axes: tuple[int, ...]) -> Array:
     """Sum blocks, because numpy adds pairwise only along contiguous axes.
 
     Rounding errors then grow with the length of a block, not of the axis.
     """
     # in single precision, as numpy adds float16
     if values.dtype == np.float16:
-        return _summed(values.astype(np.float32), axes).astype(np.float16)
+        return _sum_blocks(values.astype(np.float32), axes).astype(np.float16)
     long = max(axes, key=lambda axis: values.shape[axis])
     is_contiguous = values.strides[long] == values.itemsize
     if is_contiguous or values.shape[long] < 2 * BLOCK:
@@ -159,7 +161,7 @@ def _summed(values: Array, axes: tuple[int, ...]) -> Array:
         sums.append(np.add.reduce(moved[end:], axis=0, keepdims=True))
     # the other axes follow in their order
     remaining_axes = (0, *(axis + (axis < long) for axis in axes if axis != long))
-    return _summed(np.concatenate(sums), remaining_axes)
+    return _sum_blocks(np.concatenate(sums), remaining_axes)
 
 
 def _has_neutral(reduction: str) -> bool:
@@ -167,17 +169,17 @@ def _has_neutral(reduction: str) -> bool:
     return function is not None and function.identity is not None
 
 
-def _folded(reduction: str, values: Array) -> Array:
+def _fold(reduction: str, values: Array) -> Array:
     """Combine the first half with the second, until one entry is left.
 
     The rounding error of this tree grows with the logarithm of the length.
     """
     while len(values) > 1:
         half = len(values) // 2
-        pairs = _combined(reduction, values[:half], values[half : 2 * half])
+        pairs = _evaluate_pair(reduction, values[:half], values[half : 2 * half])
         values = np.concatenate([pairs, values[2 * half :]])
     return np.array(values[0])
 
 
-def _combined(reduction: str, a: Array, b: Array) -> Array:
-    return np.asarray(body_value(reduction, {"a": a, "b": b}))
+def _evaluate_pair(reduction: str, a: Array, b: Array) -> Array:
+    return np.asarray(evaluate_body(reduction, {"a": a, "b": b}))

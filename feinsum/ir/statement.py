@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from feinsum.ir.expressions import factor_of_product, names_in, product_of
+from feinsum.ir.expressions import find_factor, list_names, write_product
 from feinsum.ir.numpy_calls import NUMPY
 from feinsum.subscripts import IndexList
 
@@ -44,7 +44,7 @@ class Statement:
         object.__setattr__(self, "output", tuple(self.output))
         object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
         object.__setattr__(self, "operands", tuple(self.operands))
-        object.__setattr__(self, "body", self.body or product_of(len(self.operands)))
+        object.__setattr__(self, "body", self.body or write_product(len(self.operands)))
         # without reduced indices the reduction has no meaning: make statements equal
         if not self.reduced_indices and not self.is_numpy:
             object.__setattr__(self, "reduction", "sum")
@@ -73,7 +73,7 @@ class Statement:
         # the body of such a statement is a call, not an expression
         if self.is_numpy:
             return None
-        return factor_of_product(self.body, len(self.operands))
+        return find_factor(self.body, len(self.operands))
 
     @property
     def is_product(self) -> bool:
@@ -94,7 +94,7 @@ class Statement:
     @cached_property
     def counted_indices(self) -> frozenset[str]:
         """The indices that the body uses as numbers."""
-        return frozenset(names_in(self.body)) & {*self.indices}
+        return frozenset(list_names(self.body)) & {*self.indices}
 
     def shape_of(
         self, operands: Sequence[Any], indices: IndexList | None = None

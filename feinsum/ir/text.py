@@ -61,7 +61,7 @@ def join_text(
     operands: Iterable[str],
     rows: Iterable[Iterable[str]],
 ) -> str:
-    """Return the text of an einsum; operands are texts of :func:`operand_text`."""
+    """Return the text of an einsum; operands are texts of :func:`format_operand`."""
     terms = ", ".join(map(" ".join, inputs))
     row_text = "; ".join(map(" ".join, rows))
     return f"{terms} -> {' '.join(output)} | {' '.join(operands)} | {row_text}"
@@ -81,7 +81,7 @@ def from_text(text: str) -> BatchedEinsum:
             terms, output = notation.split("->")
         case _:
             _refuse(text, "expected 'terms -> output | operands | rows'")
-    listed = tuple(map(_operand, operand_texts.split()))
+    listed = tuple(map(_parse_operand, operand_texts.split()))
     operands = {operand.name: operand for operand in listed}
     try:
         rows = tuple(
@@ -128,12 +128,12 @@ def program_from_text(text: str) -> Program:
         if not (content := line.partition("#")[0].strip()):
             continue
         if content.startswith("->"):
-            outputs = _names(content.removeprefix("->"))
+            outputs = _split_names(content.removeprefix("->"))
         elif match := _STATEMENT.fullmatch(content):
-            statements.append(_statement(match))
+            statements.append(_parse_statement(match))
         elif _OPERAND.fullmatch(unspaced := "".join(content.split())):
             try:
-                inputs.append(_operand(unspaced))
+                inputs.append(_parse_operand(unspaced))
             except InvalidEinsumError as error:
                 raise ProgramError(f"line {number} of the program: {error}") from None
         else:
@@ -145,7 +145,7 @@ def program_from_text(text: str) -> Program:
     return Program(tuple(inputs), tuple(statements), outputs)
 
 
-def _operand(text: str) -> Operand:
+def _parse_operand(text: str) -> Operand:
     match = _OPERAND.fullmatch(text)
     if match is None:
         _refuse(text, "expected 'name[extents]:dtype'")
@@ -155,11 +155,11 @@ def _operand(text: str) -> Operand:
     # numpy parses a dtype such as "(1" as Python, and warns of deprecated ones
     except (SyntaxError, TypeError, ValueError, Warning):
         _refuse(text, f"{dtype!r} is not a numpy dtype")
-    extents = tuple(map(_extent, shape.split(","))) if shape else ()
+    extents = tuple(map(_parse_extent, shape.split(","))) if shape else ()
     return Operand(name, extents, numpy_dtype, storage or "")
 
 
-def _extent(text: str) -> Extent:
+def _parse_extent(text: str) -> Extent:
     if not text.isdecimal():
         return SizeParam(text)
     if len(text) > MAX_DIGITS:
@@ -172,25 +172,25 @@ def _refuse(text: str, problem: str) -> NoReturn:
     raise InvalidEinsumError(message, rules=("text",)) from None
 
 
-def _statement(match: re.Match[str]) -> Statement:
+def _parse_statement(match: re.Match[str]) -> Statement:
     accesses = _ACCESS.findall(match["operands"] or "")
-    reduction, body = _parts(match["function"])
+    reduction, body = _split_function(match["function"])
     return Statement(
         match["result"],
-        _names(match["output"]),
-        tuple(_names(term) for _, term in accesses),
+        _split_names(match["output"]),
+        tuple(_split_names(term) for _, term in accesses),
         tuple(name for name, _ in accesses),
         body,
         "sum" if reduction == "map" else reduction,
     )
 
 
-def _parts(text: str) -> tuple[str, str]:
+def _split_function(text: str) -> tuple[str, str]:
     """Split a text into reduction and body.
 
     The reduction is a word, or stands in brackets.
 
-    >>> _parts("sum x0*x1"), _parts("((a + b) * 1.0) exp(x0)")
+    >>> _split_function("sum x0*x1"), _split_function("((a + b) * 1.0) exp(x0)")
     (('sum', 'x0*x1'), ('(a + b) * 1.0', 'exp(x0)'))
     """
     if not text.startswith("("):
@@ -204,5 +204,5 @@ def _parts(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _names(text: str) -> IndexList:
+def _split_names(text: str) -> IndexList:
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from constantdict import constantdict
 
 from feinsum.ir.einsums import BatchedEinsum, require_einsum
-from feinsum.ir.operand import Extent, SizeParam, shape_at
+from feinsum.ir.operand import Extent, SizeParam, bind_shape
 from feinsum.subscripts import IndexList
 
 
@@ -47,7 +47,7 @@ class Workload:
     @property
     def nodes(self) -> tuple[int, ...]:
         """Nodes at each level of a tree; empty if unknown, or if there is none."""
-        return nodes_of(self.einsum, self.sizes)
+        return get_nodes(self.einsum, self.sizes)
 
     @property
     def sized(self) -> BatchedEinsum:
@@ -63,7 +63,7 @@ WorkloadLike: TypeAlias = BatchedEinsum | Workload
 """A workload, or an einsum without known sizes."""
 
 
-def workload_of(subject: WorkloadLike) -> Workload:
+def as_workload(subject: WorkloadLike) -> Workload:
     """Return a workload as it is, and an einsum as a workload without known sizes."""
     return subject if isinstance(subject, Workload) else Workload(subject)
 
@@ -141,7 +141,7 @@ def _without_tree_extents(
             name += "_"
         names.add(name)
         sizes[name] = extent
-        extents.update(dict.fromkeys(_tied_to({index}, einsum), SizeParam(name)))
+        extents.update(dict.fromkeys(_find_tied({index}, einsum), SizeParam(name)))
     return with_extents(einsum, extents), sizes
 
 
@@ -149,7 +149,7 @@ def _with_params(
     einsum: BatchedEinsum, is_long: Callable[[int], bool]
 ) -> tuple[BatchedEinsum, constantdict[str, int]]:
     # a sum of parametric length would be another kernel
-    tied = _tied_to({*einsum.summation_indices}, einsum)
+    tied = _find_tied({*einsum.summation_indices}, einsum)
     long = {
         index: extent
         for index in einsum.free_indices
@@ -157,23 +157,23 @@ def _with_params(
         and is_long(extent)
         and index not in tied
     }
-    params = _named_params(set(long.values()), {x.name for x in einsum.size_params})
+    params = _name_params(set(long.values()), {x.name for x in einsum.size_params})
     extents: dict[str, Extent] = dict(einsum.extents)
     extents.update({index: params[extent] for index, extent in long.items()})
     general = with_extents(einsum, extents)
     return general, constantdict({param.name: n for n, param in params.items()})
 
 
-def _tied_to(indices: set[str], einsum: BatchedEinsum) -> set[str]:
+def _find_tied(indices: set[str], einsum: BatchedEinsum) -> set[str]:
     arrays = [
         (operand.name, term)
         for row in einsum.rows
         for operand, term in zip(row, einsum.inputs, strict=True)
     ]
-    return tied_to(indices, arrays)
+    return find_tied(indices, arrays)
 
 
-def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[str]:
+def find_tied(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[str]:
     """Return the given indices, and those whose extents arrays tie to theirs.
 
     An axis of an array has one extent, so all indices that access it have this extent.
@@ -182,7 +182,7 @@ def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[s
         indices: the indices to start from.
         arrays: the name of each operand, and its indices.
 
-    >>> sorted(tied_to({"j"}, [("A", "ij"), ("A", "jk"), ("B", "il")]))
+    >>> sorted(find_tied({"j"}, [("A", "ij"), ("A", "jk"), ("B", "il")]))
     ['i', 'j', 'k']
     """
     groups: dict[tuple[str, int], set[str]] = {}
@@ -198,7 +198,7 @@ def tied_to(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[s
     return tied
 
 
-def _named_params(extents: set[int], names: set[str]) -> dict[int, SizeParam]:
+def _name_params(extents: set[int], names: set[str]) -> dict[int, SizeParam]:
     """Return a parameter for each extent, with a new name."""
     params = {}
     for extent in sorted(extents):
@@ -230,12 +230,12 @@ PROFILE = "nodes."
 """Prefix of the names of a profile's numbers of nodes."""
 
 
-def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
+def list_profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
     """Return the names of the numbers of nodes, from the root; none without a tree.
 
     >>> from feinsum.ir.build import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
-    >>> profile_names(spmv)
+    >>> list_profile_names(spmv)
     ('nodes.0', 'nodes.1')
     """
     position = einsum.sparse_position
@@ -243,14 +243,14 @@ def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
     return tuple(f"{PROFILE}{level}" for level in range(n_levels))
 
 
-def size_names(einsum: BatchedEinsum) -> tuple[str, ...]:
+def list_size_names(einsum: BatchedEinsum) -> tuple[str, ...]:
     """Return the names of all sizes: of the size parameters, then of the profile."""
-    return (*(x.name for x in einsum.size_params), *profile_names(einsum))
+    return (*(x.name for x in einsum.size_params), *list_profile_names(einsum))
 
 
-def nodes_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def get_nodes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the profile in ``sizes``; empty if it is unknown, or there is no tree."""
-    names = profile_names(einsum)
+    names = list_profile_names(einsum)
     if not all(name in sizes for name in names):
         return ()
     return tuple(int(sizes[name]) for name in names)
@@ -267,11 +267,11 @@ def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None
     >>> check_profile(spmv, {"nodes.0": 5, "nodes.1": 21})
     'nodes.1=21; expected 5 to 20'
     """
-    nodes = nodes_of(einsum, sizes)
+    nodes = get_nodes(einsum, sizes)
     if not nodes:
         return None
     term = einsum.inputs[einsum.sparse_position or 0]
-    extents = shape_at((einsum.extents[index] for index in term), sizes)
+    extents = bind_shape((einsum.extents[index] for index in term), sizes)
     for level, (parent_nodes, level_nodes) in enumerate(pairwise((1, *nodes))):
         max_nodes = parent_nodes * extents[level]
         # the root may have fewer nodes than its extent, since empty slices are not

@@ -16,12 +16,12 @@ from loopy.symbolic import DependencyMapper
 from pymbolic.primitives import Subscript, Variable
 
 from feinsum.measure.trial import INTERVAL, draw_array
-from feinsum.targets.layout import array_layout, entry_kernel, typed
+from feinsum.targets.layout import compute_layout, get_entry_kernel, infer_types
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def random_arguments(
+def draw_arguments(
     t_unit: Any,
     sizes: Mapping[str, int],
     rng: np.random.Generator,
@@ -47,7 +47,7 @@ def random_arguments(
     Raises:
         MeasurementError: if a shape needs a missing size.
     """
-    kernel = entry_kernel(typed(t_unit))
+    kernel = get_entry_kernel(infer_types(t_unit))
     bounds = find_index_bounds(t_unit, sizes)
     values: dict[str, Any] = {}
     for arg in kernel.args:
@@ -57,7 +57,7 @@ def random_arguments(
             value = sizes[arg.name] if is_size else draw_array(rng, (), dtype, interval)
             values[arg.name] = dtype.type(value)
         elif arg.is_input:
-            shape = array_layout(arg, sizes).shape
+            shape = compute_layout(arg, sizes).shape
             if arg.name in bounds and dtype.kind in "iu":
                 # An axis of length 0 is never read, but numpy draws below 1 at least.
                 high = max(bounds[arg.name], 1)
@@ -73,7 +73,7 @@ def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
     The bound is the extent of the axis if the argument's entry alone is the index. It
     is 1, which admits only zeros, if the entry is part of a larger index expression.
     """
-    kernel = entry_kernel(typed(lp.expand_subst(t_unit)))
+    kernel = get_entry_kernel(infer_types(lp.expand_subst(t_unit)))
     arrays = {arg.name: arg for arg in kernel.args if not isinstance(arg, lp.ValueArg)}
     bounds: dict[str, int] = {}
     for subscript in _find_kernel_subscripts(kernel):
@@ -84,7 +84,7 @@ def find_index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
                 # In A[2*t[i] + 1] only zeros in t are safe without solving for it.
                 bound = 1
                 if is_alone and target is not None:
-                    bound = array_layout(target, sizes).shape[axis]
+                    bound = compute_layout(target, sizes).shape[axis]
                 bounds[name] = min(bound, bounds.get(name, bound))
     return bounds
 

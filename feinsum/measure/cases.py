@@ -15,8 +15,8 @@ import numpy as np
 
 from feinsum.errors import MeasurementError, TransformError, WrongResultError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure.reference import n_terms, reference_of
-from feinsum.measure.verification import tolerance_for
+from feinsum.measure.reference import count_terms, make_reference
+from feinsum.measure.verification import compute_tolerance
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import find_transform
@@ -44,7 +44,7 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
         MeasurementError: if the results are not finite.
     """
     case = pose_case(einsum, sizes)
-    results = reference_of(einsum).results(case.arguments)
+    results = make_reference(einsum).results(case.arguments)
     if not all(np.isfinite(result).all() for result in results):
         raise MeasurementError(
             f"the reference result of {einsum.subscripts} is not finite"
@@ -54,21 +54,21 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 
 def pose_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     """Draw random arguments of an einsum, without computing results."""
-    arguments = reference_of(einsum).arguments(sizes)
-    return replace(bare_case(einsum, sizes), arguments=arguments)
+    arguments = make_reference(einsum).arguments(sizes)
+    return replace(make_bare_case(einsum, sizes), arguments=arguments)
 
 
-def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
+def make_bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     """Make a case without arguments: the kernel of an einsum and its tolerance."""
-    reference = reference_of(einsum)
+    reference = make_reference(einsum)
     t_unit, nest = reference.kernel()
     # one tolerance for all rows: that of the least precise
     dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
-    tolerance = tolerance_for(dtype, reference.n_terms(sizes))
+    tolerance = compute_tolerance(dtype, reference.n_terms(sizes))
     return Case(einsum, t_unit, nest, sizes, {}, {}, tolerance)
 
 
-def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
+def make_pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
     """Return the kernel to compare with; None if it is the untransformed one.
 
     With many operands, one nest may run for days.
@@ -76,10 +76,10 @@ def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
     Raises:
         MeasurementError: if the configured limit on intermediates is not a number.
     """
-    return reference_of(case.einsum).baseline(case.sizes)
+    return make_reference(case.einsum).baseline(case.sizes)
 
 
-def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
+def make_ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
     """Apply a recipe whose space may not fit an einsum of run-time extents.
 
     Raises:
@@ -97,10 +97,12 @@ def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
         ) from error
 
 
-def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, int]]]:
+def make_ragged_cases(
+    einsum: BatchedEinsum,
+) -> tuple[BatchedEinsum, list[dict[str, int]]]:
     """Return an einsum with run-time extents, and sizes that no tile divides."""
     # A tile of 16 rows that reads beyond the end is correct for all multiples of 16.
-    variant, sizes = reference_of(einsum).ragged()
+    variant, sizes = make_reference(einsum).ragged()
     return variant.einsum, sizes
 
 
@@ -114,10 +116,10 @@ PERIOD = 65_521
 """A prime, so that no axis of an array begins with the same entries twice."""
 
 
-def patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
+def make_patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
     """Make an array of irregular entries as fast as memory is written.
 
-    >>> patterned((2, 2), np.dtype("i4"), 0).dtype
+    >>> make_patterned((2, 2), np.dtype("i4"), 0).dtype
     dtype('int32')
     """
     rng = np.random.default_rng(seed)
@@ -155,7 +157,7 @@ def check_samples(
         WrongResultError: if one is wrong, saying where.
     """
     dtype = einsum.output_dtypes[0]
-    tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
+    tolerance = compute_tolerance(dtype, count_terms(einsum, sizes))
     for position in _draw_positions(result.shape, seed):
         right, magnitude = _compute_entry(einsum, arrays, position)
         # Where numpy overflows, a kernel with another order of sums need not.

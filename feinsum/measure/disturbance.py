@@ -10,7 +10,7 @@ from time import perf_counter
 
 import psutil
 
-from feinsum.words import counted
+from feinsum.words import format_count
 
 BUSY = 0.1
 """Share of the processors that others may use during a measurement."""
@@ -35,9 +35,9 @@ class Watch:
     """
 
     started_s: float = field(default_factory=perf_counter)
-    used_s: float = field(default_factory=lambda: _used_s())
-    own_s: float = field(default_factory=lambda: _own_s())
-    n_throttled: int = field(default_factory=lambda: throttled_periods()[1])
+    used_s: float = field(default_factory=lambda: _get_used_s())
+    own_s: float = field(default_factory=lambda: _get_own_s())
+    n_throttled: int = field(default_factory=lambda: count_throttled_periods()[1])
 
     def disturbance(self) -> str:
         """Describe what has disturbed this process since then; empty if nothing has."""
@@ -45,16 +45,16 @@ class Watch:
         if elapsed_s < MIN_S:
             return ""
         # What was used on our processors, less what we and our children used.
-        others_s = _used_s() - self.used_s - (_own_s() - self.own_s)
+        others_s = _get_used_s() - self.used_s - (_get_own_s() - self.own_s)
         share = others_s / (elapsed_s * len(os.sched_getaffinity(0)))
         if share > BUSY:
             return f"other programs used {share:.0%} of the processors"
-        if n := throttled_periods()[1] - self.n_throttled:
-            return f"a CPU limit held this process back in {counted(n, 'period')}"
+        if n := count_throttled_periods()[1] - self.n_throttled:
+            return f"a CPU limit held this process back in {format_count(n, 'period')}"
         return ""
 
 
-def _used_s() -> float:
+def _get_used_s() -> float:
     """Return the time that all processes used on the processors of this one."""
     times = psutil.cpu_times(percpu=True)
     allowed = [times[cpu] for cpu in os.sched_getaffinity(0) if cpu < len(times)]
@@ -66,11 +66,11 @@ def _used_s() -> float:
     )
 
 
-def _own_s() -> float:
+def _get_own_s() -> float:
     return float(sum(os.times()[:4]))
 
 
-def throttled_periods(statistics: Path = STATISTICS) -> tuple[int, int]:
+def count_throttled_periods(statistics: Path = STATISTICS) -> tuple[int, int]:
     """Count the periods of this control group, and those that a limit throttled."""
     counts: dict[str, str] = {}
     with suppress(OSError, ValueError):

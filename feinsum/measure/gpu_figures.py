@@ -11,13 +11,17 @@ from typing import Any
 from feinsum.canonical import canonicalize
 from feinsum.errors import BuildError
 from feinsum.ir import BatchedEinsum, Workload, generalize
-from feinsum.measure.reference import reference_of
+from feinsum.measure.reference import make_reference
 from feinsum.records import TransformSpec
-from feinsum.targets.cuda.code import CudaTarget, generated
-from feinsum.targets.cuda.figures import KernelFigures, figures_of, occupancy
+from feinsum.targets.cuda.code import CudaTarget, generate_cuda
+from feinsum.targets.cuda.figures import KernelFigures, occupancy, parse_figures
 from feinsum.targets.cuda.nvrtc import find_nvrtc
-from feinsum.targets.layout import typed
-from feinsum.transforms import applicable_transforms, apply_spec, configurations
+from feinsum.targets.layout import infer_types
+from feinsum.transforms import (
+    apply_spec,
+    find_applicable_transforms,
+    list_configurations,
+)
 
 PREFIX = "gpu_"
 """Prefix of the names of families for GPUs."""
@@ -50,7 +54,7 @@ class RecipeFigures:
         }
 
 
-def figures_of_recipe(
+def get_recipe_figures(
     spec: TransformSpec, einsum: BatchedEinsum, architecture: str
 ) -> tuple[RecipeFigures, ...]:
     """Compile a recipe and return the figures of its launches.
@@ -72,16 +76,16 @@ def figures_of_recipe(
             f"the architecture {architecture!r} is unknown; expected one such as "
             "'sm_90'"
         )
-    unit, nest = reference_of(einsum).kernel()
+    unit, nest = make_reference(einsum).kernel()
     unit = apply_spec(spec, unit, nest)
-    code = generated(typed(unit.copy(target=CudaTarget())))
+    code = generate_cuda(infer_types(unit.copy(target=CudaTarget())))
     # Asynchronous copies, for example, are an error of nvrtc on older architectures.
     if any(launch.least_capability > int(number) for launch in code.launches):
         return ()
     log = find_nvrtc().compile(code.source, architecture).log
     launches = []
     for launch in code.launches:
-        figures = figures_of(log, launch.name)
+        figures = parse_figures(log, launch.name)
         n_items = prod(int(n) for n in launch.block)
         occupied = occupancy(figures, n_items, int(number), launch.shared_bytes)
         shared = figures.shared_bytes + launch.shared_bytes
@@ -89,7 +93,7 @@ def figures_of_recipe(
     return tuple(launches)
 
 
-def figures_of_starts(
+def get_start_figures(
     einsum: BatchedEinsum, architecture: str
 ) -> tuple[RecipeFigures, ...]:
     """Return the figures of the GPU recipes with which a search begins."""
@@ -100,13 +104,13 @@ def figures_of_starts(
     return tuple(
         figures
         for spec in _list_starts(workload)
-        for figures in figures_of_recipe(spec, form.einsum, architecture)
+        for figures in get_recipe_figures(spec, form.einsum, architecture)
     )
 
 
 def _list_starts(workload: Workload) -> Iterator[TransformSpec]:
-    for family in applicable_transforms(workload, "gpu"):
+    for family in find_applicable_transforms(workload, "gpu"):
         if family.name.startswith(PREFIX):
-            recommended = islice(configurations(family, workload), 1)
+            recommended = islice(list_configurations(family, workload), 1)
             starts = (family.spec(p) for p in family.starts(workload))
             yield from dict.fromkeys((*recommended, *starts))

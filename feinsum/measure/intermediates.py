@@ -20,9 +20,9 @@ from loopy import AddressSpace
 from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
-from feinsum.options import named_intermediate_bytes
+from feinsum.options import get_intermediate_bytes
 from feinsum.records import TransformSpec
-from feinsum.targets.layout import entry_kernel
+from feinsum.targets.layout import get_entry_kernel
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ SHARE = 4
 """Divisor of the free memory: intermediates may take the quotient by default."""
 
 
-def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+def get_intermediate_limit_bytes(
+    einsum: BatchedEinsum, sizes: Mapping[str, int]
+) -> int:
     """Return the configured limit, by default a part of the free memory.
 
     The part is rounded down to a power of two, so that it seldom changes. It is at
@@ -43,13 +45,13 @@ def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
     Raises:
         MeasurementError: if the variable is not a number.
     """
-    named = named_intermediate_bytes()
+    named = get_intermediate_bytes()
     if named is not None:
         return named
     share = max(int(psutil.virtual_memory().available) // SHARE, 1)
     # Rounded, since the limit is part of cache keys; never below the size of an array
     # that is needed anyway.
-    return max(1 << (share.bit_length() - 1), _largest_bytes(einsum, sizes))
+    return max(1 << (share.bit_length() - 1), _count_largest_bytes(einsum, sizes))
 
 
 def has_room(
@@ -67,53 +69,53 @@ def has_room(
         spec: the recipe.
         einsum: the einsum to whose names the recipe refers.
         sizes: values of its size parameters, as far as known.
-        limit: in bytes; by default :func:`intermediate_limit_bytes`.
+        limit: in bytes; by default :func:`get_intermediate_limit_bytes`.
     """
     # a plug-in may import what imports this module
     from feinsum.transforms import REGISTRY
-    from feinsum.transforms.ranking import at_sizes
+    from feinsum.transforms.ranking import replace_sizes
 
     transform = REGISTRY.get((spec.name, spec.version))
     if transform is None or transform.steps is None:
         return True
     if any(x.name not in sizes for x in einsum.size_params):
         return True
-    literal = at_sizes(einsum, sizes)
+    literal = replace_sizes(einsum, sizes)
     try:
-        n_bytes = transform.intermediate_bytes(literal, spec.parameters)
+        n_bytes = transform.count_intermediate_bytes(literal, spec.parameters)
     except Exception:  # a record may contain anything
         logger.info("%.200s does not fit %s", spec, einsum.subscripts, exc_info=True)
         return True
     if limit is None:
-        limit = intermediate_limit_bytes(einsum, sizes)
+        limit = get_intermediate_limit_bytes(einsum, sizes)
     return n_bytes <= limit
 
 
-def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+def do_all_fit(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     """Return whether all proposed recipes fit into the limit at these sizes."""
     from feinsum.transforms import REGISTRY
-    from feinsum.transforms.registry import proposed
+    from feinsum.transforms.registry import list_proposed
 
-    limit = intermediate_limit_bytes(einsum, sizes)
+    limit = get_intermediate_limit_bytes(einsum, sizes)
     return all(
         has_room(transform.spec(parameters), einsum, sizes, limit)
         for transform in REGISTRY.values()
         if transform.steps is not None
-        for parameters in proposed(transform, Workload(einsum, sizes))
+        for parameters in list_proposed(transform, Workload(einsum, sizes))
     )
 
 
-def temporary_bytes(t_unit: Any, sizes: Mapping[str, int]) -> int:
+def count_temporary_bytes(t_unit: Any, sizes: Mapping[str, int]) -> int:
     """Count the bytes of the temporaries that all work-groups of a kernel share."""
     return sum(
         prod(int(evaluate(extent, dict(sizes))) for extent in temporary.shape)
         * temporary.dtype.numpy_dtype.itemsize
-        for temporary in entry_kernel(t_unit).temporary_variables.values()
+        for temporary in get_entry_kernel(t_unit).temporary_variables.values()
         if temporary.address_space == AddressSpace.GLOBAL
     )
 
 
-def _largest_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+def _count_largest_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     arrays = [(x.shape, x.dtype) for x in einsum.operands]
     arrays += [(einsum.output_shape, dtype) for dtype in einsum.output_dtypes]
     return max(

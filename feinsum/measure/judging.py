@@ -4,9 +4,9 @@ The tuner takes seconds to measure for a record. Here the question is only wheth
 recommended recipe pays off on this machine, which has to be answered in a fraction of a
 second: on arrays of a few megabytes, with few runs::
 
-    kernel with run-time extents     verify at 1, at odd sizes, at one long size
-    kernel with literal extents      verify at these, if they are small
-    the last one of these            time at quick_sizes(), in turns with the baseline
+    kernel with run-time extents   verify at 1, at odd sizes, at one long size
+    kernel with literal extents    verify at these, if they are small
+    the last of these              time at choose_quick_sizes(), against the baseline
 
 Processes that verify at the same time share a lock; timing takes it alone.
 """
@@ -23,32 +23,36 @@ from typing import Any, Protocol
 from constantdict import constantdict
 
 from feinsum.errors import FeinsumError, TransformError
-from feinsum.ir import BatchedEinsum, from_text, profile_names
+from feinsum.ir import BatchedEinsum, from_text, list_profile_names
 from feinsum.measure import open_device
 from feinsum.measure.cases import (
     Case,
     make_case,
-    pairwise_baseline,
+    make_pairwise_baseline,
+    make_ragged_cases,
+    make_ragged_unit,
     pose_case,
-    ragged_cases,
-    ragged_unit,
 )
 from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
 from feinsum.measure.question import Question, Verdict
-from feinsum.measure.reference import MANY_TIMES, einsum_operations, footprint_bytes
+from feinsum.measure.reference import (
+    MANY_TIMES,
+    count_footprint_bytes,
+    count_operations,
+)
 from feinsum.measure.sparse_cases import (
+    make_ragged_sparse_cases,
     make_sparse_case,
-    ragged_sparse_cases,
 )
 from feinsum.measure.trial import Timeable, hold_lock, time_in_turns
-from feinsum.measure.verification import Verifiable, verify, wrong_results_located
-from feinsum.nests import sizes_at
+from feinsum.measure.verification import Verifiable, locate_wrong_results, verify
+from feinsum.nests import get_sizes
 from feinsum.records import OK, TransformSpec
-from feinsum.records.capability import n_products
+from feinsum.records.capability import count_products
 from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
 from feinsum.transforms import apply_spec, check_spec, suits_device
-from feinsum.transforms.nests import usual_sizes
+from feinsum.transforms.nests import assume_sizes
 
 LITERAL_BYTES = 16_000_000
 
@@ -60,7 +64,7 @@ class Racer(Timeable, Verifiable, Protocol):
     """A kernel that can be timed and verified."""
 
 
-def prepare(question: Question) -> None:
+def prepare_fork(question: Question) -> None:
     """Build what all forks share: the untransformed kernel of an einsum.
 
     Device drivers do not survive a fork; the host has none.
@@ -105,26 +109,26 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
         compiled, case = last
         sizes = _choose_timed_sizes(einsum, case.einsum, question.sizes)
         kernel, baseline, tolerance = bind_pair(compiled, case.einsum, sizes, opened)
-    return _race(question, kernel, baseline, sizes, tolerance)
+    return _time_recipe(question, kernel, baseline, sizes, tolerance)
 
 
 def _judge_sparse(
     question: Question, einsum: BatchedEinsum, opened: OpenDevice
 ) -> Verdict:
     """Judge a recipe for a sparse operand on ragged trees, and time it on another."""
-    spec, timed = question.spec, quick_sizes(einsum, question.sizes)
+    spec, timed = question.spec, choose_quick_sizes(einsum, question.sizes)
     with hold_lock(question.timing_lock, fcntl.LOCK_SH):
-        for case in ragged_sparse_cases(einsum):
-            with wrong_results_located(f"for a tree of the sizes {dict(case.sizes)}"):
+        for case in make_ragged_sparse_cases(einsum):
+            with locate_wrong_results(f"for a tree of the sizes {dict(case.sizes)}"):
                 kernel = case.kernel(spec, opened)
                 verify(kernel, case.expected, tolerance=case.tolerance)
         case = make_sparse_case(einsum, timed)
         plain = case.untransformed(opened)
         kernel = case.kernel(spec, opened).sharing(plain)
-    return _race(question, kernel, plain, timed, case.tolerance)
+    return _time_recipe(question, kernel, plain, timed, case.tolerance)
 
 
-def _race(
+def _time_recipe(
     question: Question,
     kernel: Racer,
     baseline: Racer,
@@ -145,14 +149,14 @@ def _race(
         # slow.
         baseline.poison()
         baseline_s = baseline.run()
-        with wrong_results_located(f"at the sizes {dict(sizes)}"):
+        with locate_wrong_results(f"at the sizes {dict(sizes)}"):
             verify(kernel, baseline.read(), tolerance=2 * tolerance)
         mine_s, others_s = time_in_turns(kernel, baseline, baseline_s)
     return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=sizes)
 
 
 def _verify(compiled: CompiledKernel, case: Case) -> None:
-    with wrong_results_located(f"at the sizes {dict(case.sizes)}"):
+    with locate_wrong_results(f"at the sizes {dict(case.sizes)}"):
         kernel = compiled.bind(case.arguments)
         verify(kernel, case.expected, tolerance=case.tolerance)
 
@@ -162,7 +166,7 @@ def _choose_timed_sizes(
 ) -> dict[str, int]:
     """Choose the sizes of the einsum that is timed; it may have run-time extents."""
     if einsum.size_params:
-        return quick_sizes(timed, sizes)
+        return choose_quick_sizes(timed, sizes)
     literal = {
         x.name: extent
         for x, extent in (
@@ -170,12 +174,12 @@ def _choose_timed_sizes(
         )
         if not isinstance(x, int) and isinstance(extent, int)
     }
-    return quick_sizes(timed, literal)
+    return choose_quick_sizes(timed, literal)
 
 
 def _choose_timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
     """Return the einsum that is timed, the last of :func:`_generate_kernels`."""
-    variant, sizes = ragged_cases(einsum)
+    variant, sizes = make_ragged_cases(einsum)
     return einsum if not sizes or _is_tried_as_it_is(einsum) else variant
 
 
@@ -187,10 +191,10 @@ def _generate_kernels(
     Raises:
         TransformError: if the recipe cannot be applied.
     """
-    variant, sizes = ragged_cases(einsum)
+    variant, sizes = make_ragged_cases(einsum)
     ragged = [make_case(variant, s) for s in sizes]
     if ragged:
-        yield ragged_unit(spec, ragged[0]), ragged
+        yield make_ragged_unit(spec, ragged[0]), ragged
     if not ragged or _is_tried_as_it_is(einsum):
         case = make_case(einsum, {})
         yield apply_spec(spec, case.t_unit, case.nest), [case]
@@ -200,9 +204,9 @@ def _is_tried_as_it_is(einsum: BatchedEinsum) -> bool:
     """Return whether all extents are known, and small."""
     if einsum.size_params:
         return False
-    n_operations = sum(einsum_operations(einsum, {}).values())
+    n_operations = sum(count_operations(einsum, {}).values())
     is_short = n_operations <= LITERAL_OPERATIONS
-    return is_short and footprint_bytes(einsum, {}) <= LITERAL_BYTES
+    return is_short and count_footprint_bytes(einsum, {}) <= LITERAL_BYTES
 
 
 QUICK_BYTES = 1 << 25
@@ -215,14 +219,16 @@ LONGEST = 1 << 20
 """Largest value for an unknown extent."""
 
 
-def quick_sizes(einsum: BatchedEinsum, near: Mapping[str, int]) -> dict[str, int]:
+def choose_quick_sizes(
+    einsum: BatchedEinsum, near: Mapping[str, int]
+) -> dict[str, int]:
     """Choose sizes for timing: near those of a kernel, or as large as allowed.
 
     They are powers of two, so that kernels of similar sizes share a verdict.
 
     >>> from feinsum.ir import array, einsum
     >>> matvec = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
-    >>> quick_sizes(matvec, {"n": 1000}), quick_sizes(matvec, {})
+    >>> choose_quick_sizes(matvec, {"n": 1000}), choose_quick_sizes(matvec, {})
     ({'n': 1024}, {'n': 524288})
     """
     if einsum.sparse_position is not None:
@@ -249,14 +255,14 @@ def _choose_sparse_sizes(
     """
     sizes = {
         name: 1 << max(0, round(log2(n)))
-        for name, n in usual_sizes(einsum, near).items()
+        for name, n in assume_sizes(einsum, near).items()
     }
     while _is_large(einsum, sizes) and max(sizes.values()) > 1:
         sizes = {name: max(1, n // 2) for name, n in sizes.items()}
     position = einsum.sparse_position or 0
-    shape = [sizes_at(einsum, sizes).extents[i] for i in einsum.inputs[position]]
+    shape = [get_sizes(einsum, sizes).extents[i] for i in einsum.inputs[position]]
     above = 1
-    for name, extent in zip(profile_names(einsum), shape, strict=True):
+    for name, extent in zip(list_profile_names(einsum), shape, strict=True):
         # No level has fewer nodes than the one above, or more than its slots.
         least = 1 if above == 1 else above
         above = sizes[name] = min(max(sizes[name], least), above * extent)
@@ -264,8 +270,8 @@ def _choose_sparse_sizes(
 
 
 def _is_large(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
-    n_bytes = footprint_bytes(einsum, sizes)
+    n_operations = count_products(einsum, einsum.indices, sizes) * einsum.n_operands
+    n_bytes = count_footprint_bytes(einsum, sizes)
     return n_bytes > QUICK_BYTES or n_operations > QUICK_OPERATIONS
 
 
@@ -306,15 +312,15 @@ def build_baseline(
         BuildError, MeasurementError: if it cannot be built.
     """
     posed = pose_case(einsum, sizes)
-    return compile_kernel(pairwise_baseline(posed) or posed.t_unit, opened)
+    return compile_kernel(make_pairwise_baseline(posed) or posed.t_unit, opened)
 
 
 def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    if footprint_bytes(einsum, sizes) > QUICK_BYTES:
+    if count_footprint_bytes(einsum, sizes) > QUICK_BYTES:
         return True
     n_points = prod(einsum.extents_at(sizes).values())
     if n_points * einsum.n_operands * einsum.batch_size <= QUICK_OPERATIONS:
         return False
-    n_least = sum(einsum_operations(einsum, sizes).values())
+    n_least = sum(count_operations(einsum, sizes).values())
     # a nest with more operations is replaced by pairwise steps
     return MANY_TIMES * n_least > QUICK_OPERATIONS or not n_least

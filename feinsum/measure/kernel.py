@@ -13,19 +13,19 @@ import numpy as np
 from loopy.diagnostic import ParameterFinderWarning
 
 from feinsum.errors import BuildError, DeviceUnavailableError, MeasurementError
-from feinsum.measure.verification import poison_value
+from feinsum.measure.verification import get_poison_value
 from feinsum.targets.host.device import HostDevice
 from feinsum.targets.host.kernel import HostCode
 from feinsum.targets.layout import (
     Layout,
-    array_layout,
     bind_sizes_of,
-    entry_kernel,
-    typed,
+    compute_layout,
+    get_entry_kernel,
+    infer_types,
 )
 from feinsum.targets.protocol import Array, Built, OpenDevice, Timer
 from feinsum.targets.quiet import quiet, uncached
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 T = TypeVar("T")
 
@@ -68,17 +68,19 @@ def _generate(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
     try:
         # bind() passes every size, so that Loopy need not find it from shapes
         with quiet(ParameterFinderWarning) as printed:
-            return _generate_with_caches(lambda: make(typed(opened.prepare(t_unit))))
+            return _generate_with_caches(
+                lambda: make(infer_types(opened.prepare(t_unit)))
+            )
     except (BuildError, DeviceUnavailableError, Warning):
         raise  # a warning is an error only where the user asked for it
     except Exception as error:
         names = ", ".join(sorted(t_unit.entrypoints))
         failure = BuildError(
             f"kernel {names!r} cannot be built for {opened.device}: "
-            f"{type(error).__name__}: {first_lines(error)}"
+            f"{type(error).__name__}: {get_first_lines(error)}"
         )
         if printed.getvalue():
-            failure.add_note(first_lines(printed.getvalue(), n_lines=60))
+            failure.add_note(get_first_lines(printed.getvalue(), n_lines=60))
         raise failure from error
 
 
@@ -120,7 +122,7 @@ class CompiledKernel:
             MeasurementError: if arguments are missing, unknown or of the wrong shape or
                 dtype, or if the device lacks memory.
         """
-        kernel = entry_kernel(self.t_unit)
+        kernel = get_entry_kernel(self.t_unit)
         _check_names(kernel, arguments)
         sizes = bind_sizes_of(kernel, arguments)
         values: dict[str, Any] = {**sizes, **arguments}
@@ -129,7 +131,7 @@ class CompiledKernel:
             if isinstance(arg, lp.ValueArg):
                 slots[arg.name] = _convert_scalar(arg, values)
                 continue
-            layout = array_layout(arg, sizes)
+            layout = compute_layout(arg, sizes)
             buffer = _fill_buffer(arg, layout, values)
             if arg.is_output and arg.is_input:
                 initial[arg.name] = buffer.copy()
@@ -227,15 +229,15 @@ class BoundKernel:
         """Overwrite the outputs, so that stale values cannot pass for results.
 
         Outputs that are only written are filled with
-        :func:`feinsum.measure.verification.poison_value`; those that are also read get
-        back their initial values.
+        :func:`feinsum.measure.verification.get_poison_value`; those that are also read
+        get back their initial values.
         """
         for name in self.outputs:
             slot = self.slots[name]
             buffer = self._initial.get(name)
             if buffer is None:
                 layout = slot.layout
-                value = poison_value(layout.dtype)
+                value = get_poison_value(layout.dtype)
                 buffer = np.full(layout.n_entries, value, layout.dtype)
             self.compiled.opened.overwrite(slot.array, buffer)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
-from feinsum.records import DevicePeaks, utc_now
+from feinsum.records import DevicePeaks, get_utc_now
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import OpenDevice
 
@@ -85,7 +85,7 @@ def measure_peaks(
     Args:
         opened: the device.
         dtypes: of ``<f8`` and ``<f4``; one that the device lacks is left out.
-        array_bytes: of each array of the triad; :func:`triad_array_bytes` by
+        array_bytes: of each array of the triad; :func:`choose_triad_array_bytes` by
             default.
         min_run_s: minimum time of a run of multiply-adds, in seconds.
         repeats: runs of each kernel.
@@ -96,7 +96,7 @@ def measure_peaks(
     """
     if unknown := sorted(set(dtypes) - set(CTYPES)):
         raise MeasurementError(f"dtypes {unknown}: expected some of {sorted(CTYPES)}")
-    n_bytes = array_bytes or triad_array_bytes(opened)
+    n_bytes = array_bytes or choose_triad_array_bytes(opened)
     return DevicePeaks(
         device=opened.device,
         bandwidth_bytes_per_s=_measure_bandwidth(opened, n_bytes, repeats),
@@ -108,13 +108,13 @@ def measure_peaks(
             for dtype in dtypes
             if dtype != "<f8" or opened.has_double
         },
-        measured_at=utc_now(),
+        measured_at=get_utc_now(),
         cache_bytes_per_s=measure_cache_rates(opened, min_run_s, repeats),
         cache_bytes=measure_cache_sizes(opened, n_bytes, min_run_s / 5, 2),
     )
 
 
-def triad_array_bytes(opened: OpenDevice) -> int:
+def choose_triad_array_bytes(opened: OpenDevice) -> int:
     """Choose the bytes of one array of the triad: far more than the caches hold.
 
     256 MiB, or the size of the last cache if that is larger, so that three
@@ -139,7 +139,7 @@ def _measure_bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> fl
     best_s = np.inf
     # Which width is the fastest depends on the compiler.
     for width in _WIDTHS:
-        source = _TRIAD.format(T=vector_type("float", width))
+        source = _TRIAD.format(T=get_vector_type("float", width))
         triad = opened.program(source, "triad")
         arguments = (a, b, c, np.float32(3.0))
         # The least time counts: disturbances only ever make a run slower.
@@ -207,7 +207,7 @@ def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
 def _write_fma_source(dtype: str, width: int) -> str:
     scalar = CTYPES[dtype]
     names = [f"x{k}" for k in range(_CHAINS)]
-    vector = vector_type(scalar, width)
+    vector = get_vector_type(scalar, width)
     return _FMA.format(
         T=vector,
         S=scalar,
@@ -220,7 +220,7 @@ def _write_fma_source(dtype: str, width: int) -> str:
     )
 
 
-def vector_type(scalar: str, width: int) -> str:
+def get_vector_type(scalar: str, width: int) -> str:
     return scalar if width == 1 else f"{scalar}{width}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from constantdict import constantdict
 
-from feinsum.records import OK, TransformSpec, utc_now
+from feinsum.records import OK, TransformSpec, get_utc_now
 from feinsum.records.document import STRICT
 
 
@@ -124,7 +124,7 @@ class Verdict:
 
     code: str
     message: str = ""
-    found_at: str = field(default_factory=utc_now)
+    found_at: str = field(default_factory=get_utc_now)
     least_s: float = 0.0
     baseline_s: float = 0.0
     sizes: Mapping[str, int] = field(default_factory=constantdict)

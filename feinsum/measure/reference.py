@@ -34,8 +34,8 @@ from typing import Any, Literal, TypeAlias
 import loopy as lp
 import numpy as np
 
-from feinsum.codegen import contraction_path, generate_loopy
-from feinsum.contraction.paths import contraction_steps
+from feinsum.codegen import find_contraction_path, generate_loopy
+from feinsum.contraction.paths import find_contraction_steps
 from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.ir import (
     BatchedEinsum,
@@ -43,18 +43,18 @@ from feinsum.ir import (
     SizeParam,
     Workload,
     WorkloadLike,
+    as_workload,
     evaluate,
-    nodes_of,
-    profile_names,
+    get_nodes,
+    list_profile_names,
     require_dense,
     with_extents,
-    workload_of,
 )
-from feinsum.measure.arguments import random_arguments
-from feinsum.measure.intermediates import intermediate_limit_bytes
-from feinsum.nests import Operations, network_of, postorders, sizes_at
+from feinsum.measure.arguments import draw_arguments
+from feinsum.measure.intermediates import get_intermediate_limit_bytes
+from feinsum.nests import Operations, build_network, get_sizes, list_paths
 from feinsum.raising import LoopNest, identify_as_einsum
-from feinsum.records.capability import n_products
+from feinsum.records.capability import count_products
 
 INDEX_BYTES = 4
 """Bytes of an index or a pointer of a tree."""
@@ -100,7 +100,7 @@ class Reference:
     def arguments(self, sizes: Sizes) -> dict[str, Any]:
         """Draw random arguments of :meth:`kernel`, always the same."""
         t_unit, _ = self.kernel()
-        return random_arguments(t_unit, sizes, np.random.default_rng(0))
+        return draw_arguments(t_unit, sizes, np.random.default_rng(0))
 
     def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
         """Compute the results for arguments: one array for each row."""
@@ -150,8 +150,8 @@ class Reference:
         # A nest that does many times the work of a path is no realistic baseline.
         if n_in_one_nest < MANY_TIMES * n_least:
             return None
-        limit = intermediate_limit_bytes(einsum, sizes)
-        path = contraction_path(einsum, sizes, max_bytes=limit)
+        limit = get_intermediate_limit_bytes(einsum, sizes)
+        path = find_contraction_path(einsum, sizes, max_bytes=limit)
         return generate_loopy(einsum, path=path) if len(path) > 1 else None
 
     def operations(self, sizes: Sizes) -> dict[str, int]:
@@ -160,7 +160,7 @@ class Reference:
         extents = tuple(
             (i, _evaluate_extent(extent, sizes)) for i, extent in einsum.extents.items()
         )
-        steps = contraction_steps(einsum.inputs, einsum.output, extents)
+        steps = find_contraction_steps(einsum.inputs, einsum.output, extents)
         counts: Counter[str] = Counter()
         for row in einsum.rows:
             for step in steps:
@@ -174,7 +174,7 @@ class Reference:
         A tree has its values and, with 4 bytes each, its indices and pointers.
         """
         einsum = self.einsum
-        nodes = nodes_of(einsum, sizes)
+        nodes = get_nodes(einsum, sizes)
         operands = sum(
             nodes[-1] * operand.dtype.itemsize
             + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
@@ -214,13 +214,13 @@ class SparseReference(Reference):
     def operations(self, sizes: Sizes) -> dict[str, int]:
         """Count the operations of the cheapest path for the profile of the tree."""
         self._require_profile(sizes)
-        einsum, profile = self.einsum, sizes_at(self.einsum, sizes)
+        einsum, profile = self.einsum, get_sizes(self.einsum, sizes)
         if einsum.n_operands == 1:
             least = float(einsum.batch_size * profile.nodes[-1])
         else:
-            network = network_of(einsum)
+            network = build_network(einsum)
             cost = Operations(network, profile)
-            least = min(cost.least(path) for path in postorders(network))
+            least = min(cost.least(path) for path in list_paths(network))
         return {einsum.output_dtypes[0].str: round(least)}
 
     def footprint_bytes(self, sizes: Sizes) -> int:
@@ -228,14 +228,14 @@ class SparseReference(Reference):
         return super().footprint_bytes(sizes)
 
     def _require_profile(self, sizes: Sizes) -> None:
-        if missing := [n for n in profile_names(self.einsum) if n not in sizes]:
+        if missing := [n for n in list_profile_names(self.einsum) if n not in sizes]:
             raise MeasurementError(
                 f"the sizes {missing} have no value: the numbers of nodes at the "
                 f"levels of the sparse operand of {self.einsum.subscripts}"
             )
 
     def n_terms(self, sizes: Sizes) -> int:
-        return n_products(self.einsum, self.einsum.summation_indices, sizes)
+        return count_products(self.einsum, self.einsum.summation_indices, sizes)
 
 
 REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
@@ -245,23 +245,23 @@ REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
 """References by kind of einsum; other kinds are neither tuned nor verified."""
 
 
-def kind_of_einsum(einsum: BatchedEinsum) -> EinsumKind:
+def get_einsum_kind(einsum: BatchedEinsum) -> EinsumKind:
     """Return the kind of reference of an einsum."""
     return "dense" if einsum.sparse_position is None else "sparse"
 
 
-def reference_of(subject: WorkloadLike) -> Reference:
+def make_reference(subject: WorkloadLike) -> Reference:
     """Return the reference of an einsum, or of a workload with its profile.
 
     Raises:
         InvalidEinsumError: if there is none, naming the operand.
     """
-    workload = workload_of(subject)
-    kind = kind_of_einsum(workload.einsum)
+    workload = as_workload(subject)
+    kind = get_einsum_kind(workload.einsum)
     return REFERENCES.get(kind, Reference.of)(workload)
 
 
-def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
+def count_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
     """Count the additions and multiplications exactly, by dtype.
 
     Args:
@@ -274,20 +274,20 @@ def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
-    >>> einsum_operations(e, {"M": 2})
+    >>> count_operations(e, {"M": 2})
     {'<f8': 40}
     """
-    return reference_of(subject).operations(sizes)
+    return make_reference(subject).operations(sizes)
 
 
-def footprint_bytes(subject: WorkloadLike, sizes: Sizes) -> int:
+def count_footprint_bytes(subject: WorkloadLike, sizes: Sizes) -> int:
     """Count the bytes of every distinct operand and of every result, each once."""
-    return reference_of(subject).footprint_bytes(sizes)
+    return make_reference(subject).footprint_bytes(sizes)
 
 
-def n_terms(subject: WorkloadLike, sizes: Sizes) -> int:
+def count_terms(subject: WorkloadLike, sizes: Sizes) -> int:
     """Count the products that are summed for one entry of a result."""
-    return reference_of(subject).n_terms(sizes)
+    return make_reference(subject).n_terms(sizes)
 
 
 @lru_cache(maxsize=4)

@@ -21,12 +21,12 @@ import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.ir import BatchedEinsum, WorkloadLike
-from feinsum.measure.peaks import CTYPES, triad_array_bytes, vector_type
-from feinsum.measure.reference import einsum_operations, reference_of
+from feinsum.measure.peaks import CTYPES, choose_triad_array_bytes, get_vector_type
+from feinsum.measure.reference import count_operations, make_reference
 from feinsum.measure.timing import interleave, timeit
-from feinsum.records import DevicePeaks, quartiles
-from feinsum.records import roofline_s as roofline_s
-from feinsum.targets.layout import Layout, bind_sizes_of, entry_kernel
+from feinsum.records import DevicePeaks, compute_quartiles
+from feinsum.records import compute_roofline_s as compute_roofline_s
+from feinsum.targets.layout import Layout, bind_sizes_of, get_entry_kernel
 from feinsum.targets.protocol import OpenDevice, SourceKernel, Timer
 
 
@@ -40,7 +40,7 @@ class MinimumWork:
     @classmethod
     def of(cls, einsum: WorkloadLike, sizes: Mapping[str, int]) -> MinimumWork:
         """Count the work of an einsum."""
-        reference = reference_of(einsum)
+        reference = make_reference(einsum)
         return cls(reference.operations(sizes), reference.footprint_bytes(sizes))
 
     @property
@@ -54,11 +54,11 @@ class MinimumWork:
 
     def bound(self, peaks: DevicePeaks) -> float:
         """Return the operations per second that the roofline allows."""
-        seconds = roofline_s(self.operations, self.footprint_bytes, peaks)
+        seconds = compute_roofline_s(self.operations, self.footprint_bytes, peaks)
         return self.n_operations / seconds
 
 
-def fraction_of_roofline(
+def compute_roofline_fraction(
     measured_s: float,
     operations: Mapping[str, int],
     footprint_bytes: int,
@@ -68,7 +68,7 @@ def fraction_of_roofline(
 
     Above 1 if the data stay in caches, which are faster than main memory.
     """
-    return roofline_s(operations, footprint_bytes, peaks) / measured_s
+    return compute_roofline_s(operations, footprint_bytes, peaks) / measured_s
 
 
 def measure_giga_op_rate(
@@ -104,12 +104,12 @@ def measure_giga_op_rate(
     Raises:
         MeasurementError: if a size parameter has no value.
     """
-    values = bind_sizes_of(entry_kernel(t_unit), arguments)
+    values = bind_sizes_of(get_entry_kernel(t_unit), arguments)
     values = {**values, **(sizes or {})}
     needed = [param.name for param in einsum.size_params]
     if missing := [name for name in needed if name not in values]:
         raise MeasurementError(f"sizes {missing} of the einsum have no value: {values}")
-    operations = einsum_operations(einsum, {name: values[name] for name in needed})
+    operations = count_operations(einsum, {name: values[name] for name in needed})
     samples = timeit(
         t_unit,
         arguments,
@@ -177,7 +177,7 @@ class Rung:
     @property
     def spread(self) -> tuple[float, float]:
         """Operations per second at the upper and the lower quartile of the times."""
-        low_s, high_s = quartiles(self.samples_s)
+        low_s, high_s = compute_quartiles(self.samples_s)
         return self.work.n_operations / high_s, self.work.n_operations / low_s
 
 
@@ -201,7 +201,7 @@ def measure_ladder(
         opened: the device.
         dtype: ``<f8`` or ``<f4``.
         steps: the multiply-adds per pair of entries of each rung.
-        array_bytes: of each array; :func:`triad_array_bytes` by default.
+        array_bytes: of each array; :func:`choose_triad_array_bytes` by default.
         rounds: the minimum number of samples of a rung.
         max_total_s: of one rung; see :func:`feinsum.measure.interleave`.
 
@@ -217,7 +217,7 @@ def measure_ladder(
             f"no ladder of {dtype} on {opened.device}: expected one of "
             f"{sorted(CTYPES)} that the device computes with"
         )
-    arrays = _Arrays.of(opened, dtype, array_bytes or triad_array_bytes(opened))
+    arrays = _Arrays.of(opened, dtype, array_bytes or choose_triad_array_bytes(opened))
     kernels = [_Kernel.of(arrays, width) for width in _WIDTHS]
     # Short rungs are limited by loads, long ones by registers: widths differ.
     rungs = [_choose_width(kernels, n_steps) for n_steps in steps]
@@ -316,7 +316,7 @@ class _Kernel:
 
 def _write_source(dtype: str, width: int, is_cpu: bool) -> str:
     scalar = CTYPES[dtype]
-    vector = vector_type(scalar, width)
+    vector = get_vector_type(scalar, width)
     stride = 1 if is_cpu else _LOCAL
     chains = [(f"x{k}", f"at + {k * stride}") for k in range(_CHAINS)]
     per_group = f"get_group_id(0) * {_CHAINS * _LOCAL} + get_local_id(0)"

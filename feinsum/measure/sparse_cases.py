@@ -17,29 +17,34 @@ from typing import Any
 import numpy as np
 from cachetools import LRUCache
 
-from feinsum.codegen import generate_nest, nest_arguments, nest_index_dtype, nest_result
+from feinsum.codegen import (
+    choose_nest_index_dtype,
+    extract_nest_result,
+    generate_nest,
+    make_nest_arguments,
+)
 from feinsum.errors import InvalidEinsumError, TransformError
-from feinsum.ir import BatchedEinsum, IndexList, profile_names, shape_at
+from feinsum.ir import BatchedEinsum, IndexList, bind_shape, list_profile_names
 from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
-from feinsum.measure.reference import n_terms
+from feinsum.measure.reference import count_terms
 from feinsum.measure.trial import draw_array
-from feinsum.measure.verification import tolerance_for
-from feinsum.memory import remembered
+from feinsum.measure.verification import compute_tolerance
+from feinsum.memory import get_remembered
 from feinsum.nests import (
     Nest,
     NestForm,
     Network,
     Sizes,
-    network_of,
-    sizes_at,
-    unfactorized,
+    build_network,
+    build_unfactorized,
+    get_sizes,
 )
-from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
+from feinsum.nests.form import COPIES_BYTES, choose_n_chunks, count_needed_bytes
 from feinsum.records import TransformSpec
 from feinsum.sparse import CSF, from_dense, random_profile, random_uniform, to_csf
 from feinsum.targets.protocol import OpenDevice, Timer
 from feinsum.transforms import check_spec
-from feinsum.transforms.nests import recipe_of
+from feinsum.transforms.nests import parse_recipe
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -73,7 +78,7 @@ class SparseCase:
 
     @property
     def network(self) -> Network:
-        return network_of(self.einsum)
+        return build_network(self.einsum)
 
     @property
     def tree(self) -> CSF:
@@ -84,14 +89,14 @@ class SparseCase:
     def expected(self) -> dict[str, Array]:
         network, n = self.network, len(self.network.inputs)
         rows = [
-            sparse_reference(network, self.operands[n * k : n * (k + 1)])
+            compute_sparse_reference(network, self.operands[n * k : n * (k + 1)])
             for k in range(network.n_rows)
         ]
         return {"out": np.stack(rows) if len(rows) > 1 else rows[0]}
 
     def untransformed(self, opened: OpenDevice) -> SparseKernel:
         """Build one sequential loop over all indices that multiplies all operands."""
-        return self._kernel(unfactorized(self.network), NestForm(), opened)
+        return self._build_kernel(build_unfactorized(self.network), NestForm(), opened)
 
     def kernel(self, spec: TransformSpec, opened: OpenDevice) -> SparseKernel:
         """Build the kernel of a recipe.
@@ -101,25 +106,27 @@ class SparseCase:
             BuildError: if it cannot be built.
         """
         check_spec(spec, self.einsum)
-        nest, form = recipe_of(self.einsum, spec.parameters)
-        return self._kernel(nest, form, opened)
+        nest, form = parse_recipe(self.einsum, spec.parameters)
+        return self._build_kernel(nest, form, opened)
 
-    def _kernel(self, nest: Nest, form: NestForm, opened: OpenDevice) -> SparseKernel:
-        sizes = sizes_at(self.einsum, self.sizes)
+    def _build_kernel(
+        self, nest: Nest, form: NestForm, opened: OpenDevice
+    ) -> SparseKernel:
+        sizes = get_sizes(self.einsum, self.sizes)
         dtype = self.einsum.output_dtypes[0]
         n_threads = opened.device.compute_units
-        n_chunks = n_chunks_for(nest, form, sizes, n_threads)
-        n_bytes = needed_bytes(nest, form, sizes, dtype.itemsize, n_chunks)
+        n_chunks = choose_n_chunks(nest, form, sizes, n_threads)
+        n_bytes = count_needed_bytes(nest, form, sizes, dtype.itemsize, n_chunks)
         if n_bytes > COPIES_BYTES:
             raise TransformError(
                 f"buffers and copies of this nest take {n_bytes / 1e6:.3g} MB; "
                 f"expected at most {COPIES_BYTES / 1e6:.3g} MB"
             )
-        index_dtype = nest_index_dtype(nest, sizes)
+        index_dtype = choose_nest_index_dtype(nest, sizes)
         dense = {i: n for i, n in sorted(sizes.extents.items())
                  if i not in nest.network.level_of}  # fmt: skip
         compiled = _compile(nest, form, dense, (dtype, index_dtype), opened)
-        arguments = nest_arguments(
+        arguments = make_nest_arguments(
             nest, self.operands, dtype=dtype, form=form, n_chunks=n_chunks
         )
         return SparseKernel(compiled.bind(arguments), nest, form, sizes)
@@ -148,7 +155,7 @@ def _compile(
         dtypes: of entries, and of indices.
         opened: the device to build for.
     """
-    kernels = remembered(_Kernels)
+    kernels = get_remembered(_Kernels)
     key = nest, form, tuple(dense.items()), dtypes, opened.device.id
     if key not in kernels:
         dtype, index_dtype = dtypes
@@ -187,13 +194,13 @@ class SparseKernel:
             return seconds
         copies = self.bound.read()["out"]
         start_s = perf_counter()
-        nest_result(self.nest, self.form, copies, self.sizes)
+        extract_nest_result(self.nest, self.form, copies, self.sizes)
         return seconds + perf_counter() - start_s
 
     def read(self) -> dict[str, Array]:
         """Return the result, by its name."""
         out = self.bound.read()["out"]
-        return {"out": nest_result(self.nest, self.form, out, self.sizes)}
+        return {"out": extract_nest_result(self.nest, self.form, out, self.sizes)}
 
     def poison(self) -> None:
         """Fill the result with poison: the kernel clears all entries first."""
@@ -215,16 +222,16 @@ def make_sparse_case(
     >>> case.tree.profile, case.expected["out"].shape
     ((7, 20), (9,))
     """
-    network = network_of(einsum)
+    network = build_network(einsum)
     rng, dtype = np.random.default_rng(0), einsum.output_dtypes[0]
     arrays: dict[str, Any] = {}
     for operand in einsum.operands:
-        shape = shape_at(operand.shape, sizes)
+        shape = bind_shape(operand.shape, sizes)
         if not operand.storage:
             arrays[operand.name] = draw_array(rng, shape, operand.dtype)
             continue
         if tree is None:
-            nodes = sizes_at(einsum, sizes).nodes
+            nodes = get_sizes(einsum, sizes).nodes
             tree = random_profile(shape, nodes, seed=0, skew=SKEW)
         values = draw_array(rng, (len(tree.values),), operand.dtype)
         valued = CSF(tree.shape, tree.axes, tree.indices, tree.pointers, values)
@@ -235,11 +242,11 @@ def make_sparse_case(
         for row in einsum.rows
         for array in (*(arrays[operand.name] for operand in row), *units)
     ]
-    tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
+    tolerance = compute_tolerance(dtype, count_terms(einsum, sizes))
     return SparseCase(einsum, dict(sizes), tuple(operands), tolerance)
 
 
-def ragged_sparse_cases(einsum: BatchedEinsum) -> list[SparseCase]:
+def make_ragged_sparse_cases(einsum: BatchedEinsum) -> list[SparseCase]:
     """Make trees that reveal wrong kernels: empty slices, one entry, every entry.
 
     Literal extents stay; all others are short.
@@ -249,31 +256,31 @@ def ragged_sparse_cases(einsum: BatchedEinsum) -> list[SparseCase]:
     small = {n: SMALL[k % len(SMALL)] for k, n in enumerate(names)}
     cases = []
     for sizes in (dict.fromkeys(names, 1), ragged):
-        tree = to_csf(random_uniform(_tree_shape(einsum, sizes), 1, seed=0))
+        tree = to_csf(random_uniform(_get_tree_shape(einsum, sizes), 1, seed=0))
         cases.append(_make_case_of(einsum, sizes, tree))
     # About three entries in the fibers of the longest axis: some of them are empty.
-    shape = _tree_shape(einsum, ragged)
+    shape = _get_tree_shape(einsum, ragged)
     n_entries = max(1, min(prod(shape) // 3, 3 * max(shape)))
     tree = to_csf(random_uniform(shape, n_entries, seed=1))
     cases.append(_make_case_of(einsum, ragged, tree))
-    shape = _tree_shape(einsum, small)
+    shape = _get_tree_shape(einsum, small)
     # With long literal extents, every entry would be too many.
     if prod(shape) <= 2**20:
         cases.append(_make_case_of(einsum, small, to_csf(from_dense(np.ones(shape)))))
     return cases
 
 
-def _tree_shape(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _get_tree_shape(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...]:
     # The extents do not depend on the profile, but have to be given one.
-    profile = dict.fromkeys(profile_names(einsum), 1)
-    extents = sizes_at(einsum, {**sizes, **profile}).extents
+    profile = dict.fromkeys(list_profile_names(einsum), 1)
+    extents = get_sizes(einsum, {**sizes, **profile}).extents
     return tuple(extents[i] for i in einsum.inputs[einsum.sparse_position or 0])
 
 
 def _make_case_of(
     einsum: BatchedEinsum, sizes: Mapping[str, int], tree: CSF
 ) -> SparseCase:
-    nodes = dict(zip(profile_names(einsum), tree.profile, strict=True))
+    nodes = dict(zip(list_profile_names(einsum), tree.profile, strict=True))
     return make_sparse_case(einsum, {**sizes, **nodes}, tree)
 
 
@@ -283,8 +290,8 @@ PART_ENTRIES = 2**22
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
-    """Compute the result of a network, or the values of its sparse result.
+def compute_sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
+    """Compute the result of a parse_network, or the values of its sparse result.
 
     For ``ij,j->i`` with the matrix ``[[., ., 5], [6, ., 7]]`` and ``x``::
 
@@ -297,10 +304,11 @@ def sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
         network: what is computed.
         operands: one for each input; the sparse one is a tree.
 
-    >>> from feinsum.nests import network
+    >>> from feinsum.nests import parse_network
     >>> from feinsum.sparse import COO, to_csf
     >>> matrix = to_csf(COO((2, 3), ([0, 1, 1], [2, 0, 2]), [5.0, 6.0, 7.0]))
-    >>> sparse_reference(network("ij,j->i"), [matrix, np.array([1.0, 2.0, 3.0])])
+    >>> compute_sparse_reference(parse_network("ij,j->i"),
+    ...     [matrix, np.array([1.0, 2.0, 3.0])])
     array([15., 27.])
     """
     position = network.sparse or 0

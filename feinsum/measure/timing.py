@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.measure.arguments import random_arguments
+from feinsum.measure.arguments import draw_arguments
 from feinsum.measure.kernel import BoundKernel, compile_kernel
-from feinsum.measure.trial import Timeable, common_timer
+from feinsum.measure.trial import Timeable, choose_common_timer
 from feinsum.select import MIN_SAMPLES
 from feinsum.targets.devices import open_device
-from feinsum.targets.layout import bind_sizes_of, entry_kernel
+from feinsum.targets.layout import bind_sizes_of, get_entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer
 
 MAX_SAMPLES = 512
@@ -79,8 +79,8 @@ def bind_at(
     if device is None or isinstance(device, str):
         device = open_device(device)
     compiled = compile_kernel(t_unit, device)
-    sizes = bind_sizes_of(entry_kernel(compiled.t_unit), arguments)
-    drawn = random_arguments(compiled.t_unit, sizes, np.random.default_rng(0))
+    sizes = bind_sizes_of(get_entry_kernel(compiled.t_unit), arguments)
+    drawn = draw_arguments(compiled.t_unit, sizes, np.random.default_rng(0))
     return compiled.bind({**drawn, **arguments})
 
 
@@ -98,8 +98,8 @@ def interleave(
     """Time several kernels, one run of each per round: A B C A B C ...
 
     Slow drift of the machine affects all kernels equally, so ratios are preserved. All
-    kernels use the clock named by :func:`common_timer`. The k-th sample of a kernel is
-    from the k-th round in which it takes part.
+    kernels use the clock named by :func:`choose_common_timer`. The k-th sample of a
+    kernel is from the k-th round in which it takes part.
 
     Args:
         kernels: the kernels to time, bound to their arguments.
@@ -117,7 +117,7 @@ def interleave(
     Returns:
         For each kernel, all samples in seconds, in the order of the rounds.
     """
-    timer = common_timer(kernels)
+    timer = choose_common_timer(kernels)
     runs = [
         _Series(kernel, timer, clock, max_total_s, step)
         for kernel, step in zip(kernels, every or [1] * len(kernels), strict=True)

@@ -25,7 +25,7 @@ from feinsum.measure.question import (
     RandomArgument,
     Verdict,
 )
-from feinsum.measure.verification import poison_value
+from feinsum.measure.verification import get_poison_value
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
 from feinsum.targets.host.kernel import HostKernel, start_pool
@@ -57,20 +57,20 @@ def compare_kernels(comparison: KernelComparison, timing_lock: str = "") -> Verd
     changed = sorted({k for _, k in comparison.pairs})
     with hold_lock(timing_lock, fcntl.LOCK_SH):
         bench = _Bench(comparison, comparison.arguments)
-        first_s, results = bench.first_runs(changed)
+        first_s, results = bench.run_first(changed)
         # The kernels with recipes run first: their times determine how long to wait.
         limit_s = max(LONG_S, LONG_FACTOR * max(first_s.values()))
-        seconds, expected = bench.first_run_within(limit_s, baselines[0])
+        seconds, expected = bench.run_first_within(limit_s, baselines[0])
         if seconds is None:
             return _report_endless(
                 len(comparison.programs), baselines, limit_s, first_s
             )
-        first_s |= {baselines[0]: seconds} | bench.first_runs(baselines[1:])[0]
+        first_s |= {baselines[0]: seconds} | bench.run_first(baselines[1:])[0]
         right = {k for k in changed if _is_close(comparison, expected, results[k])}
         # A recipe may be right only at sizes that its tiles divide.
         for arguments in comparison.checked:
             other = _Bench(comparison, arguments)
-            _, again = other.first_runs([baselines[0], *right])
+            _, again = other.run_first([baselines[0], *right])
             right = {
                 k for k in right if _is_close(comparison, again[baselines[0]], again[k])
             }
@@ -94,7 +94,7 @@ def _is_close(
     expected: Mapping[str, Array],
     results: Mapping[str, Array],
 ) -> bool:
-    return largest_difference(expected, results) <= comparison.tolerance
+    return compute_largest_difference(expected, results) <= comparison.tolerance
 
 
 class _Bench:
@@ -113,7 +113,7 @@ class _Bench:
             if arguments[name].is_read
         }
 
-    def first_runs(
+    def run_first(
         self, programs: Iterable[int]
     ) -> tuple[dict[int, float], dict[int, dict[str, Array]]]:
         """Run programs on poisoned outputs; the seconds and the results of each."""
@@ -121,22 +121,22 @@ class _Bench:
         for k in programs:
             self._restore(poison=True)
             seconds[k] = self._runs[k]()
-            results[k] = self._results()
+            results[k] = self._copy_results()
         return seconds, results
 
-    def first_run_within(
+    def run_first_within(
         self, limit_s: float, k: int
     ) -> tuple[float | None, dict[str, Array]]:
         """Run one program; None for its seconds if it does not end within the limit."""
         self._restore(poison=True)
-        return _run_within(limit_s, self._runs[k]), self._results()
+        return _run_within(limit_s, self._runs[k]), self._copy_results()
 
     def run(self, k: int) -> float:
         """Time a program on arrays that are restored to their initial values."""
         self._restore()
         return self._runs[k]()
 
-    def _results(self) -> dict[str, Array]:
+    def _copy_results(self) -> dict[str, Array]:
         return {name: self._values[name].copy() for name in self._written}
 
     def _restore(self, *, poison: bool = False) -> None:
@@ -145,10 +145,10 @@ class _Bench:
         for name in self._written if poison else ():
             if name not in self._initial:
                 array = self._values[name]
-                array.fill(poison_value(array.dtype))
+                array.fill(get_poison_value(array.dtype))
 
 
-def largest_difference(
+def compute_largest_difference(
     expected: Mapping[str, Array], results: Mapping[str, Array]
 ) -> float:
     """Return the largest difference, relative to the largest entry of its array.
@@ -156,12 +156,12 @@ def largest_difference(
     Non-finite entries must agree. The difference is infinite for integers that differ.
     """
     return max(
-        (_difference(right, results[name]) for name, right in expected.items()),
+        (_compute_difference(right, results[name]) for name, right in expected.items()),
         default=0.0,
     )
 
 
-def _difference(expected: Array, computed: Array) -> float:
+def _compute_difference(expected: Array, computed: Array) -> float:
     if expected.dtype.kind not in "fc":
         return 0.0 if np.array_equal(expected, computed) else np.inf
     finite = np.isfinite(expected)
@@ -283,7 +283,7 @@ class Timeable(Protocol):
     def run(self, timer: Timer | None = None) -> float: ...
 
 
-def common_timer(kernels: Sequence[Timeable]) -> Timer:
+def choose_common_timer(kernels: Sequence[Timeable]) -> Timer:
     """Return the clock for kernels to compare: ``wall`` if their clocks differ."""
     timers = {kernel.timer for kernel in kernels}
     return timers.pop() if len(timers) == 1 else "wall"
@@ -301,7 +301,7 @@ def time_in_turns(
         baseline: the kernel to compare it with.
         baseline_s: the time of the baseline's first run, in seconds.
     """
-    timer = common_timer((kernel, baseline))
+    timer = choose_common_timer((kernel, baseline))
     others_s, mine_s = sample_in_turns(
         [lambda: baseline.run(timer), lambda: kernel.run(timer)],
         (baseline_s, 0.0),

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from feinsum.errors import WrongResultError
-from feinsum.words import counted
+from feinsum.words import format_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAFETY = 16
-"""Maximum tolerance; see :func:`tolerance_for`."""
+"""Maximum tolerance; see :func:`compute_tolerance`."""
 
 PART = 1 << 16
 """Entries to compare at once."""
@@ -40,7 +40,7 @@ def verify(
         kernel: the kernel to verify.
         expected: the correct array of each output, by name; other outputs are not
             compared.
-        tolerance: largest allowed error; see :func:`largest_error`.
+        tolerance: largest allowed error; see :func:`compute_largest_error`.
 
     Returns:
         The largest error over all outputs.
@@ -54,7 +54,7 @@ def verify(
 
 
 @contextmanager
-def wrong_results_located(description: str) -> Iterator[None]:
+def locate_wrong_results(description: str) -> Iterator[None]:
     """Name the case in an error of the body, such as ``at the sizes {'N': 37}``."""
     try:
         yield
@@ -83,7 +83,7 @@ def check_outputs(
 def check_result(
     result: Array, expected: Array, *, tolerance: float, name: str = "result"
 ) -> float:
-    """Compute the error as :func:`largest_error` does, and check the tolerance.
+    """Compute the error as :func:`compute_largest_error` does, and check the tolerance.
 
     Raises:
         WrongResultError: naming where the error is largest, the value there and the
@@ -93,39 +93,42 @@ def check_result(
         raise WrongResultError(
             f"{name} has shape {result.shape}, expected {expected.shape}"
         )
-    error = largest_error(result, expected)
+    error = compute_largest_error(result, expected)
     if error <= tolerance:
         return error
-    errors = _errors(result, expected, _scale(expected))
+    errors = _compute_errors(result, expected, _scale(expected))
     position = tuple(int(k) for k in np.unravel_index(np.argmax(errors), errors.shape))
     n_wrong = int(np.count_nonzero(errors > tolerance))
     raise WrongResultError(
         f"{name}{list(position)} is {result[position]}, expected "
         f"{expected[position]}: error {error:.3g} of the largest result, allowed "
         f"{tolerance:.3g}; "
-        f"{n_wrong} of {counted(errors.size, 'entry')} are wrong"
+        f"{n_wrong} of {format_count(errors.size, 'entry')} are wrong"
     )
 
 
-def largest_error(result: Array, expected: Array) -> float:
+def compute_largest_error(result: Array, expected: Array) -> float:
     """Return the largest ``abs(result - expected)`` over the largest ``abs(expected)``.
 
     Infinite if the shapes differ, if NaN, infinity or an integer's poison is
     left in the result, or if the expected result itself is not finite. If all
     expected entries are zero, zero for equality and infinite otherwise.
 
-    >>> largest_error(np.array([1.0, 4.0]), np.array([1.0, 5.0]))
+    >>> compute_largest_error(np.array([1.0, 4.0]), np.array([1.0, 5.0]))
     0.2
-    >>> largest_error(np.array([1.0, np.nan]), np.array([1.0, 5.0]))
+    >>> compute_largest_error(np.array([1.0, np.nan]), np.array([1.0, 5.0]))
     inf
     """
     if result.shape != expected.shape:
         return np.inf
-    scale, pairs = _scale(expected), zip(_parts(result), _parts(expected), strict=True)
-    return max((_worst(*pair, scale) for pair in pairs), default=0.0)
+    scale, pairs = (
+        _scale(expected),
+        zip(_split_entries(result), _split_entries(expected), strict=True),
+    )
+    return max((_find_worst_error(*pair, scale) for pair in pairs), default=0.0)
 
 
-def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
+def compute_tolerance(dtype: DTypeLike, n_terms: int) -> float:
     """Return the largest error that rounding may cause, for sums of ``n_terms`` terms.
 
     ``16 * eps * n_terms``, at most 0.1. Any order of a sum of n terms is within
@@ -134,7 +137,7 @@ def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
     magnitudes may add up to more than the largest result. A missing term costs
     about ``1/n_terms``, far more. Integers must agree: zero.
 
-    >>> tolerance_for("float64", 10) < 1e-13, tolerance_for("int32", 10)
+    >>> compute_tolerance("float64", 10) < 1e-13, compute_tolerance("int32", 10)
     (True, 0.0)
     """
     kind = np.dtype(dtype)
@@ -143,12 +146,12 @@ def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
     return min(0.1, _SAFETY * float(np.finfo(kind).eps) * max(1, n_terms))
 
 
-def poison_value(dtype: DTypeLike) -> Any:
+def get_poison_value(dtype: DTypeLike) -> Any:
     """Return a value that no kernel should leave: NaN, or an extreme integer.
 
     A boolean has no room for poison; it is True.
 
-    >>> poison_value("int8"), poison_value("uint8")
+    >>> get_poison_value("int8"), get_poison_value("uint8")
     (np.int8(-128), np.uint8(255))
     """
     kind: np.dtype[Any] = np.dtype(dtype)
@@ -162,7 +165,7 @@ def poison_value(dtype: DTypeLike) -> Any:
     return kind.type(info.min if kind.kind == "i" else info.max)
 
 
-def _parts(array: Array) -> Iterator[Array]:
+def _split_entries(array: Array) -> Iterator[Array]:
     """Yield the entries in pieces that fit in the caches."""
     flat = array.reshape(-1)
     return (flat[start : start + PART] for start in range(0, flat.size, PART))
@@ -170,10 +173,10 @@ def _parts(array: Array) -> Iterator[Array]:
 
 def _scale(expected: Array) -> float:
     """Return the largest finite magnitude."""
-    return max(map(_largest, _parts(expected)), default=0.0)
+    return max(map(_find_largest, _split_entries(expected)), default=0.0)
 
 
-def _largest(part: Array) -> float:
+def _find_largest(part: Array) -> float:
     magnitudes = np.abs(part.astype(np.result_type(part.dtype, np.float64)))
     largest = float(np.max(magnitudes))
     if np.isfinite(largest):
@@ -181,8 +184,8 @@ def _largest(part: Array) -> float:
     return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0))
 
 
-def _worst(result: Array, expected: Array, scale: float) -> float:
-    """Return the largest of :func:`_errors`; in one step for finite numbers."""
+def _find_worst_error(result: Array, expected: Array, scale: float) -> float:
+    """Return the largest of :func:`_compute_errors`; in one step for finite numbers."""
     if scale and {result.dtype.kind, expected.dtype.kind} <= {"f", "c"}:
         wide = np.result_type(result.dtype, expected.dtype, np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -190,16 +193,16 @@ def _worst(result: Array, expected: Array, scale: float) -> float:
             worst = float(np.max(np.abs(result.astype(wide) - expected)))
         if np.isfinite(worst):
             return worst / scale
-    return float(np.max(_errors(result, expected, scale)))
+    return float(np.max(_compute_errors(result, expected, scale)))
 
 
-def _errors(
+def _compute_errors(
     result: Array, expected: Array, scale: float
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Compute the error of each entry, relative to ``scale``."""
     is_bad = ~(np.isfinite(result) & np.isfinite(expected))
     if result.dtype.kind in "iu":
-        is_bad |= (result == poison_value(result.dtype)) & (result != expected)
+        is_bad |= (result == get_poison_value(result.dtype)) & (result != expected)
     wide = np.result_type(result.dtype, expected.dtype, np.float64)
     right = np.where(is_bad, 0, expected).astype(wide)
     difference = np.abs(np.where(is_bad, 0, result).astype(wide) - right)

@@ -50,9 +50,9 @@ def main() -> None:
     for line in channel.requests(IDLE_S):
         question = from_json(Question, line)
         if question.kernels is None:
-            from feinsum.measure.judging import prepare  # needs the code generator
+            from feinsum.measure.judging import prepare_fork  # needs the code generator
 
-            prepare(question)
+            prepare_fork(question)
         channel.answer(to_json(_answer_question(question, channel)))
 
 

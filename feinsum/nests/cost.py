@@ -70,47 +70,49 @@ class Cost(Protocol[V]):
         """Return a lower bound on the cost of a path's nests, for pruning paths."""
 
 
-def evaluate(cost: Cost[Any], path: Path, orders: Orders) -> Any:
+def evaluate_cost(cost: Cost[Any], path: Path, orders: Orders) -> Any:
     """Compute the cost of one nest from its forest."""
-    return _of_forest(cost, path, fuse(orders), frozenset())
+    return _evaluate_forest(cost, path, fuse(orders), frozenset())
 
 
-def _of_forest(
+def _evaluate_forest(
     cost: Cost[Any], path: Path, forest: Forest, ancestors: frozenset[str]
 ) -> Any:
     if not forest:
         return cost.nothing
     first, following = forest[0], forest[1:]
-    value = _of_node(cost, path, first, ancestors)
+    value = _evaluate_node(cost, path, first, ancestors)
     if not following:
         return value
     # A buffer crosses here if its producer is in the first node and its consumer in a
     # later one: no further loop is around both.
-    terms_before = tuple(_terms(first))
-    terms_after = tuple(t for node in following for t in _terms(node))
+    terms_before = tuple(_list_terms(first))
+    terms_after = tuple(t for node in following for t in _list_terms(node))
     group = TermGroup(tuple(path[t] for t in terms_before + terms_after), ancestors)
     crossing = cost.crossing(group, len(terms_before))
-    following_cost = _of_forest(cost, path, following, ancestors)
+    following_cost = _evaluate_forest(cost, path, following, ancestors)
     return cost.combine(cost.combine(value, crossing), following_cost)
 
 
-def _of_node(cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]) -> Any:
+def _evaluate_node(
+    cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]
+) -> Any:
     if not isinstance(node, NestLoop):
         return cost.nothing
-    group = TermGroup(tuple(path[t] for t in _terms(node)), ancestors)
-    body = _of_forest(cost, path, node.body, ancestors | {node.index})
+    group = TermGroup(tuple(path[t] for t in _list_terms(node)), ancestors)
+    body = _evaluate_forest(cost, path, node.body, ancestors | {node.index})
     return cost.loop(group, node.index, body)
 
 
-def _terms(node: Node) -> Iterator[int]:
+def _list_terms(node: Node) -> Iterator[int]:
     if isinstance(node, NestLoop):
         for inner in node.body:
-            yield from _terms(inner)
+            yield from _list_terms(inner)
     else:
         yield node
 
 
-def crossing_buffers(
+def list_crossing_buffers(
     group: TermGroup, split: int
 ) -> Iterator[tuple[FactorProduct, FactorProduct]]:
     """Yield producer and consumer of each buffer from the first terms to the others."""
@@ -144,7 +146,7 @@ class IndependentLoops:
         return first + second
 
     def crossing(self, group: TermGroup, split: int) -> float:
-        buffers = (p.result.indices for p, _ in crossing_buffers(group, split))
+        buffers = (p.result.indices for p, _ in list_crossing_buffers(group, split))
         is_small = all(len(i - group.ancestors) <= self.max_dimension for i in buffers)
         return 0.0 if is_small else inf
 
@@ -165,7 +167,7 @@ class Operations:
         leaves = sum(term.indices <= outer for term in group.terms)
         # a multiplication and an addition for each term whose loops are complete
         leaf_operations = 2 * self.network.n_rows * leaves
-        return repetitions(self.network, self.sizes, group, index) * (
+        return count_repetitions(self.network, self.sizes, group, index) * (
             leaf_operations + body
         )
 
@@ -176,17 +178,19 @@ class Operations:
         return 0.0
 
     def least(self, path: Path) -> float:
-        products = sum(least_products(self.network, self.sizes, t) for t in path)
+        products = sum(count_least_products(self.network, self.sizes, t) for t in path)
         return 2 * self.network.n_rows * products
 
 
-def repetitions(network: Network, sizes: Sizes, group: TermGroup, index: str) -> float:
+def count_repetitions(
+    network: Network, sizes: Sizes, group: TermGroup, index: str
+) -> float:
     """Return the mean number of iterations of a loop each time it is entered."""
-    level = network.level_within(group.ancestors, index)
+    level = network.get_level(group.ancestors, index)
     return float(sizes.extents[index]) if level is None else sizes.children(level)
 
 
-def least_products(network: Network, sizes: Sizes, term: FactorProduct) -> float:
+def count_least_products(network: Network, sizes: Sizes, term: FactorProduct) -> float:
     """Return the fewest products of a term in any nest.
 
     These are the nodes of the tree for the leading levels among the term's indices,

@@ -19,9 +19,9 @@ from math import ceil, inf, prod
 from feinsum.machine import TYPICAL, MachineModel
 from feinsum.nests.cost import (
     TermGroup,
-    crossing_buffers,
-    least_products,
-    repetitions,
+    count_least_products,
+    count_repetitions,
+    list_crossing_buffers,
 )
 from feinsum.nests.form import COPIES_BYTES, is_apart
 from feinsum.nests.networks import Factor, FactorProduct, Network, Path, Sizes
@@ -56,10 +56,10 @@ class EstimatedTime:
         index_bytes: size of an index of the tree.
         n_threads: number of threads that share a loop over the root.
 
-    >>> from feinsum.nests import best_nest, network
-    >>> mttkrp = network("ijk,ja,ka->ia")
+    >>> from feinsum.nests import find_best_nest, parse_network
+    >>> mttkrp = parse_network("ijk,ja,ka->ia")
     >>> sizes = Sizes({"i": 900, "j": 800, "k": 700, "a": 32}, (900, 9000, 90_000))
-    >>> print(best_nest(mttkrp, EstimatedTime(mttkrp, sizes)).nest)
+    >>> print(find_best_nest(mttkrp, EstimatedTime(mttkrp, sizes)).nest)
     for i
       for j
         for k
@@ -78,7 +78,7 @@ class EstimatedTime:
     nothing: float = 0.0
 
     def loop(self, group: TermGroup, index: str, body: float) -> float:
-        serial_ns = self._loop_ns(group, index, body)
+        serial_ns = self._estimate_loop_ns(group, index, body)
         # only a loop over the root around all terms can be divided among threads
         is_root = not group.ancestors and index in self.network.levels[:1]
         has_all_terms = len(group.terms) == len(self.network.inputs) - 1
@@ -95,27 +95,29 @@ class EstimatedTime:
         if is_apart(self.network):
             return 0.0
         copies = self.network.n_rows * self.n_threads
-        n_bytes = copies * self._bytes(frozenset(self.network.output))
+        n_bytes = copies * self._count_bytes(frozenset(self.network.output))
         if n_bytes > COPIES_BYTES:
             return inf
-        return 2 * n_bytes * self.machine.fetched_byte_ns(n_bytes)
+        return 2 * n_bytes * self.machine.get_fetched_byte_ns(n_bytes)
 
-    def _loop_ns(self, group: TermGroup, index: str, body: float) -> float:
+    def _estimate_loop_ns(self, group: TermGroup, index: str, body: float) -> float:
         # ``leaves`` are the terms for which this is the innermost loop
-        times = repetitions(self.network, self.sizes, group, index)
+        times = count_repetitions(self.network, self.sizes, group, index)
         outer = group.ancestors | {index}
         leaves = [term for term in group.terms if term.indices <= outer]
-        over_nodes = self.network.level_within(group.ancestors, index) is not None
+        over_nodes = self.network.get_level(group.ancestors, index) is not None
         is_innermost = len(leaves) == len(group.terms)
         n_rows = self.network.n_rows
-        fetched = n_rows * self._fetched_ns(group, index, innermost=is_innermost)
+        fetched = n_rows * self._estimate_fetch_ns(group, index, innermost=is_innermost)
         # a dense innermost loop is vectorized; one over nodes gathers scattered rows
         if is_innermost and not over_nodes:
-            return times * fetched + n_rows * self._vectors_ns(leaves, index, times)
+            return times * fetched + n_rows * self._estimate_vectors_ns(
+                leaves, index, times
+            )
         chains = n_rows * len(leaves) * CHAIN_NS
         iteration_ns = LOOP_NS + chains + fetched
         enter_ns = ENTER_NS if over_nodes else 0.0
-        tree_ns = self._tree_ns(index) if over_nodes else 0.0
+        tree_ns = self._estimate_tree_ns(index) if over_nodes else 0.0
         return enter_ns + times * (iteration_ns + tree_ns + body)
 
     def combine(self, first: float, second: float) -> float:
@@ -128,27 +130,29 @@ class EstimatedTime:
         read before they arrive in the cache, so it counts twice.
         """
         total = 0.0
-        for producer, consumer in crossing_buffers(group, split):
+        for producer, consumer in list_crossing_buffers(group, split):
             buffer_indices = producer.result.indices - group.ancestors
-            buffer_bytes = self.network.n_rows * self._bytes(buffer_indices)
+            buffer_bytes = self.network.n_rows * self._count_bytes(buffer_indices)
             # without an axis of the tree, a small buffer is in registers and is free
             has_nodes = not buffer_indices.isdisjoint(self.network.levels)
             if has_nodes or buffer_bytes > self.machine.register_bytes:
                 times = 4 if has_nodes else 2
-                accesses = times * self._products(producer, group.ancestors)
-                accesses += self._products(consumer, group.ancestors)
+                accesses = times * self._estimate_products(producer, group.ancestors)
+                accesses += self._estimate_products(consumer, group.ancestors)
                 moved = buffer_bytes + accesses * self.network.n_rows * self.item_bytes
-                total += moved * self.machine.fetched_byte_ns(buffer_bytes)
+                total += moved * self.machine.get_fetched_byte_ns(buffer_bytes)
         return total
 
     def least(self, path: Path) -> float:
         # as if all products were in full vectors, and all threads busy: a lower bound
         lanes = self.machine.vector_bytes / self.item_bytes
-        products = (least_products(self.network, self.sizes, term) for term in path)
+        products = (
+            count_least_products(self.network, self.sizes, term) for term in path
+        )
         rate = lanes * self.n_threads / VECTOR_NS
         return self.network.n_rows * sum(products) / rate
 
-    def _vectors_ns(
+    def _estimate_vectors_ns(
         self, leaves: list[FactorProduct], index: str, times: float
     ) -> float:
         """Estimate the time of products along a dense index.
@@ -168,25 +172,28 @@ class EstimatedTime:
 
     def _is_last(self, tensor: Factor, index: str) -> bool:
         """Tell whether entries along an index are contiguous, or a single entry."""
-        axes = self._axes(tensor)
+        axes = self._get_axes(tensor)
         return index not in tensor.indices or axes is None or axes[-1] == index
 
-    def _axes(self, tensor: Factor) -> tuple[str, ...] | None:
+    def _get_axes(self, tensor: Factor) -> tuple[str, ...] | None:
         """Return a tensor's axes in memory; None for buffers, whose layout is free."""
         if len(tensor.inputs) == 1:
             return self.network.inputs[next(iter(tensor.inputs))]
         is_result = len(tensor.inputs) == len(self.network.inputs)
         return self.network.output if is_result else None
 
-    def _fetched_ns(self, group: TermGroup, index: str, *, innermost: bool) -> float:
+    def _estimate_fetch_ns(
+        self, group: TermGroup, index: str, *, innermost: bool
+    ) -> float:
         """Estimate the time to fetch the next slices of the operands and the result."""
         return sum(
-            self._slice_ns(tensor, group.ancestors, index, innermost=innermost) * times
-            for tensor, times in self._in_memory(group)
+            self._estimate_slice_ns(tensor, group.ancestors, index, innermost=innermost)
+            * times
+            for tensor, times in self._list_in_memory(group)
             if index in tensor.indices
         )
 
-    def _slice_ns(
+    def _estimate_slice_ns(
         self,
         tensor: Factor,
         ancestors: frozenset[str],
@@ -194,14 +201,14 @@ class EstimatedTime:
         *,
         innermost: bool,
     ) -> float:
-        among = self._bytes(tensor.indices - ancestors)
-        moved = self._bytes(tensor.indices - ancestors - {index})
+        among = self._count_bytes(tensor.indices - ancestors)
+        moved = self._count_bytes(tensor.indices - ancestors - {index})
         # scattered entries fetch whole cache lines
         if not (innermost and self._is_last(tensor, index)):
             moved = max(moved, LINE_BYTES)
-        return moved * self.machine.fetched_byte_ns(among)
+        return moved * self.machine.get_fetched_byte_ns(among)
 
-    def _in_memory(self, group: TermGroup) -> Iterator[tuple[Factor, int]]:
+    def _list_in_memory(self, group: TermGroup) -> Iterator[tuple[Factor, int]]:
         """Yield the dense operands and the result, each with its number of accesses."""
         tree = frozenset({self.network.sparse})
         n_inputs = len(self.network.inputs)
@@ -212,27 +219,29 @@ class EstimatedTime:
             elif len(inputs) == n_inputs and not self.network.has_sparse_output:
                 yield tensor, 2
 
-    def _tree_ns(self, index: str) -> float:
+    def _estimate_tree_ns(self, index: str) -> float:
         """Estimate the time to read a node of the tree, which is read in order."""
         nodes = self.sizes.nodes
         # a leaf has an index and a value, an inner node an index and a pointer
         is_entry = self.network.level_of[index] == len(nodes) - 1
         n_bytes = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
         leaf_bytes = nodes[-1] * (self.index_bytes + self.item_bytes)
-        return n_bytes * self.machine.fetched_byte_ns(leaf_bytes)
+        return n_bytes * self.machine.get_fetched_byte_ns(leaf_bytes)
 
-    def _products(self, term: FactorProduct, ancestors: frozenset[str]) -> float:
+    def _estimate_products(
+        self, term: FactorProduct, ancestors: frozenset[str]
+    ) -> float:
         """Estimate the number of products of a term inside the given loops."""
         remaining = term.indices - ancestors
         group = TermGroup((term,), ancestors)
         total = 1.0
         for index in sorted(remaining, key=lambda i: self.network.level_of.get(i, -1)):
-            total *= repetitions(self.network, self.sizes, group, index)
+            total *= count_repetitions(self.network, self.sizes, group, index)
             group = TermGroup((term,), group.ancestors | {index})
         return total
 
-    def _bytes(self, indices: frozenset[str]) -> float:
-        return self.item_bytes * self._entries(indices)
+    def _count_bytes(self, indices: frozenset[str]) -> float:
+        return self.item_bytes * self._count_entries(indices)
 
-    def _entries(self, indices: frozenset[str]) -> float:
+    def _count_entries(self, indices: frozenset[str]) -> float:
         return float(prod(self.sizes.extents[i] for i in indices))

@@ -3,8 +3,8 @@
 Most important, sums stay in registers. That, and not the order of loops, makes a nest
 several times as fast as compiled plain loops.
 
-:func:`lower` turns a nest into statements. It zeroes a buffer in the innermost loop
-around both its producer and its consumer, before the producer's own loops. If the
+:func:`lower_nest` turns a nest into statements. It zeroes a buffer in the innermost
+loop around both its producer and its consumer, before the producer's own loops. If the
 producer has no further loop there, its product is assigned instead. For
 ``ijk,ja,ka->ia``::
 
@@ -27,8 +27,8 @@ from typing import TypeAlias
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests.cost import Operations
 from feinsum.nests.nest import Forest, Nest, NestLoop, Node, Order
-from feinsum.nests.networks import Network, Sizes, consumers
-from feinsum.words import counted
+from feinsum.nests.networks import Network, Sizes, find_consumers
+from feinsum.words import format_count
 
 MOST_PRIVATE = 2**15
 """Entries of a buffer that is private to a thread; larger ones are arguments."""
@@ -77,7 +77,7 @@ class NestForm:
             self.tile < self.lanes or self.tile % self.lanes or not self.lane
         ):
             raise InvalidEinsumError(
-                f"a tile of {counted(self.tile, 'entry')}; expected a "
+                f"a tile of {format_count(self.tile, 'entry')}; expected a "
                 "multiple of the "
                 f"{self.lanes} lanes of an index",
                 rules=("nest",),
@@ -99,11 +99,11 @@ class NestForm:
         Raises:
             InvalidEinsumError: with the rule ``nest``.
         """
-        if self.lane and self.lane not in lane_indices(nest):
+        if self.lane and self.lane not in find_lane_indices(nest):
             raise InvalidEinsumError(
                 f"{self.lane!r} has no lanes in this nest: expected a dense index, the "
                 "last of every array that has it, with loops that have none within; "
-                f"such are {sorted(lane_indices(nest))}",
+                f"such are {sorted(find_lane_indices(nest))}",
                 rules=("nest",),
             )
         if self.is_chunked and not is_divisible(nest):
@@ -131,16 +131,16 @@ class NestForm:
         }
 
 
-def lane_indices(nest: Nest) -> frozenset[str]:
+def find_lane_indices(nest: Nest) -> frozenset[str]:
     """Return the indices along which a nest can be vectorized.
 
     These are the dense indices that are the last one of every array with them, and
     whose loops contain products but no further loops.
 
-    >>> from feinsum.nests.networks import network, path_from_pairs
-    >>> ttmc = network("ijk,jr,ks->irs")
-    >>> path = path_from_pairs(ttmc, [(0, 2), (3, 1)])
-    >>> sorted(lane_indices(Nest(ttmc, path, (tuple("ijks"), tuple("ijrs")))))
+    >>> from feinsum.nests.networks import parse_network, build_path
+    >>> ttmc = parse_network("ijk,jr,ks->irs")
+    >>> path = build_path(ttmc, [(0, 2), (3, 1)])
+    >>> sorted(find_lane_indices(Nest(ttmc, path, (tuple("ijks"), tuple("ijrs")))))
     ['s']
     """
     network = nest.network
@@ -152,7 +152,7 @@ def lane_indices(nest: Nest) -> frozenset[str]:
     last = {i for i in dense if all(i not in a or a[-1] == i for a in arrays)}
     inner = {
         step.index
-        for step in _steps(lower(nest))
+        for step in _list_statements(lower_nest(nest))
         if isinstance(step, Repeat)
         and not all(isinstance(body, Multiply) for body in step.body)
     }
@@ -161,7 +161,7 @@ def lane_indices(nest: Nest) -> frozenset[str]:
 
 def is_divisible(nest: Nest) -> bool:
     """Tell whether the nest is a single loop over the nodes of the root."""
-    steps = lower(nest)
+    steps = lower_nest(nest)
     return len(steps) == 1 and isinstance(steps[0], Repeat) and steps[0].level == 0
 
 
@@ -189,9 +189,9 @@ def choose_form(
         n_threads: number of threads that take chunks.
         copies_bytes: maximum size of copies of the result and large buffers together.
 
-    >>> from feinsum.nests.networks import network, path_from_pairs
-    >>> mttkrp = network("ijk,ia,ja->ka")
-    >>> path = path_from_pairs(mttkrp, [(1, 2), (3, 0)])
+    >>> from feinsum.nests.networks import parse_network, build_path
+    >>> mttkrp = parse_network("ijk,ia,ja->ka")
+    >>> path = build_path(mttkrp, [(1, 2), (3, 0)])
     >>> nest = Nest(mttkrp, path, (tuple("ija"), tuple("ijka")))
     >>> sizes = Sizes({"i": 90, "j": 80, "k": 70, "a": 32}, (90, 900, 9000))
     >>> choose_form(nest, sizes, n_threads=2)
@@ -202,10 +202,10 @@ def choose_form(
     is_many = n_threads > 1 and sizes.nodes and sizes.nodes[0] > 1
     if not (is_many and is_divisible(nest)):
         return form
-    buffers = sum(_large_buffers(nest, form, sizes))
+    buffers = sum(_list_large_buffers(nest, form, sizes))
     copies = 0
     if not is_apart(nest.network):
-        copies = _result_entries(nest.network, sizes.extents)
+        copies = _count_result_entries(nest.network, sizes.extents)
     # a product and its addition count as two operations
     products = Operations(nest.network, sizes).least(nest.path) / 2
     # copies are cleared and added up: that must not take longer than the products
@@ -218,7 +218,7 @@ def choose_form(
 def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
     """Choose lanes along the longest index, and short vectors for few entries."""
     longest = max(
-        sorted(lane_indices(nest)), key=lambda i: sizes.extents[i], default=""
+        sorted(find_lane_indices(nest)), key=lambda i: sizes.extents[i], default=""
     )
     lanes = min(most, 16)
     # at most half a vector of padding, to limit the wasted work
@@ -239,7 +239,7 @@ def is_private(indices: Order, extents: Mapping[str, int], n_rows: int = 1) -> b
     return is_fixed and n_rows * prod(extents[i] for i in indices) <= MOST_PRIVATE
 
 
-def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
+def choose_n_chunks(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
     """Return the number of chunks of the root: one per thread if they need memory.
 
     Otherwise there are more chunks than threads: a thread that finishes early takes
@@ -249,22 +249,22 @@ def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> in
     n_products = Operations(nest.network, sizes).least(nest.path) / 2
     if not form.is_chunked or n_products <= FEW_PRODUCTS:
         return 1
-    needs_memory = form.has_copies or any(_large_buffers(nest, form, sizes))
+    needs_memory = form.has_copies or any(_list_large_buffers(nest, form, sizes))
     return n_threads * (1 if needs_memory else CHUNKS_PER_THREAD)
 
 
-def needed_bytes(
+def count_needed_bytes(
     nest: Nest, form: NestForm, sizes: Sizes, item_bytes: int, n_chunks: int
 ) -> int:
     """Return the bytes of the result's copies and the large buffers together."""
-    entries = sum(_large_buffers(nest, form, sizes))
+    entries = sum(_list_large_buffers(nest, form, sizes))
     if form.has_copies:
         extents = form.filled(sizes.extents)
-        entries += _result_entries(nest.network, extents)
+        entries += _count_result_entries(nest.network, extents)
     return entries * item_bytes * (n_chunks if form.is_chunked else 1)
 
 
-def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
+def _list_large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
     """Yield the number of entries of each buffer that is not private."""
     # buffers with an axis of the tree are never private: its extent depends on the tree
     extents, n_rows = form.filled(sizes.extents), nest.network.n_rows
@@ -274,16 +274,16 @@ def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
             yield n_rows * prod(extents[i] for i in buffer.indices)
 
 
-def _result_entries(network: Network, extents: Mapping[str, int]) -> int:
+def _count_result_entries(network: Network, extents: Mapping[str, int]) -> int:
     """Return the number of entries of the dense results of all rows."""
     return network.n_rows * prod(extents[i] for i in network.output)
 
 
-def _steps(steps: tuple[NestStatement, ...]) -> Iterator[NestStatement]:
+def _list_statements(steps: tuple[NestStatement, ...]) -> Iterator[NestStatement]:
     for step in steps:
         yield step
         if isinstance(step, Repeat):
-            yield from _steps(step.body)
+            yield from _list_statements(step.body)
 
 
 @dataclass(frozen=True)
@@ -320,41 +320,45 @@ class Repeat:
 NestStatement: TypeAlias = Reset | Multiply | Repeat
 
 
-def lower(nest: Nest) -> tuple[NestStatement, ...]:
+def lower_nest(nest: Nest) -> tuple[NestStatement, ...]:
     """Lower a nest to its statements.
 
     A loop runs over nodes of the tree if it is inside the loops of all levels above,
     even if it does not contain the sparse operand: only these nodes matter, since the
     sparse operand multiplies the results elsewhere.
 
-    >>> from feinsum.nests.networks import network, path_from_pairs
-    >>> sums = network("ij,j,j->i")
-    >>> nest = Nest(sums, path_from_pairs(sums, [(0, 1), (3, 2)]), (("i", "j"),) * 2)
-    >>> lower(nest)[0].body[0].body
+    >>> from feinsum.nests.networks import parse_network, build_path
+    >>> sums = parse_network("ij,j,j->i")
+    >>> nest = Nest(sums, build_path(sums, [(0, 1), (3, 2)]), (("i", "j"),) * 2)
+    >>> lower_nest(nest)[0].body[0].body
     (Multiply(term=0, is_assigned=True), Multiply(term=1, is_assigned=False))
     """
-    consumer_of = {k: c for k, c in enumerate(consumers(nest.path)) if c is not None}
-    return tuple(_lowered(nest, consumer_of, nest.forest, frozenset()))
+    consumer_of = {
+        k: c for k, c in enumerate(find_consumers(nest.path)) if c is not None
+    }
+    return tuple(_lower_forest(nest, consumer_of, nest.forest, frozenset()))
 
 
-def _lowered(
+def _lower_forest(
     nest: Nest, consumer_of: Mapping[int, int], forest: Forest, around: frozenset[str]
 ) -> Iterator[NestStatement]:
     for node in forest:
-        terms = _terms(node)
+        terms = _list_terms(node)
         leaving = [t for t in terms if t in consumer_of and consumer_of[t] not in terms]
-        begun = [t for t in leaving if any(consumer_of[t] in _terms(n) for n in forest)]
+        begun = [
+            t for t in leaving if any(consumer_of[t] in _list_terms(n) for n in forest)
+        ]
         # without a further loop, each product is the whole sum: no reset is needed
         if isinstance(node, int):
             yield Multiply(node, is_assigned=bool(begun))
             continue
         yield from map(Reset, begun)
-        level = nest.network.level_within(around, node.index)
-        body = _lowered(nest, consumer_of, node.body, around | {node.index})
+        level = nest.network.get_level(around, node.index)
+        body = _lower_forest(nest, consumer_of, node.body, around | {node.index})
         yield Repeat(node.index, level, tuple(body))
 
 
-def _terms(node: Node) -> tuple[int, ...]:
+def _list_terms(node: Node) -> tuple[int, ...]:
     if isinstance(node, NestLoop):
-        return tuple(t for inner in node.body for t in _terms(inner))
+        return tuple(t for inner in node.body for t in _list_terms(inner))
     return (node,)

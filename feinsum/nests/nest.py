@@ -29,10 +29,10 @@ from feinsum.nests.networks import (
     FactorProduct,
     Network,
     Path,
-    consumers,
-    path_from_pairs,
+    build_path,
+    find_consumers,
 )
-from feinsum.words import counted
+from feinsum.words import format_count
 
 
 class Buffer(NamedTuple):
@@ -60,9 +60,9 @@ class Nest:
 
     Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2, equation 7 (buffers).
 
-    >>> from feinsum.nests.networks import network, path_from_pairs
-    >>> ttmc = network("ijk,jr,ks->irs")
-    >>> path = path_from_pairs(ttmc, [(0, 2), (3, 1)])
+    >>> from feinsum.nests.networks import parse_network, build_path
+    >>> ttmc = parse_network("ijk,jr,ks->irs")
+    >>> path = build_path(ttmc, [(0, 2), (3, 1)])
     >>> nest = Nest(ttmc, path, (("i", "j", "k", "s"), ("i", "j", "s", "r")))
     >>> nest.buffers
     (Buffer(producer=0, consumer=1, indices=('s',)),)
@@ -84,8 +84,8 @@ class Nest:
     def __post_init__(self) -> None:
         if len(self.orders) != len(self.path):
             _refuse(
-                f"{counted(len(self.orders), 'order')} for "
-                f"{counted(len(self.path), 'term')}"
+                f"{format_count(len(self.orders), 'order')} for "
+                f"{format_count(len(self.path), 'term')}"
             )
         for term, order in zip(self.path, self.orders, strict=True):
             if sorted(order) != sorted(term.indices):
@@ -107,12 +107,12 @@ class Nest:
     def buffers(self) -> tuple[Buffer, ...]:
         """The buffers of all terms but the last, in the order of the terms."""
         buffers = []
-        for producer, consumer in enumerate(consumers(self.path)):
+        for producer, consumer in enumerate(find_consumers(self.path)):
             if consumer is not None:
                 result_indices = self.path[producer].result.indices
                 # each iteration of a loop around both terms fills and reads the buffer
                 # again, so it needs no axis for that loop
-                around = _common(self.forest, producer, consumer)
+                around = _find_common_loops(self.forest, producer, consumer)
                 order = self.orders[producer]
                 indices = tuple(
                     i for i in order if i in result_indices and i not in around
@@ -121,17 +121,17 @@ class Nest:
         return tuple(buffers)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self, self.forest, ""))
+        return "\n".join(_format_lines(self, self.forest, ""))
 
 
-def unfactorized(network: Network) -> Nest:
+def build_unfactorized(network: Network) -> Nest:
     """Build the nest that multiplies all operands in one loop over all indices.
 
     Its buffers are scalars, and it factors nothing out, like the default of sparse
     compilers. If fibers are short, nothing is lost.
 
-    >>> from feinsum.nests.networks import network
-    >>> print(unfactorized(network("ijk,ja,ka->ia")))
+    >>> from feinsum.nests.networks import parse_network
+    >>> print(build_unfactorized(parse_network("ijk,ja,ka->ia")))
     for i
       for j
         for k
@@ -146,7 +146,7 @@ def unfactorized(network: Network) -> Nest:
         (first if k == 0 else n + k - 1, operand)
         for k, operand in enumerate(dense_operands)
     ]
-    path = path_from_pairs(network, pairs, late=True)
+    path = build_path(network, pairs, late=True)
     order = list(network.levels or network.inputs[first])
     orders = []
     for operand in dense_operands:
@@ -155,34 +155,34 @@ def unfactorized(network: Network) -> Nest:
     return Nest(network, path, tuple(orders))
 
 
-def _common(forest: Forest, first: int, second: int) -> frozenset[str]:
+def _find_common_loops(forest: Forest, first: int, second: int) -> frozenset[str]:
     """Return the indices of the loops around both terms."""
     for node in forest:
-        if isinstance(node, NestLoop) and {first, second} <= _terms(node):
-            return _common(node.body, first, second) | {node.index}
+        if isinstance(node, NestLoop) and {first, second} <= _list_terms(node):
+            return _find_common_loops(node.body, first, second) | {node.index}
     return frozenset()
 
 
-def _terms(node: NestLoop | int) -> frozenset[int]:
+def _list_terms(node: NestLoop | int) -> frozenset[int]:
     if isinstance(node, int):
         return frozenset({node})
-    return frozenset().union(*map(_terms, node.body))
+    return frozenset().union(*map(_list_terms, node.body))
 
 
-def _lines(nest: Nest, forest: Forest, indent: str) -> list[str]:
+def _format_lines(nest: Nest, forest: Forest, indent: str) -> list[str]:
     lines: list[str] = []
     for node in forest:
         if isinstance(node, NestLoop):
             lines += [
                 f"{indent}for {node.index}",
-                *_lines(nest, node.body, indent + "  "),
+                *_format_lines(nest, node.body, indent + "  "),
             ]
         else:
-            lines.append(indent + _statement(nest, node))
+            lines.append(indent + _format_statement(nest, node))
     return lines
 
 
-def _statement(nest: Nest, number: int) -> str:
+def _format_statement(nest: Nest, number: int) -> str:
     buffers = {buffer.producer: buffer for buffer in nest.buffers}
     producers = {nest.path[p].result.inputs: p for p in buffers}
 
@@ -227,10 +227,10 @@ def fuse(orders: Orders) -> Forest:
     (NestLoop(index='i',
               body=(NestLoop(index='j', body=(NestLoop(index='k', body=(0,)), 1)),)),)
     """
-    return _peeled(orders, range(len(orders)), 0)
+    return _peel(orders, range(len(orders)), 0)
 
 
-def _peeled(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
+def _peel(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
     nodes: list[Node] = []
     position = 0
     while position < len(terms):
@@ -242,7 +242,7 @@ def _peeled(orders: Orders, terms: Sequence[int], depth: int) -> Forest:
         n_terms = next(
             (k for k, head in enumerate(heads) if head != heads[0]), len(heads)
         )
-        body = _peeled(orders, terms[position : position + n_terms], depth + 1)
+        body = _peel(orders, terms[position : position + n_terms], depth + 1)
         nodes.append(NestLoop(heads[0][0], body))
         position += n_terms
     return tuple(nodes)
@@ -265,10 +265,10 @@ def is_allowed(
     index: str,
 ) -> bool:
     """Tell whether a term may have a loop over an index inside these loops."""
-    return needed_around(network, rule, term, index) <= ancestors
+    return list_needed_loops(network, rule, term, index) <= ancestors
 
 
-def needed_around(
+def list_needed_loops(
     network: Network, rule: Rule, term: FactorProduct, index: str
 ) -> frozenset[str]:
     """Return the loops that must be around a term's loop over an index."""
@@ -279,15 +279,15 @@ def needed_around(
     return above & term.indices if rule == "relative" else above
 
 
-def nest_to_text(nest: Nest) -> str:
+def format_nest(nest: Nest) -> str:
     """Format a nest: the pairs of its path, then the orders of its terms.
 
     Operands are numbered by position, and the result of term t is n + t, for n
     operands. The orders imply whether only the last term sums.
 
-    >>> from feinsum.nests import network
-    >>> mttkrp = network("ijk,ja,ka->ia")
-    >>> nest_to_text(nest_from_text(mttkrp, "0 2, 3 1 | i j k a, i j a"))
+    >>> from feinsum.nests import parse_network
+    >>> mttkrp = parse_network("ijk,ja,ka->ia")
+    >>> format_nest(parse_nest(mttkrp, "0 2, 3 1 | i j k a, i j a"))
     '0 2, 3 1 | i j k a, i j a'
     """
     n = len(nest.network.inputs)
@@ -300,8 +300,8 @@ def nest_to_text(nest: Nest) -> str:
     return f"{', '.join(pairs)} | {', '.join(map(' '.join, nest.orders))}"
 
 
-def nest_from_text(network: Network, text: str) -> Nest:
-    """Invert :func:`nest_to_text`.
+def parse_nest(network: Network, text: str) -> Nest:
+    """Invert :func:`format_nest`.
 
     Raises:
         InvalidEinsumError: with the rule ``nest``, if the text is no nest of the
@@ -309,18 +309,20 @@ def nest_from_text(network: Network, text: str) -> Nest:
     """
     pairs, separator, orders = text.partition("|")
     if not separator:
-        raise _invalid_text(text, "expected 'pairs | orders', such as '0 1 | i j'")
-    parsed = [_pair(text, words) for words in pairs.split(",")]
+        raise _make_text_error(text, "expected 'pairs | orders', such as '0 1 | i j'")
+    parsed = [_parse_pair(text, words) for words in pairs.split(",")]
     _require_path(text, parsed, len(network.inputs))
     named = tuple(tuple(order.split()) for order in orders.split(","))
     # the text does not say if all terms sum or only the last one: the orders tell
-    path = path_from_pairs(network, parsed)
+    path = build_path(network, parsed)
     if [sorted(order) for order in named] != [sorted(t.indices) for t in path]:
-        path = path_from_pairs(network, parsed, late=True)
+        path = build_path(network, parsed, late=True)
     return Nest(network, path, named)
 
 
-def translated(text: str, indices: Mapping[str, str], positions: Sequence[int]) -> str:
+def translate_text(
+    text: str, indices: Mapping[str, str], positions: Sequence[int]
+) -> str:
     """Rename the indices and renumber the operands in the text of a nest.
 
     Args:
@@ -328,7 +330,7 @@ def translated(text: str, indices: Mapping[str, str], positions: Sequence[int]) 
         indices: new names of indices, by old names.
         positions: new position of each operand, by old position.
 
-    >>> translated("0 1 | a b", {"a": "i", "b": "j"}, (1, 0))
+    >>> translate_text("0 1 | a b", {"a": "i", "b": "j"}, (1, 0))
     '1 0 | i j'
     """
     pairs, _, orders = text.partition("|")
@@ -341,26 +343,26 @@ def translated(text: str, indices: Mapping[str, str], positions: Sequence[int]) 
     return f"{', '.join(numbers)} | {', '.join(named)}"
 
 
-def _pair(text: str, words: str) -> tuple[int, int]:
+def _parse_pair(text: str, words: str) -> tuple[int, int]:
     numbers = words.split()
     is_pair = len(numbers) == 2 and all(re.fullmatch("[0-9]{1,3}", n) for n in numbers)
     if not is_pair:
-        raise _invalid_text(text, f"{words.strip()!r} is not a pair of numbers")
+        raise _make_text_error(text, f"{words.strip()!r} is not a pair of numbers")
     return int(numbers[0]), int(numbers[1])
 
 
 def _require_path(text: str, pairs: list[tuple[int, int]], n: int) -> None:
     """Check that every operand and all results but the last are used exactly once."""
     if len(pairs) != n - 1:
-        raise _invalid_text(
-            text, f"{len(pairs)} pairs; {counted(n, 'operand')} need {n - 1}"
+        raise _make_text_error(
+            text, f"{len(pairs)} pairs; {format_count(n, 'operand')} need {n - 1}"
         )
     unused = set(range(n))
     for result, (first, second) in enumerate(pairs, n):
         if first == second or not {first, second} <= unused:
-            raise _invalid_text(text, f"{first} {second} is out of range")
+            raise _make_text_error(text, f"{first} {second} is out of range")
         unused = unused - {first, second} | {result}
 
 
-def _invalid_text(text: str, reason: str) -> InvalidEinsumError:
+def _make_text_error(text: str, reason: str) -> InvalidEinsumError:
     return InvalidEinsumError(f"nest text {text!r}: {reason}", rules=("nest",))

@@ -25,11 +25,11 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from feinsum.contraction.paths import postorders as all_postorders
+from feinsum.contraction.paths import list_postorders as all_postorders
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import BatchedEinsum, IndexList, nodes_of, parse_subscripts
+from feinsum.ir import BatchedEinsum, IndexList, get_nodes, parse_subscripts
 from feinsum.sparse import CSF
-from feinsum.words import counted, type_in_words
+from feinsum.words import describe_type, format_count
 
 MAX_OPERANDS = 8
 """Most operands for which all paths are enumerated; nine have 6,055,560."""
@@ -63,9 +63,9 @@ class Network:
     def __post_init__(self) -> None:
         n = len(self.inputs)
         if self.n_rows < 1:
-            _refuse(f"{counted(self.n_rows, 'row')}; expected one or more")
+            _refuse(f"{format_count(self.n_rows, 'row')}; expected one or more")
         if not 2 <= n <= MAX_OPERANDS:
-            _refuse(f"{counted(n, 'operand')} given; expected 2 to {MAX_OPERANDS}")
+            _refuse(f"{format_count(n, 'operand')} given; expected 2 to {MAX_OPERANDS}")
         for term in (*self.inputs, self.output):
             if len(set(term)) < len(term):
                 _refuse(
@@ -95,7 +95,7 @@ class Network:
         """The level of each index of the sparse operand."""
         return {index: level for level, index in enumerate(self.levels)}
 
-    def level_within(self, ancestors: frozenset[str], index: str) -> int | None:
+    def get_level(self, ancestors: frozenset[str], index: str) -> int | None:
         """Return the level of the tree over whose nodes a loop iterates.
 
         Args:
@@ -106,10 +106,10 @@ class Network:
             The level; None if the loop runs over the extent, because the tree lacks the
             index, or because a loop over a level above is missing.
 
-        >>> mttkrp = network("ijk,ja,ka->ia")
-        >>> mttkrp.level_within(frozenset("i"), "j")
+        >>> mttkrp = parse_network("ijk,ja,ka->ia")
+        >>> mttkrp.get_level(frozenset("i"), "j")
         1
-        >>> mttkrp.level_within(frozenset("i"), "k")
+        >>> mttkrp.get_level(frozenset("i"), "k")
         """
         level = self.level_of.get(index)
         if level is None or not ancestors.issuperset(self.levels[:level]):
@@ -117,7 +117,7 @@ class Network:
         return level
 
 
-def network(
+def parse_network(
     subscripts: str,
     *,
     sparse: int | None = 0,
@@ -135,7 +135,7 @@ def network(
     Raises:
         InvalidEinsumError: if there is no such network.
 
-    >>> network("ijk,ja,ka->ia", levels="kij").levels
+    >>> parse_network("ijk,ja,ka->ia", levels="kij").levels
     ('k', 'i', 'j')
     """
     inputs, output = parse_subscripts(subscripts)
@@ -165,7 +165,7 @@ class Sizes:
         return self.nodes[level] / above if above else 0.0
 
 
-def network_of(einsum: BatchedEinsum) -> Network:
+def build_network(einsum: BatchedEinsum) -> Network:
     """Build the network of an einsum; a single operand gets a factor 1.
 
     Raises:
@@ -174,7 +174,7 @@ def network_of(einsum: BatchedEinsum) -> Network:
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
-    >>> network_of(spmv) == network("ij,j->i")
+    >>> build_network(spmv) == parse_network("ij,j->i")
     True
     """
     if len(set(einsum.output_dtypes)) > 1:
@@ -190,18 +190,20 @@ def network_of(einsum: BatchedEinsum) -> Network:
     return Network(inputs, einsum.output, position, levels, is_kept, n_rows)
 
 
-def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
+def get_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
     """Return the extents and the profile of an einsum, given its sizes by name.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", 9)), array("x", 9))
-    >>> sizes_at(spmv, {"M": 8, "nodes.0": 7, "nodes.1": 20})
+    >>> get_sizes(spmv, {"M": 8, "nodes.0": 7, "nodes.1": 20})
     Sizes(extents={'i': 8, 'j': 9}, nodes=(7, 20))
     """
-    return Sizes(einsum.extents_at(sizes), nodes_of(einsum, sizes))
+    return Sizes(einsum.extents_at(sizes), get_nodes(einsum, sizes))
 
 
-def sizes_of(network: Network, operands: Sequence[npt.NDArray[Any] | CSF]) -> Sizes:
+def measure_sizes(
+    network: Network, operands: Sequence[npt.NDArray[Any] | CSF]
+) -> Sizes:
     """Return the extents of the operands and the profile of the tree among them.
 
     Raises:
@@ -209,8 +211,8 @@ def sizes_of(network: Network, operands: Sequence[npt.NDArray[Any] | CSF]) -> Si
     """
     if len(operands) != len(network.inputs):
         _refuse_operands(
-            f"{counted(len(operands), 'operand')} for "
-            f"{counted(len(network.inputs), 'term')}"
+            f"{format_count(len(operands), 'operand')} for "
+            f"{format_count(len(network.inputs), 'term')}"
         )
     extents: dict[str, int] = {}
     nodes: tuple[int, ...] = ()
@@ -219,13 +221,13 @@ def sizes_of(network: Network, operands: Sequence[npt.NDArray[Any] | CSF]) -> Si
     ):
         if isinstance(operand, CSF) != (position == network.sparse):
             _refuse_operands(
-                f"operand {position} is {type_in_words(operand)}; the sparse "
+                f"operand {position} is {describe_type(operand)}; the sparse "
                 f"operand is number {network.sparse}"
             )
         if len(operand.shape) != len(term):
             _refuse_operands(
                 f"operand {position} has "
-                f"{counted(len(operand.shape), 'axis')}, its term {term}"
+                f"{format_count(len(operand.shape), 'axis')}, its term {term}"
             )
         for index, extent in zip(term, operand.shape, strict=True):
             if extents.setdefault(index, extent) != extent:
@@ -288,22 +290,22 @@ Path: TypeAlias = tuple[FactorProduct, ...]
 """Terms in the order of computation; the last one computes the result."""
 
 
-def consumers(path: Path) -> tuple[int | None, ...]:
+def find_consumers(path: Path) -> tuple[int | None, ...]:
     """Return the term that reads each term's result; None for results of the path.
 
-    >>> from feinsum.nests.networks import network
-    >>> consumers(path_from_pairs(network("ij,jk,kl->il"), [(0, 1), (3, 2)]))
+    >>> from feinsum.nests.networks import parse_network
+    >>> find_consumers(build_path(parse_network("ij,jk,kl->il"), [(0, 1), (3, 2)]))
     (1, None)
     """
     consumer_of = {t.inputs: k for k, term in enumerate(path) for t in term.tensors[:2]}
     return tuple(consumer_of.get(term.result.inputs) for term in path)
 
 
-def postorders(network: Network) -> Iterator[Path]:
+def list_paths(network: Network) -> Iterator[Path]:
     """Yield every path that is a depth-first postorder of a binary operand tree.
 
-    >>> from feinsum.nests.networks import network
-    >>> len(list(postorders(network("ijk,ja,ka->ia"))))
+    >>> from feinsum.nests.networks import parse_network
+    >>> len(list(list_paths(parse_network("ijk,ja,ka->ia"))))
     3
     """
     terms = _Maker(network)
@@ -311,7 +313,7 @@ def postorders(network: Network) -> Iterator[Path]:
         yield tuple(terms.term(left, right) for left, right in order)
 
 
-def path_from_pairs(
+def build_path(
     network: Network, pairs: list[tuple[int, int]], *, late: bool = False
 ) -> Path:
     """Build a path from pairs of operands.
@@ -325,8 +327,8 @@ def path_from_pairs(
         late: whether only the last term sums. Then one loop over all indices can
             contain all terms: the unfactorized nest.
 
-    >>> from feinsum.nests.networks import network
-    >>> path = path_from_pairs(network("ijk,ja,ka->ia"), [(0, 2), (3, 1)])
+    >>> from feinsum.nests.networks import parse_network
+    >>> path = build_path(parse_network("ijk,ja,ka->ia"), [(0, 2), (3, 1)])
     >>> sorted(path[0].result.indices)
     ['a', 'i', 'j']
     """
@@ -350,10 +352,10 @@ class _Maker:
 
     def tensor(self, inputs: frozenset[int]) -> Factor:
         if inputs not in self._tensors:
-            self._tensors[inputs] = Factor(inputs, self._indices(inputs))
+            self._tensors[inputs] = Factor(inputs, self._find_indices(inputs))
         return self._tensors[inputs]
 
-    def _indices(self, inputs: frozenset[int]) -> frozenset[str]:
+    def _find_indices(self, inputs: frozenset[int]) -> frozenset[str]:
         """Return the operands' indices that another operand, or the output, needs."""
         terms = enumerate(self._network.inputs)
         inside, outside = set[str](), set(self._network.output)

@@ -23,8 +23,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from feinsum.nests.cost import Cost, TermGroup
-from feinsum.nests.nest import Nest, Orders, Rule, needed_around
-from feinsum.nests.networks import FactorProduct, Network, Path, postorders
+from feinsum.nests.nest import Nest, Orders, Rule, list_needed_loops
+from feinsum.nests.networks import FactorProduct, Network, Path, list_paths
 
 
 class BestNest(NamedTuple):
@@ -80,7 +80,7 @@ class OrderSearch:
     def best(self, path: Path) -> tuple[Any, Orders] | None:
         """Find the cost and orders of a path's cheapest nest, if any is allowed."""
         numbers = tuple(map(self._number, path))
-        candidates = self._order(numbers, frozenset())
+        candidates = self._find_candidates(numbers, frozenset())
         if not candidates or _is_infinite(candidates[0].cost):
             return None
         return candidates[0].cost, candidates[0].orders()
@@ -90,12 +90,14 @@ class OrderSearch:
             self._numbers[term] = len(self._terms)
             self._terms.append(term)
             self._needed.append(
-                {i: needed_around(self.network, self.rule, term, i)
-                 for i in term.indices}
-            )  # fmt: skip
+                {
+                    i: list_needed_loops(self.network, self.rule, term, i)
+                    for i in term.indices
+                }
+            )
         return self._numbers[term]
 
-    def _order(
+    def _find_candidates(
         self, numbers: tuple[int, ...], ancestors: frozenset[str]
     ) -> tuple[_Candidate, ...]:
         """Return the cheapest candidate and, if any, the cheapest with another root."""
@@ -104,30 +106,30 @@ class OrderSearch:
         candidates = self._solutions.get(key)
         if candidates is None:
             terms = tuple(self._terms[number] for number in numbers)
-            candidates = self._solutions[key] = self._solved(
+            candidates = self._solutions[key] = self._solve(
                 numbers, TermGroup(terms, ancestors)
             )
         return candidates
 
-    def _solved(
+    def _solve(
         self, numbers: tuple[int, ...], group: TermGroup
     ) -> tuple[_Candidate, ...]:
         candidates = group.terms[0].indices - group.ancestors
         if not candidates:
             no_loop = _Candidate(self.cost.nothing, None, None, None)
-            joined = self._joined(numbers, group, 1, no_loop)
+            joined = self._join(numbers, group, 1, no_loop)
             return () if joined is None else (joined,)
         best = [
             candidate
             for index in sorted(candidates)
-            if (candidate := self._rooted(numbers, group, index)) is not None
+            if (candidate := self._find_rooted(numbers, group, index)) is not None
         ]
         # the sort is stable: equal costs keep the order of the index names
         best.sort(key=_cost_of)
         # two suffice: at most one of them is fused with the loop before
         return tuple(best[:2])
 
-    def _rooted(
+    def _find_rooted(
         self, numbers: tuple[int, ...], group: TermGroup, index: str
     ) -> _Candidate | None:
         """Return the cheapest candidate whose first loop is over the index."""
@@ -138,24 +140,24 @@ class OrderSearch:
             # loops around more terms would contain this term, too
             if needed is None or not needed <= group.ancestors:
                 break
-            bodies = self._order(numbers[:split], inside)
+            bodies = self._find_candidates(numbers[:split], inside)
             if bodies:
                 inner = TermGroup(group.terms[:split], group.ancestors)
                 cost = self.cost.loop(inner, index, bodies[0].cost)
                 first = _Candidate(cost, index, bodies[0], None)
-                joined = self._joined(numbers, group, split, first)
+                joined = self._join(numbers, group, split, first)
                 if joined is not None and (best is None or joined.cost < best.cost):
                     best = joined
         return best
 
-    def _joined(
+    def _join(
         self, numbers: tuple[int, ...], group: TermGroup, split: int, first: _Candidate
     ) -> _Candidate | None:
         """Join the first node with the cheapest candidate that can follow it."""
         if split == len(numbers):
             return first
         # candidates are sorted, so the first that fits is the cheapest
-        for following in self._order(numbers[split:], group.ancestors):
+        for following in self._find_candidates(numbers[split:], group.ancestors):
             if first.root is None or following.root != first.root:
                 crossing = self.cost.crossing(group, split)
                 cost = self.cost.combine(first.cost, crossing)
@@ -167,15 +169,15 @@ class OrderSearch:
 _cost_of = attrgetter("cost")
 
 
-def best_orders(
+def find_best_orders(
     network: Network, path: Path, cost: Cost[Any], rule: Rule = "relative"
 ) -> BestNest | None:
     """Find the cheapest nest of one path; None if none is allowed.
 
-    >>> from feinsum.nests import IndependentLoops, network, path_from_pairs
-    >>> ttmc = network("ijkl,jr,ks,lt->irst")
-    >>> path = path_from_pairs(ttmc, [(0, 3), (4, 2), (5, 1)])
-    >>> found = best_orders(ttmc, path, IndependentLoops(ttmc, max_dimension=2))
+    >>> from feinsum.nests import IndependentLoops, parse_network, build_path
+    >>> ttmc = parse_network("ijkl,jr,ks,lt->irst")
+    >>> path = build_path(ttmc, [(0, 3), (4, 2), (5, 1)])
+    >>> found = find_best_orders(ttmc, path, IndependentLoops(ttmc, max_dimension=2))
     >>> found.cost, [len(buffer.indices) for buffer in found.nest.buffers]
     (-6.0, [1, 2])
     """
@@ -183,17 +185,17 @@ def best_orders(
     return None if best is None else BestNest(best[0], Nest(network, path, best[1]))
 
 
-def by_depth(network: Network) -> Iterator[list[Path]]:
+def group_by_depth(network: Network) -> Iterator[list[Path]]:
     """Yield the paths by the loops around their deepest term, fewest first."""
 
     def depth(path: Path) -> int:
         return max(len(term.indices) for term in path)
 
-    for _, group in groupby(sorted(postorders(network), key=depth), key=depth):
+    for _, group in groupby(sorted(list_paths(network), key=depth), key=depth):
         yield list(group)
 
 
-def best_nest(
+def find_best_nest(
     network: Network,
     cost: Cost[Any],
     rule: Rule = "relative",
@@ -208,19 +210,19 @@ def best_nest(
         paths: the paths to consider. By default those with the fewest loops around a
             term; if the cost allows none of them, those with one more.
 
-    >>> from feinsum.nests import IndependentLoops, network
-    >>> mttkrp = network("ijk,ja,ka->ia")
-    >>> best_nest(mttkrp, IndependentLoops(mttkrp)).cost
+    >>> from feinsum.nests import IndependentLoops, parse_network
+    >>> mttkrp = parse_network("ijk,ja,ka->ia")
+    >>> find_best_nest(mttkrp, IndependentLoops(mttkrp)).cost
     -2.0
     """
     # begin with the fewest loops: each further loop multiplies the work
-    groups = by_depth(network) if paths is None else iter([list(paths)])
+    groups = group_by_depth(network) if paths is None else iter([list(paths)])
     search = OrderSearch(network, cost, rule)
-    nests = (_best_of(search, group) for group in groups)
+    nests = (_find_best(search, group) for group in groups)
     return next((best for best in nests if best is not None), None)
 
 
-def _best_of(search: OrderSearch, paths: list[Path]) -> BestNest | None:
+def _find_best(search: OrderSearch, paths: list[Path]) -> BestNest | None:
     """Find the cheapest nest of several paths, the most promising first."""
     # a path's bound is cheap, the search over its orders is not
     best: tuple[Any, Orders, Path] | None = None
@@ -238,13 +240,13 @@ def _best_of(search: OrderSearch, paths: list[Path]) -> BestNest | None:
     return BestNest(best[0], Nest(search.network, best[2], best[1]))
 
 
-def level_orders(network: Network) -> Iterator[Network]:
+def list_level_orders(network: Network) -> Iterator[Network]:
     """Yield the network with each order of the levels of its sparse operand."""
     for levels in permutations(network.levels):
         yield replace(network, levels=levels)
 
 
-def best_levels(
+def find_best_levels(
     network: Network,
     cost_of: Callable[[Network], Cost[Any]],
     rule: Rule = "relative",
@@ -256,17 +258,19 @@ def best_levels(
         cost_of: the cost for a level order, since each order has its own profile.
         rule: for the indices of the sparse operand.
 
-    >>> from feinsum.nests import EstimatedTime, Sizes, network
+    >>> from feinsum.nests import EstimatedTime, Sizes, parse_network
     >>> extents = {"i": 900, "j": 800, "k": 700, "a": 32}
     >>> nodes = {"i": 900, "j": 800, "k": 9, "ij": 80_000, "ik": 1000, "jk": 2000}
     >>> def cost_of(net):
     ...     two = "".join(sorted(net.levels[:2]))
     ...     profile = (nodes[net.levels[0]], nodes[two], 90_000)
     ...     return EstimatedTime(net, Sizes(extents, profile))
-    >>> best_levels(network("ijk,ja,ka->ia"), cost_of).nest.network.levels
+    >>> find_best_levels(parse_network("ijk,ja,ka->ia"), cost_of).nest.network.levels
     ('k', 'i', 'j')
     """
-    candidates = (best_nest(n, cost_of(n), rule) for n in level_orders(network))
+    candidates = (
+        find_best_nest(n, cost_of(n), rule) for n in list_level_orders(network)
+    )
     nests = [best for best in candidates if best is not None]
     return min(nests, key=_cost_of, default=None)
 

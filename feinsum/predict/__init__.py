@@ -1,18 +1,23 @@
 """Predictions: recipes for untuned workloads, in the order of predicted times."""
 
-from feinsum.options import EFFORT_VARIABLE, MEASURING, Effort, effort_of
-from feinsum.predict.machine import machine_of, usual_gpu
-from feinsum.predict.predicted import has_vectors, hopeless, is_outdone, predictions
+from feinsum.options import EFFORT_VARIABLE, MEASURING, Effort, get_effort
+from feinsum.predict.machine import get_usual_gpu, model_machine
+from feinsum.predict.predicted import (
+    has_vectors,
+    is_outdone,
+    make_hopeless_test,
+    predict_recipes,
+)
 
 __all__ = [
     "EFFORT_VARIABLE",
     "MEASURING",
     "Effort",
-    "effort_of",
+    "get_effort",
+    "get_usual_gpu",
     "has_vectors",
-    "hopeless",
     "is_outdone",
-    "machine_of",
-    "predictions",
-    "usual_gpu",
+    "make_hopeless_test",
+    "model_machine",
+    "predict_recipes",
 ]

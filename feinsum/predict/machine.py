@@ -18,17 +18,17 @@ CYCLES_PER_S = 3.4e9
 """Clock rate of a server core under load. Virtual machines do not report it."""
 
 
-def machine_of(device: Device, peaks: DevicePeaks | None = None) -> MachineModel:
+def model_machine(device: Device, peaks: DevicePeaks | None = None) -> MachineModel:
     """Return the model of a device for costs; measured limits override typical values.
 
     GPUs of other vendors than NVIDIA get typical figures.
 
     >>> cpu = Device("host", "a CPU", "", "cpu", "x86_64", 4)
-    >>> machine_of(cpu).n_cores
+    >>> model_machine(cpu).n_cores
     4
     """
     if device.kind == "gpu":
-        return MachineModel(gpu=_gpu(device, peaks))
+        return MachineModel(gpu=_model_gpu(device, peaks))
     machine = MachineModel(
         n_cores=max(device.compute_units, 1), cycles_per_s=CYCLES_PER_S
     )
@@ -78,32 +78,32 @@ Source: NVIDIA, data sheets and CUDA C++ Programming Guide, arithmetic instructi
 _DEFAULT = 80
 
 
-def usual_gpu(architecture: str) -> Device:
+def get_usual_gpu(architecture: str) -> Device:
     """Return the usual GPU of an architecture such as ``sm_90``, or the next older one.
 
-    >>> usual_gpu("sm_87").compute_units
+    >>> get_usual_gpu("sm_87").compute_units
     82
     """
-    n_units = _figures(_capability(architecture) or _DEFAULT).n_units
+    n_units = _get_figures(_parse_capability(architecture) or _DEFAULT).n_units
     vendor = "NVIDIA Corporation"
     return Device(CUDA_PLATFORM, "a GPU", vendor, "gpu", architecture, n_units)
 
 
-def _capability(architecture: str) -> int | None:
+def _parse_capability(architecture: str) -> int | None:
     """Parse a compute capability; None if it is none of NVIDIA's, or too old."""
     word, _, number = architecture.partition("_")
     is_known = word == "sm" and number.isdecimal() and int(number) >= min(_FIGURES_OF)
     return int(number) if is_known else None
 
 
-def _figures(capability: int) -> _Usual:
+def _get_figures(capability: int) -> _Usual:
     return _FIGURES_OF[max(older for older in _FIGURES_OF if older <= capability)]
 
 
-def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
-    own_capability = _capability(device.architecture)
+def _model_gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
+    own_capability = _parse_capability(device.architecture)
     capability = own_capability or _DEFAULT
-    usual = _figures(capability)
+    usual = _get_figures(capability)
     n_units = max(device.compute_units, 1)
     # the bandwidth is about proportional to the number of multiprocessors
     bandwidth = n_units * (usual.bandwidth / usual.n_units)

@@ -13,15 +13,20 @@ from math import inf
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.machine import MachineModel
-from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
-from feinsum.nests import EstimatedTime, choose_form, network_of, sizes_at
-from feinsum.nests.cost import evaluate
-from feinsum.predict.machine import machine_of
+from feinsum.measure.intermediates import get_intermediate_limit_bytes, has_room
+from feinsum.nests import EstimatedTime, build_network, choose_form, get_sizes
+from feinsum.nests.cost import evaluate_cost
+from feinsum.predict.machine import model_machine
 from feinsum.records import Device, DevicePeaks, ParameterValue, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.transforms import REGISTRY, Transform, find_transform
-from feinsum.transforms.nests import SPARSE_NEST, nests_at, parameters_of, usual_sizes
-from feinsum.transforms.ranking import Costed, at_sizes, ranked
+from feinsum.transforms.nests import (
+    SPARSE_NEST,
+    assume_sizes,
+    find_nests,
+    get_parameters,
+)
+from feinsum.transforms.ranking import Costed, rank_recipes, replace_sizes
 from feinsum.transforms.registry import CostFunction
 
 HOPELESS = 30
@@ -31,7 +36,7 @@ OUTDONE = 1.3
 """Factor between two recipes of one family: its cost model errs by less."""
 
 
-def predictions(
+def predict_recipes(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     device: Device,
@@ -42,7 +47,7 @@ def predictions(
     """Return recipes with their predicted seconds, fastest first.
 
     There are none if an extent is zero. For GPUs, only families made for GPUs are
-    predicted. Recipes for a sparse operand come from :func:`sparse_predictions`.
+    predicted. Recipes for a sparse operand come from :func:`predict_sparse_recipes`.
 
     Of several recipes of one family with equal predictions, only one is returned.
 
@@ -52,27 +57,27 @@ def predictions(
         device: the device to predict for.
         peaks: measured limits of the device, if there are any.
         intermediate_bytes: limit on the intermediates of a recipe; by default
-            :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
+            :func:`feinsum.measure.intermediates.get_intermediate_limit_bytes`.
 
     Raises:
         MeasurementError: if the variable for this limit is not a number.
     """
-    is_empty = 0 in at_sizes(einsum, sizes).extents.values()
+    is_empty = 0 in replace_sizes(einsum, sizes).extents.values()
     if device.kind not in ("cpu", "gpu") or is_empty:
         return []
     if einsum.sparse_position is not None:
         is_cpu = device.kind == "cpu"
-        return sparse_predictions(einsum, sizes, device) if is_cpu else []
+        return predict_sparse_recipes(einsum, sizes, device) if is_cpu else []
     # sorted by version: the newest version of a name replaces the others
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
-    suited = [t for t in transforms if _cost_on(device, t)]
-    machine, limit = machine_of(device, peaks), intermediate_bytes
+    suited = [t for t in transforms if _get_cost(device, t)]
+    machine, limit = model_machine(device, peaks), intermediate_bytes
     if limit is None:
-        limit = intermediate_limit_bytes(einsum, sizes)
+        limit = get_intermediate_limit_bytes(einsum, sizes)
     candidates = [
         candidate
-        for candidate in ranked(einsum, sizes, suited, machine)
+        for candidate in rank_recipes(einsum, sizes, suited, machine)
         if has_vectors(candidate.spec, einsum, device)
         and has_room(candidate.spec, einsum, sizes, limit)
     ]
@@ -82,11 +87,11 @@ def predictions(
     # the cheapest of each set of similar recipes
     first: dict[tuple[str, str], Costed] = {}
     for candidate in sorted(candidates, key=lambda candidate: candidate.seconds):
-        first.setdefault(_likeness(candidate), candidate)
+        first.setdefault(_make_likeness_key(candidate), candidate)
     return [*first.values()]
 
 
-def hopeless(
+def make_hopeless_test(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     device: Device,
@@ -98,10 +103,10 @@ def hopeless(
     A single nest over many operands, for example, may take hours. The predicate is
     False for families without a cost.
     """
-    sized, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
+    sized, machine = replace_sizes(einsum, sizes), model_machine(device, peaks)
 
     def is_hopeless(spec: TransformSpec) -> bool:
-        cost = _cost_on(device, find_transform(spec.name, spec.version))
+        cost = _get_cost(device, find_transform(spec.name, spec.version))
         return cost is not None and (
             cost(sized, spec.parameters, machine) > HOPELESS * least_s
         )
@@ -121,19 +126,19 @@ def is_outdone(
     Costs of one family can be compared with a small margin; costs of different families
     err by more.
     """
-    cost = _cost_on(device, find_transform(recipe.name, recipe.version))
+    cost = _get_cost(device, find_transform(recipe.name, recipe.version))
     if cost is None or (recipe.name, recipe.version) != (
         alternative.name,
         alternative.version,
     ):
         return False
     # typical limits suffice for a comparison
-    sized, machine = at_sizes(einsum, sizes), machine_of(device)
+    sized, machine = replace_sizes(einsum, sizes), model_machine(device)
     costs = (cost(sized, spec.parameters, machine) for spec in (recipe, alternative))
     return next(costs) > OUTDONE * next(costs)
 
 
-def _cost_on(device: Device, transform: Transform) -> CostFunction | None:
+def _get_cost(device: Device, transform: Transform) -> CostFunction | None:
     """Return the cost of a family if it is valid for the device.
 
     The cost of a family for all devices counts cycles of CPUs, so it is not valid for
@@ -145,12 +150,12 @@ def _cost_on(device: Device, transform: Transform) -> CostFunction | None:
     return transform.cost if is_meant else None
 
 
-def _likeness(candidate: Costed) -> tuple[str, str]:
+def _make_likeness_key(candidate: Costed) -> tuple[str, str]:
     """Return a key that similar recipes share: the family and the rounded time."""
     return candidate.spec.name, f"{candidate.seconds:.3g}"
 
 
-def sparse_predictions(
+def predict_sparse_recipes(
     einsum: BatchedEinsum, sizes: Mapping[str, int], device: Device
 ) -> list[Costed]:
     """Return nests with their estimated seconds, fastest first.
@@ -167,16 +172,17 @@ def sparse_predictions(
     >>> from feinsum.ir import array, einsum as make, sparse_array
     >>> spmv = make("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
     >>> cpu = Device("host", "a CPU", "", "cpu", "x86_64", 2)
-    >>> [one.spec.parameters["threads"] for one in sparse_predictions(spmv, {}, cpu)]
+    >>> [one.spec.parameters["threads"] for one in predict_sparse_recipes(spmv, {},
+    ...     cpu)]
     ['chunks', 'none']
     """
-    if SPARSE_NEST.offered(einsum) is None:
+    if SPARSE_NEST.get_space(einsum) is None:
         return []
     network, typical_sizes = (
-        network_of(einsum),
-        sizes_at(einsum, usual_sizes(einsum, sizes)),
+        build_network(einsum),
+        get_sizes(einsum, assume_sizes(einsum, sizes)),
     )
-    dtype, machine = einsum.output_dtypes[0], machine_of(device)
+    dtype, machine = einsum.output_dtypes[0], model_machine(device)
     cost = EstimatedTime(
         network,
         typical_sizes,
@@ -185,9 +191,9 @@ def sparse_predictions(
         n_threads=machine.n_cores,
     )
     candidates: dict[object, Costed] = {}
-    for nest in nests_at(network, typical_sizes, dtype.itemsize):
+    for nest in find_nests(network, typical_sizes, dtype.itemsize):
         # the cost of nests is in nanoseconds
-        seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
+        seconds = evaluate_cost(cost, nest.path, nest.orders) * 1e-9
         # the family has vectors of real numbers only
         lanes = machine.vector_bytes if dtype.kind == "f" else 0
         for n_threads in (machine.n_cores, 1):
@@ -198,7 +204,7 @@ def sparse_predictions(
                 vector_bytes=lanes,
                 n_threads=n_threads,
             )
-            spec = SPARSE_NEST.spec(parameters_of(nest, form))
+            spec = SPARSE_NEST.spec(get_parameters(nest, form))
             candidates.setdefault(spec, Costed(seconds, spec))
     return sorted(candidates.values(), key=lambda candidate: candidate.seconds)
 
@@ -226,23 +232,23 @@ def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> b
     if device.platform != HOST_PLATFORM or device.processor is None:
         return True
     itemsize = max(operand.dtype.itemsize for operand in einsum.operands)
-    longest = max(_lanes(spec), default=1) * itemsize
-    return longest <= machine_of(device).vector_bytes
+    longest = max(_list_lanes(spec), default=1) * itemsize
+    return longest <= model_machine(device).vector_bytes
 
 
-def _lanes(spec: TransformSpec) -> Iterator[int]:
+def _list_lanes(spec: TransformSpec) -> Iterator[int]:
     """Yield the vector lengths of a recipe, and of the recipes that it names."""
     for name, value in spec.parameters.items():
         if name == LANES and isinstance(value, int):
             yield value
         elif isinstance(value, tuple):
             for text in value:
-                yield from _lanes_of(text)
+                yield from _parse_lanes(text)
 
 
-def _lanes_of(text: ParameterValue) -> Iterator[int]:
+def _parse_lanes(text: ParameterValue) -> Iterator[int]:
     try:
         named = TransformSpec.parse(str(text))
     except FeinsumError:
         return
-    yield from _lanes(named)
+    yield from _list_lanes(named)

@@ -22,13 +22,13 @@ from math import prod
 
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.programs.fusion import Fusion, fusions_of
+from feinsum.programs.fusion import Fusion, find_fusions
 from feinsum.programs.stages import (
     Stage,
-    common_cuts,
-    outputs_of,
-    stage_of,
-    stages_of,
+    find_common_cuts,
+    list_outputs,
+    list_stages,
+    make_stage,
 )
 
 Box = Mapping[str, slice]
@@ -92,7 +92,7 @@ class FusedStages:
             statement for stage in self.stages for statement in stage.statements
         )
 
-    def spent_after(self, k: int, owned: Iterable[str] = ()) -> frozenset[str]:
+    def list_spent(self, k: int, owned: Iterable[str] = ()) -> frozenset[str]:
         """Return the arrays that no stage after the k-th one reads.
 
         Args:
@@ -119,7 +119,7 @@ class FusedStages:
         return dict(zip(names, values, strict=True))
 
 
-def blocks_of(
+def list_blocks(
     program: Program, sizes: Sizes, n_threads: int = 1
 ) -> tuple[FusedStages, ...]:
     """Group the stages of a program into blocks where that is predicted to be faster.
@@ -133,23 +133,23 @@ def blocks_of(
     >>> from feinsum.programs.macros import attention
     >>> p = program()
     >>> _ = attention(p, *(p.input(name, (512, 32, 64)) for name in "QKV"))
-    >>> (block,) = blocks_of(p.build(), {})
+    >>> (block,) = list_blocks(p.build(), {})
     >>> block.extents, block.lengths, block.outputs
     ((32, 512), (2, 512), ('r5',))
     """
-    return _blocks_of(program, tuple(sorted(sizes.items())), n_threads)
+    return _choose_blocks(program, tuple(sorted(sizes.items())), n_threads)
 
 
 @lru_cache(maxsize=64)
-def _blocks_of(
+def _choose_blocks(
     program: Program, sizes: tuple[tuple[str, int], ...], n_threads: int
 ) -> tuple[FusedStages, ...]:
     """Choose blocks first, then fusions among the statements outside of blocks."""
     values = dict(sizes)
     blocks = [
         statement
-        for block in _in_rows(program, values, n_threads)
-        for statement in (_dissolved(program, block, values) or [block])
+        for block in _group_stages(program, values, n_threads)
+        for statement in (_dissolve(program, block, values) or [block])
     ]
     free = [
         statement
@@ -157,24 +157,24 @@ def _blocks_of(
         if not block.cuts
         for statement in block.statements
     ]
-    fusions = fusions_of(program, free, values)
+    fusions = find_fusions(program, free, values)
     return tuple(_with_fusions(program, blocks, fusions))
 
 
-def _dissolved(program: Program, block: FusedStages, sizes: Sizes) -> list[FusedStages]:
+def _dissolve(program: Program, block: FusedStages, sizes: Sizes) -> list[FusedStages]:
     """Split a block into its stages, if fusions save more; else return none."""
     # a stage that runs as a whole is not a block
     if not block.cuts:
         return []
-    fusions = fusions_of(program, block.statements, sizes)
+    fusions = find_fusions(program, block.statements, sizes)
     saved = sum(fusion.saved_bytes for fusion in fusions)
     # a block saves a write and a read of each result that passes between its stages
-    if saved < 2 * inner_bytes(program, block, sizes):
+    if saved < 2 * count_inner_bytes(program, block, sizes):
         return []
-    return [*map(_alone, block.stages)]
+    return [*map(_wrap_stage, block.stages)]
 
 
-def inner_bytes(program: Program, block: FusedStages, sizes: Sizes) -> int:
+def count_inner_bytes(program: Program, block: FusedStages, sizes: Sizes) -> int:
     """Return the bytes of all results that pass between stages of a block."""
     return sum(
         program.n_bytes(name, sizes)
@@ -210,28 +210,30 @@ def _with_fusions(
                 unfused.append(statement)
             elif statement in last_statements:
                 if unfused:
-                    yield _alone(stage_of(program, unfused))
+                    yield _wrap_stage(make_stage(program, unfused))
                     unfused = []
-                yield _fused(program, last_statements[statement])
+                yield _make_fused(program, last_statements[statement])
         if unfused:
-            yield _alone(stage_of(program, unfused))
+            yield _wrap_stage(make_stage(program, unfused))
 
 
-def _alone(stage: Stage) -> FusedStages:
+def _wrap_stage(stage: Stage) -> FusedStages:
     return FusedStages((stage,), outputs=stage.outputs)
 
 
-def _fused(program: Program, fusion: Fusion) -> FusedStages:
+def _make_fused(program: Program, fusion: Fusion) -> FusedStages:
     """Make the block of a fusion, with equivalent stages."""
     order = {statement.result: k for k, statement in enumerate(program.statements)}
     ordered = sorted(fusion.statements, key=lambda statement: order[statement.result])
-    stages = tuple(stage_of(program, [statement]) for statement in ordered)
+    stages = tuple(make_stage(program, [statement]) for statement in ordered)
     return FusedStages(stages, outputs=fusion.results, fusion=fusion)
 
 
-def _in_rows(program: Program, sizes: Sizes, n_threads: int) -> tuple[FusedStages, ...]:
+def _group_stages(
+    program: Program, sizes: Sizes, n_threads: int
+) -> tuple[FusedStages, ...]:
     """Return the grouping of consecutive stages that saves the most."""
-    stages = stages_of(program)
+    stages = list_stages(program)
     best: list[tuple[float, tuple[FusedStages, ...]]] = [(0.0, ())]
     for end in range(1, len(stages) + 1):
         last_stage = stages[end - 1]
@@ -242,23 +244,23 @@ def _in_rows(program: Program, sizes: Sizes, n_threads: int) -> tuple[FusedStage
         )
         # dynamic programming over the position where the last block ends
         for begin in range(end - 1):
-            block = _block(program, stages[begin:end], sizes, n_threads)
+            block = _make_block(program, stages[begin:end], sizes, n_threads)
             if block is None:
                 continue
-            total = best[begin][0] + _saved_s(program, block, sizes)
+            total = best[begin][0] + _estimate_saved_s(program, block, sizes)
             if total > candidate[0]:
                 candidate = total, (*best[begin][1], block)
         best.append(candidate)
     return best[-1][1]
 
 
-def _block(
+def _make_block(
     program: Program, stages: Sequence[Stage], sizes: Sizes, n_threads: int
 ) -> FusedStages | None:
     """Cut stages along all indices that they share; None if that saves nothing."""
     statements = [statement for stage in stages for statement in stage.statements]
-    outputs = outputs_of(program, statements)
-    cuts = [*common_cuts(statements)]
+    outputs = list_outputs(program, statements)
+    cuts = [*find_common_cuts(statements)]
     # a block whose inner results are all stored saves no traffic
     if not cuts or all(name in outputs for stage in stages for name in stage.outputs):
         return None
@@ -299,13 +301,13 @@ def _is_free(statements: Sequence[Statement], cut: Mapping[str, str]) -> bool:
     )
 
 
-def _saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
+def _estimate_saved_s(program: Program, block: FusedStages, sizes: Sizes) -> float:
     """Estimate the seconds that a block saves.
 
     Results that stay in caches save memory traffic; data that blocks read again, and
     the overhead of their statements, cost time.
     """
-    saved = 2 * inner_bytes(program, block, sizes)
+    saved = 2 * count_inner_bytes(program, block, sizes)
     counts = [-(-n // k) for n, k in zip(block.extents, block.lengths, strict=True)]
     extra_bytes = 0
     for statement in block.statements:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.entry_points import PLANNERS, required
+from feinsum.entry_points import PLANNERS, require_registered
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
-from feinsum.ir.numpy_calls import NUMPY, numpy_shape
+from feinsum.ir.numpy_calls import NUMPY, infer_numpy_shape
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.programs.local import run_program, sizes_of
-from feinsum.words import counted
+from feinsum.programs.local import collect_sizes, run_program
+from feinsum.words import format_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +161,7 @@ class ProgramBuilder:
         <r1[2,6]:<f8>
         """
         tensors = [self._tensor_of(operand) for operand in operands]
-        rank = len(numpy_shape(body, [x.shape for x in tensors]))
+        rank = len(infer_numpy_shape(body, [x.shape for x in tensors]))
         # every axis has an index of its own, because numpy computes whole arrays
         indices = iter(_indices(rank + sum(x.rank for x in tensors)))
         output = tuple(islice(indices, rank))
@@ -284,7 +284,7 @@ class ProgramBuilder:
                     f"of processes, for the engine {engine}",
                     rules=("plan",),
                 )
-            plan = self.plan(plan, sizes=sizes_of(built, arrays))
+            plan = self.plan(plan, sizes=collect_sizes(built, arrays))
         if plan.program != built:
             raise ProgramError(
                 "the plan is of another program; plan this one", rules=("plan",)
@@ -306,7 +306,7 @@ class ProgramBuilder:
             A :class:`feinsum.distributed.ProgramPlan`; see
             :func:`feinsum.distributed.plan_program`.
         """
-        return required(PLANNERS, "program")(
+        return require_registered(PLANNERS, "program")(
             self.build(),
             processes,
             sizes=sizes,
@@ -396,7 +396,8 @@ def _without(
     for number in [axis] if isinstance(axis, int) else axis:
         if not -tensor.rank <= number < tensor.rank:
             raise ProgramError(
-                f"{tensor!r} has {counted(tensor.rank, 'axis')}, but no axis {number}",
+                f"{tensor!r} has {format_count(tensor.rank, 'axis')}, but no "
+                f"axis {number}",
                 rules=("term",),
             )
         removed.add(number % tensor.rank)

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from feinsum.errors import FeinsumError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.select import PairedTimes
 
 logger = logging.getLogger(__name__)
@@ -77,13 +77,13 @@ class KernelChoice(Generic[T]):
         if self.is_over or not self._lock.acquire(blocking=False):
             return plain()
         try:
-            return self._turn(arguments, plain)
+            return self._take_turn(arguments, plain)
         finally:
             self._lock.release()
 
-    def _turn(self, arguments: T, plain: Callable[[], Results]) -> Results:
+    def _take_turn(self, arguments: T, plain: Callable[[], Results]) -> Results:
         if self.kernel is not None:
-            return self._timed(self.kernel, arguments, plain)
+            return self._run_timed(self.kernel, arguments, plain)
         # compilation pays off only for code that runs long enough
         if self._waited_s <= self.least_s:
             begun_s = perf_counter()
@@ -93,11 +93,11 @@ class KernelChoice(Generic[T]):
         # statements may overwrite the kernel's operands
         copies = self.copied(arguments)
         results = plain()
-        self.kernel = self._checked(copies, results)
+        self.kernel = self._build_checked(copies, results)
         self.is_over = self.kernel is None
         return results
 
-    def _timed(
+    def _run_timed(
         self, kernel: Kernel[T], arguments: T, plain: Callable[[], Results]
     ) -> Results:
         is_kernels = self.trial.is_kernels_turn
@@ -116,7 +116,7 @@ class KernelChoice(Generic[T]):
             self.kernel = None
         return results
 
-    def _checked(self, arguments: T, expected: Results) -> Kernel[T] | None:
+    def _build_checked(self, arguments: T, expected: Results) -> Kernel[T] | None:
         """Build the kernel; None if that fails or its results differ."""
         try:
             kernel = self.build()
@@ -149,11 +149,11 @@ def _are_close(values: Array, expected: Array) -> bool:
     return bool(error <= TOLERANCE[expected.dtype.char] * scale)
 
 
-def shared_choice(key: Hashable, build: Callable[[], Kernel[T]]) -> KernelChoice[T]:
+def get_shared_choice(key: Hashable, build: Callable[[], Kernel[T]]) -> KernelChoice[T]:
     """Return the choice of a key, until :func:`feinsum.calling.clear_call_cache`."""
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
-    choice: KernelChoice[T] = remembered(Calls).fused.get(
+    choice: KernelChoice[T] = get_remembered(Calls).fused.get(
         key, lambda: KernelChoice(build)
     )
     return choice

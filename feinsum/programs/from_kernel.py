@@ -45,6 +45,6 @@ def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Progr
     y[k] = map exp(x0) : t[k]
     -> y
     """
-    from feinsum.programs.raised import raised_program
+    from feinsum.programs.raised import raise_program
 
-    return raised_program(t_unit, kernel_name)
+    return raise_program(t_unit, kernel_name)

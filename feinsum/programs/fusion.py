@@ -20,11 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.ir import Operand, SizeParam, shape_at
-from feinsum.ir.expressions import is_cheap, linear_in, operand_name, substituted
+from feinsum.ir import Operand, SizeParam, bind_shape
+from feinsum.ir.expressions import (
+    get_operand_name,
+    is_cheap,
+    split_linear,
+    substitute_names,
+)
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.programs.choice import KernelChoice, Results, shared_choice
+from feinsum.programs.choice import KernelChoice, Results, get_shared_choice
 
 MIN_SHARE = 0.1
 """The fraction of an einsum's time bound that a fusion must save."""
@@ -91,19 +96,19 @@ class FusedRow:
         finish = self.finish
         # the map reads the sum exactly once, as _finish ensures
         k = finish.operands.index(self.contraction.result)
-        linear = linear_in(finish.body, operand_name(k))
+        linear = split_linear(finish.body, get_operand_name(k))
         assert linear is not None
         pairs = zip(finish.inputs[k], self.contraction.output, strict=True)
         names = {theirs: self.indices[ours] for theirs, ours in pairs}
         texts = {
-            operand_name(n): _subscripted(name, [names[i] for i in term])
+            get_operand_name(n): _write_subscript(name, [names[i] for i in term])
             for n, (name, term) in enumerate(
                 zip(finish.operands, finish.inputs, strict=True)
             )
             if n != k
         }
         scale, shift = (
-            text if text in ("0", "1") else substituted(text, {**names, **texts})
+            text if text in ("0", "1") else substitute_names(text, {**names, **texts})
             for text in linear
         )
         return (scale if multiplier == "1" else f"{multiplier} * ({scale})"), shift
@@ -111,15 +116,15 @@ class FusedRow:
     def _read(self, name: str, indices: Sequence[str]) -> str:
         producer = next((x for x in self.maps if x.result == name), None)
         if producer is None:
-            return _subscripted(name, indices)
+            return _write_subscript(name, indices)
         names = dict(zip(producer.output, indices, strict=True))
         texts = {
-            operand_name(k): self._read(operand, [names[i] for i in term])
+            get_operand_name(k): self._read(operand, [names[i] for i in term])
             for k, (operand, term) in enumerate(
                 zip(producer.operands, producer.inputs, strict=True)
             )
         }
-        return substituted(producer.body, {**names, **texts})
+        return substitute_names(producer.body, {**names, **texts})
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ class Fusion:
         return tuple(dict.fromkeys(name for name in read if name not in results))
 
 
-def fusions_of(
+def find_fusions(
     program: Program, statements: Sequence[Statement], sizes: Sizes
 ) -> tuple[Fusion, ...]:
     """Return the fusions that are worthwhile among some statements of a program.
@@ -161,7 +166,7 @@ def fusions_of(
     >>> lifted = p.einsum("ij,ej->ei", array("L", (20, 10)), mean)
     >>> _ = p.map("x1 - x0", lifted, array("w", (9000, 20)))
     >>> built = p.build()
-    >>> (found,) = fusions_of(built, built.statements, {})
+    >>> (found,) = find_fusions(built, built.statements, {})
     >>> found.rows[0].factors(), found.rows[0].scale_and_shift()
     (('x_L[i1, i2]', '0.5 * (x_u[i0, i2] + x_v[i0, i2])'), ('-1.0', 'x_w[i0, i1]'))
     """
@@ -187,27 +192,30 @@ class _Search:
         # backwards: a map between two contractions is absorbed by the second one, as an
         # operand function, and not by the first one as its finish
         backwards = [
-            self._row(statement) for statement in reversed(self._contractions())
+            self._make_row(statement)
+            for statement in reversed(self._list_contractions())
         ]
         for row in reversed(backwards):
             # rows of one pattern share loops and the reads of a common operand
-            batch = next((b for b in batches if self._fits(b, row)), None)
+            batch = next((b for b in batches if self._is_fitting(b, row)), None)
             if batch is None:
                 batches.append([row])
             else:
                 batch.append(row)
         for batch in batches:
-            fusion = Fusion(tuple(batch), self._saved(batch))
-            single_rows = [Fusion((row,), self._saved([row])) for row in batch]
+            fusion = Fusion(tuple(batch), self._count_saved(batch))
+            single_rows = [Fusion((row,), self._count_saved([row])) for row in batch]
             yield from (
                 [fusion]
-                if self._pays(fusion)
+                if self._is_worthwhile(fusion)
                 else [
-                    single_row for single_row in single_rows if self._pays(single_row)
+                    single_row
+                    for single_row in single_rows
+                    if self._is_worthwhile(single_row)
                 ]
             )
 
-    def _contractions(self) -> list[Statement]:
+    def _list_contractions(self) -> list[Statement]:
         return [
             statement
             for statement in self.free.values()
@@ -227,15 +235,15 @@ class _Search:
         # generated kernels convert no dtypes
         is_real = len(dtypes) == 1 and dtypes.pop().kind == "f"
         return is_real and all(
-            operand.shape and 0 not in shape_at(operand.shape, self.sizes)
+            operand.shape and 0 not in bind_shape(operand.shape, self.sizes)
             for operand in arrays
         )
 
-    def _row(self, statement: Statement) -> FusedRow:
+    def _make_row(self, statement: Statement) -> FusedRow:
         maps: dict[str, Statement] = {}
         self._add_maps(statement, statement, maps)
         ordered = sorted(maps.values(), key=lambda x: self.position[x.result])
-        row = FusedRow(statement, tuple(ordered), self._finish(statement))
+        row = FusedRow(statement, tuple(ordered), self._find_finish(statement))
         self.used |= {x.result for x in row.statements}
         return row
 
@@ -265,7 +273,7 @@ class _Search:
     def _is_wanted(self, statement: Statement) -> bool:
         return statement.result in self.program.outputs
 
-    def _finish(self, statement: Statement) -> Statement | None:
+    def _find_finish(self, statement: Statement) -> Statement | None:
         """Return the only reader if it is linear in the sum, and has its indices."""
         readers = self.program.readers(statement.result)
         if self._is_wanted(statement) or len(readers) != 1:
@@ -284,11 +292,11 @@ class _Search:
             and sorted(term) == sorted(reader.output)
             and self._is_plain(reader)
             and is_cheap(reader.body, reader.indices)
-            and linear_in(reader.body, operand_name(k)) is not None
+            and split_linear(reader.body, get_operand_name(k)) is not None
         )
         return reader if fits else None
 
-    def _fits(self, batch: Sequence[FusedRow], row: FusedRow) -> bool:
+    def _is_fitting(self, batch: Sequence[FusedRow], row: FusedRow) -> bool:
         """Return whether a row can be one of a batch, and shares an operand with it."""
         first, contraction = batch[0].contraction, row.contraction
         arrays = self.program.arrays
@@ -324,7 +332,7 @@ class _Search:
             name for statement in row.statements for name in statement.operands
         } - results
 
-    def _saved(self, rows: Sequence[FusedRow]) -> int:
+    def _count_saved(self, rows: Sequence[FusedRow]) -> int:
         """Return the bytes of memory traffic that a batch of rows saves."""
         total = 0
         for row in rows:
@@ -340,7 +348,7 @@ class _Search:
             )
         return total
 
-    def _pays(self, fusion: Fusion) -> bool:
+    def _is_worthwhile(self, fusion: Fusion) -> bool:
         """Return whether a fusion saves a sufficient share of the time bound."""
         if fusion.saved_bytes < MIN_BYTES or not self._is_legal(fusion.rows):
             return False
@@ -355,29 +363,29 @@ class _Search:
         return fusion.saved_bytes / BYTES_PER_S >= MIN_SHARE * bound_s
 
 
-def array_name(name: str) -> str:
+def get_array_name(name: str) -> str:
     """Return the name of an array in a kernel, distinct from all index names."""
     return f"x_{name}"
 
 
-def _subscripted(name: str, indices: Sequence[str]) -> str:
-    return f"{array_name(name)}[{', '.join(indices)}]"
+def _write_subscript(name: str, indices: Sequence[str]) -> str:
+    return f"{get_array_name(name)}[{', '.join(indices)}]"
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Kernel = Callable[[Mapping[str, Array]], Results]
 
 
-def choice_of(
+def get_choice(
     program: Program, fusion: Fusion, sizes: Mapping[str, int]
 ) -> KernelChoice[Mapping[str, Array]]:
     """Return the choice of a fusion, shared by programs with the same statements."""
     arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
     key = fusion.rows, arrays, tuple(sorted(sizes.items()))
-    return shared_choice(key, lambda: _kernel(program, fusion, dict(sizes)))
+    return get_shared_choice(key, lambda: _build_kernel(program, fusion, dict(sizes)))
 
 
-def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
+def _build_kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     """Return the kernel with the best recipe that is known or predicted.
 
     Raises:
@@ -386,7 +394,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     # imported when needed: loading Loopy takes a second
     from feinsum.codegen.generate import ScaledSum, generate_rows
     from feinsum.measure import compile_kernel, open_device
-    from feinsum.result_memory import aligned_empty
+    from feinsum.result_memory import make_aligned
     from feinsum.retrieval import retrieve
 
     first = fusion.rows[0]
@@ -395,14 +403,14 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     }
     rows = [
         ScaledSum(
-            _in_kernel(program.arrays[row.last.result]),
-            _output(row),
+            _rename_operand(program.arrays[row.last.result]),
+            _order_output(row),
             row.factors(),
             *row.scale_and_shift(),
         )
         for row in fusion.rows
     ]
-    arrays = [_in_kernel(program.arrays[name]) for name in fusion.operands]
+    arrays = [_rename_operand(program.arrays[name]) for name in fusion.operands]
     opened = open_device("")
     unit = opened.prepare(generate_rows(rows, arrays, extents))
     used = {x.name: sizes[x.name] for x in extents.values() if isinstance(x, SizeParam)}
@@ -412,11 +420,11 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
 
     def run_kernel(operands: Mapping[str, Array]) -> Results:
         results = {
-            name: aligned_empty(shapes[name], program.arrays[name].dtype)
+            name: make_aligned(shapes[name], program.arrays[name].dtype)
             for name in fusion.results
         }
         values = {
-            array_name(name): np.ascontiguousarray(array)
+            get_array_name(name): np.ascontiguousarray(array)
             for name, array in {**operands, **results}.items()
         }
         built.run({**values, **used}, "wall")
@@ -425,7 +433,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     return run_kernel
 
 
-def _output(row: FusedRow) -> tuple[str, ...]:
+def _order_output(row: FusedRow) -> tuple[str, ...]:
     """Return a row's output indices in the order of the axes, named as in the batch."""
     if row.finish is None:
         return tuple(row.indices[i] for i in row.contraction.output)
@@ -435,5 +443,5 @@ def _output(row: FusedRow) -> tuple[str, ...]:
     return tuple(row.indices[names[i]] for i in finish.output)
 
 
-def _in_kernel(operand: Operand) -> Operand:
-    return Operand(array_name(operand.name), operand.shape, operand.dtype)
+def _rename_operand(operand: Operand) -> Operand:
+    return Operand(get_array_name(operand.name), operand.shape, operand.dtype)

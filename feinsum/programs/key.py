@@ -29,14 +29,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NewType
 
-from feinsum.canonical import CANONICALIZER, canonical_places, canonicalize
+from feinsum.canonical import CANONICALIZER, canonicalize, compute_places
 from feinsum.errors import CanonicalizationError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
-from feinsum.ir.evaluation import einsum_of
-from feinsum.ir.expressions import names_in, normal_body, product_of
+from feinsum.ir.evaluation import convert_to_einsum
+from feinsum.ir.expressions import list_names, normalize_body, write_product
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.words import counted
+from feinsum.words import format_count
 
 PROGRAM_FORM_VERSION = "fp1"
 """Version of the canonical form of programs; part of every key."""
@@ -100,7 +100,7 @@ def as_einsum(program: Program) -> BatchedEinsum | None:
     if not statement.is_einsum or statement.factor != 1 or has_unread:
         return None
     shapes, dtypes = [a.shape for a in arrays], [a.dtype for a in arrays]
-    return einsum_of(statement, shapes, dtypes, statement.operands)
+    return convert_to_einsum(statement, shapes, dtypes, statement.operands)
 
 
 @lru_cache(maxsize=256)
@@ -122,18 +122,19 @@ def canonical_program(program: Program) -> Program:
     R3[a,b] = map x0 / x1 : R1[a,b], R2[a]
     -> R3
     """
-    graph = _graph_of(program)
+    graph = _build_graph(program)
     try:
-        positions = canonical_places(graph.colors, graph.edges)
+        positions = compute_places(graph.colors, graph.edges)
     except CanonicalizationError as error:
         n = len(program.statements)
         raise CanonicalizationError(
-            f"a program of {counted(n, 'statement')} cannot be canonicalized: {error}"
+            f"a program of {format_count(n, 'statement')} cannot be "
+            f"canonicalized: {error}"
         ) from None
     return _Renaming(program, graph, positions).program()
 
 
-def _graph_of(program: Program) -> _Graph:
+def _build_graph(program: Program) -> _Graph:
     graph = _Graph()
     inputs = {operand.name for operand in program.inputs}
     for name, operand in program.arrays.items():
@@ -154,17 +155,17 @@ def _add_shape(graph: _Graph, vertex: int, shape: tuple[Extent, ...]) -> None:
         axis = graph.add("extent", axis_number, literal)
         graph.edges.append((vertex, axis))
         if isinstance(extent, SizeParam):
-            graph.edges.append((axis, _param(graph, extent)))
+            graph.edges.append((axis, _add_param(graph, extent)))
 
 
-def _param(graph: _Graph, extent: SizeParam) -> int:
+def _add_param(graph: _Graph, extent: SizeParam) -> int:
     if extent not in graph.params:
         graph.params[extent] = graph.add("size-param")
     return graph.params[extent]
 
 
 def _add_statement(graph: _Graph, program: Program, statement: Statement) -> None:
-    body, numbers = _positional(statement)
+    body, numbers = _number_indices(statement)
     wanted = statement.result in program.outputs
     vertex = graph.add("statement", wanted, text=f"{statement.reduction}\0{body}")
     graph.statements[statement.result] = vertex
@@ -176,7 +177,7 @@ def _add_statement(graph: _Graph, program: Program, statement: Statement) -> Non
         graph.indices[statement.result, index] = vertex_of_index
         graph.edges.append((vertex, vertex_of_index))
         if isinstance(extent, SizeParam):
-            graph.edges.append((vertex_of_index, _param(graph, extent)))
+            graph.edges.append((vertex_of_index, _add_param(graph, extent)))
     for position in range(len(statement.operands)):
         _add_use(graph, statement, position, vertex)
 
@@ -194,17 +195,17 @@ def _add_use(graph: _Graph, statement: Statement, position: int, vertex: int) ->
     graph.edges += pairwise([use, *axes])
 
 
-def _positional(statement: Statement) -> tuple[str, Mapping[str, int]]:
+def _number_indices(statement: Statement) -> tuple[str, Mapping[str, int]]:
     """Replace index names in a body by numbers; return the body and the numbers."""
     if statement.factor is not None:
-        product = product_of(len(statement.operands))
+        product = write_product(len(statement.operands))
         return (
             product if statement.factor == 1 else f"{statement.factor!r}*{product}"
         ), {}
     # numbered by first use, so that the body does not depend on names
-    used = [name for name in names_in(statement.body) if name in statement.indices]
+    used = [name for name in list_names(statement.body) if name in statement.indices]
     numbers = {index: k for k, index in enumerate(used)}
-    return normal_body(
+    return normalize_body(
         statement.body, {i: f"_{k}" for i, k in numbers.items()}
     ), numbers
 
@@ -214,9 +215,9 @@ class _Renaming:
 
     def __init__(self, program: Program, graph: _Graph, positions: list[int]) -> None:
         self.source, self.graph, self.positions = program, graph, positions
-        self.order = self._statements()
+        self.order = self._sort_statements()
         inputs = sorted(
-            (operand.name for operand in program.inputs), key=self._position_of_array
+            (operand.name for operand in program.inputs), key=self._get_array_position
         )
         self.names = {name: f"A{k}" for k, name in enumerate(inputs)}
         self.names |= {
@@ -225,7 +226,9 @@ class _Renaming:
         self.inputs = inputs
 
     def program(self) -> Program:
-        params = sorted(self.graph.params, key=lambda x: self._at(self.graph.params[x]))
+        params = sorted(
+            self.graph.params, key=lambda x: self._get_position(self.graph.params[x])
+        )
         extents = {param: SizeParam(f"N{k}") for k, param in enumerate(params)}
         arrays = self.source.arrays
         inputs = []
@@ -235,17 +238,19 @@ class _Renaming:
                 extents[x] if isinstance(x, SizeParam) else x for x in operand.shape
             )
             inputs.append(type(operand)(self.names[name], shape, operand.dtype))
-        outputs = sorted((self.names[n] for n in self.source.outputs), key=_number)
-        statements = [self._statement(statement) for statement in self.order]
+        outputs = sorted(
+            (self.names[n] for n in self.source.outputs), key=_parse_number
+        )
+        statements = [self._rename_statement(statement) for statement in self.order]
         return Program(tuple(inputs), tuple(statements), tuple(outputs))
 
-    def _at(self, vertex: int) -> int:
+    def _get_position(self, vertex: int) -> int:
         return self.positions[vertex]
 
-    def _position_of_array(self, name: str) -> int:
-        return self._at(self.graph.arrays[name])
+    def _get_array_position(self, name: str) -> int:
+        return self._get_position(self.graph.arrays[name])
 
-    def _statements(self) -> list[Statement]:
+    def _sort_statements(self) -> list[Statement]:
         """Sort statements topologically; ties by their vertices' positions."""
         remaining = {
             statement.result: statement for statement in self.source.statements
@@ -258,45 +263,50 @@ class _Renaming:
                 if not any(name in remaining for name in statement.operands)
             ]
             # independent statements are in canonical order
-            first = min(free, key=lambda x: self._at(self.graph.statements[x.result]))
+            first = min(
+                free, key=lambda x: self._get_position(self.graph.statements[x.result])
+            )
             ordered.append(remaining.pop(first.result))
         return ordered
 
-    def _statement(self, statement: Statement) -> Statement:
+    def _rename_statement(self, statement: Statement) -> Statement:
         uses = [
-            self._at(self.graph.uses[statement.result, p])
+            self._get_position(self.graph.uses[statement.result, p])
             for p in range(len(statement.operands))
         ]
         order = [*range(len(uses))]
         # factors of a product are in canonical order
         if statement.is_product:
             order.sort(key=lambda p: uses[p])
-        letters = self._letters(statement)
-        body, positions = _positional(statement)
+        letters = self._name_indices(statement)
+        body, positions = _number_indices(statement)
         by_number = {f"_{k}": letters[index] for index, k in positions.items()}
         return Statement(
             self.names[statement.result],
             tuple(letters[index] for index in statement.output),
             tuple(tuple(letters[i] for i in statement.inputs[p]) for p in order),
             tuple(self.names[statement.operands[p]] for p in order),
-            normal_body(body, by_number),
+            normalize_body(body, by_number),
             statement.reduction,
         )
 
-    def _letters(self, statement: Statement) -> Mapping[str, str]:
+    def _name_indices(self, statement: Statement) -> Mapping[str, str]:
         """Name the indices of the result, then the others by their positions."""
         reduced = sorted(
             statement.reduced_indices,
-            key=lambda index: self._at(self.graph.indices[statement.result, index]),
+            key=lambda index: self._get_position(
+                self.graph.indices[statement.result, index]
+            ),
         )
         return {
-            index: _letter(k) for k, index in enumerate([*statement.output, *reduced])
+            index: _get_letter(k)
+            for k, index in enumerate([*statement.output, *reduced])
         }
 
 
-def _letter(k: int) -> str:
+def _get_letter(k: int) -> str:
     return chr(ord("a") + k) if k < 26 else f"i{k}"
 
 
-def _number(name: str) -> int:
+def _parse_number(name: str) -> int:
     return int(name[1:])

@@ -18,13 +18,13 @@ import numpy as np
 
 from feinsum.errors import DeviceUnavailableError
 from feinsum.ir import SizeParam
-from feinsum.ir.evaluation import checked_arrays, evaluate_statement
+from feinsum.ir.evaluation import check_arrays, evaluate_statement
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.programs.blocks import Box, FusedStages, blocks_of, inner_bytes
-from feinsum.programs.choice import TOLERANCE, KernelChoice, shared_choice
-from feinsum.programs.fusion import Fusion, choice_of
-from feinsum.programs.parts import Part, compute, run_each, sliced
+from feinsum.programs.blocks import Box, FusedStages, count_inner_bytes, list_blocks
+from feinsum.programs.choice import TOLERANCE, KernelChoice, get_shared_choice
+from feinsum.programs.fusion import Fusion, get_choice
+from feinsum.programs.parts import Part, compute, run_each, slice_array
 from feinsum.programs.stages import Stage
 
 logger = logging.getLogger(__name__)
@@ -63,13 +63,13 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     >>> run_program(p.build(), {"X": np.zeros((2, 2))})["Y"].tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
-    from feinsum.threads import n_threads  # programs are read without it
+    from feinsum.threads import get_n_threads  # programs are read without it
 
-    inputs = checked_arrays(program, arrays)
+    inputs = check_arrays(program, arrays)
     live = dict(inputs)
-    run = _Run(program, sizes_of(program, live), n_threads())
-    blocks = blocks_of(program, run.sizes, run.n_workers)
-    last_uses = _last_uses(program, blocks)
+    run = _Run(program, collect_sizes(program, live), get_n_threads())
+    blocks = list_blocks(program, run.sizes, run.n_workers)
+    last_uses = _find_last_uses(program, blocks)
     for k, block in enumerate(blocks):
         # freed after this block, or reused by it
         spent = {name for name in live if last_uses.get(name, -1) <= k}
@@ -78,13 +78,13 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     return {name: live[name] for name in program.outputs}
 
 
-def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
+def collect_sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
     """Return the values of the size parameters, from the shapes of the arrays.
 
     Raises:
         ProgramError: if an array is missing or has the wrong shape or dtype.
     """
-    checked = checked_arrays(program, arrays)
+    checked = check_arrays(program, arrays)
     return {
         extent.name: n
         for operand in program.inputs
@@ -93,7 +93,7 @@ def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _last_uses(program: Program, blocks: Sequence[FusedStages]) -> dict[str, int]:
+def _find_last_uses(program: Program, blocks: Sequence[FusedStages]) -> dict[str, int]:
     """Return the number of the last block that reads each array; outputs stay."""
     last_uses = dict.fromkeys(program.outputs, len(blocks))
     for k, block in enumerate(blocks):
@@ -126,20 +126,20 @@ class _Run:
             return self.fused(block, block.fusion, arrays, owned)
         if block.cuts:
             return self.cut(block, arrays, owned)
-        return self.one_by_one(block, arrays, owned)
+        return self.run_one_by_one(block, arrays, owned)
 
     def cut(
         self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
         """Return the outputs of a block, in parts or one stage after the other."""
-        choice = self._choice_of(block)
+        choice = self._get_choice(block)
         if choice is not None and choice.is_over and choice.kernel is not None:
-            return self.one_by_one(block, arrays, owned)
+            return self.run_one_by_one(block, arrays, owned)
         # both alternatives may run, so neither may overwrite its operands
         read = {**arrays, **owned}
         if choice is None:
-            return self.in_parts(block, read)
-        return choice.run(read, lambda: self.in_parts(block, read))
+            return self.run_in_parts(block, read)
+        return choice.run(read, lambda: self.run_in_parts(block, read))
 
     def fused(
         self,
@@ -149,7 +149,7 @@ class _Run:
         owned: dict[str, Array],
     ) -> dict[str, Array]:
         """Return the outputs of a fusion: by its kernel, or statement by statement."""
-        choice = choice_of(self.program, fusion, self.sizes)
+        choice = get_choice(self.program, fusion, self.sizes)
         read = {
             name: arrays[name] if name in arrays else owned[name]
             for name in fusion.operands
@@ -157,14 +157,14 @@ class _Run:
         is_empty = any(array.size == 0 for array in read.values())
         if is_empty or (choice.is_over and choice.kernel is None):
             del read  # its references would keep spent arrays alive
-            return self.one_by_one(block, arrays, owned)
-        return choice.run(read, lambda: self.one_by_one(block, read, {}))
+            return self.run_one_by_one(block, arrays, owned)
+        return choice.run(read, lambda: self.run_one_by_one(block, read, {}))
 
-    def _choice_of(
+    def _get_choice(
         self, block: FusedStages
     ) -> KernelChoice[Mapping[str, Array]] | None:
         """Return the choice between parts and whole stages; None for parts only."""
-        size = inner_bytes(self.program, block, self.sizes)
+        size = count_inner_bytes(self.program, block, self.sizes)
         arrays = tuple(
             self.program.arrays[name]
             for statement in block.statements
@@ -177,30 +177,30 @@ class _Run:
         program, sizes, n_workers = self.program, self.sizes, self.n_workers
 
         def run_whole(operands: Mapping[str, Array]) -> dict[str, Array]:
-            return _Run(program, sizes, n_workers).one_by_one(block, operands, {})
+            return _Run(program, sizes, n_workers).run_one_by_one(block, operands, {})
 
         key = block, arrays, tuple(sorted(sizes.items())), n_workers
-        return shared_choice(key, lambda: run_whole)
+        return get_shared_choice(key, lambda: run_whole)
 
-    def one_by_one(
+    def run_one_by_one(
         self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]
     ) -> dict[str, Array]:
         """Return the outputs of a block, each stage as a whole."""
         frame = _Frame({**arrays, **owned}, {})
         for k, stage in enumerate(block.stages):
-            spent = block.spent_after(k, owned)
+            spent = block.list_spent(k, owned)
             frame.inside.update(self.stage(stage, frame, spent))
             for name in spent:
                 for holder in (owned, frame.outside, frame.inside):
                     holder.pop(name, None)
         return {name: frame.inside[name] for name in block.outputs}
 
-    def in_parts(
+    def run_in_parts(
         self, block: FusedStages, arrays: dict[str, Array]
     ) -> dict[str, Array]:
         """Return the outputs of a block, for a few values of its cuts at a time."""
         results = {
-            name: _empty(
+            name: _allocate(
                 self.program.shape_at(name, self.sizes), self.program.arrays[name].dtype
             )
             for name in block.outputs
@@ -213,11 +213,11 @@ class _Run:
             frame = _Frame(arrays, boxes)
             for k, stage in enumerate(block.stages):
                 frame.inside.update(
-                    single_threaded.stage(stage, frame, block.spent_after(k))
+                    single_threaded.stage(stage, frame, block.list_spent(k))
                 )
                 for x in stage.statements:
                     if x.result in results:
-                        part = sliced(results[x.result], x.output, frame.box(x))
+                        part = slice_array(results[x.result], x.output, frame.box(x))
                         part[...] = frame.inside[x.result]
 
         run_each(run, [*block.boxes()], self.n_workers)
@@ -244,15 +244,15 @@ class _Run:
             return {statement.result: value.copy() if is_wanted else value}
         # memory that views share must not be overwritten
         spent = spent - self.program.shared
-        part = self._part(stage, frame, spent)
+        part = self._make_part(stage, frame, spent)
         run_each(compute, part.shares(self.n_workers), self.n_workers)
         return dict(part.outs)
 
     def einsum(self, statement: Statement, operands: Sequence[Array]) -> Array:
         dtype = self.program.arrays[statement.result].dtype
-        return contracted(statement, operands).astype(dtype, copy=False)
+        return compute_contraction(statement, operands).astype(dtype, copy=False)
 
-    def _part(self, stage: Stage, frame: _Frame, spent: AbstractSet[str]) -> Part:
+    def _make_part(self, stage: Stage, frame: _Frame, spent: AbstractSet[str]) -> Part:
         """Return a stage within a box, with memory for its results."""
         operands, first, extents = {}, {}, {}
         for statement in stage.statements:
@@ -262,7 +262,7 @@ class _Run:
             extents[name] = self.program.extents_at(statement, self.sizes) | {
                 index: values.stop - values.start for index, values in box.items()
             }
-        reused = overwritten(self.program, stage, spent)
+        reused = find_overwritten(self.program, stage, spent)
         memory: dict[str, Array] = {}
         for statement in stage.statements:
             name = statement.result
@@ -273,7 +273,7 @@ class _Run:
                     memory[name] = array
             elif name in stage.outputs:
                 shape = tuple(extents[name][i] for i in statement.output)
-                memory[name] = _empty(shape, self.program.arrays[name].dtype)
+                memory[name] = _allocate(shape, self.program.arrays[name].dtype)
         outs = {name: memory[name] for name in stage.outputs}
         names = stage.operands | {x.result for x in stage.statements}
         dtypes = {name: self.program.arrays[name].dtype for name in names}
@@ -302,21 +302,21 @@ class _Frame:
         return [
             self.inside[name]
             if name in self.inside
-            else sliced(self.outside[name], term, self.box(statement))
+            else slice_array(self.outside[name], term, self.box(statement))
             if name in self.outside
             else None
             for name, term in zip(statement.operands, statement.inputs, strict=True)
         ]
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a new array, in recycled memory."""
-    from feinsum.result_memory import aligned_empty
+    from feinsum.result_memory import make_aligned
 
-    return aligned_empty(shape, dtype)
+    return make_aligned(shape, dtype)
 
 
-def overwritten(
+def find_overwritten(
     program: Program, stage: Stage, spent: AbstractSet[str]
 ) -> Mapping[str, int]:
     """Find the operands whose memory the results of maps can reuse.
@@ -334,12 +334,12 @@ def overwritten(
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
-    >>> from feinsum.programs.stages import stages_of
+    >>> from feinsum.programs.stages import list_stages
     >>> p = program()
     >>> _ = p.softmax(array("X", (4, 4)))
     >>> built = p.build()
-    >>> (stage,) = stages_of(built)
-    >>> overwritten(built, stage, {"X"}), overwritten(built, stage, set())
+    >>> (stage,) = list_stages(built)
+    >>> find_overwritten(built, stage, {"X"}), find_overwritten(built, stage, set())
     ({'r1': 0, 'r3': 0}, {})
     """
     inner = {statement.result for statement in stage.statements} - {*stage.outputs}
@@ -367,7 +367,7 @@ def _can_take(program: Program, stage: Stage, number: int, k: int) -> bool:
         and program.arrays[name].dtype == program.arrays[statement.result].dtype
         and all(name not in later.operands for later in stage.statements[number + 1 :])
         and all(
-            _reads_alike(stage, statement, term, earlier, other_term)
+            _is_same_read(stage, statement, term, earlier, other_term)
             for earlier in stage.statements[:number]
             for operand, other_term in zip(
                 earlier.operands, earlier.inputs, strict=True
@@ -377,7 +377,7 @@ def _can_take(program: Program, stage: Stage, number: int, k: int) -> bool:
     )
 
 
-def _reads_alike(
+def _is_same_read(
     stage: Stage,
     statement: Statement,
     term: Sequence[str],
@@ -392,14 +392,14 @@ def _reads_alike(
     )
 
 
-def contracted(statement: Statement, operands: Sequence[Array]) -> Array:
+def compute_contraction(statement: Statement, operands: Sequence[Array]) -> Array:
     """Compute a contraction by :func:`feinsum.call_einsum`.
 
     numpy computes it for dtypes that are neither real nor complex, and if there is no
     device, for example without a compiler.
 
     >>> product = Statement("C", "ik", ("ij", "jk"), ("A", "B"), "2*x0*x1")
-    >>> contracted(product, [np.eye(2), np.eye(2)]).tolist()
+    >>> compute_contraction(product, [np.eye(2), np.eye(2)]).tolist()
     [[2.0, 0.0], [0.0, 2.0]]
     """
     from feinsum.calling import call_einsum  # plans are read without it

@@ -148,7 +148,7 @@ def feed_forward(p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]) -> Ten
     >>> feed_forward(p, p.input("X", (7, 4)), W).shape
     (7, 2)
     """
-    return _layers(p, X, weights)[-1]
+    return _add_layers(p, X, weights)[-1]
 
 
 def feed_forward_step(
@@ -165,7 +165,7 @@ def feed_forward_step(
     >>> [x.shape for x in feed_forward_step(p, X, Y, W, rate=0.1)]
     [(4, 9), (9, 2)]
     """
-    values = _layers(p, X, weights)
+    values = _add_layers(p, X, weights)
     error = p.map("x0 - x1", values[-1], target)
     updated: list[Tensor] = []
     for k in reversed(range(len(weights))):
@@ -177,7 +177,7 @@ def feed_forward_step(
     return tuple(reversed(updated))
 
 
-def _layers(
+def _add_layers(
     p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """Return the input, then the products of each layer and their ReLU.

@@ -18,10 +18,10 @@ import numpy as np
 
 from feinsum.ir.evaluation import evaluate_statement, map_into
 from feinsum.ir.statement import Statement
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.programs.blocks import Box
 from feinsum.programs.choice import KernelChoice, Results
-from feinsum.programs.compiled import StageKernel, kernel_for
+from feinsum.programs.compiled import StageKernel, make_kernel
 from feinsum.programs.stages import Stage
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -96,24 +96,24 @@ class Part:
         )
         length = max(1, -(-extent // n_parts))
         return [
-            self._at(cut, slice(low, min(low + length, extent)))
+            self._select(cut, slice(low, min(low + length, extent)))
             for low in range(0, max(extent, 1), length)
         ]
 
-    def _at(self, cut: Mapping[str, str], values: slice) -> Part:
+    def _select(self, cut: Mapping[str, str], values: slice) -> Part:
         """Return the part at some values of an index."""
         operands, outs, first, extents = {}, {}, {}, {}
         for statement in self.stage.statements:
             name, index = statement.result, cut[statement.result]
             box = {index: values}
             operands[name] = [
-                None if array is None else sliced(array, term, box)
+                None if array is None else slice_array(array, term, box)
                 for array, term in zip(
                     self.operands[name], statement.inputs, strict=True
                 )
             ]
             if name in self.outs:
-                outs[name] = sliced(self.outs[name], statement.output, box)
+                outs[name] = slice_array(self.outs[name], statement.output, box)
             begin = self.first[name].get(index, 0) + values.start
             first[name] = {**self.first[name], index: begin}
             extents[name] = {**self.extents[name], index: values.stop - values.start}
@@ -157,9 +157,11 @@ class Part:
                 statement.operands, self.operands[statement.result], strict=True
             )
             operands = [inside[name] if a is None else a for name, a in pairs]
-            inside[statement.result] = self._value_of(statement, operands)
+            inside[statement.result] = self._evaluate_statement(statement, operands)
 
-    def _value_of(self, statement: Statement, operands: Sequence[Array]) -> Array:
+    def _evaluate_statement(
+        self, statement: Statement, operands: Sequence[Array]
+    ) -> Array:
         """Evaluate a statement into its output array or a spent operand, if any."""
         dtype, out = self.dtypes[statement.result], self.outs.get(statement.result)
         first = self.first[statement.result]
@@ -183,7 +185,7 @@ class Part:
     @property
     def kernel(self) -> StageKernel | None:
         """A kernel for arrays of these extents and strides."""
-        return kernel_for(self.stage, self.operands, self.outs, self.dtypes)
+        return make_kernel(self.stage, self.operands, self.outs, self.dtypes)
 
     def run(self) -> Results:
         """Compute the part by its kernel."""
@@ -199,20 +201,20 @@ def compute(part: Part) -> None:
     if kernel is None:
         part.evaluate()
     else:
-        _choice_of(kernel).run(part, part.evaluate)
+        _get_choice(kernel).run(part, part.evaluate)
 
 
-def _choice_of(kernel: StageKernel) -> KernelChoice[Part]:
+def _get_choice(kernel: StageKernel) -> KernelChoice[Part]:
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
     def make_choice() -> KernelChoice[Part]:
         return KernelChoice(lambda: Part.run, MIN_S, Part.copied)
 
-    shared: KernelChoice[Part] = remembered(Calls).stages.get(kernel, make_choice)
+    shared: KernelChoice[Part] = get_remembered(Calls).stages.get(kernel, make_choice)
     return shared
 
 
-def sliced(array: Array, term: Sequence[str], box: Box) -> Array:
+def slice_array(array: Array, term: Sequence[str], box: Box) -> Array:
     """Return the part of an array at some values of its indices, as a view."""
     if not any(index in box for index in term):
         return array
@@ -265,7 +267,7 @@ def run_each(run: Callable[[T], object], parts: Sequence[T], n_workers: int) -> 
     if n_helpers < 1:
         work()
         return
-    pool = remembered(Workers).pool(n_helpers)
+    pool = get_remembered(Workers).pool(n_helpers)
     running = [pool.submit(work) for _ in range(n_helpers)]
     try:
         work()

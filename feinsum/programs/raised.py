@@ -22,12 +22,12 @@ from pymbolic import var
 
 from feinsum.errors import ProgramError
 from feinsum.ir import Extent, IndexList, Operand, SizeParam
-from feinsum.ir.expressions import operand_name
+from feinsum.ir.expressions import get_operand_name
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.raising.affine import box_extents
-from feinsum.raising.dependences import ancestors
-from feinsum.raising.functions import function_text, unresolved
+from feinsum.raising.affine import find_box_extents
+from feinsum.raising.dependences import find_ancestors
+from feinsum.raising.functions import unresolve, write_function
 from feinsum.raising.operands import OperandTable
 
 Expression = Any
@@ -42,18 +42,18 @@ REDUCTIONS: Mapping[type, str] = {
 }
 
 
-def raised_program(t_unit: lp.TranslationUnit, kernel_name: str | None) -> Program:
+def raise_program(t_unit: lp.TranslationUnit, kernel_name: str | None) -> Program:
     """See :func:`feinsum.programs.program_from_kernel`."""
-    name = _kernel_name(t_unit, kernel_name)
+    name = _choose_kernel_name(t_unit, kernel_name)
     # substitutions are expanded first, because types are inferred from expressions
     typed = lp.infer_unknown_types(lp.expand_subst(t_unit), expect_completion=True)
     reading = _Reading(typed, name)
-    for insn in _in_order(typed[name]):
+    for insn in _sort_instructions(typed[name]):
         reading.read(insn)
     return reading.program()
 
 
-def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
+def _choose_kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
     names = sorted(t_unit.callables_table)
     if name is not None and name in names:
         return name
@@ -66,7 +66,7 @@ def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
     )
 
 
-def _in_order(kernel: lp.LoopKernel) -> list[lp.InstructionBase]:
+def _sort_instructions(kernel: lp.LoopKernel) -> list[lp.InstructionBase]:
     """Sort the instructions topologically."""
     remaining = [
         i for i in kernel.instructions if not isinstance(i, lp.NoOpInstruction)
@@ -76,7 +76,9 @@ def _in_order(kernel: lp.LoopKernel) -> list[lp.InstructionBase]:
         waiting = {insn.id for insn in remaining}
         # Kahn's algorithm; ties keep the order of the kernel
         ready = [
-            i for i in remaining if not ancestors(kernel, i.id) & (waiting - {i.id})
+            i
+            for i in remaining
+            if not find_ancestors(kernel, i.id) & (waiting - {i.id})
         ]
         if not ready:
             _refuse(remaining[0], "depends on itself")
@@ -101,11 +103,11 @@ class _Reading:
 
     def read(self, insn: lp.InstructionBase) -> None:
         """Add the statements of one instruction."""
-        indices = self._assigned(insn)
+        indices = self._check_assignee(insn)
         name = insn.assignee_var_names()[0]
         if name in self.writers:
             _refuse(insn, f"writes {name!r}, as {self.writers[name]!r} does")
-        value = unresolved(insn.expression)
+        value = unresolve(insn.expression)
         self._check_extents(insn, name, indices)
         self._check_reads(insn, value)
         # functions are checked without reductions, which have statements of their own
@@ -148,7 +150,7 @@ class _Reading:
                     rules=("kernel",),
                 )
 
-    def _assigned(self, insn: lp.InstructionBase) -> IndexList:
+    def _check_assignee(self, insn: lp.InstructionBase) -> IndexList:
         if not isinstance(insn, lp.Assignment) or insn.predicates or insn.atomicity:
             _refuse(insn, "is not a plain assignment")
         subscripts = getattr(insn.assignee, "index_tuple", ())
@@ -172,14 +174,14 @@ class _Reading:
     ) -> None:
         """Check that an instruction writes the whole array."""
         inames = {*indices, *insn.reduction_inames()}
-        extents = box_extents(self.kernel, inames, insn.id)
-        shape = self._shape(self.kernel.get_var_descriptor(name))
+        extents = find_box_extents(self.kernel, inames, insn.id)
+        shape = self._get_shape(self.kernel.get_var_descriptor(name))
         if shape != tuple(extents[index] for index in indices):
             _refuse(insn, f"writes only a part of {name!r}, whose shape is {shape}")
 
     def _check_reads(self, insn: lp.InstructionBase, value: Expression) -> None:
         """Check that every value was written by an instruction that this depends on."""
-        earlier = ancestors(self.kernel, insn.id)
+        earlier = find_ancestors(self.kernel, insn.id)
         for name in get_dependencies(value) & self.written:
             if self.writers.get(name) not in earlier:
                 _refuse(insn, f"reads {name!r}, which is written later, or here")
@@ -204,7 +206,7 @@ class _Reading:
             _refuse(insn, f"reduces over {unused[0]!r}, on which nothing depends")
         self._add(insn, name, output, inner, reduction)
 
-    def extracted(self, insn: lp.InstructionBase, value: Reduction) -> Expression:
+    def extract(self, insn: lp.InstructionBase, value: Reduction) -> Expression:
         """Add a statement for a reduction inside an expression; return its result."""
         free = get_dependencies(value.expr) & self.kernel.all_inames()
         output = tuple(sorted(free - set(value.inames)))
@@ -224,7 +226,7 @@ class _Reading:
         reduction: str,
     ) -> None:
         reader = _Reads(self, insn)
-        body = function_text(reader(value))
+        body = write_function(reader(value))
         names = tuple(name for name, _ in reader.accesses)
         terms = tuple(term for _, term in reader.accesses)
         self.statements.append(Statement(name, output, terms, names, body, reduction))
@@ -232,9 +234,9 @@ class _Reading:
     def _operand(self, arg: Any) -> Operand:
         if isinstance(arg, lp.ValueArg):
             return Operand(arg.name, (), np.dtype(arg.dtype.numpy_dtype))
-        return Operand(arg.name, self._shape(arg), np.dtype(arg.dtype.numpy_dtype))
+        return Operand(arg.name, self._get_shape(arg), np.dtype(arg.dtype.numpy_dtype))
 
-    def _shape(self, array: Any) -> tuple[Extent, ...]:
+    def _get_shape(self, array: Any) -> tuple[Extent, ...]:
         shape = getattr(array, "shape", ())
         if not isinstance(shape, tuple):
             raise ProgramError(
@@ -254,7 +256,7 @@ class _Extractor(IdentityMapper):  # type: ignore[misc]  # Loopy has no types
         self._reading, self._insn = reading, insn
 
     def map_reduction(self, expr: Reduction, /) -> Expression:
-        return self._reading.extracted(self._insn, expr)
+        return self._reading.extract(self._insn, expr)
 
 
 class _Without(IdentityMapper):  # type: ignore[misc]
@@ -291,7 +293,7 @@ class _Reads(IdentityMapper):  # type: ignore[misc]
 
     def _operand(self, name: str, term: Sequence[str]) -> Expression:
         self.accesses.append((name, tuple(term)))
-        return var(operand_name(len(self.accesses) - 1))
+        return var(get_operand_name(len(self.accesses) - 1))
 
 
 def _refuse(insn: lp.InstructionBase, problem: str) -> NoReturn:

@@ -18,10 +18,10 @@ import numpy as np
 
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, parse_subscripts, write_subscripts
-from feinsum.ir.expressions import operand_name
-from feinsum.ir.numpy_calls import constant_body
+from feinsum.ir.expressions import get_operand_name
+from feinsum.ir.numpy_calls import write_constant
 from feinsum.programs.builder import ProgramBuilder, Tensor
-from feinsum.words import counted, type_in_words
+from feinsum.words import describe_type, format_count
 
 MAX_CONSTANT_BYTES = 1 << 19
 """Maximum bytes of an array that the function makes itself.
@@ -115,11 +115,11 @@ def refuse(feature: str, hint: str = "") -> NoReturn:
     )
 
 
-def axis_of(axis: Any, rank: int) -> int:
+def normalize_axis(axis: Any, rank: int) -> int:
     # np.integer) | True is an int for Python
     is_number = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
     if not is_number or not -rank <= axis < rank:
-        refuse(f"axis {axis!r} of an array with {counted(rank, 'axis')}")
+        refuse(f"axis {axis!r} of an array with {format_count(rank, 'axis')}")
     return int(axis) % rank
 
 
@@ -140,26 +140,26 @@ def as_view(value: Any, like: View) -> View:
         value, np.generic | bool | int | float | complex
     )
     if not is_known:
-        refuse(f"{type_in_words(value)} of its own (make it an operand)")
-    return like.computed(constant(np.asarray(value), like.recording))
+        refuse(f"{describe_type(value)} of its own (make it an operand)")
+    return like.computed(record_constant(np.asarray(value), like.recording))
 
 
-def constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor:
+def record_constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor:
     # numpy would see the change; the recorded constant would not
     if any(np.may_share_memory(array, changed) for changed in recording.changed):
         refuse("an array of its own after changing it in place, under another name")
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG":
         refuse(f"an array of its own of {array.dtype}")
-    body = constant_body(array)
+    body = write_constant(array)
     if len(body) > MAX_CONSTANT_BYTES:
         refuse(
-            f"an array of its own with {counted(array.nbytes, 'byte', ',')} (make "
+            f"an array of its own with {format_count(array.nbytes, 'byte', ',')} (make "
             "it an operand)"
         )
     return recording.builder.numpy(body)
 
 
-def mapped(
+def record_map(
     form: str,
     args: Sequence[Any],
     dtype: Any = None,
@@ -182,18 +182,18 @@ def mapped(
     n_arrays = 0
     for arg in args:
         if isinstance(arg, View):
-            names.append(operand_name(n_arrays))
+            names.append(get_operand_name(n_arrays))
             n_arrays += 1
         else:
-            names.append(_number(arg, dtypes))
+            names.append(_write_number(arg, dtypes))
     if dtype is not None:
         names = [f"{np.dtype(dtype).name}({name})" for name in names]
-    indices = letters_of(max(array.ndim for array in arrays))
+    indices = list_letters(max(array.ndim for array in arrays))
     terms = [indices[len(indices) - array.ndim :] for array in arrays]
-    return statement(arrays, terms, indices, form.format(*names))
+    return record_statement(arrays, terms, indices, form.format(*names))
 
 
-def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
+def _write_number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
     """Return a number that the function contains as text for a body.
 
     Python's numbers take the dtype of arrays; numpy's numbers have their own dtype.
@@ -201,20 +201,20 @@ def _number(value: Any, dtypes: Sequence[np.dtype[Any]]) -> str:
     if isinstance(value, np.ndarray):
         value = value[()]
     if not isinstance(value, np.generic):
-        return _python_number(value)
+        return _write_python_number(value)
     dtype = value.dtype
     if dtype.kind not in "biufc" or dtype.char in "gG":
         refuse(f"a number of its own of {dtype}")
-    text = _python_number(value.item())
+    text = _write_python_number(value.item())
     # a cast without effect is left out, so that equal programs have equal texts
     if dtypes and np.result_type(*dtypes, dtype) == np.result_type(*dtypes):
         return text
     return f"{dtype.name}({text})"
 
 
-def _python_number(value: Any) -> str:
+def _write_python_number(value: Any) -> str:
     if not isinstance(value, bool | int | float | complex):
-        refuse(f"{type_in_words(value)} of its own (make it an operand)")
+        refuse(f"{describe_type(value)} of its own (make it an operand)")
     if isinstance(value, bool):
         return repr(value)
     if isinstance(value, complex):
@@ -228,7 +228,7 @@ def _python_number(value: Any) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def reduced(
+def record_reduction(
     reduction: str, array: View, gone: Sequence[int], keepdims: bool, dtype: Any = None
 ) -> Any:
     """Record a reduction over some axes.
@@ -240,14 +240,14 @@ def reduced(
         keepdims: whether reduced axes stay, with extent 1.
         dtype: dtype to which entries are cast first.
     """
-    indices = letters_of(array.ndim)
+    indices = list_letters(array.ndim)
     output = tuple(index for axis, index in enumerate(indices) if axis not in gone)
     target = np.dtype(dtype) if dtype is not None else array.dtype
     is_reduced = any(array.axes[axis] is not None for axis in gone)
     if reduction in ("any", "all") and not is_reduced:
         target = np.dtype(np.bool_)
     body = "" if target == array.dtype else f"{target.name}(x0)"
-    result = statement([array], [indices], output, body, reduction)
+    result = record_statement([array], [indices], output, body, reduction)
     if not keepdims:
         return result
     remaining_axes = list(result.axes)
@@ -257,7 +257,7 @@ def reduced(
     return result.viewed(result.tensor, axes)
 
 
-def einsum(subscripts: Any, arrays: Sequence[View]) -> Any:
+def record_einsum(subscripts: Any, arrays: Sequence[View]) -> Any:
     """Record an einsum of arrays, with subscripts as one text."""
     try:
         terms, output = parse_subscripts(subscripts, [array.ndim for array in arrays])
@@ -267,15 +267,15 @@ def einsum(subscripts: Any, arrays: Sequence[View]) -> Any:
         if len(term) != array.ndim:
             raise ProgramError(
                 f"numpy.einsum of {subscripts!r}: an operand has "
-                f"{counted(array.ndim, 'axis')}, "
+                f"{format_count(array.ndim, 'axis')}, "
                 f"its term {' '.join(term)!r} has "
-                f"{counted(len(term), 'index')}",
+                f"{format_count(len(term), 'index')}",
                 rules=("term",),
             )
-    return statement(arrays, terms, output)
+    return record_statement(arrays, terms, output)
 
 
-def statement(
+def record_statement(
     arrays: Sequence[View],
     terms: Sequence[IndexList],
     output: IndexList,
@@ -328,7 +328,7 @@ def _without_ones(array: View, term: IndexList, extents: Mapping[str, Extent]) -
     return array.viewed(tensor, tuple(axes))
 
 
-def whole(array: View) -> Tensor:
+def materialize(array: View) -> Tensor:
     """Return a tensor with exactly the axes of a view."""
     tensor, order = array.tensor, [a for a in array.axes if a is not None]
     if order != sorted(order):
@@ -339,18 +339,18 @@ def whole(array: View) -> Tensor:
     return tensor.owner.numpy(f"x0[{key}]", tensor)
 
 
-def called(
+def record_call(
     function: str, arrays: Sequence[View], *literals: Any, is_view: bool = False
 ) -> Any:
     """Record a call of a numpy function as a numpy statement."""
-    names = map(operand_name, range(len(arrays)))
+    names = map(get_operand_name, range(len(arrays)))
     text = f"{function}({', '.join([*names, *map(repr, literals)])})"
-    return numpy_statement(text, arrays, is_view)
+    return record_numpy(text, arrays, is_view)
 
 
-def numpy_statement(body: str, arrays: Sequence[View], is_view: bool = False) -> Any:
+def record_numpy(body: str, arrays: Sequence[View], is_view: bool = False) -> Any:
     builder = arrays[0].recording.builder
-    tensor = builder.numpy(body, *map(whole, arrays))
+    tensor = builder.numpy(body, *map(materialize, arrays))
     return arrays[0].viewed(tensor) if is_view else arrays[0].computed(tensor)
 
 
@@ -360,17 +360,17 @@ def as_result(array: View) -> Tensor:
     Views, inputs, and tensors that are outputs already, are copied.
     """
     builder = array.recording.builder
-    tensor = whole(array) if None in array.axes else array.tensor
+    tensor = materialize(array) if None in array.axes else array.tensor
     view = array.viewed(tensor) if None in array.axes else array
     is_view = view.axes != tuple(range(tensor.rank))
     is_input = any(tensor.name == x.name for x in builder.inputs)
     # outputs must not share memory, as results of numpy's functions
     if is_view or is_input or builder.is_output(tensor):
-        indices = letters_of(view.ndim)
-        tensor = statement([view], [indices], indices).tensor
+        indices = list_letters(view.ndim)
+        tensor = record_statement([view], [indices], indices).tensor
     return tensor
 
 
-def letters_of(rank: int) -> IndexList:
+def list_letters(rank: int) -> IndexList:
     letters = "abcdefghlmnopqrstuvwxyz"
     return tuple(letters[k] if k < 23 else f"a{k}" for k in range(rank))

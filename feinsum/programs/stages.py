@@ -31,7 +31,7 @@ StatementIndex: TypeAlias = tuple[str, str]
 """An index of a statement, which is named by its result."""
 
 
-def equal_indices(
+def find_equal_indices(
     statements: Sequence[Statement],
 ) -> Mapping[StatementIndex, StatementIndex]:
     """Map each index of each statement to the representative of all equal indices.
@@ -40,7 +40,7 @@ def equal_indices(
 
     >>> first = Statement("E", "ij", ("ij",), ("X",), "exp(x0)")
     >>> second = Statement("S", "p", ("pq",), ("E",))
-    >>> same = equal_indices([first, second])
+    >>> same = find_equal_indices([first, second])
     >>> same["S", "p"] == same["E", "i"], same["S", "q"] == same["E", "i"]
     (True, False)
     """
@@ -99,10 +99,10 @@ class Stage:
     @cached_property
     def cuts(self) -> tuple[Mapping[str, str], ...]:
         """All indices along which the stage can be cut, outermost first."""
-        return tuple(common_cuts(self.statements))
+        return tuple(find_common_cuts(self.statements))
 
 
-def stages_of(program: Program) -> tuple[Stage, ...]:
+def list_stages(program: Program) -> tuple[Stage, ...]:
     """Return the stages of a program, in dataflow order.
 
     >>> from feinsum.ir import array
@@ -110,25 +110,25 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
     >>> p = program()
     >>> scores = p.einsum("sd,td->st", array("Q", (8, 4)), array("K", (8, 4)))
     >>> _ = p.softmax(scores, "t")
-    >>> for stage in stages_of(p.build()):
+    >>> for stage in list_stages(p.build()):
     ...     print([s.result for s in stage.statements], dict(stage.cut), stage.outputs)
     ['r0'] {} ('r0',)
     ['r1', 'r2', 'r3', 'r4'] {'r1': 'a', 'r2': 'a', 'r3': 'a', 'r4': 'a'} ('r4',)
     """
     # a contraction is a stage by itself: it has its own kernel
-    return tuple(stage_of(program, group) for group in _groups(program))
+    return tuple(make_stage(program, group) for group in _group_statements(program))
 
 
-def stage_of(program: Program, group: Sequence[Statement]) -> Stage:
+def make_stage(program: Program, group: Sequence[Statement]) -> Stage:
     """Make a stage of some statements of a program."""
-    return Stage(tuple(group), _cut_of(group), outputs_of(program, group))
+    return Stage(tuple(group), _choose_cut(group), list_outputs(program, group))
 
 
-def _groups(program: Program) -> Iterator[list[Statement]]:
+def _group_statements(program: Program) -> Iterator[list[Statement]]:
     group: list[Statement] = []
     for statement in program.statements:
         # greedy: a longer stage keeps more intermediates in the caches
-        if group and not statement.is_contraction and _cut_of([*group, statement]):
+        if group and not statement.is_contraction and _choose_cut([*group, statement]):
             group.append(statement)
             continue
         if group:
@@ -141,7 +141,7 @@ def _groups(program: Program) -> Iterator[list[Statement]]:
         yield group
 
 
-def outputs_of(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
+def list_outputs(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
     results = {statement.result for statement in group}
     return tuple(
         statement.result
@@ -153,14 +153,14 @@ def outputs_of(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
     )
 
 
-def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
+def _choose_cut(group: Sequence[Statement]) -> Mapping[str, str]:
     """Return the outermost index that all results have; empty if there is none."""
     if group[0].is_contraction:
         return constantdict()
-    return next(iter(common_cuts(group)), constantdict())
+    return next(iter(find_common_cuts(group)), constantdict())
 
 
-def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
+def find_common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
     """Yield the indices that all results have, the outermost first.
 
     Each is a mapping from the result of a statement to the index's name in it.
@@ -168,7 +168,7 @@ def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
     # numpy may read any entry of an operand for an entry of the result
     if any(statement.is_numpy for statement in group):
         return
-    classes = equal_indices(group)
+    classes = find_equal_indices(group)
     first = group[0]
     for index in first.output:
         number = classes[first.result, index]
@@ -233,7 +233,7 @@ class StageLoops:
     @cached_property
     def accesses(self) -> tuple[ArrayAccess, ...]:
         """The reads of arrays from outside of the stage, then the writes of outputs."""
-        return (*self._reads(), *self._writes())
+        return (*self._list_reads(), *self._list_writes())
 
     def inner(self, statement: Statement) -> tuple[int, ...]:
         """Return the loops of a result within the shared ones."""
@@ -248,7 +248,7 @@ class StageLoops:
     def axes(self, statement: Statement, term: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(self.numbers[statement.result][i] for i in term)
 
-    def _reads(self) -> Iterator[ArrayAccess]:
+    def _list_reads(self) -> Iterator[ArrayAccess]:
         results = {statement.result for statement in self.stage.statements}
         for statement in self.stage.statements:
             for k, (name, term) in enumerate(
@@ -257,7 +257,7 @@ class StageLoops:
                 if name not in results:
                     yield ArrayAccess(statement.result, k, self.axes(statement, term))
 
-    def _writes(self) -> Iterator[ArrayAccess]:
+    def _list_writes(self) -> Iterator[ArrayAccess]:
         for statement in self.stage.statements:
             if statement.result in self.stage.outputs:
                 yield ArrayAccess(
@@ -266,28 +266,30 @@ class StageLoops:
 
 
 @lru_cache(maxsize=256)
-def loops_of(stage: Stage) -> StageLoops | None:
+def find_loops(stage: Stage) -> StageLoops | None:
     """Return the loops of a stage; None if a statement has equal indices.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
-    >>> from feinsum.programs.stages import stages_of
+    >>> from feinsum.programs.stages import list_stages
     >>> p = program()
     >>> _ = p.softmax(array("X", (8, 4)))
-    >>> (stage,) = stages_of(p.build())
-    >>> loops = loops_of(stage)
+    >>> (stage,) = list_stages(p.build())
+    >>> loops = find_loops(stage)
     >>> loops.n_cuts, loops.n_loops
     (1, 2)
     """
     # joined loops allow more vectors, but may join two indices of one statement
-    numbers = _numbers(stage, is_joined=True) or _numbers(stage, is_joined=False)
+    numbers = _number_loops(stage, is_joined=True) or _number_loops(
+        stage, is_joined=False
+    )
     return None if numbers is None else StageLoops(stage, len(stage.cuts), numbers)
 
 
 Numbers = dict[str, dict[str, int]]
 
 
-def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
+def _number_loops(stage: Stage, is_joined: bool) -> Numbers | None:
     """Return the loop of each index; None if a statement has two indices in one loop.
 
     Args:
@@ -295,7 +297,7 @@ def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
         is_joined: whether indices that access the same axis of an outside array share a
             loop, so that all statements have vectors along it.
     """
-    classes, n_cuts = equal_indices(stage.statements), len(stage.cuts)
+    classes, n_cuts = find_equal_indices(stage.statements), len(stage.cuts)
     shared = {
         classes[result, index]: k
         for k, cut in enumerate(stage.cuts)
@@ -306,7 +308,7 @@ def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
     numbers: Numbers = {}
     n_loops = n_cuts
     for statement in stage.statements:
-        axes = _axes_from_outside(statement, results) if is_joined else {}
+        axes = _find_outside_axes(statement, results) if is_joined else {}
         for index in statement.indices:
             joined = [by_axis[axis] for axis in axes.get(index, ()) if axis in by_axis]
             number = shared.setdefault(
@@ -323,7 +325,7 @@ def _numbers(stage: Stage, is_joined: bool) -> Numbers | None:
     return None if is_repeated or is_diagonal else numbers
 
 
-def _axes_from_outside(
+def _find_outside_axes(
     statement: Statement, results: AbstractSet[str]
 ) -> Mapping[str, list[tuple[str, int]]]:
     """Return the axes of outside arrays that each index accesses."""

@@ -14,26 +14,26 @@ from feinsum.ir import SizeParam
 from feinsum.programs.recording import (
     View,
     as_view,
-    axis_of,
-    called,
-    einsum,
-    numpy_statement,
+    normalize_axis,
+    record_call,
+    record_einsum,
+    record_numpy,
     refuse,
 )
 from feinsum.programs.traced_elements import (
     astype,
-    axes_of,
-    copied,
-    first_view,
-    number_of,
-    views_of,
+    copy_array,
+    find_first_view,
+    list_views,
+    normalize_axes,
+    require_number,
 )
-from feinsum.words import counted
+from feinsum.words import format_count
 
 
-def flattened(a: Any, axis: Any) -> tuple[Any, int]:
+def flatten_axis(a: Any, axis: Any) -> tuple[Any, int]:
     """Return an array and the number of its axis; flatten it without an axis."""
-    return (ravel(a), 0) if axis is None else (a, axis_of(axis, a.ndim))
+    return (ravel(a), 0) if axis is None else (a, normalize_axis(axis, a.ndim))
 
 
 def reshape(
@@ -48,32 +48,34 @@ def reshape(
     # a size parameter becomes -1: its value is not known
     wanted = tuple(-1 if n in unknown else int(n) for n in extents)
     is_same = a.shape == extents
-    shaped = a if is_same else called("reshape", [a], wanted, is_view=True)
-    return copied(shaped) if copy else shaped.viewed(shaped.tensor, shaped.axes)
+    shaped = a if is_same else record_call("reshape", [a], wanted, is_view=True)
+    return copy_array(shaped) if copy else shaped.viewed(shaped.tensor, shaped.axes)
 
 
 def ravel(a: Any, order: str = "C") -> Any:
     return reshape(a, (-1,), order)
 
 
-def _ordered(a: Any, axes: Sequence[int]) -> Any:
+def _permute(a: Any, axes: Sequence[int]) -> Any:
     return a.viewed(a.tensor, [a.axes[k] for k in axes])
 
 
 def transpose(a: Any, axes: Any = None) -> Any:
-    order = [*range(a.ndim)][::-1] if axes is None else axes_of(axes, a.ndim)
+    order = [*range(a.ndim)][::-1] if axes is None else normalize_axes(axes, a.ndim)
     if len(order) != a.ndim:
-        refuse(f"the order {axes!r} of an array with {counted(a.ndim, 'axis')}")
-    return _ordered(a, order)
+        refuse(f"the order {axes!r} of an array with {format_count(a.ndim, 'axis')}")
+    return _permute(a, order)
 
 
-def transposed(a: Any, *axes: Any) -> Any:
+def transpose_method(a: Any, *axes: Any) -> Any:
     """Do the same as a method of arrays."""
     is_one = len(axes) == 1 and not isinstance(axes[0], int | np.integer)
     return transpose(a, (axes[0] if is_one else axes or None))
 
 
-def reshaped(a: Any, *shape: Any, order: str = "C", copy: bool | None = None) -> Any:
+def reshape_method(
+    a: Any, *shape: Any, order: str = "C", copy: bool | None = None
+) -> Any:
     """Do the same as a method of arrays."""
     if not shape:
         refuse("reshape without a shape")
@@ -83,31 +85,34 @@ def reshaped(a: Any, *shape: Any, order: str = "C", copy: bool | None = None) ->
 
 def matrix_transpose(x: Any, /) -> Any:
     if x.ndim < 2:
-        refuse(f"a matrix transpose of an array with {counted(x.ndim, 'axis')}")
+        refuse(f"a matrix transpose of an array with {format_count(x.ndim, 'axis')}")
     return swapaxes(x, -1, -2)
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     order = [*range(a.ndim)]
-    first, second = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    first, second = normalize_axis(axis1, a.ndim), normalize_axis(axis2, a.ndim)
     order[first], order[second] = order[second], order[first]
-    return _ordered(a, order)
+    return _permute(a, order)
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    sources, destinations = axes_of(source, a.ndim), axes_of(destination, a.ndim)
+    sources, destinations = (
+        normalize_axes(source, a.ndim),
+        normalize_axes(destination, a.ndim),
+    )
     if len(sources) != len(destinations):
         refuse(f"moveaxis from {source!r} to {destination!r}")
     order = [k for k in range(a.ndim) if k not in sources]
     for position, k in sorted(zip(destinations, sources, strict=True)):
         order.insert(position, k)
-    return _ordered(a, order)
+    return _permute(a, order)
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
     axes = axis if isinstance(axis, Sequence) else [axis]
     rank = a.ndim + len(axes)
-    added = axes_of(axes, rank)
+    added = normalize_axes(axes, rank)
     remaining_axes = iter(a.axes)
     return a.viewed(
         a.tensor, [None if k in added else next(remaining_axes) for k in range(rank)]
@@ -116,7 +121,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
 
 def squeeze(a: Any, axis: Any = None) -> Any:
     unit_axes = [k for k, n in enumerate(a.shape) if n == 1]
-    removed = unit_axes if axis is None else axes_of(axis, a.ndim)
+    removed = unit_axes if axis is None else normalize_axes(axis, a.ndim)
     if any(k not in unit_axes for k in removed):
         refuse(f"squeeze of axes {axis!r}, one of which has not the extent 1")
     # a subscript 0 removes the axis
@@ -127,11 +132,11 @@ def broadcast_to(array: Any, shape: Any, subok: bool = False) -> Any:
     extents = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if any(isinstance(n, SizeParam) for n in extents):
         refuse("broadcast_to a shape that is not known")
-    return called("broadcast_to", [array], extents, is_view=True)
+    return record_call("broadcast_to", [array], extents, is_view=True)
 
 
 def broadcast_arrays(*args: Any, subok: bool = False) -> Any:
-    arrays = views_of(args)
+    arrays = list_views(args)
     # numpy broadcasts shapes without entries
     shapes: Any = [array.shape for array in arrays]
     shape = np.broadcast_shapes(*shapes)
@@ -148,48 +153,48 @@ def at_least(rank: int, *arys: Any) -> Any:
             return expand_dims(a, (0, 2))
         return expand_dims(a, tuple(range(rank - a.ndim)))
 
-    arrays = tuple(map(pad_axes, views_of(arys)))
+    arrays = tuple(map(pad_axes, list_views(arys)))
     return arrays if len(arrays) > 1 else arrays[0]
 
 
 def concatenate(arrays: Any, /, axis: Any = 0, out: Any = None, **more: Any) -> Any:
     if set(more) - {"dtype", "casting"}:
         refuse(f"concatenate with {', '.join(more)}")
-    views = views_of([*arrays])
+    views = list_views([*arrays])
     if axis is None:
         # as numpy does without an axis
         views, axis = [ravel(view) for view in views], 0
     if more.get("dtype") is not None:
         casting = more.get("casting", "same_kind")
         views = [astype(v, more["dtype"], casting=casting, copy=False) for v in views]
-    return called("concatenate", views, axis_of(axis, views[0].ndim))
+    return record_call("concatenate", views, normalize_axis(axis, views[0].ndim))
 
 
 def stack(arrays: Any, axis: int = 0, out: Any = None, **more: Any) -> Any:
-    views = views_of([*arrays])
-    position = axis_of(axis, views[0].ndim + 1)
+    views = list_views([*arrays])
+    position = normalize_axis(axis, views[0].ndim + 1)
     return concatenate(
         [expand_dims(view, position) for view in views], position, **more
     )
 
 
 def vstack(tup: Any, **more: Any) -> Any:
-    return concatenate([at_least(2, view) for view in views_of([*tup])], 0, **more)
+    return concatenate([at_least(2, view) for view in list_views([*tup])], 0, **more)
 
 
 def hstack(tup: Any, **more: Any) -> Any:
-    views = [at_least(1, view) for view in views_of([*tup])]
+    views = [at_least(1, view) for view in list_views([*tup])]
     return concatenate(views, 0 if views[0].ndim == 1 else 1, **more)
 
 
 def column_stack(tup: Any) -> Any:
-    views = views_of([*tup])
+    views = list_views([*tup])
     return concatenate([expand_dims(v, 1) if v.ndim == 1 else v for v in views], 1)
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-    position = axis_of(axis, ary.ndim)
-    n = number_of(ary.shape[position], "a split")
+    position = normalize_axis(axis, ary.ndim)
+    n = require_number(ary.shape[position], "a split")
     if isinstance(indices_or_sections, int | np.integer):
         k = int(indices_or_sections)
         # the first parts get one entry more
@@ -204,14 +209,14 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     if isinstance(indices_or_sections, int | np.integer):
-        n = number_of(ary.shape[axis_of(axis, ary.ndim)], "a split")
+        n = require_number(ary.shape[normalize_axis(axis, ary.ndim)], "a split")
         if n % indices_or_sections:
             refuse(f"a split of {n} entries into {indices_or_sections} equal parts")
     return array_split(ary, indices_or_sections, axis)
 
 
 def flip(m: Any, axis: Any = None) -> Any:
-    flipped = axes_of(axis, m.ndim)
+    flipped = normalize_axes(axis, m.ndim)
     step = {True: slice(None, None, -1), False: slice(None)}
     return m[tuple(step[k in flipped] for k in range(m.ndim))]
 
@@ -222,15 +227,15 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     axes = axis if isinstance(axis, Sequence) else [axis]
     shifts = shift if isinstance(shift, Sequence) else [shift] * len(axes)
     for n, k in zip(shifts, axes, strict=True):
-        a = called("roll", [a], int(n), axis_of(k, a.ndim))
+        a = record_call("roll", [a], int(n), normalize_axis(k, a.ndim))
     return a
 
 
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     if not isinstance(repeats, int | np.integer):
         refuse("repeat with several numbers")
-    flat, position = flattened(a, axis)
-    return called("repeat", [flat], int(repeats), position)
+    flat, position = flatten_axis(a, axis)
+    return record_call("repeat", [flat], int(repeats), position)
 
 
 def tile(a: Any, reps: Any, /) -> Any:
@@ -241,7 +246,7 @@ def tile(a: Any, reps: Any, /) -> Any:
         a = expand_dims(a, tuple(range(len(counts) - a.ndim)))
     for axis, n in enumerate(counts, a.ndim - len(counts)):
         a = concatenate([a] * n, axis) if n > 1 else a
-    return copied(a)
+    return copy_array(a)
 
 
 def pad(array: Any, pad_width: Any, mode: str = "constant", **more: Any) -> Any:
@@ -254,28 +259,28 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **more: Any) -> Any:
     number = np.asarray(value, array.dtype).item()
     if not np.isfinite(number):
         refuse(f"pad with {number}")
-    return called("pad", [array], tuple(map(tuple, widths)), number)
+    return record_call("pad", [array], tuple(map(tuple, widths)), number)
 
 
-def triangle(function: str, m: Any, k: int = 0) -> Any:
+def take_triangle(function: str, m: Any, k: int = 0) -> Any:
     if m.ndim < 2:
-        refuse(f"{function} of an array with {counted(m.ndim, 'axis')}")
-    return called(function, [m], int(k))
+        refuse(f"{function} of an array with {format_count(m.ndim, 'axis')}")
+    return record_call(function, [m], int(k))
 
 
-def _diagonal_of(a: Any, offset: int, axis1: int, axis2: int) -> Any:
+def _cut_diagonal(a: Any, offset: int, axis1: int, axis2: int) -> Any:
     """Move the axes of a diagonal to the end, and cut both to its length."""
-    first, second = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    first, second = normalize_axis(axis1, a.ndim), normalize_axis(axis2, a.ndim)
     if first == second:
         refuse(f"a diagonal of axis {axis1} and itself")
     other_axes = [k for k in range(a.ndim) if k not in (first, second)]
-    square = _ordered(a, [*other_axes, first, second])
+    square = _permute(a, [*other_axes, first, second])
     rows, columns = square.shape[-2:]
     if rows != columns or offset:
         first_row, first_column = max(0, -offset), max(0, offset)
         n = min(
-            number_of(rows, "a diagonal") - first_row,
-            number_of(columns, "a diagonal") - first_column,
+            require_number(rows, "a diagonal") - first_row,
+            require_number(columns, "a diagonal") - first_column,
         )
         n = max(0, n)
         square = square[..., first_row : first_row + n, first_column : first_column + n]
@@ -283,18 +288,18 @@ def _diagonal_of(a: Any, offset: int, axis1: int, axis2: int) -> Any:
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    square = _diagonal_of(a, offset, axis1, axis2)
-    entries = einsum("...ii->...i", [square])
+    square = _cut_diagonal(a, offset, axis1, axis2)
+    entries = record_einsum("...ii->...i", [square])
     return a.viewed(entries.tensor, entries.axes)
 
 
 def diag(v: Any, k: int = 0) -> Any:
     if v.ndim != 2:
-        refuse(f"numpy.diag of an array with {counted(v.ndim, 'axis')}")
+        refuse(f"numpy.diag of an array with {format_count(v.ndim, 'axis')}")
     return diagonal(v, k)
 
 
-def sorted_along(
+def sort_along(
     function: str,
     a: Any,
     axis: Any = -1,
@@ -303,9 +308,11 @@ def sorted_along(
     *,
     stable: Any = None,
 ) -> Any:
-    flat, position = flattened(a, axis)
+    flat, position = flatten_axis(a, axis)
     kind = "stable" if stable else kind
-    return called(function, [flat], position, *([] if kind is None else [str(kind)]))
+    return record_call(
+        function, [flat], position, *([] if kind is None else [str(kind)])
+    )
 
 
 def take(
@@ -313,20 +320,20 @@ def take(
 ) -> Any:
     if mode != "raise":
         refuse(f"take with mode={mode!r}")
-    a = as_view(a, first_view([a, indices]))
-    flat, position = flattened(a, axis)
+    a = as_view(a, find_first_view([a, indices]))
+    flat, position = flatten_axis(a, axis)
     positions = indices if isinstance(indices, View | int) else np.asarray(indices)
-    return copied(subscripted(flat, (*(slice(None),) * position, positions)))
+    return copy_array(index_array(flat, (*(slice(None),) * position, positions)))
 
 
 def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
-    arrays = views_of([arr, indices])
+    arrays = list_views([arr, indices])
     if axis is None:
         arrays, axis = [ravel(arrays[0]), arrays[1]], 0
-    return called("take_along_axis", arrays, axis_of(axis, arrays[0].ndim))
+    return record_call("take_along_axis", arrays, normalize_axis(axis, arrays[0].ndim))
 
 
-def subscripted(a: Any, key: Any) -> Any:
+def index_array(a: Any, key: Any) -> Any:
     """Index an array by numbers, slices, new axes, and arrays of integers."""
     subscripts = [*key] if isinstance(key, tuple) else [key]
     # only new axes: a view without a statement
@@ -334,7 +341,7 @@ def subscripted(a: Any, key: Any) -> Any:
         subscript is None or subscript is Ellipsis or _is_all(subscript)
         for subscript in subscripts
     ):
-        return _renewed(a, subscripts)
+        return _insert_axes(a, subscripts)
     arrays, texts = [a], []
     for subscript in subscripts:
         if isinstance(subscript, bool | np.bool_):
@@ -343,7 +350,9 @@ def subscripted(a: Any, key: Any) -> Any:
             texts.append("..." if subscript is Ellipsis else "None")
         elif isinstance(subscript, slice):
             texts.append(
-                ":".join(map(_end, (subscript.start, subscript.stop, subscript.step)))
+                ":".join(
+                    map(_write_end, (subscript.start, subscript.stop, subscript.step))
+                )
             )
         elif isinstance(subscript, int | np.integer):
             texts.append(repr(int(subscript)))
@@ -353,18 +362,18 @@ def subscripted(a: Any, key: Any) -> Any:
         else:
             refuse(f"the subscript {subscript!r}")
     body = f"x0[{', '.join(texts)}]"
-    return numpy_statement(body, arrays, is_view=len(arrays) == 1)
+    return record_numpy(body, arrays, is_view=len(arrays) == 1)
 
 
 def _is_all(subscript: Any) -> bool:
     return isinstance(subscript, slice) and subscript == slice(None)
 
 
-def _renewed(a: Any, subscripts: Sequence[Any]) -> Any:
+def _insert_axes(a: Any, subscripts: Sequence[Any]) -> Any:
     """Insert new axes into a view."""
     n_given = sum(_is_all(subscript) for subscript in subscripts)
     if n_given > a.ndim or sum(subscript is Ellipsis for subscript in subscripts) > 1:
-        refuse(f"{n_given} subscripts of an array with {counted(a.ndim, 'axis')}")
+        refuse(f"{n_given} subscripts of an array with {format_count(a.ndim, 'axis')}")
     remaining_axes: list[int | None] = [*a.axes]
     axes: list[int | None] = []
     for subscript in subscripts:
@@ -374,7 +383,7 @@ def _renewed(a: Any, subscripts: Sequence[Any]) -> Any:
     return a.viewed(a.tensor, [*axes, *remaining_axes])
 
 
-def _end(value: Any) -> str:
+def _write_end(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):

@@ -11,29 +11,29 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import SizeParam
-from feinsum.programs.recording import View, as_view, axis_of, mapped, refuse
+from feinsum.programs.recording import View, as_view, normalize_axis, record_map, refuse
 
 
-def first_view(values: Sequence[Any]) -> View:
+def find_first_view(values: Sequence[Any]) -> View:
     return next(value for value in values if isinstance(value, View))
 
 
-def views_of(values: Sequence[Any]) -> list[View]:
-    like = first_view(values)
+def list_views(values: Sequence[Any]) -> list[View]:
+    like = find_first_view(values)
     return [as_view(value, like) for value in values]
 
 
-def number_of(extent: Any, purpose: str) -> int:
+def require_number(extent: Any, purpose: str) -> int:
     if isinstance(extent, SizeParam):
         refuse(f"{purpose} along an axis whose extent is not known")
     return int(extent)
 
 
-def axes_of(axis: Any, rank: int) -> list[int]:
+def normalize_axes(axis: Any, rank: int) -> list[int]:
     if axis is None:
         return [*range(rank)]
     axes = axis if isinstance(axis, Sequence) else [axis]
-    numbers = [axis_of(a, rank) for a in axes]
+    numbers = [normalize_axis(a, rank) for a in axes]
     if len({*numbers}) < len(numbers):
         refuse(f"the axes {axis!r}, one of them twice")
     return numbers
@@ -55,22 +55,24 @@ def astype(
     if not np.can_cast(a.dtype, target, casting):
         refuse(f"a conversion from {a.dtype} to {target} with casting={casting!r}")
     if target == a.dtype:
-        return a if not copy else copied(a)
+        return a if not copy else copy_array(a)
     # numpy drops the imaginary part, with a warning
     if a.dtype.kind == "c" and target.kind not in "cb":
         a = real(a)
-    return mapped(f"{target.name}({{}})", [a])
+    return record_map(f"{target.name}({{}})", [a])
 
 
-def copied(a: Any, order: str = "C", subok: bool = False) -> Any:
+def copy_array(a: Any, order: str = "C", subok: bool = False) -> Any:
     return a.computed(a.tensor, a.axes)
 
 
 def choose_elements(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     if x is None or y is None:
         refuse("numpy.where of one array (its shape depends on values)")
-    condition = as_view(condition, first_view([condition, x, y]))
-    return mapped("({1} if {0} else {2})", (condition, x, y), numbers=slice(1, None))
+    condition = as_view(condition, find_first_view([condition, x, y]))
+    return record_map(
+        "({1} if {0} else {2})", (condition, x, y), numbers=slice(1, None)
+    )
 
 
 def clip(
@@ -83,33 +85,33 @@ def clip(
     # numpy applies the lower bound first
     form = "{}" if lower is None else "maximum({}, {})"
     form = form if upper is None else f"minimum({form}, {{}})"
-    return mapped(form, operands) if len(operands) > 1 else copied(a)
+    return record_map(form, operands) if len(operands) > 1 else copy_array(a)
 
 
 def around(a: Any, decimals: int = 0, out: Any = None) -> Any:
     # integers have no decimals to round
     if a.dtype.kind in "iu" and decimals >= 0:
-        return copied(a)
+        return copy_array(a)
     if a.dtype.kind == "b" or a.dtype.kind in "iu":
         refuse(f"round of {a.dtype} to {decimals} decimals")
     scale = f"{10.0 ** abs(decimals)!r}"
     if decimals > 0:
-        return mapped(f"(rint({{}} * {scale}) / {scale})", [a])
+        return record_map(f"(rint({{}} * {scale}) / {scale})", [a])
     form = "rint({})" if decimals == 0 else f"(rint({{}} / {scale}) * {scale})"
-    return mapped(form, [a])
+    return record_map(form, [a])
 
 
 def real(val: Any) -> Any:
-    return _part(val, "real({})") if val.dtype.kind == "c" else val
+    return _take_part(val, "real({})") if val.dtype.kind == "c" else val
 
 
 def imag(val: Any) -> Any:
-    return _part(val, "imag({})")
+    return _take_part(val, "imag({})")
 
 
-def _part(a: Any, form: str) -> Any:
+def _take_part(a: Any, form: str) -> Any:
     """Return the real or imaginary part; it is a view, as in numpy."""
-    component = mapped(form, [a])
+    component = record_map(form, [a])
     return a.viewed(component.tensor, component.axes)
 
 
@@ -117,10 +119,14 @@ def angle(z: Any, deg: bool = False) -> Any:
     if deg:
         refuse("an angle in degrees")
     form = "arctan2(imag({0}), real({0}))"
-    return mapped(form, [z]) if z.dtype.kind == "c" else mapped("arctan2(0, {})", [z])
+    return (
+        record_map(form, [z])
+        if z.dtype.kind == "c"
+        else record_map("arctan2(0, {})", [z])
+    )
 
 
-def filled(
+def fill_array(
     fill_value: Any,
     a: Any,
     dtype: Any = None,
@@ -147,4 +153,4 @@ def full_like(
     *,
     device: Any = None,
 ) -> Any:
-    return filled(fill_value, a, dtype, shape=shape)
+    return fill_array(fill_value, a, dtype, shape=shape)

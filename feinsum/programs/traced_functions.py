@@ -14,15 +14,15 @@ import numpy as np
 
 from feinsum.programs.recording import (
     View,
-    axis_of,
-    called,
-    einsum,
     is_array,
-    letters_of,
-    mapped,
-    reduced,
+    list_letters,
+    normalize_axis,
+    record_call,
+    record_einsum,
+    record_map,
+    record_reduction,
+    record_statement,
     refuse,
-    statement,
 )
 from feinsum.programs.traced_axes import (
     array_split,
@@ -34,7 +34,7 @@ from feinsum.programs.traced_axes import (
     diag,
     diagonal,
     expand_dims,
-    flattened,
+    flatten_axis,
     flip,
     hstack,
     matrix_transpose,
@@ -43,41 +43,41 @@ from feinsum.programs.traced_axes import (
     ravel,
     repeat,
     reshape,
-    reshaped,
+    reshape_method,
     roll,
-    sorted_along,
+    sort_along,
     split,
     squeeze,
     stack,
     swapaxes,
     take,
     take_along_axis,
+    take_triangle,
     tile,
     transpose,
-    transposed,
-    triangle,
+    transpose_method,
     vstack,
 )
 from feinsum.programs.traced_elements import (
     angle,
     around,
     astype,
-    axes_of,
     choose_elements,
     clip,
-    copied,
-    filled,
+    copy_array,
+    fill_array,
     full_like,
     imag,
-    number_of,
+    list_views,
+    normalize_axes,
     real,
-    views_of,
+    require_number,
 )
 
 # Reductions
 
 
-def _widened(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _widen(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which numpy adds booleans and small integers."""
     if dtype.kind in "bi" and dtype.itemsize < np.dtype(np.int_).itemsize:
         return np.dtype(np.int_)
@@ -86,7 +86,7 @@ def _widened(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype
 
 
-def _summed(
+def _sum_axes(
     reduction: str,
     a: Any,
     axis: Any = None,
@@ -94,21 +94,25 @@ def _summed(
     out: Any = None,
     keepdims: bool = False,
 ) -> Any:
-    target = _widened(a.dtype) if dtype is None else np.dtype(dtype)
+    target = _widen(a.dtype) if dtype is None else np.dtype(dtype)
     # numpy would drop the imaginary parts with a warning
     if a.dtype.kind == "c" and target.kind != "c":
         refuse(f"a {reduction} of {a.dtype} with dtype={target}")
-    return reduced(reduction, a, axes_of(axis, a.ndim), keepdims, target)
+    return record_reduction(
+        reduction, a, normalize_axes(axis, a.ndim), keepdims, target
+    )
 
 
-def _chosen(
+def _reduce_axes(
     reduction: str, a: Any, axis: Any = None, out: Any = None, keepdims: bool = False
 ) -> Any:
-    return reduced(reduction, a, axes_of(axis, a.ndim), keepdims)
+    return record_reduction(reduction, a, normalize_axes(axis, a.ndim), keepdims)
 
 
-def _count(a: Any, axis: Any) -> int:
-    return prod(number_of(a.shape[k], "a mean") for k in axes_of(axis, a.ndim))
+def _count_entries(a: Any, axis: Any) -> int:
+    return prod(
+        require_number(a.shape[k], "a mean") for k in normalize_axes(axis, a.ndim)
+    )
 
 
 def mean(
@@ -125,16 +129,18 @@ def mean(
         dtype = np.dtype(np.float32) if is_half else default
     if np.dtype(dtype).kind not in "fc":
         refuse(f"a mean with dtype={np.dtype(dtype)}")
-    total = _summed("sum", a, axis, dtype, keepdims=keepdims)
-    quotient = mapped(f"({{}} / {_divisor(_count(a, axis))})", [total])
+    total = _sum_axes("sum", a, axis, dtype, keepdims=keepdims)
+    quotient = record_map(
+        f"({{}} / {_write_divisor(_count_entries(a, axis))})", [total]
+    )
     return astype(quotient, np.float16) if is_half else quotient
 
 
-def _divisor(n: float) -> str:
+def _write_divisor(n: float) -> str:
     return repr(float(n))
 
 
-def _spread(
+def _compute_spread(
     is_root: bool,
     a: Any,
     axis: Any = None,
@@ -152,24 +158,26 @@ def _spread(
     ddof = ddof if correction is None else correction
     if dtype is None and a.dtype.kind in "biu":
         dtype = np.float64
-    n = _count(a, axis)
-    total = _summed("sum", a, axis, dtype, keepdims=True)
-    middle = mapped(f"({{}} / {_divisor(n)})", [total])
-    distance = mapped("({} - {})", [a, middle])
-    squares = mapped(_squared(distance), [distance])
-    total = _summed("sum", squares, axis, dtype, None, keepdims)
-    variance = mapped(f"({{}} / {_divisor(max(n - ddof, 0))})", [total])
-    return mapped("sqrt({})", [variance]) if is_root else variance
+    n = _count_entries(a, axis)
+    total = _sum_axes("sum", a, axis, dtype, keepdims=True)
+    middle = record_map(f"({{}} / {_write_divisor(n)})", [total])
+    distance = record_map("({} - {})", [a, middle])
+    squares = record_map(_write_square(distance), [distance])
+    total = _sum_axes("sum", squares, axis, dtype, None, keepdims)
+    variance = record_map(f"({{}} / {_write_divisor(max(n - ddof, 0))})", [total])
+    return record_map("sqrt({})", [variance]) if is_root else variance
 
 
-def _squared(a: Any) -> str:
+def _write_square(a: Any) -> str:
     """Return the form of the squared absolute value of entries."""
     return "real({0} * conj({0}))" if a.dtype.kind == "c" else "({0} * {0})"
 
 
 def ptp(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    maximum, minimum = (_chosen(r, a, axis, None, keepdims) for r in ("max", "min"))
-    return mapped("({} - {})", [maximum, minimum])
+    maximum, minimum = (
+        _reduce_axes(r, a, axis, None, keepdims) for r in ("max", "min")
+    )
+    return record_map("({} - {})", [maximum, minimum])
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
@@ -179,30 +187,30 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     # squares of small integers would overflow
     if x.dtype.kind in "biu":
         x = astype(x, np.float64)
-    squares = mapped(_squared(x), [x])
-    return mapped("sqrt({})", [_summed("sum", squares, axis, keepdims=keepdims)])
+    squares = record_map(_write_square(x), [x])
+    return record_map("sqrt({})", [_sum_axes("sum", squares, axis, keepdims=keepdims)])
 
 
-def _position_of_extreme(
+def _find_extreme(
     function: str, a: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False
 ) -> Any:
-    flat, position = flattened(a, axis)
-    positions = called(function, [flat], position)
+    flat, position = flatten_axis(a, axis)
+    positions = record_call(function, [flat], position)
     if not keepdims:
         return positions
     shape = [1 if axis is None or k == position else n for k, n in enumerate(a.shape)]
     return reshape(positions, shape)
 
 
-def _accumulated(
+def _accumulate(
     function: str, a: Any, axis: Any = None, dtype: Any = None, out: Any = None
 ) -> Any:
-    target = _widened(a.dtype) if dtype is None else np.dtype(dtype)
-    flat, position = flattened(a, axis)
-    return called(function, [astype(flat, target, copy=False)], position)
+    target = _widen(a.dtype) if dtype is None else np.dtype(dtype)
+    flat, position = flatten_axis(a, axis)
+    return record_call(function, [astype(flat, target, copy=False)], position)
 
 
-def _cumulative(
+def _accumulate_along(
     function: str,
     x: Any,
     /,
@@ -214,11 +222,11 @@ def _cumulative(
 ) -> Any:
     if include_initial or (axis is None and x.ndim > 1):
         refuse(f"a cumulative {function} with axis={axis!r}, {include_initial=}")
-    return _accumulated(f"cum{function}", x, axis, dtype)
+    return _accumulate(f"cum{function}", x, axis, dtype)
 
 
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
-    position = axis_of(axis, a.ndim)
+    position = normalize_axis(axis, a.ndim)
     leading = (slice(None),) * position
     for _ in range(n):
         late, early = a[(*leading, slice(1, None))], a[(*leading, slice(None, -1))]
@@ -234,7 +242,7 @@ def trace(
     dtype: Any = None,
     out: Any = None,
 ) -> Any:
-    return _summed("sum", diagonal(a, offset, axis1, axis2), -1, dtype)
+    return _sum_axes("sum", diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
 # Products
@@ -243,7 +251,7 @@ def trace(
 def matmul(left: Any, right: Any, /) -> Any:
     if _is_scalar(left) or _is_scalar(right):
         refuse("a product of matrices with a scalar")
-    a, b = views_of([left, right])
+    a, b = list_views([left, right])
     # without i, j and k, which the matrices have
     batch = tuple("abcdefghlmnopqrstuvwxyz"[: max(a.ndim, b.ndim, 2) - 2])
     first = (*batch[len(batch) - a.ndim + 2 :], "i", "k")
@@ -251,7 +259,7 @@ def matmul(left: Any, right: Any, /) -> Any:
     terms = [first if a.ndim > 1 else ("k",), second if b.ndim > 1 else ("k",)]
     rows = ["i"] if a.ndim > 1 else []
     columns = ["j"] if b.ndim > 1 else []
-    return statement([a, b], terms, (*batch, *rows, *columns))
+    return record_statement([a, b], terms, (*batch, *rows, *columns))
 
 
 def _is_scalar(value: Any) -> bool:
@@ -261,106 +269,108 @@ def _is_scalar(value: Any) -> bool:
 def dot(a: Any, b: Any, out: Any = None) -> Any:
     """Multiply every matrix of one stack by every matrix of the other."""
     if _is_scalar(a) or _is_scalar(b):
-        return mapped("({} * {})", [a, b])
-    left, right = views_of([a, b])
+        return record_map("({} * {})", [a, b])
+    left, right = list_views([a, b])
     if right.ndim < 3:
         return matmul(left, right)
     return tensordot(left, right, ([-1], [-2]))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    left, right = views_of([a, b])
+    left, right = list_views([a, b])
     if isinstance(axes, int | np.integer):
         pair = [*range(left.ndim - int(axes), left.ndim)], [*range(int(axes))]
     else:
-        pair = axes_of(axes[0], left.ndim), axes_of(axes[1], right.ndim)
+        pair = normalize_axes(axes[0], left.ndim), normalize_axes(axes[1], right.ndim)
     if len(pair[0]) != len(pair[1]):
         refuse(f"tensordot along {axes!r}")
-    letters = letters_of(left.ndim + right.ndim)
+    letters = list_letters(left.ndim + right.ndim)
     first, second = [*letters[: left.ndim]], [*letters[left.ndim :]]
     for k, n in zip(*pair, strict=True):
         second[n] = first[k]
     output = [i for k, i in enumerate(first) if k not in pair[0]]
     output += [i for k, i in enumerate(second) if k not in pair[1]]
-    return statement([left, right], [tuple(first), tuple(second)], tuple(output))
+    return record_statement([left, right], [tuple(first), tuple(second)], tuple(output))
 
 
 def inner(a: Any, b: Any, /) -> Any:
     if _is_scalar(a) or _is_scalar(b):
-        return mapped("({} * {})", [a, b])
+        return record_map("({} * {})", [a, b])
     return tensordot(a, b, ([-1], [-1]))
 
 
 def outer(a: Any, b: Any, out: Any = None) -> Any:
-    left, right = map(ravel, views_of([a, b]))
-    return mapped("({} * {})", [expand_dims(left, 1), right])
+    left, right = map(ravel, list_views([a, b]))
+    return record_map("({} * {})", [expand_dims(left, 1), right])
 
 
 def vdot(a: Any, b: Any, /) -> Any:
-    left, right = map(ravel, views_of([a, b]))
+    left, right = map(ravel, list_views([a, b]))
     return matmul(_conjugate(left), right)
 
 
 def _conjugate(a: Any) -> Any:
-    return mapped("conj({})", [a]) if a.dtype.kind == "c" else a
+    return record_map("conj({})", [a]) if a.dtype.kind == "c" else a
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    left, right = views_of([x1, x2])
+    left, right = list_views([x1, x2])
     left, right = (moveaxis(x, axis, -1) for x in (_conjugate(left), right))
-    return einsum("...i,...i->...", [left, right])
+    return record_einsum("...i,...i->...", [left, right])
 
 
-def einsum_of(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
+def trace_einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
     if not isinstance(subscripts, str):
         refuse("numpy.einsum with lists of indices")
-    return einsum(subscripts, views_of(operands))
+    return record_einsum(subscripts, list_views(operands))
 
 
 # Properties that do not depend on values
 
 
-def size_of(a: Any, axis: Any = None) -> int:
-    return prod(number_of(a.shape[k], "a size") for k in axes_of(axis, a.ndim))
+def count_size(a: Any, axis: Any = None) -> int:
+    return prod(
+        require_number(a.shape[k], "a size") for k in normalize_axes(axis, a.ndim)
+    )
 
 
 REDUCING: Mapping[Any, Callable[..., Any]] = {
-    np.add: partial(_summed, "sum"),
-    np.multiply: partial(_summed, "prod"),
-    np.maximum: partial(_chosen, "max"),
-    np.minimum: partial(_chosen, "min"),
-    np.logical_or: partial(_chosen, "any"),
-    np.logical_and: partial(_chosen, "all"),
+    np.add: partial(_sum_axes, "sum"),
+    np.multiply: partial(_sum_axes, "prod"),
+    np.maximum: partial(_reduce_axes, "max"),
+    np.minimum: partial(_reduce_axes, "min"),
+    np.logical_or: partial(_reduce_axes, "any"),
+    np.logical_and: partial(_reduce_axes, "all"),
 }
 """The recorded reductions, by ufunc."""
 
 _BOTH: Mapping[str, Callable[..., Any]] = {
-    "all": partial(_chosen, "all"),
-    "any": partial(_chosen, "any"),
-    "argmax": partial(_position_of_extreme, "argmax"),
-    "argmin": partial(_position_of_extreme, "argmin"),
-    "argsort": partial(sorted_along, "argsort"),
+    "all": partial(_reduce_axes, "all"),
+    "any": partial(_reduce_axes, "any"),
+    "argmax": partial(_find_extreme, "argmax"),
+    "argmin": partial(_find_extreme, "argmin"),
+    "argsort": partial(sort_along, "argsort"),
     "astype": astype,
     "clip": clip,
-    "copy": copied,
-    "cumprod": partial(_accumulated, "cumprod"),
-    "cumsum": partial(_accumulated, "cumsum"),
+    "copy": copy_array,
+    "cumprod": partial(_accumulate, "cumprod"),
+    "cumsum": partial(_accumulate, "cumsum"),
     "diagonal": diagonal,
     "dot": dot,
-    "max": partial(_chosen, "max"),
+    "max": partial(_reduce_axes, "max"),
     "mean": mean,
-    "min": partial(_chosen, "min"),
-    "prod": partial(_summed, "prod"),
+    "min": partial(_reduce_axes, "min"),
+    "prod": partial(_sum_axes, "prod"),
     "ravel": ravel,
     "repeat": repeat,
     "round": around,
     "squeeze": squeeze,
-    "std": partial(_spread, True),
-    "sum": partial(_summed, "sum"),
+    "std": partial(_compute_spread, True),
+    "sum": partial(_sum_axes, "sum"),
     "swapaxes": swapaxes,
     "take": take,
     "trace": trace,
-    "var": partial(_spread, False),
+    "var": partial(_compute_spread, False),
 }
 
 METHODS: Mapping[str, Callable[..., Any]] = {
@@ -368,9 +378,9 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     # of booleans, too, for which the ufunc is not defined
     "conj": lambda a, out=None: _conjugate(a),
     "conjugate": lambda a, out=None: _conjugate(a),
-    "flatten": lambda a, order="C": copied(ravel(a, order)),
-    "reshape": reshaped,
-    "transpose": transposed,
+    "flatten": lambda a, order="C": copy_array(ravel(a, order)),
+    "reshape": reshape_method,
+    "transpose": transpose_method,
 }
 """Methods of arrays, by name."""
 
@@ -391,16 +401,16 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
     "can_cast": lambda from_, to, casting="safe": np.can_cast(from_.dtype, to, casting),
     "column_stack": column_stack,
     "concatenate": concatenate,
-    "count_nonzero": lambda a, axis=None, *, keepdims=False: _summed(
+    "count_nonzero": lambda a, axis=None, *, keepdims=False: _sum_axes(
         "sum", astype(a, bool), axis, keepdims=keepdims
     ),
-    "cumulative_prod": partial(_cumulative, "prod"),
-    "cumulative_sum": partial(_cumulative, "sum"),
+    "cumulative_prod": partial(_accumulate_along, "prod"),
+    "cumulative_sum": partial(_accumulate_along, "sum"),
     "diag": diag,
     "diff": diff,
-    "dstack": lambda tup: concatenate([at_least(3, v) for v in views_of([*tup])], 2),
-    "einsum": einsum_of,
-    "empty_like": partial(filled, 0),
+    "dstack": lambda tup: concatenate([at_least(3, v) for v in list_views([*tup])], 2),
+    "einsum": trace_einsum,
+    "empty_like": partial(fill_array, 0),
     "expand_dims": expand_dims,
     "flip": flip,
     "fliplr": lambda m: flip(m, 1),
@@ -424,7 +434,7 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
     "matrix_transpose": matrix_transpose,
     "moveaxis": moveaxis,
     "ndim": lambda a: a.ndim,
-    "ones_like": partial(filled, 1),
+    "ones_like": partial(fill_array, 1),
     "outer": outer,
     "pad": pad,
     "ptp": ptp,
@@ -435,25 +445,25 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
     ),
     "roll": roll,
     "shape": lambda a: a.shape,
-    "size": size_of,
-    "sort": partial(sorted_along, "sort"),
+    "size": count_size,
+    "sort": partial(sort_along, "sort"),
     "split": split,
     "stack": stack,
     "take_along_axis": take_along_axis,
     "tensordot": tensordot,
     "tile": tile,
     "transpose": transpose,
-    "tril": partial(triangle, "tril"),
-    "triu": partial(triangle, "triu"),
+    "tril": partial(take_triangle, "tril"),
+    "triu": partial(take_triangle, "triu"),
     "unstack": lambda x, /, *, axis=0: tuple(moveaxis(x, axis, 0)),
     "vdot": vdot,
     "vstack": vstack,
     "where": choose_elements,
-    "zeros_like": partial(filled, 0),
+    "zeros_like": partial(fill_array, 0),
 }
 
 
-def _numpy_function(name: str) -> Any:
+def _find_numpy_function(name: str) -> Any:
     value: Any = np
     for attribute in name.split("."):
         value = getattr(value, attribute, None)
@@ -461,6 +471,6 @@ def _numpy_function(name: str) -> Any:
 
 
 FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
-    _numpy_function(name): function for name, function in _NAMED.items()
+    _find_numpy_function(name): function for name, function in _NAMED.items()
 }
 """The recorded functions, by function of numpy; ufuncs are recorded elsewhere."""

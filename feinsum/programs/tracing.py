@@ -26,11 +26,11 @@ from feinsum.programs.recording import (
     Recording,
     View,
     as_result,
-    constant,
-    mapped,
+    record_constant,
+    record_map,
     refuse,
 )
-from feinsum.programs.traced_axes import matrix_transpose, subscripted, transpose
+from feinsum.programs.traced_axes import index_array, matrix_transpose, transpose
 from feinsum.programs.traced_elements import astype, imag, real
 from feinsum.programs.traced_functions import (
     FUNCTIONS,
@@ -112,7 +112,7 @@ def trace(
     """
     if not operands:
         return TracedFunction(function)
-    traced, _ = _traced(lambda arrays: function(**arrays), operands)
+    traced, _ = _trace_function(lambda arrays: function(**arrays), operands)
     return traced
 
 
@@ -126,7 +126,7 @@ class TracedFunction:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._traced = lru_cache(maxsize=N_PROGRAMS)(self._traced_for)
+        self._traced = lru_cache(maxsize=N_PROGRAMS)(self._trace_for)
         self._lock = Lock()
 
     def program(self, *args: Any, **more: Any) -> Program:
@@ -142,18 +142,18 @@ class TracedFunction:
         """
         arrays, (traced, result) = self._trace_call(args, more)
         outputs = run_program(traced, arrays)
-        return _with(result, outputs)
+        return _fill_results(result, outputs)
 
     def _trace_call(self, args: Any, more: Any) -> tuple[dict[str, Any], Any]:
         leaves: list[np.ndarray[Any, Any]] = []
-        form = _form((args, tuple(more.items())), leaves)
+        form = _build_form((args, tuple(more.items())), leaves)
         arrays = {f"a{k}": leaf for k, leaf in enumerate(leaves)}
         kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         # locked, so that two threads do not trace the same call
         with self._lock:
             return arrays, self._traced(form, kinds)
 
-    def _traced_for(self, form: _Form, kinds: Any) -> tuple[Program, Any]:
+    def _trace_for(self, form: _Form, kinds: Any) -> tuple[Program, Any]:
         operands = {
             f"a{k}": array(f"a{k}", shape, dtype)
             for k, (shape, dtype) in enumerate(kinds)
@@ -163,7 +163,7 @@ class TracedFunction:
             args, more = form.filled(iter(arrays.values()))
             return self.function(*args, **dict(more))
 
-        return _traced(call, operands)
+        return _trace_function(call, operands)
 
 
 class _Form:
@@ -190,15 +190,15 @@ class _Form:
         return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
-def _form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
+def _build_form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
     if type(value) is np.ndarray:
         # in native byte order, as programs require
         leaves.append(value.astype(value.dtype.newbyteorder("="), copy=False))
         return _Form(None, ())
     if isinstance(value, list | tuple):
-        return _Form(type(value), tuple(_form(item, leaves) for item in value))
+        return _Form(type(value), tuple(_build_form(item, leaves) for item in value))
     if isinstance(value, dict):
-        items = tuple(_form(item, leaves) for item in value.values())
+        items = tuple(_build_form(item, leaves) for item in value.values())
         return _Form(("dict", *[tuple(value)]), items)
     if not _is_hashable(value):
         raise ProgramError(
@@ -214,7 +214,7 @@ def _is_hashable(value: Any) -> bool:
     return isinstance(value, Hashable) and not hasattr(value, "__array_finalize__")
 
 
-def _traced(
+def _trace_function(
     function: Callable[[Mapping[str, Any]], Any], operands: Mapping[str, Operand]
 ) -> tuple[Program, Any]:
     """Trace a function; return the program, and the result with names of outputs."""
@@ -225,7 +225,7 @@ def _traced(
         tensor = builder.input(operand.name, operand.shape, operand.dtype)
         memory = RecordedArray(is_argument=True)
         arrays[name] = Traced(recording, tensor, tuple(range(tensor.rank)), memory)
-    result = _results(function(arrays), recording)
+    result = _name_results(function(arrays), recording)
     return builder.build(), result
 
 
@@ -235,16 +235,16 @@ class _Output(str):
     __slots__ = ()
 
 
-def _results(returned: Any, recording: Recording) -> Any:
+def _name_results(returned: Any, recording: Recording) -> Any:
     """Replace the arrays in a returned value by names of outputs."""
     if isinstance(returned, Mapping):
-        return {name: _results(item, recording) for name, item in returned.items()}
+        return {name: _name_results(item, recording) for name, item in returned.items()}
     if isinstance(returned, tuple | list):
-        items = [_results(item, recording) for item in returned]
+        items = [_name_results(item, recording) for item in returned]
         is_named = hasattr(returned, "_fields")
         return type(returned)(*items) if is_named else type(returned)(items)
     if isinstance(returned, np.ndarray | np.generic | bool | int | float | complex):
-        tensor = constant(np.asarray(returned), recording)
+        tensor = record_constant(np.asarray(returned), recording)
         returned = Traced(recording, tensor, tuple(range(tensor.rank)))
     if not isinstance(returned, View):
         raise ProgramError(
@@ -255,12 +255,12 @@ def _results(returned: Any, recording: Recording) -> Any:
     return _Output(tensor.name)
 
 
-def _with(result: Any, outputs: Mapping[str, Any]) -> Any:
+def _fill_results(result: Any, outputs: Mapping[str, Any]) -> Any:
     if isinstance(result, _Output):
         return outputs[result]
     if isinstance(result, dict):
-        return {name: _with(item, outputs) for name, item in result.items()}
-    items = [_with(item, outputs) for item in result]
+        return {name: _fill_results(item, outputs) for name, item in result.items()}
+    items = [_fill_results(item, outputs) for item in result]
     return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
 
 
@@ -342,7 +342,7 @@ class Traced(View, NDArrayOperatorsMixin):
         return refuse(f"the attribute {name!r} of arrays")
 
     def __getitem__(self, key: Any) -> Any:
-        return subscripted(self, key)
+        return index_array(self, key)
 
     def __len__(self) -> int:
         if not self.ndim:
@@ -380,8 +380,8 @@ class Traced(View, NDArrayOperatorsMixin):
         elif method != "__call__" or set(options) - {"dtype"}:
             refuse(f"{name} with {method} and {sorted(options)}")
         else:
-            value = _elementwise(ufunc, name, args, options.get("dtype"))
-        return value if out is None else _changed(out, value)
+            value = _record_elementwise(ufunc, name, args, options.get("dtype"))
+        return value if out is None else _record_change(out, value)
 
     def __array_function__(
         self, function: Any, types: Any, args: Any, more: Mapping[str, Any]
@@ -421,7 +421,7 @@ class Traced(View, NDArrayOperatorsMixin):
     __delitem__ = __contains__
 
 
-def _elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
+def _record_elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
     # divmod has two results, so it becomes two statements
     if ufunc is np.divmod and dtype is None:
         return np.floor_divide(*args), np.remainder(*args)
@@ -430,13 +430,13 @@ def _elementwise(ufunc: np.ufunc, name: str, args: Any, dtype: Any) -> Any:
         refuse(name)
     form = OPERATORS.get(ufunc)
     call = f"{ufunc.__name__}({', '.join(['{}'] * ufunc.nin)})"
-    result = mapped(form or call, args, dtype)
+    result = record_map(form or call, args, dtype)
     if dtype is not None and result.dtype != dtype:
         refuse(f"{name} with dtype={np.dtype(dtype)}")
     return result
 
 
-def _changed(array: Any, value: Any) -> Any:
+def _record_change(array: Any, value: Any) -> Any:
     """Record a change in place, and return the changed array."""
     if value.shape != array.shape:
         refuse(f"a change in place of shape {array.shape} to {value.shape}")
@@ -454,9 +454,9 @@ def _changed(array: Any, value: Any) -> Any:
     return array
 
 
-def _in_place(ufunc: Any) -> Any:
+def _make_in_place(ufunc: Any) -> Any:
     def change(self: Traced, other: Any) -> Any:
-        return _changed(self, ufunc(self, other))
+        return _record_change(self, ufunc(self, other))
 
     return change
 
@@ -476,4 +476,4 @@ for _name, _ufunc in {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }.items():
-    setattr(Traced, f"__i{_name}__", _in_place(_ufunc))
+    setattr(Traced, f"__i{_name}__", _make_in_place(_ufunc))

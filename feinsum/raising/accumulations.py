@@ -28,17 +28,17 @@ from loopy.symbolic import Reduction, get_dependencies
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.raising.affine import box_extents
+from feinsum.raising.affine import find_box_extents
 from feinsum.raising.dependences import have_own_entries
 from feinsum.raising.expressions import (
     Expression,
-    added_term,
+    find_added_term,
+    get_subscripts,
     has_reduction,
     is_zero,
-    multiply,
+    list_terms,
+    make_product,
     rename,
-    subscripts_of,
-    terms_of,
 )
 from feinsum.raising.rewriting import RewrittenKernel, is_plain
 
@@ -54,16 +54,16 @@ def with_sums(program: RewrittenKernel) -> RewrittenKernel:
     """
     for insn_id in program.kernel.id_to_insn:
         insn = program.kernel.id_to_insn[insn_id]
-        if (accumulation := _accumulated(insn, program)) is not None:
+        if (accumulation := _find_accumulation(insn, program)) is not None:
             program = _as_sum(insn, *accumulation, program)
     return program
 
 
-def _accumulated(
+def _find_accumulation(
     insn: lp.InstructionBase, program: RewrittenKernel
 ) -> tuple[frozenset[str], Expression] | None:
     """Return the loops over which an instruction accumulates, and the added term."""
-    added = _added(insn, program)
+    added = _find_added(insn, program)
     if added is None:
         return None
     kernel = program.kernel
@@ -80,19 +80,21 @@ def _accumulated(
     loops = insn.within_inames - get_dependencies(insn.assignee) - shared
     is_free = (
         loops
-        and not _bounds_others(kernel, loops, insn.within_inames - loops)
+        and not _are_in_bounds(kernel, loops, insn.within_inames - loops)
         and not any(kernel.inames[iname].tags for iname in loops)
     )
-    if not is_free or not _keeps(insn, loops, program):
+    if not is_free or not _has_constant_reads(insn, loops, program):
         return None
     return loops, added
 
 
-def _added(insn: lp.InstructionBase, program: RewrittenKernel) -> Expression | None:
+def _find_added(
+    insn: lp.InstructionBase, program: RewrittenKernel
+) -> Expression | None:
     """Return the term that an instruction adds to its assignee, if it adds one."""
     if not is_plain(insn) or insn.id not in program.exact:
         return None
-    added = added_term(insn.assignee, insn.expression)
+    added = find_added_term(insn.assignee, insn.expression)
     if added is None:
         return None
     (name,) = insn.assignee_var_names()
@@ -103,10 +105,10 @@ def _added(insn: lp.InstructionBase, program: RewrittenKernel) -> Expression | N
 
 def is_accumulation(insn: lp.InstructionBase, program: RewrittenKernel) -> bool:
     """Return whether an instruction adds to its assignee, and does nothing else."""
-    return _added(insn, program) is not None
+    return _find_added(insn, program) is not None
 
 
-def _bounds_others(
+def _are_in_bounds(
     kernel: lp.LoopKernel, loops: frozenset[str], other_loops: frozenset[str]
 ) -> bool:
     """Return whether the bounds of other loops depend on these loops."""
@@ -115,7 +117,7 @@ def _bounds_others(
     return bool(loops & set(names))
 
 
-def _keeps(
+def _has_constant_reads(
     insn: lp.Assignment, loops: frozenset[str], program: RewrittenKernel
 ) -> bool:
     """Return whether the values that an instruction reads do not change in ``loops``.
@@ -124,7 +126,7 @@ def _keeps(
     """
     kernel = program.kernel
     read = program.reads[insn.id] - set(insn.assignee_var_names())
-    for writer in sorted(program.writers_in_storage(read) - {insn.id}):
+    for writer in sorted(program.find_writers_in_storage(read) - {insn.id}):
         other = kernel.id_to_insn[writer]
         common = loops & other.within_inames
         if not common:
@@ -165,19 +167,19 @@ def with_shifts(program: RewrittenKernel) -> RewrittenKernel:
     """
     for insn_id in program.kernel.id_to_insn:
         insn = program.find(insn_id)
-        if insn and (first := _beginning(insn, program)) is not None:
-            program = _begun(insn, first, program)
+        if insn and (first := _find_beginning(insn, program)) is not None:
+            program = _add_beginning(insn, first, program)
     return program
 
 
-def _beginning(
+def _find_beginning(
     insn: lp.InstructionBase, program: RewrittenKernel
 ) -> lp.Assignment | None:
     """Find the instruction that initializes the entries to which ``insn`` adds.
 
     Return None if another instruction reads or writes them before ``insn`` does.
     """
-    if _added(insn, program) is None:
+    if _find_added(insn, program) is None:
         return None
     kernel = program.kernel
     (name,) = insn.assignee_var_names()
@@ -196,19 +198,19 @@ def _beginning(
         and first.id in program.exact
         and name not in program.reads[first.id]
         and not program.names(first.expression) & program.writers.keys()
-        and _renaming(first, insn, program) is not None
+        and _find_renaming(first, insn, program) is not None
     )
     return first if is_first else None
 
 
-def _renaming(
+def _find_renaming(
     first: lp.Assignment, insn: lp.Assignment, program: RewrittenKernel
 ) -> dict[str, str] | None:
     """Map the inames of ``first`` to those of ``insn``.
 
     Return None unless both run over the same entries in the same iterations.
     """
-    mine, theirs = subscripts_of(insn.assignee), subscripts_of(first.assignee)
+    mine, theirs = get_subscripts(insn.assignee), get_subscripts(first.assignee)
     if len(mine) != len(theirs):
         return None
     names: dict[str, str] = {}
@@ -235,7 +237,7 @@ def _have_equal_bounds(
 ) -> bool:
     try:
         first_extents, insn_extents = (
-            box_extents(program.kernel, row.within_inames, row.id)
+            find_box_extents(program.kernel, row.within_inames, row.id)
             for row in (first, insn)
         )
     except NotAnEinsumError:
@@ -243,10 +245,10 @@ def _have_equal_bounds(
     return all(first_extents[a] == insn_extents[b] for a, b in names.items())
 
 
-def _begun(
+def _add_beginning(
     insn: lp.Assignment, first: lp.Assignment, program: RewrittenKernel
 ) -> RewrittenKernel:
-    added, names = _added(insn, program), _renaming(first, insn, program)
+    added, names = _find_added(insn, program), _find_renaming(first, insn, program)
     assert added is not None
     assert names is not None
     begin = rename(first.expression, names)
@@ -300,7 +302,9 @@ def _split(
     insn: lp.Assignment, program: RewrittenKernel, *, is_fine: bool
 ) -> RewrittenKernel:
     (name,) = insn.assignee_var_names()
-    terms = list(islice(_expanded(insn.expression, is_fine=is_fine), MOST_TERMS + 1))
+    terms = list(
+        islice(_expand_terms(insn.expression, is_fine=is_fine), MOST_TERMS + 1)
+    )
     reads_own = [
         term for term in terms if name in program.names(term) and term != insn.assignee
     ]
@@ -350,7 +354,7 @@ def _split(
     return program
 
 
-def _expanded(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
+def _expand_terms(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
     """Yield the terms of an expression, with its products of sums multiplied out.
 
     Args:
@@ -359,30 +363,32 @@ def _expanded(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
 
     >>> from pymbolic import parse
     >>> product = parse("(a + b)*(c - d)")
-    >>> [str(term) for term in _expanded(product, is_fine=True)]
+    >>> [str(term) for term in _expand_terms(product, is_fine=True)]
     ['a*c', 'a*(-1)*d', 'b*c', 'b*(-1)*d']
-    >>> [str(term) for term in _expanded(product, is_fine=False)]
+    >>> [str(term) for term in _expand_terms(product, is_fine=False)]
     ['(a + b)*(c + (-1)*d)']
     """
     match expression:
         case p.Sum():
-            for term in terms_of(expression):
-                yield from _expanded(term, is_fine=is_fine)
+            for term in list_terms(expression):
+                yield from _expand_terms(term, is_fine=is_fine)
         case p.Product() if is_fine or has_reduction(expression):
-            yield from map(multiply, _products(expression.children, is_fine=is_fine))
+            yield from map(
+                make_product, _expand_product(expression.children, is_fine=is_fine)
+            )
         case p.Quotient() if has_reduction(expression.numerator):
             # (a + b)/d becomes a*(1/d) + b*(1/d), so that factors stay separate
             divisor = p.Quotient(1, expression.denominator)
-            for term in _expanded(expression.numerator, is_fine=is_fine):
-                yield multiply((*_factors(term), divisor))
+            for term in _expand_terms(expression.numerator, is_fine=is_fine):
+                yield make_product((*_list_factors(term), divisor))
         case Reduction() if _is_sum(expression):
-            for term in _expanded(expression.expr, is_fine=is_fine):
+            for term in _expand_terms(expression.expr, is_fine=is_fine):
                 yield Reduction("sum", expression.inames, term)
         case _:
             yield expression
 
 
-def _products(
+def _expand_product(
     factors: tuple[Expression, ...], *, is_fine: bool
 ) -> Iterator[tuple[Expression, ...]]:
     """Yield the terms of a product, each as its factors."""
@@ -391,12 +397,12 @@ def _products(
         return
     first, *later = factors
     is_apart = is_fine or has_reduction(first)
-    for term in _expanded(first, is_fine=is_fine) if is_apart else (first,):
-        for later_terms in _products(tuple(later), is_fine=is_fine):
-            yield (*_factors(term), *later_terms)
+    for term in _expand_terms(first, is_fine=is_fine) if is_apart else (first,):
+        for later_terms in _expand_product(tuple(later), is_fine=is_fine):
+            yield (*_list_factors(term), *later_terms)
 
 
-def _factors(term: Expression) -> tuple[Expression, ...]:
+def _list_factors(term: Expression) -> tuple[Expression, ...]:
     return term.children if isinstance(term, p.Product) else (term,)
 
 

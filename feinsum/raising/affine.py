@@ -7,7 +7,7 @@ distinct entries if each stride exceeds the reach of all smaller ones, for every
 of the sizes: here, if ``r < 3`` and ``i < n`` (:func:`are_distinct_places`).
 
 Einsums sum over boxes: each iname runs from 0 to an extent that no other iname changes
-(:func:`box_extents`).
+(:func:`find_box_extents`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pymbolic import parse
 from pymbolic import primitives as p
 
 from feinsum.ir import Extent, SizeParam
-from feinsum.raising.expressions import Expression, add
-from feinsum.raising.nest import AffineSize, in_kernel, names_of, refusal
+from feinsum.raising.expressions import Expression, make_sum
+from feinsum.raising.nest import AffineSize, express_in_kernel, make_refusal, names_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Affine:
         ]
         if self.constant or not terms:
             terms.append(self.constant)
-        return add(terms)
+        return make_sum(terms)
 
     def text(self) -> str:
         """Return the text that isl and Loopy parse.
@@ -72,17 +72,17 @@ class Affine:
         return text + "".join(f" {'-' if n < 0 else '+'} {x}" for n, x in later)
 
 
-def affine(expression: Expression, inames: Collection[str]) -> Affine | None:
+def parse_affine(expression: Expression, inames: Collection[str]) -> Affine | None:
     """Write an expression as a sum of multiples of inames; None if it is not affine.
 
     >>> from pymbolic import parse
-    >>> found = affine(parse("0 + i*16 + (j + 1)*4"), {"i", "j"})
+    >>> found = parse_affine(parse("0 + i*16 + (j + 1)*4"), {"i", "j"})
     >>> print(found.expression())
     16*i + 4*j + 4
-    >>> affine(parse("i*j"), {"i", "j"}) is None
+    >>> parse_affine(parse("i*j"), {"i", "j"}) is None
     True
     """
-    polynomial = polynomial_of(expression)
+    polynomial = expand_polynomial(expression)
     if polynomial is None:
         return None
     constant = polynomial.pop((), 0)
@@ -118,25 +118,25 @@ class Strides:
     @property
     def is_positive(self) -> bool:
         """Whether all strides are positive, and the offset is not negative."""
-        return _at_long_sizes(self.offset) >= 0 and all(
-            _at_long_sizes(stride) > 0 for stride in self.strides.values()
+        return _evaluate_at_long_sizes(self.offset) >= 0 and all(
+            _evaluate_at_long_sizes(stride) > 0 for stride in self.strides.values()
         )
 
 
-def strides_of(
+def find_strides(
     subscript: Expression, inames: Collection[str], sizes: Collection[str] = ()
 ) -> Strides | None:
     """Return the strides of the inames in a subscript; None if it is not affine.
 
-    >>> found = strides_of(parse("(i*m + j)*n + k + 2"), {*"ijk"}, {*"mn"})
+    >>> found = find_strides(parse("(i*m + j)*n + k + 2"), {*"ijk"}, {*"mn"})
     >>> dict(found.strides)
     {'i': {('m', 'n'): 1}, 'j': {('n',): 1}, 'k': {(): 1}}
     >>> found.offset
     {(): 2}
-    >>> strides_of(parse("i*j"), {*"ij"}) is None
+    >>> find_strides(parse("i*j"), {*"ij"}) is None
     True
     """
-    polynomial = polynomial_of(subscript)
+    polynomial = expand_polynomial(subscript)
     if polynomial is None:
         return None
     offset: Polynomial = {}
@@ -148,7 +148,9 @@ def strides_of(
         target = strides.setdefault(loops[0], {}) if loops else offset
         target[tuple(name for name in names if name not in loops)] = n
     # in the order of axes in memory, as far as it is known before the call
-    by_length = sorted(strides, key=lambda name: -abs(_at_long_sizes(strides[name])))
+    by_length = sorted(
+        strides, key=lambda name: -abs(_evaluate_at_long_sizes(strides[name]))
+    )
     return Strides(offset, constantdict({name: strides[name] for name in by_length}))
 
 
@@ -157,12 +159,12 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
 
     They do if each stride exceeds the reach of all smaller ones, at all sizes.
 
-    >>> flat = strides_of(parse("10*e + i"), {*"ei"})
+    >>> flat = find_strides(parse("10*e + i"), {*"ei"})
     >>> are_distinct_places(flat, {"e": 5, "i": 10})
     True
     >>> are_distinct_places(flat, {"e": 5, "i": 11})
     False
-    >>> flat = strides_of(parse("n*e + i"), {*"ei"}, {"n"})
+    >>> flat = find_strides(parse("n*e + i"), {*"ei"}, {"n"})
     >>> are_distinct_places(flat, {"e": 5, "i": SizeParam("n")})
     True
     """
@@ -173,16 +175,19 @@ def are_distinct_places(subscript: Strides, extents: Mapping[str, Extent]) -> bo
     for name in reversed(subscript.inames):
         stride = subscript.strides[name]
         # without negative terms, stride - reach - 1 is nonnegative at all sizes
-        margin = _added(_added(stride, reach, -1), CONSTANT_ONE, -1)
+        margin = _add_polynomials(_add_polynomials(stride, reach, -1), CONSTANT_ONE, -1)
         if not all(n >= 0 and {*names} <= positive for names, n in margin.items()):
             return False
-        length = polynomial_of(parse(str(in_kernel(extents[name]))))
+        length = expand_polynomial(parse(str(express_in_kernel(extents[name]))))
         assert length is not None
-        reach = _added(reach, _multiplied(stride, _added(length, CONSTANT_ONE, -1)))
+        reach = _add_polynomials(
+            reach,
+            _multiply_polynomials(stride, _add_polynomials(length, CONSTANT_ONE, -1)),
+        )
     return True
 
 
-def polynomial_of(
+def expand_polynomial(
     expression: Expression, *, has_entries: bool = False
 ) -> Polynomial | None:
     """Multiply out an expression; None if it is not a sum of products of names.
@@ -191,7 +196,7 @@ def polynomial_of(
         expression: the expression to multiply out.
         has_entries: whether its names may be other expressions, such as array entries.
 
-    >>> polynomial_of(parse("2*(i + 1)*n - n"))
+    >>> expand_polynomial(parse("2*(i + 1)*n - n"))
     {('i', 'n'): 2, ('n',): 1}
     """
     match expression:
@@ -202,21 +207,27 @@ def polynomial_of(
         case p.Variable(name) if not has_entries:
             return {(name,): 1}
         case p.Sum(children) | p.Product(children):
-            operands = [polynomial_of(x, has_entries=has_entries) for x in children]
+            operands = [expand_polynomial(x, has_entries=has_entries) for x in children]
             sums = [polynomial for polynomial in operands if polynomial is not None]
-            combine = _added if isinstance(expression, p.Sum) else _multiplied
+            combine = (
+                _add_polynomials
+                if isinstance(expression, p.Sum)
+                else _multiply_polynomials
+            )
             return reduce(combine, sums) if len(sums) == len(operands) else None
     return {(expression,): 1} if has_entries else None
 
 
-def _added(first: Polynomial, second: Polynomial, times: int = 1) -> Polynomial:
+def _add_polynomials(
+    first: Polynomial, second: Polynomial, times: int = 1
+) -> Polynomial:
     total = dict(first)
     for names, n in second.items():
         total[names] = total.get(names, 0) + times * n
     return {names: n for names, n in total.items() if n}
 
 
-def _multiplied(first: Polynomial, second: Polynomial) -> Polynomial:
+def _multiply_polynomials(first: Polynomial, second: Polynomial) -> Polynomial:
     product: Polynomial = {}
     for a, n in first.items():
         for b, m in second.items():
@@ -225,11 +236,11 @@ def _multiplied(first: Polynomial, second: Polynomial) -> Polynomial:
     return {names: n for names, n in product.items() if n}
 
 
-def _at_long_sizes(polynomial: Polynomial) -> int:
+def _evaluate_at_long_sizes(polynomial: Polynomial) -> int:
     return sum(n * prod([LONG] * len(names)) for names, n in polynomial.items())
 
 
-def box_extents(
+def find_box_extents(
     kernel: lp.LoopKernel, inames: Collection[str], instruction: str
 ) -> dict[str, Extent]:
     """Return the extent of each iname, if their domain is the box ``[0, extent)``.
@@ -240,7 +251,7 @@ def box_extents(
             (triangular, strided, shifted, empty).
     """
     # sorted, so that every process reports the same refusal
-    extents = {name: _extent(kernel, name, instruction) for name in sorted(inames)}
+    extents = {name: _find_extent(kernel, name, instruction) for name in sorted(inames)}
     domain = kernel.get_inames_domain(frozenset(inames))
     other_loops = [
         name for name in domain.get_var_names(isl.dim_type.set) if name not in extents
@@ -253,26 +264,26 @@ def box_extents(
         axis = domain.find_dim_by_name(isl.dim_type.set, name)
         domain = domain.project_out(isl.dim_type.set, axis, 1)
     if not _is_box(domain, extents, kernel):
-        raise refusal(
+        raise make_refusal(
             instruction,
             "domain",
-            f"the domain {domain} of its inames is not the box {_box_text(extents)}",
+            f"the domain {domain} of its inames is not the box {_format_box(extents)}",
         )
     return extents
 
 
-def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
+def _find_extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
     try:
         size = pw_aff_to_expr(kernel.get_iname_bounds(iname).size, int_ok=True)
     except (lp.LoopyError, isl.Error, NotImplementedError) as error:
         reason = f"iname {iname!r} has no bounds: {error}"
-        raise refusal(instruction, "extent", reason) from None
+        raise make_refusal(instruction, "extent", reason) from None
     if isinstance(size, int):
         return size
-    extent = parameter_of(size, kernel)
+    extent = find_parameter(size, kernel)
     if extent is not None:
         return extent
-    raise refusal(
+    raise make_refusal(
         instruction,
         "extent",
         f"iname {iname!r} has extent {size}; expected a number, a size parameter, or a "
@@ -280,14 +291,14 @@ def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
     )
 
 
-def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
+def find_parameter(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
     """Return the size parameter of an extent, or a new one for an affine extent."""
     names = get_dependencies(size)
     if names & (kernel.temporary_variables.keys() | kernel.all_inames()):
         return None
     if isinstance(size, p.Variable):
         return SizeParam(size.name)
-    sum_ = affine(size, names)
+    sum_ = parse_affine(size, names)
     if sum_ is None:
         return None
     text = sum_.text()
@@ -297,7 +308,7 @@ def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
 
 def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) -> bool:
     names = domain.get_var_names(isl.dim_type.set)
-    sizes = {name: in_kernel(extents[name]) for name in names}
+    sizes = {name: express_in_kernel(extents[name]) for name in names}
     params = frozenset(domain.get_var_names(isl.dim_type.param))
     params = params.union(*map(names_of, sizes.values()))
     bounds = " and ".join(f"0 <= {name} < {sizes[name]}" for name in names) or "true"
@@ -315,5 +326,5 @@ def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) 
     )
 
 
-def _box_text(extents: dict[str, Extent]) -> str:
+def _format_box(extents: dict[str, Extent]) -> str:
     return " x ".join(f"0 <= {name} < {extent}" for name, extent in extents.items())

@@ -36,18 +36,18 @@ from pytools.graph import get_reachable_nodes
 from feinsum.raising.expressions import (
     Expression,
     Subscripts,
-    accesses_in,
-    accesses_of,
-    array_of,
-    subscripts_of,
+    get_array_name,
+    get_subscripts,
+    list_accesses,
+    list_accesses_of,
 )
 from feinsum.raising.functions import is_plain_array
-from feinsum.raising.nest import refusal
+from feinsum.raising.nest import make_refusal
 
 T = TypeVar("T")
 
 
-def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
+def get_storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
     """Return the memory behind names, which several temporaries may share."""
     temporaries = kernel.temporary_variables
     return frozenset(
@@ -114,14 +114,14 @@ def _are_apart(kernel: lp.LoopKernel, first: Subscripts, second: Subscripts) -> 
         if _is_integer(a) and _is_integer(b)
     ):
         return True
-    reached = _entries(kernel, first), _entries(kernel, second)
+    reached = _find_entries(kernel, first), _find_entries(kernel, second)
     if reached[0] is None or reached[1] is None:
         return False
     return bool(reached[0].intersect(reached[1]).is_empty())
 
 
 @memoize_on_first_arg  # type: ignore[untyped-decorator]
-def _entries(kernel: lp.LoopKernel, subscripts: Subscripts) -> isl.Set | None:
+def _find_entries(kernel: lp.LoopKernel, subscripts: Subscripts) -> isl.Set | None:
     """Return the set of entries that an access reaches; None if isl cannot tell."""
     inames = kernel.all_inames() & frozenset[str]().union(
         *map(get_dependencies, subscripts)
@@ -186,9 +186,9 @@ class Exchanges:
         for insn in kernel.instructions:
             value = getattr(insn, "expression", 0)
             accesses = [
-                (array_of(access), subscripts_of(access))
+                (get_array_name(access), get_subscripts(access))
                 for expression in (*insn.assignees, value, *insn.predicates)
-                for access in accesses_in(expand(expression))
+                for access in list_accesses(expand(expression))
             ]
             self._written[insn.id] = frozenset(insn.assignee_var_names())
             # the subscripts in an instruction in C are unknown
@@ -215,25 +215,28 @@ class Exchanges:
                 connect(insn.id, ("loop", iname))
         for a, b in combinations([insn.id for insn in insns], 2):
             is_ordered = a in before[b] or b in before[a]
-            if not is_ordered and self.conflict(frozenset({a}), frozenset({b})):
+            if not is_ordered and self.find_conflicts(frozenset({a}), frozenset({b})):
                 connect(a, b)
         connected = (get_reachable_nodes(neighbours, insn.id) for insn in insns)
         groups = (frozenset(v for v in x if isinstance(v, str)) for x in connected)
         return list(dict.fromkeys(groups))
 
-    def conflict(self, a: Part, b: Part) -> list[str]:
+    def find_conflicts(self, a: Part, b: Part) -> list[str]:
         """Return the variables that one part writes and the other accesses.
 
         Arrays without a common entry of both parts are left out.
         """
-        names = (self._writes(a) & self._touches(b)) | (
-            self._writes(b) & self._touches(a)
+        names = (self._find_writes(a) & self._find_touched(b)) | (
+            self._find_writes(b) & self._find_touched(a)
         )
         return sorted(
             name
             for name in names
             if not never_meet(
-                self.kernel, name, self._subscripts(a, name), self._subscripts(b, name)
+                self.kernel,
+                name,
+                self._list_subscripts(a, name),
+                self._list_subscripts(b, name),
             )
         )
 
@@ -246,27 +249,27 @@ class Exchanges:
             a: a nest; no two of its iterations assign the same entry.
             b: another part of the kernel.
         """
-        shared = self._loops(a) & self._loops(b)
+        shared = self._find_loops(a) & self._find_loops(b)
         if not shared:
             return True
         insns = [self.kernel.id_to_insn[i] for i in a]
-        assigned = [subscripts_of(e) for insn in insns for e in insn.assignees]
+        assigned = [get_subscripts(e) for insn in insns for e in insn.assignees]
         return all(
-            have_own_entries(self._subscripts(a | b, name), shared, assigned)
-            for name in self.conflict(a, b)
+            have_own_entries(self._list_subscripts(a | b, name), shared, assigned)
+            for name in self.find_conflicts(a, b)
         )
 
-    def _loops(self, part: Part) -> frozenset[str]:
+    def _find_loops(self, part: Part) -> frozenset[str]:
         inames = [self.kernel.id_to_insn[i].within_inames for i in part]
         return frozenset().union(*inames)
 
-    def _writes(self, part: Part) -> frozenset[str]:
+    def _find_writes(self, part: Part) -> frozenset[str]:
         return frozenset().union(*(self._written[i] for i in part))
 
-    def _touches(self, part: Part) -> frozenset[str]:
+    def _find_touched(self, part: Part) -> frozenset[str]:
         return frozenset(name for i in part for name, _ in self._accesses[i])
 
-    def _subscripts(self, part: Part, name: str) -> list[Subscripts]:
+    def _list_subscripts(self, part: Part, name: str) -> list[Subscripts]:
         return [
             subscripts
             for i in part
@@ -301,7 +304,7 @@ def check_hazards(
     (name,) = insn.assignee_var_names()
     # if entries of the output overlap, iterations may write the same memory
     if not has_distinct_entries(kernel, name):
-        raise refusal(insn.id, "race", f"entries of {name!r} overlap in memory")
+        raise make_refusal(insn.id, "race", f"entries of {name!r} overlap in memory")
     values = [expand(e) for e in expressions]
     read = get_dependencies(expand(insn.expression)) - {name}
     read = read.union(*map(get_dependencies, values))
@@ -324,8 +327,8 @@ def _check_written(
     kernel: lp.LoopKernel,
     read: frozenset[str],
 ) -> None:
-    if clash := _shared(kernel, read, other.assignee_var_names()):
-        raise refusal(
+    if clash := _find_shared(kernel, read, other.assignee_var_names()):
+        raise make_refusal(
             insn.id,
             "operand-written",
             f"it reads {clash}, which instruction {other.id!r} writes "
@@ -351,7 +354,7 @@ def _check_exchange(
         expressions: the expressions in which ``insn`` accesses arrays.
         expand: expands substitution rules.
     """
-    theirs = [expand(e) for e in _expressions(other)]
+    theirs = [expand(e) for e in _list_expressions(other)]
     written = other.assignee_var_names()
     names = other.read_dependency_names().union(*map(get_dependencies, theirs))
     (output,) = insn.assignee_var_names()
@@ -359,7 +362,7 @@ def _check_exchange(
     def find_clash(mine: Iterable[str], their_names: Iterable[str]) -> str | None:
         clashes = (
             name
-            for name in _shared(kernel, mine, their_names)
+            for name in _find_shared(kernel, mine, their_names)
             if not _is_kept(name, insn, other, kernel, (expressions, theirs))
         )
         return next(clashes, None)
@@ -367,23 +370,23 @@ def _check_exchange(
     elsewhere = "in the same loops, at other points of them or in no stated order"
     if name := find_clash(read, written):
         reason = f"it reads {name!r}, which instruction {other.id!r} writes {elsewhere}"
-        raise refusal(insn.id, "operand-written", reason)
+        raise make_refusal(insn.id, "operand-written", reason)
     if name := find_clash({output}, written):
-        raise refusal(
+        raise make_refusal(
             insn.id, "race", f"instruction {other.id!r} writes {name!r} {elsewhere}"
         )
     if name := find_clash({output}, names):
         reason = f"instruction {other.id!r} reads {name!r} {elsewhere}"
-        raise refusal(insn.id, "output-read", reason)
+        raise make_refusal(insn.id, "output-read", reason)
 
 
-def _shared(
+def _find_shared(
     kernel: lp.LoopKernel, names: Iterable[str], other_names: Iterable[str]
 ) -> list[str]:
     """Return the ``names`` that share memory with ``other_names``."""
     # temporaries with one base storage overwrite each other
-    memory = storage(kernel, other_names)
-    return sorted(name for name in names if storage(kernel, [name]) & memory)
+    memory = get_storage(kernel, other_names)
+    return sorted(name for name in names if get_storage(kernel, [name]) & memory)
 
 
 def _is_kept(
@@ -398,29 +401,29 @@ def _is_kept(
     Within one iteration, the dependencies of the kernel order the accesses.
     """
     mine, theirs = (
-        [subscripts_of(access) for e in side for access in accesses_of(e, name)]
+        [get_subscripts(access) for e in side for access in list_accesses_of(e, name)]
         for side in expressions
     )
-    if not (mine and theirs) or storage(kernel, [name]) != {name}:
+    if not (mine and theirs) or get_storage(kernel, [name]) != {name}:
         return False
     if never_meet(kernel, name, mine, theirs):
         return True
     # without a declared order, Loopy may run either one first
-    is_first = insn.id in ancestors(kernel, other.id)
-    is_last = other.id in ancestors(kernel, insn.id)
+    is_first = insn.id in find_ancestors(kernel, other.id)
+    is_last = other.id in find_ancestors(kernel, insn.id)
     shared = insn.within_inames & other.within_inames
     distinct = (
-        [subscripts_of(insn.assignee)] if name in insn.assignee_var_names() else []
+        [get_subscripts(insn.assignee)] if name in insn.assignee_var_names() else []
     )
     return is_first != is_last and have_own_entries([*mine, *theirs], shared, distinct)
 
 
-def reads_exactly(expression: Expression, assignee: Expression) -> bool:
+def is_exact_read(expression: Expression, assignee: Expression) -> bool:
     """Return whether an expression reads only the assigned entry of an array."""
     name = getattr(getattr(assignee, "aggregate", assignee), "name", "")
     return all(
-        subscripts_of(access) == subscripts_of(assignee)
-        for access in accesses_of(expression, name)
+        get_subscripts(access) == get_subscripts(assignee)
+        for access in list_accesses_of(expression, name)
     )
 
 
@@ -429,13 +432,13 @@ def are_independent(
 ) -> bool:
     """Return whether neither assignment reads or overwrites the other one's result."""
     pairs = ((first, second), (second, first))
-    if any(_reads_output(expand(b.expression), a, kernel) for a, b in pairs):
+    if any(_may_read_output(expand(b.expression), a, kernel) for a, b in pairs):
         return False
     (name,), (other_name,) = first.assignee_var_names(), second.assignee_var_names()
     if name == other_name:
-        subscripts = ([subscripts_of(insn.assignee)] for insn in (first, second))
+        subscripts = ([get_subscripts(insn.assignee)] for insn in (first, second))
         return never_meet(kernel, name, *subscripts)
-    return not storage(kernel, [name]) & storage(kernel, [other_name])
+    return not get_storage(kernel, [name]) & get_storage(kernel, [other_name])
 
 
 def may_join(
@@ -456,16 +459,16 @@ def may_join(
     """
     rows = list(batch)
     ids = {insn.id, *(other.id for other in rows)}
-    before = frozenset[str]().union(*(ancestors(kernel, i) for i in ids)) - ids
+    before = frozenset[str]().union(*(find_ancestors(kernel, i) for i in ids)) - ids
     # an instruction that must run after one of them and before another
     between = before.difference(serving)
-    is_interrupted = any(ids & ancestors(kernel, i) for i in between)
+    is_interrupted = any(ids & find_ancestors(kernel, i) for i in between)
     return not is_interrupted and all(
         are_independent(insn, other, kernel, expand) for other in rows
     )
 
 
-def in_batches(
+def group_in_batches(
     rows: Iterable[T],
     pattern: Callable[[T], Hashable],
     can_join: Callable[[T, list[T]], bool],
@@ -483,19 +486,19 @@ def in_batches(
     return [batch for alike in batches.values() for batch in alike]
 
 
-def _reads_output(
+def _may_read_output(
     expression: Expression, writer: lp.Assignment, kernel: lp.LoopKernel
 ) -> bool:
     """Return whether an expression may read an entry that ``writer`` assigns."""
     (name,) = writer.assignee_var_names()
     other_names = get_dependencies(expression) - {name}
-    read = map(subscripts_of, accesses_of(expression, name))
+    read = map(get_subscripts, list_accesses_of(expression, name))
     return bool(
-        storage(kernel, other_names) & storage(kernel, [name])
-    ) or not never_meet(kernel, name, read, [subscripts_of(writer.assignee)])
+        get_storage(kernel, other_names) & get_storage(kernel, [name])
+    ) or not never_meet(kernel, name, read, [get_subscripts(writer.assignee)])
 
 
-def ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
+def find_ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
     """Return all instructions that must run before an instruction."""
     before_it: set[str] = set()
     todo = [instruction]
@@ -506,7 +509,7 @@ def ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
     return frozenset(before_it)
 
 
-def _expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
+def _list_expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
     """Yield the expressions of an instruction; none if it is not an assignment."""
     if isinstance(insn, lp.Assignment):
         yield insn.assignee

@@ -50,11 +50,11 @@ class _Collector(WalkMapper):  # type: ignore[misc]
         return True
 
 
-def nodes_of(expression: Expression, *kinds: type[T]) -> list[T]:
+def collect_nodes(expression: Expression, *kinds: type[T]) -> list[T]:
     """Return the distinct nodes of some classes in an expression, outer ones first.
 
     >>> from pymbolic import parse
-    >>> [str(node) for node in nodes_of(parse("x[i] + A[x[i], k]"), p.Subscript)]
+    >>> [str(node) for node in collect_nodes(parse("x[i] + A[x[i], k]"), p.Subscript)]
     ['x[i]', 'A[x[i], k]']
     """
     collector = _Collector(kinds)
@@ -64,12 +64,12 @@ def nodes_of(expression: Expression, *kinds: type[T]) -> list[T]:
 
 def has_reduction(expression: Expression) -> bool:
     """Return whether an expression contains a reduction."""
-    return bool(nodes_of(expression, Reduction))
+    return bool(collect_nodes(expression, Reduction))
 
 
 def has_quotient(expression: Expression) -> bool:
     """Return whether an expression contains a quotient."""
-    return bool(nodes_of(expression, p.Quotient))
+    return bool(collect_nodes(expression, p.Quotient))
 
 
 class _AccessFinder(EveryNode):
@@ -92,24 +92,26 @@ class _AccessFinder(EveryNode):
             self.rec(index)
 
 
-def accesses_in(expression: Expression) -> list[Expression]:
+def list_accesses(expression: Expression) -> list[Expression]:
     """Return every access in an expression without rules, repetitions included."""
     finder = _AccessFinder()
     finder(expression)
     return finder.accesses
 
 
-def accesses_of(expression: Expression, name: str) -> list[Expression]:
+def list_accesses_of(expression: Expression, name: str) -> list[Expression]:
     """Return every access of one array or scalar in an expression without rules."""
-    return [access for access in accesses_in(expression) if array_of(access) == name]
+    return [
+        access for access in list_accesses(expression) if get_array_name(access) == name
+    ]
 
 
-def array_of(access: Expression) -> str:
+def get_array_name(access: Expression) -> str:
     """Return the name of the array or scalar of an access or an assignee."""
     return str(getattr(getattr(access, "aggregate", access), "name", ""))
 
 
-def subscripts_of(access: Expression) -> Subscripts:
+def get_subscripts(access: Expression) -> Subscripts:
     """Return the subscripts of a read or an assignee; none for a scalar."""
     return access.index_tuple if isinstance(access, p.Subscript) else ()
 
@@ -174,42 +176,42 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
     )
 
 
-def multiply(factors: Sequence[Expression]) -> Expression:
+def make_product(factors: Sequence[Expression]) -> Expression:
     """Return the product of factors; 1 if there are none."""
     if not factors:
         return 1
     return factors[0] if len(factors) == 1 else p.Product(tuple(factors))
 
 
-def add(terms: Sequence[Expression]) -> Expression:
+def make_sum(terms: Sequence[Expression]) -> Expression:
     """Return the sum of terms; 0 if there are none."""
     if not terms:
         return 0
     return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
 
 
-def terms_of(expression: Expression) -> list[Expression]:
+def list_terms(expression: Expression) -> list[Expression]:
     """Return the terms of nested sums.
 
     >>> from pymbolic import parse
-    >>> [str(term) for term in terms_of(parse("a + (b + c*d)"))]
+    >>> [str(term) for term in list_terms(parse("a + (b + c*d)"))]
     ['a', 'b', 'c*d']
     """
     if not isinstance(expression, p.Sum):
         return [expression]
-    return [term for child in expression.children for term in terms_of(child)]
+    return [term for child in expression.children for term in list_terms(child)]
 
 
-def added_term(assignee: Expression, value: Expression) -> Expression | None:
+def find_added_term(assignee: Expression, value: Expression) -> Expression | None:
     """Return the term that an assignment adds to its assignee; None if it adds none.
 
     >>> from pymbolic import parse
-    >>> print(added_term(parse("y[i]"), parse("y[i] + 2*x[i]")))
+    >>> print(find_added_term(parse("y[i]"), parse("y[i] + 2*x[i]")))
     2*x[i]
     """
-    terms = terms_of(value)
+    terms = list_terms(value)
     added = [term for term in terms if term != assignee]
-    return add(added) if added and len(added) == len(terms) - 1 else None
+    return make_sum(added) if added and len(added) == len(terms) - 1 else None
 
 
 def is_zero(expression: Expression) -> bool:
@@ -234,21 +236,21 @@ class _NodeCounter(EveryNode):
         return self.n_nodes <= self.limit
 
 
-def count_nodes(expression: Expression, limit: int) -> int:
+def count_expression_nodes(expression: Expression, limit: int) -> int:
     """Count the nodes, stopping once there are more than ``limit``."""
     counter = _NodeCounter(limit)
     counter(expression)
     return counter.n_nodes
 
 
-def loops_of(*instructions: lp.InstructionBase) -> frozenset[str]:
+def collect_loops(*instructions: lp.InstructionBase) -> frozenset[str]:
     """Return the loops of instructions and of the sums in them."""
     return frozenset[str]().union(
         *(insn.within_inames | insn.reduction_inames() for insn in instructions)
     )
 
 
-def writers_in(kernel: lp.LoopKernel) -> Mapping[str, tuple[str, ...]]:
+def find_writers(kernel: lp.LoopKernel) -> Mapping[str, tuple[str, ...]]:
     """Return the instructions that assign to each variable, by variable name."""
     writers: dict[str, tuple[str, ...]] = {}
     for insn in kernel.instructions:

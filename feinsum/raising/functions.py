@@ -38,9 +38,9 @@ from feinsum.ir import (
     Operand,
     OperandFunction,
 )
-from feinsum.raising.expressions import Expression, nodes_of
-from feinsum.raising.nest import RaisedNest, refusal
-from feinsum.words import type_in_words
+from feinsum.raising.expressions import Expression, collect_nodes
+from feinsum.raising.nest import RaisedNest, make_refusal
+from feinsum.words import describe_type
 
 DtypeOf = Callable[[Expression], np.dtype[Any]]
 
@@ -81,34 +81,34 @@ def check_function(
         _Checker(kernel, dtype_of)(expression)
     except _NoFunction as error:
         reason = f"{expression} is not a function of indices: {error}"
-        raise refusal(instruction, "operand-function", reason) from None
+        raise make_refusal(instruction, "operand-function", reason) from None
 
 
 def has_literal(expression: Expression) -> bool:
     """Return whether an expression contains a non-integer literal without a dtype."""
-    return bool(nodes_of(expression, float, complex))
+    return bool(collect_nodes(expression, float, complex))
 
 
-def size_literals(expression: Expression, dtype: np.dtype[Any]) -> Expression:
+def set_literal_dtypes(expression: Expression, dtype: np.dtype[Any]) -> Expression:
     """Give the literals of an expression a real dtype.
 
     Outside of sums, Loopy writes literals in the precision of the assignee, although
     its type inference gives them the narrowest dtype that holds them: 0.1 is double.
 
     >>> from pymbolic import parse
-    >>> half, _ = size_literals(parse("0.5*a"), np.dtype(np.float32)).children
+    >>> half, _ = set_literal_dtypes(parse("0.5*a"), np.dtype(np.float32)).children
     >>> half.dtype
     dtype('float32')
     """
     return _Sizer(dtype)(expression)
 
 
-def function_text(expression: Expression) -> str:
+def write_function(expression: Expression) -> str:
     """Write an expression as the body of a :class:`feinsum.ir.OperandFunction`."""
     return str(_Texter()(expression))
 
 
-def unresolved(expression: Expression) -> Expression:
+def unresolve(expression: Expression) -> Expression:
     """Replace resolved functions by their names, as in user code."""
     return _Unresolver()(expression)
 
@@ -144,7 +144,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
 
     def visit(self, expr: Expression, /) -> bool:
         if not isinstance(expr, _GRAMMAR):
-            raise _NoFunction(f"{expr} is {type_in_words(expr)}")
+            raise _NoFunction(f"{expr} is {describe_type(expr)}")
         return True
 
     def map_variable(self, expr: p.Variable, /) -> None:
@@ -329,11 +329,11 @@ def regrouped(nest: RaisedNest) -> Iterator[RaisedNest]:
     Operands join if they have the same indices, in any order and without repetition.
     """
     # the first grouping is the nest itself
-    groupings = islice(_groupings(nest.einsum), 1, MOST_GROUPINGS)
-    return (_joined(nest, groups) for groups in groupings)
+    groupings = islice(_list_groupings(nest.einsum), 1, MOST_GROUPINGS)
+    return (_join_operands(nest, groups) for groups in groupings)
 
 
-def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
+def _list_groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
     """Yield all groupings, the finest first, with groups in the order of positions."""
     alike: dict[object, list[int]] = {}
     for position, term in enumerate(einsum.inputs):
@@ -341,7 +341,7 @@ def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
         # a diagonal is a function of fewer arguments; the storage of a tree is fixed
         can_join = is_array and term and len(set(term)) == len(term)
         alike.setdefault(frozenset(term) if can_join else position, []).append(position)
-    choices = [[*_ways(positions)] for positions in alike.values()]
+    choices = [[*_list_ways(positions)] for positions in alike.values()]
     groupings = [
         tuple(sorted(group for partition in partitions for group in partition))
         for partitions in product(*choices)
@@ -349,32 +349,32 @@ def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
     return iter(sorted(groupings, key=lambda groups: (-len(groups), groups)))
 
 
-def _ways(positions: Sequence[int]) -> Iterator[list[Group]]:
+def _list_ways(positions: Sequence[int]) -> Iterator[list[Group]]:
     """Yield the groupings to try of operands with equal indices."""
     if len(positions) <= MOST_FACTORS:
-        yield from _partitions(positions)
+        yield from _list_partitions(positions)
         return
     yield [(position,) for position in positions]
     yield [tuple(positions)]
 
 
-def _partitions(positions: Sequence[int]) -> Iterator[list[Group]]:
+def _list_partitions(positions: Sequence[int]) -> Iterator[list[Group]]:
     """Yield all ways to put positions into groups.
 
-    >>> [*_partitions([0, 1])]
+    >>> [*_list_partitions([0, 1])]
     [[(0,), (1,)], [(0, 1)]]
     """
     if not positions:
         yield []
         return
     *earlier, last = positions
-    for partition in _partitions(earlier):
+    for partition in _list_partitions(earlier):
         yield [*partition, (last,)]
         for k, group in enumerate(partition):
             yield [*partition[:k], (*group, last), *partition[k + 1 :]]
 
 
-def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
+def _join_operands(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
     """Build the nest that has one operand for each group."""
     einsum_before, functions = nest.einsum, dict(nest.functions)
     rules: dict[str, lp.SubstitutionRule] = {}
@@ -388,10 +388,10 @@ def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
         name = "_times_".join(factor.name for factor in factors)
         names = [nest.nest.rules[factor.name] for factor in factors]
         # the same factors with other axes are another function
-        while rules.get(name, rule := _rule(name, names, terms)) != rule:
+        while rules.get(name, rule := _build_rule(name, names, terms)) != rule:
             name += "_other"
         rules[name] = rule
-        functions[name] = _function([functions[f.name] for f in factors], terms)
+        functions[name] = _build_function([functions[f.name] for f in factors], terms)
         dtype = np.result_type(*(factor.dtype for factor in factors))
         return replace(factors[0], name=name, dtype=np.dtype(dtype))
 
@@ -416,7 +416,7 @@ def _joined(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:
     )
 
 
-def _rule(
+def _build_rule(
     name: str, factors: Sequence[str], terms: Sequence[IndexList]
 ) -> lp.SubstitutionRule:
     """Build the rule for a product of rules, with the axes of the first one."""
@@ -428,7 +428,7 @@ def _rule(
     return lp.SubstitutionRule(name, (*parameters.values(),), p.Product(calls))
 
 
-def _function(
+def _build_function(
     factors: Sequence[OperandFunction], terms: Sequence[IndexList]
 ) -> OperandFunction:
     """Build the product of functions, with the axes of the first one."""
@@ -437,12 +437,14 @@ def _function(
     for factor, term in zip(factors, terms, strict=True):
         new_names = (parameters[index] for index in term)
         bodies.append(
-            _renamed(factor, dict(zip(factor.parameters, new_names, strict=True)))
+            _rename_parameters(
+                factor, dict(zip(factor.parameters, new_names, strict=True))
+            )
         )
     return OperandFunction((*parameters.values(),), "*".join(bodies))
 
 
-def _renamed(function: OperandFunction, names: Mapping[str, str]) -> str:
+def _rename_parameters(function: OperandFunction, names: Mapping[str, str]) -> str:
     """Rename the parameters in a body; parenthesize it unless it is a read or call."""
     tree = ast.parse(function.body, mode="eval")
     for node in ast.walk(tree):

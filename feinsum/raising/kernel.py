@@ -30,13 +30,13 @@ from feinsum.errors import NotAKernelError, NotAnEinsumError
 from feinsum.ir import (
     LONG_EXTENT,
     BatchedEinsum,
-    precise_first,
+    order_by_precision,
 )
-from feinsum.raising.dependences import in_batches, may_join
-from feinsum.raising.expressions import loops_of
+from feinsum.raising.dependences import group_in_batches, may_join
+from feinsum.raising.expressions import collect_loops
 from feinsum.raising.functions import without_tags
 from feinsum.raising.loops import (
-    joint_inames,
+    count_joint_inames,
     with_independent_sets,
     with_loops_from_zero,
     with_order_of,
@@ -48,13 +48,13 @@ from feinsum.raising.nest import (
     RefusedNest,
     points_of,
 )
-from feinsum.raising.normal_form import normalize
+from feinsum.raising.normal_form import normalize_kernel
 from feinsum.raising.operands import OperandTable, RuleUse, align
 from feinsum.raising.rewriting import is_no_op, without_no_ops
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.sizes import fold_constant_bounds, specialize, with_profiles
 from feinsum.raising.sparse import raise_trees
-from feinsum.words import counted
+from feinsum.words import format_count
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def raise_kernel(
         NotAnEinsumError: only if the unit does not have a single kernel (rule
             ``kernel``), or if ``arguments`` do not fit it (rule ``arguments``).
     """
-    name = _kernel_name(t_unit, kernel_name)
+    name = _find_kernel_name(t_unit, kernel_name)
     given_kernel = t_unit[name]
     # domains first: later steps query isl, and its time grows with the loops of a set
     t_unit = t_unit.with_kernel(with_independent_sets(given_kernel))
@@ -97,13 +97,13 @@ def raise_kernel(
     t_unit = t_unit.with_kernel(with_loops_from_zero(t_unit[name]))
     if instructions is None:  # else `instructions` may select one of them
         t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
-    raised = _raised(t_unit, name, instructions, long_extent)
+    raised = _raise_instructions(t_unit, name, instructions, long_extent)
     raised = with_profiles(raised, arguments or {})
     # Rewriting takes longer than raising, and most kernels do not need it: try it only
     # if something was refused, or if two inames may be one index.
-    if raised.refused or joint_inames(raised):
-        other = _normalized(t_unit, name)
-        raised = _better_of(raised, other, instructions, long_extent)
+    if raised.refused or count_joint_inames(raised):
+        other = _normalize_unit(t_unit, name)
+        raised = _choose_better(raised, other, instructions, long_extent)
     refusals = tuple(with_rewrite(refused, given_kernel) for refused in raised.refused)
     return _with_loop_order(replace(raised, refused=refusals), t_unit[name])
 
@@ -114,17 +114,17 @@ def _with_loop_order(raised: RaisedKernel, given_kernel: lp.LoopKernel) -> Raise
     return replace(raised, t_unit=raised.t_unit.with_kernel(kernel))
 
 
-def _raised(
+def _raise_instructions(
     t_unit: lp.TranslationUnit, name: str, instructions: str | None, long_extent: int
 ) -> RaisedKernel:
-    table = _table(t_unit, name)
-    chosen = _chosen(table.kernel, instructions)
+    table = _build_table(t_unit, name)
+    chosen = _select_instructions(table.kernel, instructions)
     # trees first: their instructions are no rows by themselves
     nests, reasons = raise_trees(table, chosen, long_extent)
     raised_ids = {insn_id for nest in nests for insn_id in nest.instructions}
     insns_left = [insn for insn in chosen if insn.id not in raised_ids]
-    rows, refused = _rows(table, insns_left, reasons)
-    for batch in _batches(rows, table):
+    rows, refused = _raise_rows(table, insns_left, reasons)
+    for batch in _group_batches(rows, table):
         try:
             nests.append(_raise_batch(batch, table, long_extent))
         except NotAnEinsumError as error:
@@ -134,7 +134,7 @@ def _raised(
     return RaisedKernel(raised_unit, name, tuple(nests), tuple(refused))
 
 
-def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
+def _build_table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
     """Build the table of a kernel's operands, with types inferred.
 
     Raises:
@@ -154,22 +154,22 @@ def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
     return OperandTable(typed, typed[name])
 
 
-def _normalized(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+def _normalize_unit(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     """Rewrite the kernel for raising; return it unchanged if that fails."""
 
     def list_refused(unit: lp.TranslationUnit) -> frozenset[str]:
-        table = _table(unit, name)
-        _, nests = _rows(table, _chosen(table.kernel, None))
+        table = _build_table(unit, name)
+        _, nests = _raise_rows(table, _select_instructions(table.kernel, None))
         return frozenset(i for nest in nests for i in nest.instructions)
 
     try:
-        return normalize(t_unit, name, list_refused)
+        return normalize_kernel(t_unit, name, list_refused)
     except Exception:  # Loopy raises errors of many kinds
         logger.debug("kernel %r is not rewritten", name, exc_info=True)
         return t_unit
 
 
-def _better_of(
+def _choose_better(
     raised: RaisedKernel,
     other: lp.TranslationUnit,
     instructions: str | None,
@@ -179,34 +179,37 @@ def _better_of(
     if other[raised.kernel_name] is raised.t_unit[raised.kernel_name]:
         return raised
     try:
-        again = _raised(other, raised.kernel_name, instructions, long_extent)
+        again = _raise_instructions(
+            other, raised.kernel_name, instructions, long_extent
+        )
     except NotAnEinsumError:
         return raised
     # the same einsums under other inames gain nothing
     is_more = any(
-        (nest.instructions, nest.key) not in _workloads(raised) for nest in again.raised
+        (nest.instructions, nest.key) not in _list_workloads(raised)
+        for nest in again.raised
     )
-    return again if is_more and _badness(again) < _badness(raised) else raised
+    return again if is_more and _rank_raised(again) < _rank_raised(raised) else raised
 
 
-def _badness(raised: RaisedKernel) -> tuple[int, int, int]:
+def _rank_raised(raised: RaisedKernel) -> tuple[int, int, int]:
     """Rank a raised kernel; lower is better.
 
     Fewer refused loops come first, then fewer inames that share a subscript, then more
     nests.
     """
-    return _refused_loops(raised), joint_inames(raised), -len(raised.raised)
+    return _count_refused_loops(raised), count_joint_inames(raised), -len(raised.raised)
 
 
-def _workloads(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:
+def _list_workloads(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:
     return {(nest.instructions, nest.key) for nest in raised.raised}
 
 
-def _refused_loops(raised: RaisedKernel) -> int:
+def _count_refused_loops(raised: RaisedKernel) -> int:
     """Count the loops and sums around refused instructions."""
     kernel = raised.t_unit[raised.kernel_name]
     insns = [kernel.id_to_insn[i] for nest in raised.refused for i in nest.instructions]
-    return sum(len(loops_of(insn)) for insn in insns)
+    return sum(len(collect_loops(insn)) for insn in insns)
 
 
 def check_unit(value: object) -> None:
@@ -228,7 +231,7 @@ def check_unit(value: object) -> None:
     )
 
 
-def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
+def _find_kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
     check_unit(t_unit)
     # sorted for the message
     entrypoints = sorted(t_unit.entrypoints)
@@ -243,7 +246,7 @@ def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
     )
 
 
-def _rows(
+def _raise_rows(
     table: OperandTable,
     instructions: Iterable[lp.InstructionBase],
     reasons: Mapping[str, NotAnEinsumError] | None = None,
@@ -276,7 +279,7 @@ def _rows(
     return rows, refused
 
 
-def _chosen(
+def _select_instructions(
     kernel: lp.LoopKernel, instructions: str | None
 ) -> list[lp.InstructionBase]:
     """Return the instructions that a match expression selects; None selects all."""
@@ -300,7 +303,9 @@ def _chosen(
     return chosen
 
 
-def _batches(rows: Iterable[RaisedRow], table: OperandTable) -> list[list[RaisedRow]]:
+def _group_batches(
+    rows: Iterable[RaisedRow], table: OperandTable
+) -> list[list[RaisedRow]]:
     """Group rows of one notation in the same loops into batches.
 
     No other instruction may have to run between two rows of a batch.
@@ -311,7 +316,7 @@ def _batches(rows: Iterable[RaisedRow], table: OperandTable) -> list[list[Raised
         joined = [insns[other.instruction] for other in batch]
         return may_join(insns[row.instruction], joined, table.kernel, table.expand)
 
-    return in_batches(rows, lambda row: row.pattern, can_join)
+    return group_in_batches(rows, lambda row: row.pattern, can_join)
 
 
 def _raise_batch(
@@ -330,7 +335,7 @@ def _with_rules(
 ) -> lp.LoopKernel:
     """Make the raised instructions of a kernel call the operands' rules."""
     new_values = {
-        insn_id: _normal_value(nest, k)
+        insn_id: _build_value(nest, k)
         for nest in nests
         # instructions over a tree stay unchanged, since a recipe replaces all of them
         if nest.nest.tree is None
@@ -346,17 +351,19 @@ def _with_rules(
         ],
     )
     # a sum over a loop with a single iteration has become the value itself
-    unused_loops = loops_of(*kernel.instructions) - loops_of(*raised.instructions)
+    unused_loops = collect_loops(*kernel.instructions) - collect_loops(
+        *raised.instructions
+    )
     return lp.remove_unused_inames(raised, unused_loops) if unused_loops else raised
 
 
-def _normal_value(nest: RaisedNest, k: int) -> Any:
+def _build_value(nest: RaisedNest, k: int) -> Any:
     einsum = nest.einsum
     row = einsum.rows[k]
     factors = tuple(
         RuleUse(row[position], einsum.inputs[position]).call()
         # C multiplies from left to right: narrow operands first would round
-        for position in precise_first(op.dtype for op in row)
+        for position in order_by_precision(op.dtype for op in row)
     )
     value = factors[0] if len(factors) == 1 else p.Product(factors)
     if einsum.summation_indices:
@@ -431,7 +438,7 @@ def with_rewrite(refused: RefusedNest, given_kernel: lp.LoopKernel) -> RefusedNe
     instructions = (
         given_kernel.id_to_insn.get(insn_id) for insn_id in refused.instructions
     )
-    lines = "; ".join(_line(insn) for insn in instructions if insn is not None)
+    lines = "; ".join(_format_line(insn) for insn in instructions if insn is not None)
     rewrite = REWRITES.get(refused.rule)
     reason = f"{refused.reason}. The line: {lines}" if lines else refused.reason
     return replace(
@@ -439,7 +446,7 @@ def with_rewrite(refused: RefusedNest, given_kernel: lp.LoopKernel) -> RefusedNe
     )
 
 
-def _line(insn: lp.InstructionBase) -> str:
+def _format_line(insn: lp.InstructionBase) -> str:
     is_assignment = isinstance(insn, lp.Assignment)
     text = f"{insn.assignee} = {insn.expression}" if is_assignment else str(insn)
     text = " ".join(text.split())
@@ -490,7 +497,7 @@ def identify_as_einsum(
             rule="other-einsum",
             instructions=nest_found.instructions,
         )
-    return raised.t_unit, nest_found.canonical_nest.relabeled(form.relabeling.inverse())
+    return raised.t_unit, nest_found.canonical_nest.relabel(form.relabeling.inverse())
 
 
 def single_nest(raised: RaisedKernel) -> RaisedNest:
@@ -505,7 +512,8 @@ def single_nest(raised: RaisedKernel) -> RaisedNest:
     if len(raised.raised) != 1:
         ids_by_nest = [" ".join(nest.instructions) for nest in raised.raised]
         raise NotAnEinsumError(
-            f"kernel {raised.kernel_name!r} has {counted(len(ids_by_nest), 'einsum')} "
+            f"kernel {raised.kernel_name!r} has "
+            f"{format_count(len(ids_by_nest), 'einsum')} "
             f"({ids_by_nest}), "
             "expected one; instructions= chooses among them",
             rule="several-nests",

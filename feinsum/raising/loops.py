@@ -36,14 +36,14 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.raising.affine import Affine, affine
+from feinsum.raising.affine import Affine, parse_affine
 from feinsum.raising.expressions import (
     Expression,
-    add,
-    loops_of,
-    nodes_of,
-    subscripts_of,
-    terms_of,
+    collect_loops,
+    collect_nodes,
+    get_subscripts,
+    list_terms,
+    make_sum,
 )
 from feinsum.raising.nest import RaisedKernel, RaisedNest
 from feinsum.raising.rewriting import RewrittenKernel, is_no_op
@@ -61,10 +61,10 @@ def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
         for 0 <= e < end-start:  u[e + start] = 2*x[e + start]
     """
-    lower = _lower_bounds(kernel)
+    lower = _find_lower_bounds(kernel)
     if not lower:
         return kernel
-    domains = [_shifted(domain, lower) for domain in kernel.domains]
+    domains = [_shift_domain(domain, lower) for domain in kernel.domains]
     points = {
         iname: p.Sum((p.Variable(iname), bound.expression()))
         for iname, bound in lower.items()
@@ -74,12 +74,12 @@ def with_loops_from_zero(kernel: lp.LoopKernel) -> lp.LoopKernel:
         domains=domains,
         instructions=[
             insn.with_transformed_expressions(put_in)
-            if lower.keys() & loops_of(insn)
+            if lower.keys() & collect_loops(insn)
             else insn
             for insn in kernel.instructions
         ],
         substitutions=constantdict(
-            {n: _shifted_rule(r, points) for n, r in kernel.substitutions.items()}
+            {n: _shift_rule(r, points) for n, r in kernel.substitutions.items()}
         ),
     )
 
@@ -93,7 +93,7 @@ class _Shift(SubstitutionMapper):  # type: ignore[misc]
         )
 
 
-def _shifted_rule(
+def _shift_rule(
     rule: lp.SubstitutionRule, points: Mapping[str, Expression]
 ) -> lp.SubstitutionRule:
     """Shift the inames that a rule reads besides its arguments."""
@@ -101,7 +101,7 @@ def _shifted_rule(
     return rule.copy(expression=_Shift(make_subst_func(read))(rule.expression))
 
 
-def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
+def _find_lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
     """Return the nonzero lower bounds of the loops that can be shifted."""
     if any(isinstance(insn, lp.CallInstruction) for insn in kernel.instructions):
         return {}  # arguments of a call may be slices, which name inames
@@ -114,7 +114,7 @@ def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
     inner = {n for d in kernel.domains for n in d.get_var_names(isl.dim_type.param)}
     lower = {}
     for domain in kernel.domains:
-        for iname, bound in _bounds_of(domain).items():
+        for iname, bound in _find_bounds(domain).items():
             # code in C names its loops, and cannot be rewritten
             is_free = iname not in in_code and iname not in inner
             if bound is not None and is_free and params.issuperset(bound.coefficients):
@@ -122,7 +122,7 @@ def _lower_bounds(kernel: lp.LoopKernel) -> dict[str, Affine]:
     return {n: x for n, x in lower.items() if x.coefficients or x.constant}
 
 
-def _bounds_of(domain: isl.BasicSet) -> dict[str, Affine | None]:
+def _find_bounds(domain: isl.BasicSet) -> dict[str, Affine | None]:
     """Return the lower bound of each iname that has a single, loop-invariant one."""
     inames = domain.get_var_names(isl.dim_type.set)
     bounds: dict[str, Affine | None] = {}
@@ -149,7 +149,7 @@ def _bounds_of(domain: isl.BasicSet) -> dict[str, Affine | None]:
     return bounds
 
 
-def _shifted(domain: isl.BasicSet, lower: Mapping[str, Affine]) -> isl.BasicSet:
+def _shift_domain(domain: isl.BasicSet, lower: Mapping[str, Affine]) -> isl.BasicSet:
     """Shift the loops of a domain to count from their lower bounds."""
     inames = domain.get_var_names(isl.dim_type.set)
     if not lower.keys() & set(inames):
@@ -180,20 +180,20 @@ def with_independent_sets(kernel: lp.LoopKernel) -> lp.LoopKernel:
 
         {[e,i]: 0 <= e < n and 0 <= i < e}, {[f]: 0 <= f < 4}, {[j]: 0 <= j < 4}
     """
-    nests = [loops_of(insn) for insn in kernel.instructions]
+    nests = [collect_loops(insn) for insn in kernel.instructions]
     domains: list[isl.BasicSet] = []
     for domain in kernel.domains:
         loops = domain.get_var_names(SET)
         # each query would combine the factors again
         is_needed_whole = any(nest.issuperset(loops) for nest in nests)
-        domains += [domain] if is_needed_whole else _parts(domain)
+        domains += [domain] if is_needed_whole else _split_domain(domain)
     is_changed = len(domains) > len(kernel.domains)
     return kernel.copy(domains=domains) if is_changed else kernel
 
 
-def _parts(domain: isl.BasicSet) -> list[isl.BasicSet]:
+def _split_domain(domain: isl.BasicSet) -> list[isl.BasicSet]:
     """Split a domain into factors; each has loops that constraints relate."""
-    factors = [_only(domain, loops) for loops in _related(domain)]
+    factors = [_keep_loops(domain, loops) for loops in _group_related(domain)]
     # each factor is empty if any of them is, since then no loop runs
     is_run = isl.BasicSet.universe(domain.get_space().params())
     for factor in factors:
@@ -206,7 +206,7 @@ def _parts(domain: isl.BasicSet) -> list[isl.BasicSet]:
     return factors if _is_product(domain, factors) else [domain]
 
 
-def _related(domain: isl.BasicSet) -> Iterator[list[int]]:
+def _group_related(domain: isl.BasicSet) -> Iterator[list[int]]:
     """Yield the positions of loops that constraints relate, directly or indirectly."""
     n_loops, n_divs = domain.dim(SET), domain.dim(DIV)
     axes = [(SET, k) for k in range(n_loops)] + [(DIV, k) for k in range(n_divs)]
@@ -225,7 +225,7 @@ def _related(domain: isl.BasicSet) -> Iterator[list[int]]:
             yield sorted(k for k in groups[axis] if k < n_loops)
 
 
-def _only(domain: isl.BasicSet, loops: list[int]) -> isl.BasicSet:
+def _keep_loops(domain: isl.BasicSet, loops: list[int]) -> isl.BasicSet:
     """Keep the loops at some positions, without the constraints of all others."""
     ends = [-1, *loops, domain.dim(SET)]
     gaps = [(a + 1, b - a - 1) for a, b in pairwise(ends) if b - a > 1]
@@ -260,7 +260,7 @@ def _is_product(domain: isl.BasicSet, factors: list[isl.BasicSet]) -> bool:
     return bool(rebuilt.is_equal(domain))
 
 
-def joint_inames(raised: RaisedKernel) -> int:
+def count_joint_inames(raised: RaisedKernel) -> int:
     """Count the inames beyond the first in each subscript.
 
     All inames count in subscripts of outputs, but only summed ones in those of
@@ -271,27 +271,29 @@ def joint_inames(raised: RaisedKernel) -> int:
         len(names) - 1
         for nest in raised.raised
         if nest.nest.tree is None
-        for names in (*_of_outputs(nest), *_of_sums(nest, kernel))
+        for names in (*_list_output_inames(nest), *_list_sum_inames(nest, kernel))
         if names
     )
 
 
-def _of_outputs(nest: RaisedNest) -> Iterator[frozenset[str]]:
+def _list_output_inames(nest: RaisedNest) -> Iterator[frozenset[str]]:
     for assignee in nest.nest.assignees:
-        for subscript in subscripts_of(assignee):
+        for subscript in get_subscripts(assignee):
             yield frozenset(get_dependencies(subscript))
 
 
-def _of_sums(nest: RaisedNest, kernel: lp.LoopKernel) -> Iterator[frozenset[str]]:
+def _list_sum_inames(
+    nest: RaisedNest, kernel: lp.LoopKernel
+) -> Iterator[frozenset[str]]:
     """Yield, for each subscript of operands, its parameters that are summed indices."""
     output = nest.einsum.output
     for row in nest.einsum.rows:
         for operand, term in zip(row, nest.einsum.inputs, strict=True):
             rule = kernel.substitutions[operand.name]
             indices = dict(zip(rule.arguments, term, strict=True))
-            arrays = nodes_of(rule.expression, p.Subscript)
+            arrays = collect_nodes(rule.expression, p.Subscript)
             for subscript in (x for array in arrays for x in array.index_tuple):
-                step = affine(subscript, indices)
+                step = parse_affine(subscript, indices)
                 names = step.inames if step else ()
                 yield frozenset(name for name in names if indices[name] not in output)
 
@@ -313,13 +315,13 @@ def with_order_of(
         (outer, inner)
         for insn in kernel.instructions
         if insn.id not in raised and insn.id in given_kernel.id_to_insn
-        for outer, inner in _orders(given_kernel, insn.id)
+        for outer, inner in _list_orders(given_kernel, insn.id)
         if {outer, inner} <= insn.within_inames
     }
     return kernel.copy(loop_priority=kernel.loop_priority | orders)
 
 
-def _orders(kernel: lp.LoopKernel, insn_id: str) -> set[tuple[str, str]]:
+def _list_orders(kernel: lp.LoopKernel, insn_id: str) -> set[tuple[str, str]]:
     """Return the pairs of an instruction's loops that can only nest in one order."""
     loops = kernel.id_to_insn[insn_id].within_inames
     return {
@@ -346,31 +348,31 @@ def with_joined_loops(program: RewrittenKernel) -> RewrittenKernel:
 
         for e:  v[e] = ...
     """
-    while (joined := _joined_once(program)) is not None:
+    while (joined := _join_once(program)) is not None:
         program = joined
     return program
 
 
-def _joined_once(program: RewrittenKernel) -> RewrittenKernel | None:
-    for split in _splits(program):
-        joined = _joined(program, split)
+def _join_once(program: RewrittenKernel) -> RewrittenKernel | None:
+    for split in _list_splits(program):
+        joined = _join_loops(program, split)
         if joined is not None:
             return joined
     return None
 
 
-def _splits(program: RewrittenKernel) -> Iterator[Split]:
+def _list_splits(program: RewrittenKernel) -> Iterator[Split]:
     """Yield the distinct pairs of inames that occur as ``block*outer + inner``."""
     sums = dict.fromkeys(
         sum_
         for insn in program.kernel.instructions
         for expression in (*insn.assignees, insn.expression)
-        for sum_ in nodes_of(expression, p.Sum)
+        for sum_ in collect_nodes(expression, p.Sum)
     )
     inames = program.kernel.all_inames()
     splits = dict[Split, None]()
     for expression in sums:
-        steps = [affine(term, inames) for term in terms_of(expression)]
+        steps = [parse_affine(term, inames) for term in list_terms(expression)]
         multiples = [s for s in steps if s is not None and len(s.coefficients) == 1]
         sizes = sorted((n, i) for s in multiples for i, n in s.coefficients.items())
         for k, (small, inner) in enumerate(sizes):
@@ -381,7 +383,7 @@ def _splits(program: RewrittenKernel) -> Iterator[Split]:
     return iter(splits)
 
 
-def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
+def _join_loops(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
     """Merge two loops into one; None if they have other uses."""
     kernel = program.kernel
     pair = {split.outer, split.inner}
@@ -399,14 +401,14 @@ def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
     if not is_whole or is_tagged or pair & program.in_rules:
         return None
     new_iname = str(kernel.get_var_name_generator()(split.outer.removesuffix("_outer")))
-    domains = _domains(kernel, split, new_iname)
+    domains = _build_domains(kernel, split, new_iname)
     if domains is None:
         return None
     rename = _Joiner(split, new_iname)
     try:
         changed = [
             insn.with_transformed_expressions(rename).copy(
-                within_inames=_renamed(insn.within_inames, pair, new_iname)
+                within_inames=_rename_inames(insn.within_inames, pair, new_iname)
             )
             for insn in kernel.instructions
         ]
@@ -417,11 +419,13 @@ def _joined(program: RewrittenKernel, split: Split) -> RewrittenKernel | None:
     return replace(program, kernel=kernel.copy(loop_priority=orders))
 
 
-def _renamed(names: frozenset[str], pair: set[str], new_iname: str) -> frozenset[str]:
+def _rename_inames(
+    names: frozenset[str], pair: set[str], new_iname: str
+) -> frozenset[str]:
     return (names - pair) | {new_iname} if pair & names else names
 
 
-def _domains(
+def _build_domains(
     kernel: lp.LoopKernel, split: Split, new_iname: str
 ) -> list[isl.BasicSet] | None:
     """Build the domains with the merged loop instead of both."""
@@ -439,11 +443,13 @@ def _domains(
         joint_domain = isl.BasicSet.intersect(
             *isl.align_two(joint_domain, kernel.domains[home])
         )
-    joined = _image(joint_domain, split, new_iname)
+    joined = _map_domain(joint_domain, split, new_iname)
     return None if joined is None else [*other_domains, joined]
 
 
-def _image(domain: isl.BasicSet, split: Split, new_iname: str) -> isl.BasicSet | None:
+def _map_domain(
+    domain: isl.BasicSet, split: Split, new_iname: str
+) -> isl.BasicSet | None:
     """Map a domain to the joint position; None if points would coincide."""
     params = domain.get_var_names(PARAM)
     prefix = f"[{', '.join(params)}] -> " if params else ""
@@ -490,8 +496,8 @@ class _Joiner(IdentityMapper):  # type: ignore[misc]
     def map_sum(self, expr: p.Sum, /) -> Expression:
         steps = {self.split.outer: 0, self.split.inner: 0}
         joined_terms = []
-        for term in terms_of(expr):
-            step = affine(term, self.pair)
+        for term in list_terms(expr):
+            step = parse_affine(term, self.pair)
             if step is None or not step.coefficients:
                 joined_terms.append(self.rec(term))
                 continue
@@ -507,12 +513,14 @@ class _Joiner(IdentityMapper):  # type: ignore[misc]
             joined_terms.insert(
                 0, position if factor == 1 else p.Product((factor, position))
             )
-        return add(joined_terms)
+        return make_sum(joined_terms)
 
     def map_reduction(self, expr: Reduction, /) -> Reduction:
         if len(self.pair & {*expr.inames}) == 1:
             expr = self._with_inner_sum(expr)
-        inames = tuple(sorted(_renamed(frozenset(expr.inames), self.pair, self.new)))
+        inames = tuple(
+            sorted(_rename_inames(frozenset(expr.inames), self.pair, self.new))
+        )
         return Reduction(
             expr.operation, inames, self.rec(expr.expr), expr.allow_simultaneous
         )

@@ -35,7 +35,7 @@ from feinsum.ir import (
     generalize_each,
 )
 from feinsum.raising.expressions import Expression
-from feinsum.words import brief
+from feinsum.words import format_brief
 
 T = TypeVar("T")
 
@@ -51,10 +51,10 @@ class AffineSize(SizeParam):
     text: str
 
 
-def in_kernel(extent: Extent) -> Extent:
+def express_in_kernel(extent: Extent) -> Extent:
     """Express an extent in terms of the kernel's parameters.
 
-    >>> in_kernel(AffineSize("size_2_n", "(2*n)"))
+    >>> express_in_kernel(AffineSize("size_2_n", "(2*n)"))
     SizeParam(name='(2*n)')
     """
     return SizeParam(extent.text) if isinstance(extent, AffineSize) else extent
@@ -162,9 +162,9 @@ class LoopNest:
         Raises:
             TransformError: if an index is not an iname, as in a loop over a tree.
         """
-        return constantdict({i: self._iname(i) for i in self.points})
+        return constantdict({i: self._get_iname(i) for i in self.points})
 
-    def _iname(self, index: str) -> str:
+    def _get_iname(self, index: str) -> str:
         point = self.points[index]
         # a loop over the nodes of a tree does not run over an index
         if isinstance(point, p.Variable):
@@ -187,20 +187,20 @@ class LoopNest:
         size = self.sizes[extent.name]
         return size if isinstance(size, int) else SizeParam(size)
 
-    def relabeled(self, relabeling: Relabeling) -> LoopNest:
+    def relabel(self, relabeling: Relabeling) -> LoopNest:
         """Rename and reorder the nest to match another einsum."""
         # rows of a batch are reordered, and all attributes of rows with them
         rows = relabeling.rows
         return replace(
             self,
             einsum=relabeling.apply(self.einsum),
-            points=_renamed(self.points, relabeling.indices),
-            rules=_renamed(self.rules, relabeling.operands),
+            points=_rename_keys(self.points, relabeling.indices),
+            rules=_rename_keys(self.rules, relabeling.operands),
             instructions=tuple(self.instructions[k] for k in rows),
             assignees=tuple(self.assignees[k] for k in rows),
             scales=tuple(self.scales[k] for k in rows),
             shifts=tuple(self.shifts[k] for k in rows),
-            sizes=_renamed(self.sizes, relabeling.size_params),
+            sizes=_rename_keys(self.sizes, relabeling.size_params),
         )
 
 
@@ -257,7 +257,7 @@ class RaisedNest:
         """
         return self.nest.shifts
 
-    def generalized_each(self) -> Iterator[RaisedNest]:
+    def generalize_each(self) -> Iterator[RaisedNest]:
         """Yield the nest with each literal extent in turn as a size parameter."""
         for general, literal in generalize_each(self.einsum):
             sizes = constantdict({**self.nest.sizes, **literal})
@@ -284,7 +284,7 @@ class RaisedNest:
     @cached_property
     def canonical_nest(self) -> LoopNest:
         """The nest in terms of the canonical einsum, as recipes expect it."""
-        return self.nest.relabeled(self.relabeling)
+        return self.nest.relabel(self.relabeling)
 
     def in_frame(self, text: str) -> LoopNest:
         """Express the nest in the names and order of the workload ``text``.
@@ -297,7 +297,7 @@ class RaisedNest:
             return self.canonical_nest
         # an older text has other names: map both to today's canonical names
         to_canonical = canonicalize(from_text(text)).relabeling
-        return self.canonical_nest.relabeled(to_canonical.inverse())
+        return self.canonical_nest.relabel(to_canonical.inverse())
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class RefusedNest:
     reason: str
 
 
-def refusal(insn_id: str, rule: str, reason: str) -> NotAnEinsumError:
+def make_refusal(insn_id: str, rule: str, reason: str) -> NotAnEinsumError:
     """Build the error for an instruction that is not an einsum.
 
     Args:
@@ -347,10 +347,10 @@ class RaisedKernel:
     def __repr__(self) -> str:
         einsums = "; ".join(str(nest.einsum) for nest in self.raised) or "no einsum"
         refused = f"; {len(self.refused)} nests refused" if self.refused else ""
-        return brief(self, f"{self.kernel_name}: {einsums}{refused}")
+        return format_brief(self, f"{self.kernel_name}: {einsums}{refused}")
 
 
-def _renamed(
+def _rename_keys(
     names: Mapping[str, T], relabeling: Mapping[str, str]
 ) -> constantdict[str, T]:
     return constantdict({relabeling[name]: value for name, value in names.items()})

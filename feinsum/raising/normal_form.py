@@ -1,8 +1,8 @@
 """The form of a kernel in which raising finds most einsums.
 
 Programs write sums as loops that add, keep values in private variables, and order
-instructions that exchange nothing. :func:`normalize` undoes this in a few rewrites,
-each of a :class:`RewrittenKernel` to an equivalent one ::
+instructions that exchange nothing. :func:`normalize_kernel` undoes this in a few
+rewrites, each of a :class:`RewrittenKernel` to an equivalent one ::
 
     with_joined_loops      v[10*e_outer + e_inner]  -->  v[e]
     with_plain_subscripts  A[0 + j*1]               -->  A[j]
@@ -36,16 +36,16 @@ from feinsum.raising.accumulations import (
     with_single_sums,
     with_sums,
 )
-from feinsum.raising.affine import affine
-from feinsum.raising.dependences import have_own_entries, storage
+from feinsum.raising.affine import parse_affine
+from feinsum.raising.dependences import get_storage, have_own_entries
 from feinsum.raising.expressions import (
     Expression,
     Subscripts,
-    loops_of,
+    collect_loops,
+    get_subscripts,
     rewrite_accesses,
-    subscripts_of,
 )
-from feinsum.raising.functions import size_literals, without_tags
+from feinsum.raising.functions import set_literal_dtypes, without_tags
 from feinsum.raising.loops import with_joined_loops
 from feinsum.raising.operands import OperandTable
 from feinsum.raising.rewriting import RewrittenKernel, is_plain, without_no_ops
@@ -58,7 +58,7 @@ from feinsum.raising.temporaries import (
 MOST_STEPS = 200
 
 
-def normalize(
+def normalize_kernel(
     t_unit: lp.TranslationUnit,
     name: str,
     refused: Callable[[lp.TranslationUnit], frozenset[str]],
@@ -81,7 +81,7 @@ def normalize(
     if not _can_be_rewritten(kernel):
         return t_unit
     # join loops first, since split loops hide the loop of an axis
-    program = with_joined_loops(_program(t_unit.with_kernel(kernel), name))
+    program = with_joined_loops(_build_program(t_unit.with_kernel(kernel), name))
     program = with_own_versions(with_plain_subscripts(program))
     # a needless dependency would keep loops together
     program = with_true_order(program)
@@ -97,7 +97,9 @@ def normalize(
         program, lambda k: refused(t_unit.with_kernel(k))
     ).kernel
     # the domains still have the loops of removed instructions
-    unused = loops_of(*kernel.instructions) - loops_of(*rewritten.instructions)
+    unused = collect_loops(*kernel.instructions) - collect_loops(
+        *rewritten.instructions
+    )
     return t_unit.with_kernel(lp.remove_unused_inames(rewritten, unused))
 
 
@@ -116,7 +118,7 @@ def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
     )
 
 
-def _program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
+def _build_program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
     """Build the program to rewrite, with its dtypes inferred and without tags."""
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
     typed = lp.infer_unknown_types(plain, expect_completion=False)
@@ -143,7 +145,9 @@ def _with_sized(
     assigned = dtypes.get(insn.assignee_var_names()[0])
     if assigned is None or assigned.kind not in "fc":
         return insn
-    return insn.copy(expression=size_literals(insn.expression, _digits(assigned)))
+    return insn.copy(
+        expression=set_literal_dtypes(insn.expression, _get_real_dtype(assigned))
+    )
 
 
 def _is_exact(
@@ -161,7 +165,8 @@ def _is_exact(
         return bool(assigned.type(insn.expression) == insn.expression)
     read = {dtypes[name] for name in table.reads(insn.expression) & dtypes.keys()}
     if any(
-        dtype.kind in "fc" and _digits(dtype) != _digits(assigned) for dtype in read
+        dtype.kind in "fc" and _get_real_dtype(dtype) != _get_real_dtype(assigned)
+        for dtype in read
     ):
         return False
     try:
@@ -170,7 +175,7 @@ def _is_exact(
         return False
 
 
-def _digits(dtype: np.dtype[Any]) -> Any:
+def _get_real_dtype(dtype: np.dtype[Any]) -> Any:
     """Return the dtype of the real part; for real dtypes, the dtype itself."""
     return np.empty(0, dtype).real.dtype
 
@@ -193,13 +198,13 @@ def with_true_order(program: RewrittenKernel) -> RewrittenKernel:
         needed = frozenset(
             other
             for other in program.before[insn.id]
-            if _conflict(program, insn, kernel.id_to_insn[other])
+            if _may_conflict(program, insn, kernel.id_to_insn[other])
         )
         changed[insn.id] = insn.copy(depends_on=needed, depends_on_is_final=True)
     return program.with_instructions(changed)
 
 
-def _conflict(
+def _may_conflict(
     program: RewrittenKernel, first: lp.InstructionBase, second: lp.InstructionBase
 ) -> bool:
     """Return whether the order of two instructions may matter, judged by subscripts."""
@@ -207,10 +212,10 @@ def _conflict(
         return True
     kernel = program.kernel
     written, theirs = (
-        storage(kernel, insn.assignee_var_names()) for insn in (first, second)
+        get_storage(kernel, insn.assignee_var_names()) for insn in (first, second)
     )
     read, their_reads = (
-        storage(kernel, program.reads[insn.id]) for insn in (first, second)
+        get_storage(kernel, program.reads[insn.id]) for insn in (first, second)
     )
     shared = (written & (theirs | their_reads)) | (theirs & read)
     return not all(program.never_meet(first.id, second.id, name) for name in shared)
@@ -239,12 +244,12 @@ class _Plainer(IdentityMapper):  # type: ignore[misc]
         self.inames = inames
 
     def map_subscript(self, expr: p.Subscript, /) -> Expression:
-        indices = tuple(map(self._plain, expr.index_tuple))
+        indices = tuple(map(self._simplify, expr.index_tuple))
         array = self.rec(expr.aggregate)
         return p.Subscript(array, indices) if indices else array
 
-    def _plain(self, index: Expression) -> Expression:
-        sum_ = affine(index, self.inames)
+    def _simplify(self, index: Expression) -> Expression:
+        sum_ = parse_affine(index, self.inames)
         return self.rec(index) if sum_ is None else sum_.expression()
 
 
@@ -260,13 +265,13 @@ def with_own_versions(program: RewrittenKernel) -> RewrittenKernel:
     """
     for name in sorted(program.privates):
         # each assignment of the whole value starts a new version
-        starts = _starts(name, program)
+        starts = _list_starts(name, program)
         if len(starts) > 1 and _are_apart(name, starts, program):
-            program = _renamed(name, starts, program)
+            program = _rename_versions(name, starts, program)
     return program
 
 
-def _starts(name: str, program: RewrittenKernel) -> list[str]:
+def _list_starts(name: str, program: RewrittenKernel) -> list[str]:
     """Return the instructions that assign all entries, in execution order."""
     kernel = program.kernel
     writers = [kernel.id_to_insn[i] for i in program.writers.get(name, ())]
@@ -283,16 +288,16 @@ def _are_apart(name: str, starts: Sequence[str], program: RewrittenKernel) -> bo
     """Return whether each instruction accesses one version only, in one iteration."""
     kernel = program.kernel
     first, *later = (kernel.id_to_insn[i] for i in starts)
-    around = _around(name, first, program)
+    around = _find_outer_loops(name, first, program)
     touching = program.touching[name]
     return (
         name not in program.reads[first.id]
-        and all(_around(name, insn, program) == around for insn in later)
-        and all(_reads_in_place(name, insn, program) for insn in later)
+        and all(_find_outer_loops(name, insn, program) == around for insn in later)
+        and all(_is_read_in_place(name, insn, program) for insn in later)
         and all(around <= kernel.id_to_insn[i].within_inames for i in touching)
         and all(
             _is_ordered(start, other, program)
-            and _meets_whole(name, kernel.id_to_insn[start], other, program)
+            and _is_whole_access(name, kernel.id_to_insn[start], other, program)
             for start in starts
             for other in touching - {start}
         )
@@ -304,32 +309,34 @@ def _is_ordered(first: str, second: str, program: RewrittenKernel) -> bool:
     return second in program.before[first] or first in program.before[second]
 
 
-def _meets_whole(
+def _is_whole_access(
     name: str, start: lp.Assignment, other: str, program: RewrittenKernel
 ) -> bool:
     """Return whether an instruction accesses a complete version of a value.
 
     It may also access only the entry that the same iteration assigns.
     """
-    inner = start.within_inames - _around(name, start, program)
+    inner = start.within_inames - _find_outer_loops(name, start, program)
     shared = inner & program.kernel.id_to_insn[other].within_inames
-    accesses = [*program.accesses(other, name), subscripts_of(start.assignee)]
+    accesses = [*program.accesses(other, name), get_subscripts(start.assignee)]
     return not shared or have_own_entries(accesses, shared)
 
 
-def _around(name: str, insn: lp.Assignment, program: RewrittenKernel) -> frozenset[str]:
+def _find_outer_loops(
+    name: str, insn: lp.Assignment, program: RewrittenKernel
+) -> frozenset[str]:
     """Return the loops around the assignment of a whole value."""
     return frozenset(
         insn.within_inames - {*(find_covering_inames(name, insn, program) or ())}
     )
 
 
-def _reads_in_place(name: str, insn: lp.Assignment, program: RewrittenKernel) -> bool:
-    assigned = subscripts_of(insn.assignee)
+def _is_read_in_place(name: str, insn: lp.Assignment, program: RewrittenKernel) -> bool:
+    assigned = get_subscripts(insn.assignee)
     return all(read == assigned for read in program.accesses(insn.id, name))
 
 
-def _renamed(
+def _rename_versions(
     name: str, starts: Sequence[str], program: RewrittenKernel
 ) -> RewrittenKernel:
     kernel = program.kernel

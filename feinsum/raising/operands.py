@@ -51,19 +51,19 @@ from feinsum.ir import (
 )
 from feinsum.raising.expressions import (
     Expression,
+    collect_nodes,
     has_reduction,
-    nodes_of,
     rename,
     substitute,
 )
 from feinsum.raising.functions import (
     check_function,
-    function_text,
     has_literal,
-    unresolved,
+    unresolve,
+    write_function,
 )
-from feinsum.raising.nest import AffineSize, LoopNest, RaisedNest, Tree, refusal
-from feinsum.raising.trees import TreeLoop, compressed_levels
+from feinsum.raising.nest import AffineSize, LoopNest, RaisedNest, Tree, make_refusal
+from feinsum.raising.trees import TreeLoop, find_compressed_levels
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,18 @@ class OperandTable:
         self._used_names = self.kernel.all_variable_names() | self.kernel.all_inames()
         # how many rules have each text, since Loopy identifies rules by their text
         rules = self.kernel.substitutions.values()
-        self._texts = Counter(_text(rule.arguments, rule.expression) for rule in rules)
+        self._texts = Counter(
+            _write_rule_text(rule.arguments, rule.expression) for rule in rules
+        )
 
     @cached_property
     def levels(self) -> dict[str, TreeLoop]:
         """The loops over compressed rows."""
-        return compressed_levels(self.kernel)
+        return find_compressed_levels(self.kernel)
 
     def is_operand(self, factor: Expression) -> bool:
         """Return whether a factor depends on an iname, or is the call of a rule."""
-        return self._rule_of(factor) is not None or bool(self.inames_of(factor))
+        return self._find_rule(factor) is not None or bool(self.find_inames(factor))
 
     def note_sizes(self, extents: Iterable[Extent], instruction: str) -> None:
         """Record the expressions of size parameters that stand for affine extents.
@@ -135,7 +137,7 @@ class OperandTable:
             if not isinstance(extent, AffineSize):
                 continue
             if extent.name in self._used_names:
-                raise refusal(
+                raise make_refusal(
                     instruction,
                     "extent",
                     f"there is a variable {extent.name}, "
@@ -147,7 +149,7 @@ class OperandTable:
         """Return all names that ``expression`` reads, with rules expanded."""
         return frozenset(get_dependencies(self.expand(expression)))
 
-    def inames_of(self, expression: Expression) -> frozenset[str]:
+    def find_inames(self, expression: Expression) -> frozenset[str]:
         """Return all inames on which ``expression`` depends, with rules expanded."""
         return self.reads(expression).intersection(self.kernel.all_inames())
 
@@ -193,24 +195,28 @@ class OperandTable:
         expanded = self.expand(factor)
         refuse_reduction(factor, expanded, instruction)
         self.check_function(factor, instruction)
-        term = self._term(factor, output, instruction)
+        term = self._find_term(factor, output, instruction)
         # a diagonal, such as A[i,i], cannot get another axis
         if along and len(set(term)) == len(term):
-            term = tuple(sorted({*along, *term}, key=_place_in(output)))
+            term = tuple(sorted({*along, *term}, key=_make_position_key(output)))
         _check_inside(factor, term, extents, instruction)
         shape = tuple(extents[iname] for iname in term)
-        parameters = self._parameters(len(term))
-        body = self._body(factor, term, parameters)
-        dtype = self.computed_dtype(expanded, instruction)
+        parameters = self._name_parameters(len(term))
+        body = self._write_body(factor, term, parameters)
+        dtype = self.infer_computed_dtype(expanded, instruction)
         # equal functions over equal domains are one operand in all rows
         key = (shape, dtype, body)
         if key not in self._operands:
-            name = self._rule_name(factor, term, parameters, body, is_new=bool(along))
+            name = self._choose_rule_name(
+                factor, term, parameters, body, is_new=bool(along)
+            )
             self._operands[key] = Operand(name, shape, dtype)
-            self.functions[name] = OperandFunction(parameters, function_text(body))
+            self.functions[name] = OperandFunction(parameters, write_function(body))
         return RuleUse(self._operands[key], term)
 
-    def computed_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
+    def infer_computed_dtype(
+        self, expanded: Expression, instruction: str
+    ) -> np.dtype[Any]:
         """Return the dtype in which the code computes a factor.
 
         Loopy writes literals in the precision of the assignee, but infers the narrowest
@@ -224,7 +230,7 @@ class OperandTable:
         assigned = getattr(declared, "numpy_dtype", dtype)
         return np.result_type(dtype, np.empty(0, assigned).real.dtype)
 
-    def _body(
+    def _write_body(
         self, factor: Expression, term: IndexList, parameters: IndexList
     ) -> Expression:
         """Write the function in terms of its parameters, with rules expanded.
@@ -233,24 +239,24 @@ class OperandTable:
         """
         if len(set(term)) == len(term):
             names = dict(zip(term, parameters, strict=True))
-            return rename(unresolved(self.expand(factor)), names)
+            return rename(unresolve(self.expand(factor)), names)
         arguments = tuple(p.Variable(name) for name in parameters)
         if isinstance(factor, p.Subscript):
             return p.Subscript(factor.aggregate, arguments)
-        return unresolved(self.expand(p.Call(factor.function, arguments)))
+        return unresolve(self.expand(p.Call(factor.function, arguments)))
 
-    def _rule_of(self, factor: Expression) -> lp.SubstitutionRule | None:
+    def _find_rule(self, factor: Expression) -> lp.SubstitutionRule | None:
         """Return the rule that ``factor`` calls, if all of its arguments are inames."""
-        called, arguments = _called(factor)
+        called, arguments = _read_call(factor)
         rule = self.kernel.substitutions.get(called)
-        if rule is None or _inames_only(arguments, self.kernel) is None:
+        if rule is None or _get_inames(arguments, self.kernel) is None:
             return None
-        parameters = tuple(map(p.Variable, self._parameters(len(arguments))))
+        parameters = tuple(map(p.Variable, self._name_parameters(len(arguments))))
         # a rule that reads other inames, too, is not a function of its arguments
-        is_closed = not self.inames_of(p.Call(p.Variable(rule.name), parameters))
+        is_closed = not self.find_inames(p.Call(p.Variable(rule.name), parameters))
         return rule if is_closed else None
 
-    def _parameters(self, n: int) -> IndexList:
+    def _name_parameters(self, n: int) -> IndexList:
         """Return names for ``n`` arguments of a rule that are unused in the kernel."""
         # expansion of the rule would capture a name that the kernel uses
         prefix = "_"
@@ -258,18 +264,18 @@ class OperandTable:
             prefix += "_"
         return tuple(f"{prefix}{axis}" for axis in range(n))
 
-    def _term(
+    def _find_term(
         self, factor: Expression, output: IndexList, instruction: str
     ) -> IndexList:
-        if self._rule_of(factor) is not None:
-            return tuple(arg.name for arg in _called(factor)[1])
+        if self._find_rule(factor) is not None:
+            return tuple(arg.name for arg in _read_call(factor)[1])
         if isinstance(factor, p.Subscript):
-            inames = _inames_only(factor.index_tuple, self.kernel)
+            inames = _get_inames(factor.index_tuple, self.kernel)
             if inames is not None:
                 return inames
-        term = axis_order(self.expand(factor), self.kernel, output)
+        term = order_axes(self.expand(factor), self.kernel, output)
         if term is None:
-            raise refusal(
+            raise make_refusal(
                 instruction,
                 "sum-of-products",
                 f"the factor {factor} reads no array with "
@@ -277,7 +283,7 @@ class OperandTable:
             )
         return term
 
-    def _rule_name(
+    def _choose_rule_name(
         self,
         factor: Expression,
         term: IndexList,
@@ -288,7 +294,7 @@ class OperandTable:
     ) -> str:
         """Return the user's own rule if no other operand has it; else add a new one."""
         # the user's rule has no argument for an axis along which a function is constant
-        rule = None if is_new else self._rule_of(factor)
+        rule = None if is_new else self._find_rule(factor)
         if rule is not None and self._is_free(rule):
             return str(rule.name)
         stem = getattr(getattr(factor, "aggregate", None), "name", "operand")
@@ -296,7 +302,7 @@ class OperandTable:
 
     def _is_free(self, rule: lp.SubstitutionRule) -> bool:
         """Return whether no other operand has the rule, and no other rule its text."""
-        is_single = self._texts[_text(rule.arguments, rule.expression)] == 1
+        is_single = self._texts[_write_rule_text(rule.arguments, rule.expression)] == 1
         return is_single and rule.name not in self.functions
 
     def add_rule(self, stem: str, parameters: IndexList, body: Expression) -> str:
@@ -305,10 +311,10 @@ class OperandTable:
         Loopy identifies rules by their text, even if their arguments differ.
         """
         name = str(self._unique(stem))
-        while _text(parameters, body) in self._texts:
+        while _write_rule_text(parameters, body) in self._texts:
             # another text with the same value
             body = p.Product((body, 1))
-        self._texts[_text(parameters, body)] += 1
+        self._texts[_write_rule_text(parameters, body)] += 1
         self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
         return name
 
@@ -353,20 +359,20 @@ class OperandTable:
         try:
             result = self._dtype_of(expanded)
         except (lp.LoopyError, NotImplementedError, KeyError) as error:
-            raise _unknown_dtype(expanded, instruction, str(error)) from None
+            raise _make_dtype_refusal(expanded, instruction, str(error)) from None
         dtype = getattr(result, "numpy_dtype", None)
         if not isinstance(dtype, np.dtype):
-            raise _unknown_dtype(expanded, instruction, "it is not declared")
+            raise _make_dtype_refusal(expanded, instruction, "it is not declared")
         return dtype
 
 
-def _place_in(output: IndexList) -> Callable[[str], int]:
+def _make_position_key(output: IndexList) -> Callable[[str], int]:
     """Return a sort key: an index's position in the output; other indices come last."""
     positions = {iname: k for k, iname in enumerate(output)}
     return lambda iname: positions.get(iname, len(positions))
 
 
-def _called(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:
+def _read_call(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:
     """Return name and arguments of a call; without arguments, Loopy writes a name."""
     if isinstance(factor, p.Variable):
         return factor.name, ()
@@ -375,7 +381,7 @@ def _called(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:
     return None, ()
 
 
-def _inames_only(
+def _get_inames(
     indices: tuple[Expression, ...], kernel: lp.LoopKernel
 ) -> IndexList | None:
     names = tuple(i.name for i in indices if isinstance(i, p.Variable))
@@ -391,7 +397,7 @@ def _check_inside(
 ) -> None:
     for iname in term:
         if iname not in extents:
-            raise refusal(
+            raise make_refusal(
                 instruction,
                 "unbound-index",
                 f"the factor {factor} depends on the "
@@ -399,7 +405,7 @@ def _check_inside(
             )
 
 
-def _text(parameters: Sequence[str], body: Expression) -> Expression:
+def _write_rule_text(parameters: Sequence[str], body: Expression) -> Expression:
     """Write the body of a rule independently of the names of its parameters."""
     return substitute(
         body, {name: RuleArgument(k) for k, name in enumerate(parameters)}
@@ -427,7 +433,7 @@ def refuse_reduction(
         NotAnEinsumError: with the rule ``nested-reduction``.
     """
     if has_reduction(expanded):
-        raise refusal(
+        raise make_refusal(
             instruction,
             "nested-reduction",
             f"the factor {factor} contains a reduction, so it is not an operand "
@@ -435,10 +441,10 @@ def refuse_reduction(
         )
 
 
-def _unknown_dtype(
+def _make_dtype_refusal(
     expression: Expression, instruction: str, why: str
 ) -> NotAnEinsumError:
-    return refusal(
+    return make_refusal(
         instruction,
         "unknown-dtype",
         f"the dtype of the operand {expression} is "
@@ -446,7 +452,7 @@ def _unknown_dtype(
     )
 
 
-def axis_order(
+def order_axes(
     expression: Expression, kernel: lp.LoopKernel, output: IndexList
 ) -> IndexList | None:
     """Order the inames of an expression without rules, independently of its spelling.
@@ -491,7 +497,7 @@ def check_captures(
     todo = [expression]
     while todo:
         # names of called rules are variables, too
-        names = {variable.name for variable in nodes_of(todo.pop(), p.Variable)}
+        names = {variable.name for variable in collect_nodes(todo.pop(), p.Variable)}
         names &= set(kernel.substitutions)
         called_rules = {n: kernel.substitutions[n] for n in names - set(rules)}
         rules |= called_rules
@@ -504,7 +510,7 @@ def check_captures(
         for name in get_dependencies(rule.expression) - set(rule.arguments)
     }
     if clash := arguments & captured & kernel.all_inames():
-        raise refusal(
+        raise make_refusal(
             instruction,
             "captured-iname",
             f"the rules behind {expression} both have "
@@ -534,16 +540,16 @@ class _ReadFinder(_InameFinder):
         self.in_conditions: set[str] = set()
 
     def map_subscript(self, expr: p.Subscript, /) -> None:
-        self.reads.append((str(expr.aggregate), self._names(expr)))
+        self.reads.append((str(expr.aggregate), self._list_names(expr)))
         for index in expr.index_tuple:
             self.rec(index)
 
     def map_if(self, expr: p.If, /) -> None:
-        self.in_conditions |= set(self._names(expr.condition))
+        self.in_conditions |= set(self._list_names(expr.condition))
         for child in (expr.condition, expr.then, expr.else_):
             self.rec(child)
 
-    def _names(self, expr: Expression) -> IndexList:
+    def _list_names(self, expr: Expression) -> IndexList:
         finder = _InameFinder(self.all_inames)
         finder(expr)
         return tuple(finder.inames)

@@ -26,17 +26,17 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
-from feinsum.raising.dependences import ancestors
+from feinsum.raising.dependences import find_ancestors
 from feinsum.raising.expressions import (
     Expression,
-    added_term,
-    array_of,
+    find_added_term,
+    find_writers,
+    get_array_name,
+    get_subscripts,
     is_zero,
-    subscripts_of,
     substitute,
-    writers_in,
 )
-from feinsum.raising.nest import refusal
+from feinsum.raising.nest import make_refusal
 from feinsum.raising.rewriting import is_plain
 
 
@@ -74,10 +74,10 @@ class Privates:
 
     def __post_init__(self) -> None:
         self._expand = SubstitutionRuleExpander(self.kernel.substitutions)
-        self._ancestors = cache(partial(ancestors, self.kernel))
+        self._ancestors = cache(partial(find_ancestors, self.kernel))
         values = {
-            name: self._private(name, [self.kernel.id_to_insn[i] for i in ids])
-            for name, ids in writers_in(self.kernel).items()
+            name: self._find_private(name, [self.kernel.id_to_insn[i] for i in ids])
+            for name, ids in find_writers(self.kernel).items()
             if name in self.kernel.temporary_variables
         }
         self.values = {name: x for name, x in values.items() if x is not None}
@@ -102,17 +102,17 @@ class Privates:
             return expanded
 
         def replace_access(access: Expression) -> Expression | None:
-            name = array_of(access)
-            return self._at(insn, access, name) if name in names else None
+            name = get_array_name(access)
+            return self._substitute_at(insn, access, name) if name in names else None
 
         return SubstitutionMapper(replace_access)(expanded)
 
-    def _at(
+    def _substitute_at(
         self, insn: lp.InstructionBase, access: Expression, name: str
     ) -> Expression | None:
         """Return the value that an access of a variable reads; None for other ranks."""
         private = self.values[name]
-        indices = subscripts_of(access)
+        indices = get_subscripts(access)
         if len(indices) != len(private.axes):
             return None
         writer = self.kernel.id_to_insn[private.last]
@@ -131,16 +131,18 @@ class Privates:
             and not private.summed & inames
         )
         if not is_seen:
-            raise refusal(
+            raise make_refusal(
                 insn.id,
                 "compressed",
                 f"it may read {name!r} before or outside the loops that compute it; "
                 "declare the dependency",
             )
 
-    def _private(self, name: str, insns: Sequence[lp.Assignment]) -> Private | None:
+    def _find_private(
+        self, name: str, insns: Sequence[lp.Assignment]
+    ) -> Private | None:
         """Find the value that a variable's writers give it; None if there is none."""
-        axes = [_axes(insn) for insn in insns]
+        axes = [_find_axes(insn) for insn in insns]
         first, last, inames = insns[0], insns[-1], axes[-1]
         if axes[0] is None or inames is None:
             return None
@@ -154,7 +156,7 @@ class Privates:
         # of two writers, the first must assign zero, and the second add to it
         if len(insns) > 2 or not is_zero(first.expression):
             return None
-        added = added_term(last.assignee, value)
+        added = find_added_term(last.assignee, value)
         loops = around | {*inames}
         is_sum = (
             added is not None
@@ -171,14 +173,14 @@ class Privates:
         return Private(inames, added, last.id, writers, around, summed)
 
 
-def _axes(insn: lp.InstructionBase) -> tuple[str, ...] | None:
+def _find_axes(insn: lp.InstructionBase) -> tuple[str, ...] | None:
     """Return the inames that subscript an unconditional assignment.
 
     Return None if its subscripts are not distinct inames.
     """
     if not is_plain(insn):
         return None
-    indices = subscripts_of(insn.assignee)
+    indices = get_subscripts(insn.assignee)
     names = tuple(index.name for index in indices if isinstance(index, p.Variable))
     is_distinct = len(set(names)) == len(indices) and insn.within_inames.issuperset(
         names
@@ -207,7 +209,9 @@ def find_fill(
         isinstance(first, lp.Assignment)
         and not first.predicates
         and is_zero(first.expression)
-        and first.id in ancestors(kernel, insn.id)
+        and first.id in find_ancestors(kernel, insn.id)
     )
-    are_later = all(insn.id in ancestors(kernel, o.id) for o in users if o != first)
+    are_later = all(
+        insn.id in find_ancestors(kernel, o.id) for o in users if o != first
+    )
     return first if is_fill and are_later else None

@@ -19,14 +19,14 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
-from feinsum.raising.dependences import never_meet, storage
+from feinsum.raising.dependences import get_storage, never_meet
 from feinsum.raising.expressions import (
     Expression,
     Subscripts,
-    accesses_of,
-    loops_of,
-    subscripts_of,
-    writers_in,
+    collect_loops,
+    find_writers,
+    get_subscripts,
+    list_accesses_of,
 )
 
 
@@ -78,7 +78,7 @@ class RewrittenKernel:
     @cached_property
     def writers(self) -> Mapping[str, tuple[str, ...]]:
         """For each variable, the instructions that assign to it."""
-        return writers_in(self.kernel)
+        return find_writers(self.kernel)
 
     @cached_property
     def in_rules(self) -> frozenset[str]:
@@ -120,9 +120,9 @@ class RewrittenKernel:
         """Return the subscripts of all accesses of a name, with rules expanded."""
         insn = self.kernel.id_to_insn[insn_id]
         return [
-            subscripts_of(access)
+            get_subscripts(access)
             for e in (insn.assignee, self._expand(insn.expression))
-            for access in accesses_of(e, name)
+            for access in list_accesses_of(e, name)
         ]
 
     def never_meet(self, first: str, second: str, name: str) -> bool:
@@ -133,13 +133,13 @@ class RewrittenKernel:
         )
         return bool(mine and theirs) and never_meet(self.kernel, name, mine, theirs)
 
-    def writers_in_storage(self, names: Iterable[str]) -> frozenset[str]:
+    def find_writers_in_storage(self, names: Iterable[str]) -> frozenset[str]:
         """Return the instructions that assign to the memory of ``names``."""
-        memory = storage(self.kernel, names)
+        memory = get_storage(self.kernel, names)
         return frozenset(
             insn_id
             for name, ids in self.writers.items()
-            if storage(self.kernel, [name]) & memory
+            if get_storage(self.kernel, [name]) & memory
             for insn_id in ids
         )
 
@@ -161,7 +161,7 @@ class RewrittenKernel:
             name: self.kernel.id_to_insn[name].depends_on - removed for name in removed
         }
         instructions = [
-            _waiting(changed.get(insn.id, insn), gone, self.before)
+            _redirect_dependencies(changed.get(insn.id, insn), gone, self.before)
             for insn in self.kernel.instructions
             if insn.id not in removed
         ]
@@ -183,7 +183,7 @@ class RewrittenKernel:
         """Give an instruction's sums inames that no other instruction has."""
         kernel = self.kernel
         sums = kernel.id_to_insn[insn_id].reduction_inames()
-        used = loops_of(*(i for i in kernel.instructions if i.id != insn_id))
+        used = collect_loops(*(i for i in kernel.instructions if i.id != insn_id))
         shared = sorted(sums & used)
         if not shared:
             return self
@@ -220,7 +220,7 @@ def is_no_op(insn: lp.InstructionBase) -> bool:
     return is_empty or isinstance(insn, lp.NoOpInstruction)
 
 
-def _waiting(
+def _redirect_dependencies(
     insn: lp.InstructionBase,
     gone: Mapping[str, frozenset[str]],
     before: Mapping[str, frozenset[str]],

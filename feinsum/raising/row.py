@@ -28,21 +28,26 @@ from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 
 from feinsum.ir import Extent, IndexList
-from feinsum.raising.affine import Strides, are_distinct_places, box_extents, strides_of
-from feinsum.raising.dependences import check_hazards, reads_exactly
+from feinsum.raising.affine import (
+    Strides,
+    are_distinct_places,
+    find_box_extents,
+    find_strides,
+)
+from feinsum.raising.dependences import check_hazards, is_exact_read
 from feinsum.raising.expressions import (
     Expression,
-    add,
     has_quotient,
     has_reduction,
-    multiply,
-    terms_of,
+    list_terms,
+    make_product,
+    make_sum,
 )
-from feinsum.raising.functions import size_literals, unresolved
-from feinsum.raising.nest import refusal
+from feinsum.raising.functions import set_literal_dtypes, unresolve
+from feinsum.raising.nest import make_refusal
 from feinsum.raising.operands import OperandTable, RuleUse, refuse_reduction
 from feinsum.raising.trees import check_compressed
-from feinsum.words import type_in_words
+from feinsum.words import describe_type
 
 Test: TypeAlias = Callable[[Expression], bool]
 
@@ -96,10 +101,12 @@ def take_apart(
     n_outer: tuple[int, int] | None = None
     todo: list[Expression] = [summand]
     while todo:
-        factors = [f for e in todo for f in _factors(e)]
+        factors = [f for e in todo for f in _list_factors(e)]
         sums = [f for f in factors if isinstance(f, Reduction)]
         if len(sums) > 1:
-            raise refusal(instruction, "product-of-sums", "it multiplies several sums")
+            raise make_refusal(
+                instruction, "product-of-sums", "it multiplies several sums"
+            )
         for factor in factors:
             if not isinstance(factor, Reduction):
                 refuse_reduction(factor, factor, instruction)
@@ -111,7 +118,7 @@ def take_apart(
             inames += reduction.inames
             todo.append(reduction.expr)
     if len(set(inames)) != len(inames):
-        raise refusal(
+        raise make_refusal(
             instruction, "repeated-sum", f"it sums twice over one of {inames}"
         )
     n_scales, n_factors = n_outer or (0, 0)
@@ -145,7 +152,7 @@ def _split_shift(
 def _split_terms(
     expression: p.Sum, is_shift: Test, instruction: str
 ) -> tuple[Expression, Expression]:
-    terms = terms_of(expression)
+    terms = list_terms(expression)
     shifts = [term for term in terms if is_shift(term)]
     summands = [term for term in terms if not is_shift(term)]
     if not shifts and not has_reduction(expression):
@@ -153,9 +160,9 @@ def _split_terms(
     if not summands:
         return 0, expression
     if len(summands) > 1 and has_reduction(expression):
-        raise refusal(instruction, "nested-reduction", "it adds several sums")
-    inner, unshifted = _split_shift(add(summands), is_shift, instruction)
-    return add([*shifts, *([] if _is_zero(inner) else [inner])]), unshifted
+        raise make_refusal(instruction, "nested-reduction", "it adds several sums")
+    inner, unshifted = _split_shift(make_sum(summands), is_shift, instruction)
+    return make_sum([*shifts, *([] if _is_zero(inner) else [inner])]), unshifted
 
 
 def _is_zero(expression: Expression) -> bool:
@@ -166,13 +173,15 @@ def _is_without_sum(expression: Expression) -> bool:
     return not has_reduction(expression)
 
 
-def _factors(expression: Expression, is_divisor: bool = False) -> list[Expression]:
+def _list_factors(expression: Expression, is_divisor: bool = False) -> list[Expression]:
     """Return the factors of nested products and quotients, without the integer 1."""
     if isinstance(expression, p.Product):
-        return [f for child in expression.children for f in _factors(child, is_divisor)]
+        return [
+            f for child in expression.children for f in _list_factors(child, is_divisor)
+        ]
     if isinstance(expression, p.Quotient):
-        above = _factors(expression.numerator, is_divisor)
-        return [*above, *_factors(expression.denominator, not is_divisor)]
+        above = _list_factors(expression.numerator, is_divisor)
+        return [*above, *_list_factors(expression.denominator, not is_divisor)]
     if isinstance(expression, int) and expression == 1:
         return []
     return [p.Quotient(1, expression) if is_divisor else expression]
@@ -180,11 +189,11 @@ def _factors(expression: Expression, is_divisor: bool = False) -> list[Expressio
 
 def _check_is_sum(reduction: Reduction, instruction: str) -> None:
     if not isinstance(reduction.operation, SumReductionOperation):
-        raise refusal(
+        raise make_refusal(
             instruction, "reduction", f"it reduces with {reduction.operation}, not sum"
         )
     if isinstance(reduction.expr, tuple):
-        raise refusal(
+        raise make_refusal(
             instruction, "reduction", "it reduces several expressions at once"
         )
 
@@ -216,24 +225,24 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
         NotAnEinsumError: with the instruction and the rule that it breaks.
     """
     check_compressed(insn, table.levels)
-    subscripts = _assigned_subscripts(insn, table)
+    subscripts = _read_subscripts(insn, table)
     names = tuple(name for subscript in subscripts for name in subscript.inames)
-    shifted_sum = _parts(insn, table)
+    shifted_sum = _split_value(insn, table)
     inames = frozenset(names) | frozenset(shifted_sum.inames)
     _check_tags(insn, table.kernel, inames)
     if not shifted_sum.factors:
-        raise refusal(insn.id, "no-operand", _why_no_operand(insn))
-    extents = box_extents(table.kernel, inames, insn.id)
+        raise make_refusal(insn.id, "no-operand", _explain_no_operand(insn))
+    extents = find_box_extents(table.kernel, inames, insn.id)
     _check_distinct(insn, subscripts, extents)
     table.note_sizes(extents.values(), insn.id)
-    accesses = _accesses(insn, names, shifted_sum, table, extents)
+    accesses = _list_accesses(insn, names, shifted_sum, table, extents)
     # an operand that has an index binds it
     bound = {iname for access in accesses for iname in access.term}
-    summed = _summed(insn, shifted_sum.inames, bound, extents)
-    output = _output(insn, names, bound, extents)
+    summed = _list_summed(insn, shifted_sum.inames, bound, extents)
+    output = _list_output(insn, names, bound, extents)
     _check_shift(insn, table, shifted_sum.shift)
     _check_dtypes(insn, table, shifted_sum, accesses)
-    scale = multiply(shifted_sum.scale)
+    scale = make_product(shifted_sum.scale)
     table.check_function(scale, insn.id)
     check_hazards(
         insn, table.kernel, inames, table.expand, (*shifted_sum.factors, scale)
@@ -244,13 +253,13 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
         output,
         summed,
         accesses,
-        unresolved(table.expand(scale)),
-        unresolved(table.expand(shifted_sum.shift)),
+        unresolve(table.expand(scale)),
+        unresolve(table.expand(shifted_sum.shift)),
         insn.within_inames,
     )
 
 
-def _why_no_operand(insn: lp.Assignment) -> str:
+def _explain_no_operand(insn: lp.Assignment) -> str:
     """Explain why a row has no operand: it is a fill, or a single value."""
     if insn.within_inames:
         return (
@@ -260,23 +269,23 @@ def _why_no_operand(insn: lp.Assignment) -> str:
     return "its value depends on no operand; it is computed once, outside of all loops"
 
 
-def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
+def _split_value(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
     """Take an assigned value apart; refuse reductions that rules hide."""
     output = insn.assignee_var_names()[0]
     shifted_sum = take_apart(
         insn.expression, table.is_operand, lambda e: output in table.reads(e), insn.id
     )
     for expression, role in (
-        (multiply(shifted_sum.scale), "scale"),
+        (make_product(shifted_sum.scale), "scale"),
         (shifted_sum.shift, "shift"),
     ):
         if has_reduction(table.expand(expression)):
-            raise refusal(
+            raise make_refusal(
                 insn.id,
                 "nested-reduction",
                 f"its {role} {expression} contains a reduction",
             )
-    dtype = _declared(insn, table)
+    dtype = _get_declared_dtype(insn, table)
     if dtype is None or dtype.kind not in "fc":
         return shifted_sum
     # in a complex result, literals are real numbers of the same precision
@@ -286,42 +295,44 @@ def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
         return shifted_sum
     return replace(
         shifted_sum,
-        outer=tuple(size_literals(factor, real) for factor in shifted_sum.outer),
-        shift=size_literals(shifted_sum.shift, real),
+        outer=tuple(set_literal_dtypes(factor, real) for factor in shifted_sum.outer),
+        shift=set_literal_dtypes(shifted_sum.shift, real),
     )
 
 
-def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
+def _get_declared_dtype(
+    insn: lp.Assignment, table: OperandTable
+) -> np.dtype[Any] | None:
     """Return the declared dtype of the assignee, if it is known."""
     (name,) = insn.assignee_var_names()
     dtype = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
     return dtype if isinstance(dtype, np.dtype) else None
 
 
-def _assigned_subscripts(
-    insn: lp.InstructionBase, table: OperandTable
-) -> list[Strides]:
+def _read_subscripts(insn: lp.InstructionBase, table: OperandTable) -> list[Strides]:
     """Return the assignee's subscripts; check that each loop occurs in exactly one."""
     kernel = table.kernel
-    if called := called_by(insn, table.t_unit):
-        raise refusal(
+    if called := find_called_kernel(insn, table.t_unit):
+        raise make_refusal(
             insn.id,
             "call",
             f"it calls the kernel {called!r}, as a loop over cells does; the einsums "
             "are in that one, so raise a unit with it as the entry point, or inline it",
         )
     if not isinstance(insn, lp.Assignment):
-        raise refusal(insn.id, "instruction-kind", f"it is {type_in_words(insn)}")
+        raise make_refusal(insn.id, "instruction-kind", f"it is {describe_type(insn)}")
     if insn.predicates:
-        raise refusal(insn.id, "predicate", f"it has predicates {set(insn.predicates)}")
+        raise make_refusal(
+            insn.id, "predicate", f"it has predicates {set(insn.predicates)}"
+        )
     if insn.atomicity:
-        raise refusal(insn.id, "atomic", "it is an atomic update")
+        raise make_refusal(insn.id, "atomic", "it is an atomic update")
     assignee = insn.assignee
     if not isinstance(assignee, (p.Variable, p.Subscript)):
-        raise refusal(insn.id, "assignee", f"it assigns to {assignee}")
-    subscripts = places_of(assignee, kernel)
+        raise make_refusal(insn.id, "assignee", f"it assigns to {assignee}")
+    subscripts = get_output_strides(assignee, kernel)
     if subscripts is None:
-        raise refusal(
+        raise make_refusal(
             insn.id,
             "assignee",
             f"it assigns to {assignee}; expected distinct inames, their multiples and "
@@ -331,20 +342,22 @@ def _assigned_subscripts(
     # a loop that occurs in no subscript would write the same entry repeatedly
     if set(names) != insn.within_inames:
         extra = sorted(insn.within_inames - set(names))
-        raise refusal(
+        raise make_refusal(
             insn.id, "race", f"it writes {assignee} in every iteration of {extra}"
         )
     return subscripts
 
 
-def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | None:
+def get_output_strides(
+    assignee: Expression, kernel: lp.LoopKernel
+) -> list[Strides] | None:
     """Return the subscripts of an assignee.
 
     Return None unless all are sums of multiples of inames, and each iname occurs once.
     """
     indices = getattr(assignee, "index_tuple", ())
     inames, sizes = kernel.all_inames(), kernel.get_unwritten_value_args()
-    strides = [strides_of(index, inames, sizes) for index in indices]
+    strides = [find_strides(index, inames, sizes) for index in indices]
     subscripts = [subscript for subscript in strides if subscript is not None]
     names = [name for subscript in subscripts for name in subscript.inames]
     is_plain = (
@@ -361,7 +374,7 @@ def _check_distinct(
     """Check that no two iterations assign the same entry."""
     for subscript in subscripts:
         if not are_distinct_places(subscript, extents):
-            raise refusal(
+            raise make_refusal(
                 insn.id,
                 "assignee",
                 f"it assigns to {insn.assignee}, where two iterations may write one "
@@ -375,7 +388,7 @@ def _check_tags(
     for iname in sorted(inames):
         tags = [t for t in kernel.inames[iname].tags if isinstance(t, ConcurrentTag)]
         if tags:
-            raise refusal(
+            raise make_refusal(
                 insn.id,
                 "parallel-iname",
                 f"its iname {iname!r} is already tagged {tags}; loops may be split, "
@@ -384,7 +397,7 @@ def _check_tags(
             )
 
 
-def _accesses(
+def _list_accesses(
     insn: lp.Assignment,
     names: IndexList,
     shifted_sum: ShiftedSum,
@@ -396,7 +409,7 @@ def _accesses(
     If no operand depends on some output index, the first operand without a summation
     index gets it as an axis along which it is constant.
     """
-    inames = [table.inames_of(factor) for factor in shifted_sum.factors]
+    inames = [table.find_inames(factor) for factor in shifted_sum.factors]
     read = frozenset[str]().union(*inames)
     # An einsum cannot broadcast: some operand has to have each output index. So one of
     # them gets the missing index, and its function is constant along it.
@@ -413,7 +426,7 @@ def _accesses(
     )
 
 
-def _summed(
+def _list_summed(
     insn: lp.InstructionBase,
     summed: tuple[str, ...],
     bound: set[str],
@@ -422,19 +435,19 @@ def _summed(
     """Return the summation indices; drop unused ones of extent 1."""
     for iname in summed:
         if iname not in bound and extents[iname] != 1:
-            raise refusal(
+            raise make_refusal(
                 insn.id,
                 "unbound-sum",
                 f"it sums over {iname!r}, on which nothing depends",
             )
         if iname in insn.within_inames:
-            raise refusal(
+            raise make_refusal(
                 insn.id, "unbound-sum", f"it sums over its own loop {iname!r}"
             )
     return frozenset(summed) & bound
 
 
-def _output(
+def _list_output(
     insn: lp.InstructionBase,
     names: IndexList,
     bound: set[str],
@@ -443,7 +456,7 @@ def _output(
     """Return the output indices; drop unused ones of extent 1."""
     for iname in names:
         if iname not in bound and extents[iname] != 1:
-            raise refusal(
+            raise make_refusal(
                 insn.id,
                 "broadcast",
                 f"no operand depends on its output index {iname!r}",
@@ -455,14 +468,14 @@ def _check_shift(insn: lp.Assignment, table: OperandTable, shift: Expression) ->
     """Check that a shift depends only on loops and on the assigned entry."""
     table.check_function(shift, insn.id)
     expanded = table.expand(shift)
-    outside = table.inames_of(shift) - insn.within_inames
+    outside = table.find_inames(shift) - insn.within_inames
     if outside:
-        raise refusal(
+        raise make_refusal(
             insn.id, "unbound-index", f"its shift {shift} depends on {sorted(outside)}"
         )
     name = insn.assignee_var_names()[0]
-    if name in table.reads(shift) and not reads_exactly(expanded, insn.assignee):
-        raise refusal(
+    if name in table.reads(shift) and not is_exact_read(expanded, insn.assignee):
+        raise make_refusal(
             insn.id,
             "operand-written",
             f"its shift reads {name!r} beside {insn.assignee}",
@@ -483,19 +496,19 @@ def _check_dtypes(
     computed = np.result_type(*dtypes)
     divides = any(map(has_quotient, (*shifted_sum.scale, shifted_sum.shift)))
     if computed.kind in "biu" and (len(dtypes) > 1 or divides):
-        raise refusal(
+        raise make_refusal(
             insn.id, "output-dtype", "it mixes or divides integers, which C rounds"
         )
     _check_order(insn, table, shifted_sum, computed)
     # as in C: the dtypes of the product inside of the sum, and of the whole value
     inner = table.dtype(
-        table.expand(multiply((*shifted_sum.inner, *shifted_sum.factors))), insn.id
+        table.expand(make_product((*shifted_sum.inner, *shifted_sum.factors))), insn.id
     )
-    product = multiply((*shifted_sum.scale, *shifted_sum.factors))
+    product = make_product((*shifted_sum.scale, *shifted_sum.factors))
     is_shifted = not _is_zero(shifted_sum.shift)
     value = p.Sum((shifted_sum.shift, product)) if is_shifted else product
     scaled = table.dtype(table.expand(value), insn.id)
-    declared = _declared(insn, table)
+    declared = _get_declared_dtype(insn, table)
     name = insn.assignee_var_names()[0]
     if declared == computed and _is_scaled_last(shifted_sum, inner, computed, scaled):
         return
@@ -505,7 +518,7 @@ def _check_dtypes(
         (declared, f"{name!r} has"),
     ):
         if dtype is not None and not np.can_cast(dtype, computed, "equiv"):
-            raise refusal(
+            raise make_refusal(
                 insn.id,
                 "output-dtype",
                 f"its operands make {computed}, but {role} the dtype {dtype}",
@@ -561,7 +574,7 @@ def _check_order(
     is_right = len(scale) <= 1 and (kinds <= {"f", "c"} or len(narrow) == 1)
     if is_literal or (is_right and not any(map(has_quotient, narrow))):
         return
-    raise refusal(
+    raise make_refusal(
         insn.id,
         "output-dtype",
         f"it multiplies {', '.join(map(str, narrow))}, which C rounds or wraps before "
@@ -581,18 +594,20 @@ def _is_narrow(
         return abs(factor) != 1
     if isinstance(factor, (float, complex)):
         return False
-    dtype = table.computed_dtype(table.expand(factor), insn_id)
+    dtype = table.infer_computed_dtype(table.expand(factor), insn_id)
     return dtype.kind in "biu" or np.finfo(dtype).eps > np.finfo(computed).eps
 
 
 def called_kernels(t_unit: lp.TranslationUnit, name: str) -> tuple[str, ...]:
     """Return the kernels of a unit that a kernel calls, in instruction order."""
     instructions = t_unit[name].instructions
-    names = (called_by(insn, t_unit) for insn in instructions)
+    names = (find_called_kernel(insn, t_unit) for insn in instructions)
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
-def called_by(insn: lp.InstructionBase, t_unit: lp.TranslationUnit) -> str | None:
+def find_called_kernel(
+    insn: lp.InstructionBase, t_unit: lp.TranslationUnit
+) -> str | None:
     """Return the kernel of a unit that an instruction calls; None if it calls none."""
     if not isinstance(insn, lp.CallInstruction):
         return None

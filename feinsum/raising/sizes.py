@@ -25,12 +25,12 @@ from pymbolic import primitives as p
 from pymbolic.mapper import UnsupportedExpressionError
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.ir import profile_names
-from feinsum.raising.dependences import ancestors
-from feinsum.raising.expressions import Expression, loops_of
+from feinsum.ir import list_profile_names
+from feinsum.raising.dependences import find_ancestors
+from feinsum.raising.expressions import Expression, collect_loops
 from feinsum.raising.nest import RaisedKernel, RaisedNest, Tree
-from feinsum.raising.trees import subscripts_in
-from feinsum.words import counted
+from feinsum.raising.trees import list_subscripts
+from feinsum.words import format_count
 
 
 def fold_constant_bounds(
@@ -50,26 +50,26 @@ def fold_constant_bounds(
     """
     kernel = t_unit[kernel_name]
     # repeated, since a constant may be computed from another one
-    while values := _constants(kernel):
+    while values := _find_constants(kernel):
         kernel = _with_values(kernel, values)
     return t_unit.with_kernel(kernel)
 
 
-def _constants(kernel: lp.LoopKernel) -> dict[str, tuple[str, int]]:
+def _find_constants(kernel: lp.LoopKernel) -> dict[str, tuple[str, int]]:
     """Return the instruction and the value that assign each constant bound."""
     params = [domain.get_var_names(isl.dim_type.param) for domain in kernel.domains]
     names = set[str]().union(*params) & set(kernel.temporary_variables)
     if not names:
         return {}
-    users = _users(names, kernel)
+    users = _find_users(names, kernel)
     constants = {}
     for name in sorted(names):
         writers = [i for i in kernel.instructions if name in i.assignee_var_names()]
         # a bound with a second writer is not constant
         if len(writers) != 1 or not _is_seen_by_all(writers[0], users[name], kernel):
             continue
-        value = _constant(writers[0])
-        if value is not None and _fits(value, kernel.temporary_variables[name]):
+        value = _evaluate_constant(writers[0])
+        if value is not None and _can_hold(value, kernel.temporary_variables[name]):
             constants[name] = writers[0].id, value
     return constants
 
@@ -87,13 +87,13 @@ def _is_seen_by_all(
         return False
     return not writer.within_inames or all(
         writer.within_inames <= user.within_inames
-        and writer.id in ancestors(kernel, user.id)
+        and writer.id in find_ancestors(kernel, user.id)
         for user in users
         if user.id != writer.id
     )
 
 
-def _users(
+def _find_users(
     names: Collection[str], kernel: lp.LoopKernel
 ) -> dict[str, list[lp.InstructionBase]]:
     """Return the instructions that read each scalar, or have it in loop bounds."""
@@ -101,7 +101,7 @@ def _users(
     users: dict[str, list[lp.InstructionBase]] = {name: [] for name in names}
     for insn in kernel.instructions:
         expanded = insn.with_transformed_expressions(expand)
-        bounds = kernel.get_inames_domain(loops_of(expanded)).get_var_names(
+        bounds = kernel.get_inames_domain(collect_loops(expanded)).get_var_names(
             isl.dim_type.param
         )
         for name in users.keys() & (expanded.dependency_names() | set(bounds)):
@@ -109,7 +109,7 @@ def _users(
     return users
 
 
-def _constant(insn: lp.InstructionBase) -> int | None:
+def _evaluate_constant(insn: lp.InstructionBase) -> int | None:
     """Return the integer that an instruction always assigns; None otherwise."""
     is_plain = isinstance(insn, lp.Assignment) and not insn.atomicity
     if not is_plain or insn.predicates:
@@ -123,7 +123,7 @@ def _constant(insn: lp.InstructionBase) -> int | None:
     return int(value) if isinstance(value, (int, np.integer)) else None
 
 
-def _fits(value: int, scalar: lp.TemporaryVariable) -> bool:
+def _can_hold(value: int, scalar: lp.TemporaryVariable) -> bool:
     """Return whether a scalar can hold a value; a dtype that Loopy infers can."""
     dtype = getattr(scalar.dtype, "numpy_dtype", None)
     if dtype is None:
@@ -145,14 +145,14 @@ def _with_values(
     scalars = {n: s for n, s in kernel.temporary_variables.items() if n not in values}
     kernel = kernel.copy(temporary_variables=scalars)
     numbers = {name: value for name, (_, value) in values.items()}
-    in_text = _names_in_expressions(kernel)
+    in_text = _list_names(kernel)
     named = {name: x for name, x in numbers.items() if name in in_text}
     if named:
         kernel = lp.fix_parameters(kernel, within=None, **named)
     return kernel.copy(domains=[_with_numbers(d, numbers) for d in kernel.domains])
 
 
-def _names_in_expressions(kernel: lp.LoopKernel) -> frozenset[str]:
+def _list_names(kernel: lp.LoopKernel) -> frozenset[str]:
     """Return all names that occur outside of the domains of loops."""
     insns = [insn.dependency_names() for insn in kernel.instructions]
     rules = [get_dependencies(r.expression) for r in kernel.substitutions.values()]
@@ -196,7 +196,7 @@ def with_profiles(raised: RaisedKernel, arguments: Mapping[str, Any]) -> RaisedK
 def _with_profile(
     nest: RaisedNest, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> RaisedNest:
-    sizes = sizes_of_arguments(kernel, arguments)
+    sizes = read_sizes(kernel, arguments)
     named = {
         name: sizes.get(str(kernel_size))
         for name, kernel_size in nest.nest.sizes.items()
@@ -206,7 +206,7 @@ def _with_profile(
         **{n: x for n, x in named.items() if x is not None},
     }
     assert nest.nest.tree is not None
-    nodes = _nodes(nest.nest.tree, kernel, arguments)
+    nodes = _count_nodes(nest.nest.tree, kernel, arguments)
     position = nest.einsum.sparse_position or 0
     root = nest.einsum.extents[nest.einsum.inputs[position][0]]
     if nodes[0] is None:
@@ -215,27 +215,27 @@ def _with_profile(
         counts = [n for n in nodes if n is not None]
         # arrays may be longer than needed, but levels of a tree never get shorter
         least = [min(counts[level:]) for level in range(len(counts))]
-        sizes_known |= dict(zip(profile_names(nest.einsum), least, strict=True))
+        sizes_known |= dict(zip(list_profile_names(nest.einsum), least, strict=True))
     return replace(nest, generalized=constantdict(sizes_known))
 
 
-def _nodes(
+def _count_nodes(
     tree: Tree, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> list[int | None]:
     """Return the number of nodes of each level; None for unknown ones."""
     n_nodes: list[int | None] = []
     for level in tree.levels:
-        arrays = [] if level.index is None else [*subscripts_in(level.index)]
+        arrays = [] if level.index is None else [*list_subscripts(level.index)]
         name = arrays[0].aggregate.name if arrays else ""
-        n_nodes.append(_length(name, kernel, arguments))
+        n_nodes.append(_find_length(name, kernel, arguments))
     return n_nodes
 
 
-def _length(
+def _find_length(
     name: str, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
 ) -> int | None:
     if name in arguments:
-        shape, _ = shape_and_dtype(name, arguments[name])
+        shape, _ = get_shape_and_dtype(name, arguments[name])
         return shape[0] if len(shape) == 1 else None
     if name not in kernel.arg_dict:
         return None
@@ -265,18 +265,20 @@ def specialize(
             fit the kernel.
     """
     if not isinstance(arguments, Mapping):
-        raise _refuse(f"expected arguments by name, got {type(arguments).__name__}")
+        raise _make_refusal(
+            f"expected arguments by name, got {type(arguments).__name__}"
+        )
     if not arguments:
         return t_unit
     kernel = t_unit[kernel_name]
     sizes: dict[str, int] = {}
     dtypes = {}
     for name, argument in arguments.items():
-        shape, dtype = shape_and_dtype(name, argument)
+        shape, dtype = get_shape_and_dtype(name, argument)
         arg = kernel.arg_dict.get(name)
         # otherwise a misspelt name would silently leave a size open
         if arg is None:
-            raise _refuse(
+            raise _make_refusal(
                 f"the kernel has no argument {name!r}: {sorted(kernel.arg_dict)}"
             )
         if isinstance(arg, lp.ValueArg):
@@ -286,11 +288,11 @@ def specialize(
         else:
             _bind_shape(sizes, name, arg.shape, shape)
         if arg.dtype is not None and arg.dtype.numpy_dtype != dtype:
-            raise _refuse(
+            raise _make_refusal(
                 f"argument {name!r} has dtype {dtype}, the kernel declares {arg.dtype}"
             )
         if dtype.kind not in "biufc":
-            raise _refuse(f"argument {name!r} has dtype {dtype}; give numbers")
+            raise _make_refusal(f"argument {name!r} has dtype {dtype}; give numbers")
         dtypes[name] = dtype
     short = {
         name: size
@@ -302,9 +304,7 @@ def specialize(
     return lp.fix_parameters(t_unit, **short) if short else t_unit
 
 
-def sizes_of_arguments(
-    kernel: lp.LoopKernel, arguments: Mapping[str, Any]
-) -> dict[str, int]:
+def read_sizes(kernel: lp.LoopKernel, arguments: Mapping[str, Any]) -> dict[str, int]:
     """Return the values of the kernel parameters that the arguments determine."""
     sizes: dict[str, int] = {}
     for name, argument in arguments.items():
@@ -312,11 +312,13 @@ def sizes_of_arguments(
         if isinstance(arg, lp.ValueArg):
             _bind_value(sizes, name, argument)
         elif arg is not None:
-            _bind_shape(sizes, name, arg.shape, shape_and_dtype(name, argument)[0])
+            _bind_shape(sizes, name, arg.shape, get_shape_and_dtype(name, argument)[0])
     return sizes
 
 
-def shape_and_dtype(name: str, argument: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def get_shape_and_dtype(
+    name: str, argument: Any
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and dtype of an array, a scalar or a pair of both.
 
     Raises:
@@ -329,7 +331,9 @@ def shape_and_dtype(name: str, argument: Any) -> tuple[tuple[int, ...], np.dtype
             return tuple(argument.shape), np.dtype(argument.dtype)
         scalar = np.asarray(argument)
     except (TypeError, ValueError):
-        raise _refuse(f"argument {name!r} is {argument!r}; give an array") from None
+        raise _make_refusal(
+            f"argument {name!r} is {argument!r}; give an array"
+        ) from None
     return scalar.shape, scalar.dtype
 
 
@@ -344,8 +348,8 @@ def _bind_shape(
     if not isinstance(declared, tuple):
         return
     if len(declared) != len(shape):
-        raise _refuse(
-            f"argument {name!r} has {counted(len(shape), 'axis')}, the kernel "
+        raise _make_refusal(
+            f"argument {name!r} has {format_count(len(shape), 'axis')}, the kernel "
             f"declares {declared}"
         )
     for extent, size in zip(declared, shape, strict=True):
@@ -354,7 +358,9 @@ def _bind_shape(
         else:
             expected = extent if isinstance(extent, int) else size
         if expected != size:
-            raise _refuse(f"argument {name!r} has extent {size}, expected {expected}")
+            raise _make_refusal(
+                f"argument {name!r} has extent {size}, expected {expected}"
+            )
 
 
 def _with_sizes(
@@ -377,7 +383,7 @@ def _with_sizes(
     return {**{n: d for n, d in dtypes.items() if n not in short}, **long}
 
 
-def _refuse(reason: str) -> NotAnEinsumError:
+def _make_refusal(reason: str) -> NotAnEinsumError:
     return NotAnEinsumError(
         f"arguments do not fit the kernel: {reason}", rule="arguments"
     )

@@ -34,21 +34,27 @@ from feinsum.ir import (
     OperandFunction,
     SizeParam,
 )
-from feinsum.raising.affine import are_distinct_places, box_extents, parameter_of
-from feinsum.raising.dependences import in_batches, may_join
+from feinsum.raising.affine import are_distinct_places, find_box_extents, find_parameter
+from feinsum.raising.dependences import group_in_batches, may_join
 from feinsum.raising.expressions import (
     Expression,
-    loops_of,
-    multiply,
-    nodes_of,
+    collect_loops,
+    collect_nodes,
+    make_product,
     rename,
 )
-from feinsum.raising.functions import function_text, unresolved
-from feinsum.raising.nest import RaisedNest, in_kernel, value_of
+from feinsum.raising.functions import unresolve, write_function
+from feinsum.raising.nest import RaisedNest, express_in_kernel, value_of
 from feinsum.raising.operands import OperandTable, RuleUse, align
 from feinsum.raising.privates import Privates, find_fill
-from feinsum.raising.row import ShiftedSum, places_of, take_apart
-from feinsum.raising.trees import ENTRY, INDEX, Nodes, refused, subscripts_in
+from feinsum.raising.row import ShiftedSum, get_output_strides, take_apart
+from feinsum.raising.trees import (
+    ENTRY,
+    INDEX,
+    Nodes,
+    list_subscripts,
+    make_tree_refusal,
+)
 
 
 @dataclass(frozen=True)
@@ -97,11 +103,11 @@ class TreeRow:
         # substitute coordinates and entries that the kernel keeps in scalars
         value = privates.value(insn, insn.expression)
         (output,) = insn.assignee_var_names()
-        loops = insn.within_inames | _inames_of_sums(value)
+        loops = insn.within_inames | _list_sum_inames(value)
         if loops.isdisjoint(table.levels):
             return None
         if insn.predicates or insn.atomicity:
-            raise refused(insn, "it has predicates, or is atomic")
+            raise make_tree_refusal(insn, "it has predicates, or is atomic")
         parts = take_apart(
             value, table.is_operand, lambda e: output in get_dependencies(e), insn.id
         )
@@ -129,7 +135,7 @@ class TreeRow:
     def boxes(self) -> dict[str, Extent]:
         """The extents of loops with known bounds."""
         names = self.inames - self.table.levels.keys()
-        return box_extents(self.flat, names, self.insn.id)
+        return find_box_extents(self.flat, names, self.insn.id)
 
     @cached_property
     def assignee(self) -> Expression:
@@ -148,9 +154,9 @@ class TreeRow:
             NotAnEinsumError: if it is not an einsum of a sparse operand.
         """
         insn, table, nodes = self.insn, self.table, self.nodes
-        stored, dense = self._factors()
-        output = self._output()
-        extents = self._extents(dense)
+        stored, dense = self._split_factors()
+        output = self._find_output()
+        extents = self._find_extents(dense)
         table.note_sizes(extents.values(), insn.id)
         # operands are functions of indices, even if loops run over positions
         accesses = [
@@ -158,7 +164,7 @@ class TreeRow:
             for factor in dense
         ]
         self._check_indices(output, accesses, extents)
-        dtype = self._dtype(stored, accesses)
+        dtype = self._find_dtype(stored, accesses)
         return TreeTerms(tuple(stored), tuple(accesses), output, extents, dtype)
 
     @property
@@ -177,12 +183,12 @@ class TreeRow:
 
     @property
     def scale(self) -> Expression:
-        return multiply(self.parts.scale)
+        return make_product(self.parts.scale)
 
-    def _factors(self) -> tuple[list[Expression], list[Expression]]:
+    def _split_factors(self) -> tuple[list[Expression], list[Expression]]:
         """Return the factors with leaf entries and the dense factors, marked."""
         if not self.parts.factors:
-            raise refused(self.insn, "its value depends on no operand")
+            raise make_tree_refusal(self.insn, "its value depends on no operand")
         stored, dense = [], []
         for factor in self.parts.factors:
             marked = self.nodes.marked(self.insn, factor)
@@ -193,7 +199,7 @@ class TreeRow:
             dense_loops = self.nodes.marks(marked, INDEX)
             dense_loops |= get_dependencies(marked) & self.table.kernel.all_inames()
             if at_nodes != {self.nodes.inames[-1]} or dense_loops:
-                raise refused(
+                raise make_tree_refusal(
                     self.insn,
                     f"the factor {factor} has an entry for each node of "
                     f"{sorted(at_nodes)}; expected values of "
@@ -203,31 +209,33 @@ class TreeRow:
             stored.append(marked)
         return stored, dense
 
-    def _output(self) -> IndexList:
+    def _find_output(self) -> IndexList:
         if self.gives_pattern:
             return self.nodes.inames
-        subscripts = places_of(self.nodes.by_index(self.assignee), self.table.kernel)
+        subscripts = get_output_strides(
+            self.nodes.by_index(self.assignee), self.table.kernel
+        )
         if self.nodes.marks(self.assignee, ENTRY) or subscripts is None:
-            raise refused(
+            raise make_tree_refusal(
                 self.insn,
                 f"it assigns to {self.insn.assignee}; expected an entry for each leaf "
                 "of the tree, or one at distinct indices",
             )
         return tuple(name for subscript in subscripts for name in subscript.inames)
 
-    def _extents(self, dense: Sequence[Expression]) -> dict[str, Extent]:
+    def _find_extents(self, dense: Sequence[Expression]) -> dict[str, Extent]:
         """Return the extents of all indices; those of nodes come from array axes."""
         stored = self.nodes.stored
         extents = {i: extent for i, extent in self.boxes.items() if i not in stored}
         for iname in self.nodes.inames:
             if iname not in extents:
-                extents[iname] = self._axis_extent(iname, [*dense, self.assignee])
+                extents[iname] = self._find_axis_extent(iname, [*dense, self.assignee])
         return extents
 
-    def _axis_extent(self, iname: str, marked: Sequence[Expression]) -> Extent:
+    def _find_axis_extent(self, iname: str, marked: Sequence[Expression]) -> Extent:
         """Return the extent of an axis that a node indexes, or a new parameter."""
         kernel, index = self.table.kernel, p.Variable(iname + INDEX)
-        for entry in (e for expression in marked for e in subscripts_in(expression)):
+        for entry in (e for expression in marked for e in list_subscripts(expression)):
             shape = kernel.get_var_descriptor(entry.aggregate.name).shape
             axes = entry.index_tuple
             if not isinstance(shape, tuple) or index not in axes:
@@ -235,7 +243,7 @@ class TreeRow:
             extent = shape[axes.index(index)]
             if isinstance(extent, (int, np.integer)):
                 return int(extent)
-            if parameter := parameter_of(extent, kernel):
+            if parameter := find_parameter(extent, kernel):
                 return parameter
         unique = kernel.get_var_name_generator()
         return SizeParam(str(unique(f"extent_{iname}")))
@@ -249,40 +257,46 @@ class TreeRow:
         insn, kernel = self.insn, self.table.kernel
         bound = {i for access in accesses for i in access.term} | {*self.nodes.inames}
         if unbound := sorted((self.inames | {*output}) - bound):
-            raise refused(insn, f"no factor depends on its loop {unbound[0]!r}")
+            raise make_tree_refusal(
+                insn, f"no factor depends on its loop {unbound[0]!r}"
+            )
         if twice := sorted(set(self.parts.inames) & insn.within_inames):
-            raise refused(insn, f"it sums over its own loop {twice[0]!r}")
+            raise make_tree_refusal(insn, f"it sums over its own loop {twice[0]!r}")
         if self.gives_pattern:
             return
-        for subscript in places_of(self.nodes.by_index(self.assignee), kernel) or ():
+        for subscript in (
+            get_output_strides(self.nodes.by_index(self.assignee), kernel) or ()
+        ):
             if not are_distinct_places(subscript, extents):
-                raise refused(insn, f"points of its output {insn.assignee} meet")
+                raise make_tree_refusal(
+                    insn, f"points of its output {insn.assignee} meet"
+                )
 
-    def _dtype(
+    def _find_dtype(
         self, stored: Sequence[Expression], accesses: Sequence[RuleUse]
     ) -> np.dtype[Any]:
         """Return the dtype of all accesses, which must be equal for recipes."""
         table, insn = self.table, self.insn
-        read = [self.nodes.bare(multiply(tuple(stored)))] if stored else []
+        read = [self.nodes.drop_marks(make_product(tuple(stored)))] if stored else []
         read += [*self.parts.scale, self.parts.shift]
         dtypes = {access.operand.dtype for access in accesses}
         dtypes |= {
-            table.computed_dtype(table.expand(e), insn.id)
+            table.infer_computed_dtype(table.expand(e), insn.id)
             for e in read
             if not isinstance(e, (int, float))
         }
         declared = table.kernel.get_var_descriptor(self.output).dtype
         dtypes |= {getattr(declared, "numpy_dtype", dtype) for dtype in dtypes}
-        dtypes |= self._private_dtypes()
+        dtypes |= self._list_private_dtypes()
         if len(dtypes) != 1 or next(iter(dtypes)).kind not in "fc":
-            raise refused(
+            raise make_tree_refusal(
                 insn,
                 f"its values have the dtypes {sorted(map(str, dtypes))}; expected one "
                 "of floating point",
             )
         return next(iter(dtypes))
 
-    def _private_dtypes(self) -> set[np.dtype[Any]]:
+    def _list_private_dtypes(self) -> set[np.dtype[Any]]:
         """Return the floating point dtypes of private variables.
 
         Raises:
@@ -295,20 +309,22 @@ class TreeRow:
             dtype = self.table.kernel.temporary_variables[name].dtype.numpy_dtype
             value = self.table.dtype(private.value, private.last)
             if dtype.kind in "iu" and value.kind not in "iu":
-                raise refused(self.insn, f"{name!r} rounds its value to a whole number")
+                raise make_tree_refusal(
+                    self.insn, f"{name!r} rounds its value to a whole number"
+                )
             dtypes |= {dtype} if dtype.kind in "fc" else set()
         return dtypes
 
     def stored(self) -> Operand:
         """Build the tree operand: its rule takes a leaf, its function takes indices."""
         terms, inames = self.terms, self.nodes.inames
-        value = multiply(terms.stored)
-        arrays = [entry.aggregate.name for entry in subscripts_in(value)]
-        body = unresolved(rename(value, {inames[-1] + ENTRY: "_0"}))
+        value = make_product(terms.stored)
+        arrays = [entry.aggregate.name for entry in list_subscripts(value)]
+        body = unresolve(rename(value, {inames[-1] + ENTRY: "_0"}))
         stem = f"{arrays[0] if arrays else 'pattern'}_rule"
         name = self.table.add_rule(stem, ("_0",), body)
         parameters = tuple(f"_{axis}" for axis in range(len(inames)))
-        text = function_text(_Entries(parameters)(body))
+        text = write_function(_Entries(parameters)(body))
         self.table.functions[name] = OperandFunction(parameters, text)
         shape = tuple(terms.extents[i] for i in inames)
         kind = "csf=" if self.gives_pattern else "csf"
@@ -331,23 +347,27 @@ class TreeRow:
         # y[i] = y[i] + ...: the initial value is the old one, or a zero that another
         # instruction of the nest assigns
         if shift == assignee:
-            start = self._start(output, self.terms.extents)
+            start = self._find_start(output, self.terms.extents)
             return (shift, None) if start is None else (0, start)
         if several := sorted(insn.within_inames - {*output}):
-            raise refused(
+            raise make_tree_refusal(
                 insn,
                 f"it writes {insn.assignee} in every iteration of {several}, and adds "
                 "nothing to it",
             )
-        self.table.check_function(self.nodes.bare(shift), insn.id)
-        reads = [e for e in subscripts_in(shift) if e.aggregate.name == self.output]
+        self.table.check_function(self.nodes.drop_marks(shift), insn.id)
+        reads = [e for e in list_subscripts(shift) if e.aggregate.name == self.output]
         loops = get_dependencies(shift) & self.table.kernel.all_inames()
         loops |= self.nodes.marks(shift, INDEX)
         if any(e != assignee for e in reads) or loops - {*output}:
-            raise refused(insn, f"its shift {self.parts.shift} is of another entry")
+            raise make_tree_refusal(
+                insn, f"its shift {self.parts.shift} is of another entry"
+            )
         return shift, None
 
-    def _start(self, output: IndexList, extents: Mapping[str, Extent]) -> str | None:
+    def _find_start(
+        self, output: IndexList, extents: Mapping[str, Extent]
+    ) -> str | None:
         """Find the instruction that sets exactly the entries of the nest to zero."""
         stored = [i for i in self.nodes.inames if i in output]
         # entries at deeper nodes are visited several times, or not at all: then a nest
@@ -363,7 +383,7 @@ class TreeRow:
         )
         loops_needed = set(stored) & first.within_inames
         loops = first.within_inames - self.table.levels.keys()
-        sides = box_extents(self.flat, loops, first.id)
+        sides = find_box_extents(self.flat, loops, first.id)
         axes = (getattr(e, "index_tuple", ()) for e in (filled, self.assignee))
         for mine, theirs in zip(*axes, strict=True):
             names = [getattr(axis, "name", "") for axis in (mine, theirs)]
@@ -407,20 +427,20 @@ class TreeRow:
         for other in kernel.instructions:
             if other.id in ids:
                 continue
-            bounds = kernel.get_inames_domain(loops_of(other))
+            bounds = kernel.get_inames_domain(collect_loops(other))
             names = {*bounds.get_var_names(isl.dim_type.param)}
             if shared := sorted(hidden & (names | other.dependency_names())):
-                raise refused(
+                raise make_tree_refusal(
                     self.insn,
                     f"it shares {shared[0]!r} with instruction {other.id!r}, which is "
                     "not another row of the same einsum; give each einsum loops of "
                     "its own",
                 )
-        read = get_dependencies(multiply((*self.parts.factors, self.scale)))
+        read = get_dependencies(make_product((*self.parts.factors, self.scale)))
         read |= {level.pointers for level in self.table.levels.values()}
         read |= {*self.nodes.arrays.values()}
         if self.output in read:
-            raise refused(self.insn, f"it reads its output {self.output!r}")
+            raise make_tree_refusal(self.insn, f"it reads its output {self.output!r}")
         read |= get_dependencies(self.parts.shift) | get_dependencies(self.assigned)
         self._check_unchanged(ids, read - {self.output})
 
@@ -433,7 +453,7 @@ class TreeRow:
         for other in kernel.instructions:
             written = {*other.assignee_var_names()}.intersection(read)
             if other.id not in ids and written and loops & other.within_inames:
-                raise refused(
+                raise make_tree_refusal(
                     self.insn,
                     f"it reads {min(written)!r}, which instruction {other.id!r} writes "
                     "in the same loops",
@@ -441,7 +461,7 @@ class TreeRow:
         for insn_id in ids:
             written = {*kernel.id_to_insn[insn_id].assignee_var_names()}
             if changed := sorted(written.intersection(read)):
-                raise refused(
+                raise make_tree_refusal(
                     self.insn,
                     f"it reads {changed[0]!r}, which instruction {insn_id!r} may not "
                     "have written",
@@ -476,9 +496,9 @@ class _Entries(IdentityMapper):  # type: ignore[misc]
         return expr.aggregate[indices[0] if len(indices) == 1 else indices]
 
 
-def _inames_of_sums(value: Expression) -> frozenset[str]:
+def _list_sum_inames(value: Expression) -> frozenset[str]:
     return frozenset(
-        name for sum_ in nodes_of(value, Reduction) for name in sum_.inames
+        name for sum_ in collect_nodes(value, Reduction) for name in sum_.inames
     )
 
 
@@ -500,24 +520,24 @@ def raise_trees(
     """
     if not table.levels:
         return [], {}
-    rows, reasons = _rows(table, instructions)
-    batches = in_batches(rows, lambda row: row.kind, _can_join)
+    rows, reasons = _raise_rows(table, instructions)
+    batches = group_in_batches(rows, lambda row: row.kind, _can_join)
     nests: list[RaisedNest] = []
     while batches:
         batch = batches.pop(0)
         try:
-            nests.append(_raised(batch, long_extent))
+            nests.append(_raise_batch(batch, long_extent))
         except FeinsumError as error:
             # rows that fail as a batch may be raised alone
             if len(batch) > 1:
                 batches += [[row] for row in batch]
                 continue
-            reasons[batch[0].insn.id] = _by_rule(batch[0].insn, error)
+            reasons[batch[0].insn.id] = _refuse_with_reason(batch[0].insn, error)
     raised_ids = {insn_id for nest in nests for insn_id in nest.instructions}
     return nests, {i: error for i, error in reasons.items() if i not in raised_ids}
 
 
-def _rows(
+def _raise_rows(
     table: OperandTable, instructions: Iterable[lp.InstructionBase]
 ) -> tuple[list[TreeRow], dict[str, NotAnEinsumError]]:
     """Raise instructions as rows; explain refusals of those in loops over nodes."""
@@ -533,56 +553,58 @@ def _rows(
                 _ = row.kind, row.shift  # computed here, to raise their refusals now
                 rows.append(row)
         except FeinsumError as error:
-            reasons[insn.id] = _by_rule(insn, error)
+            reasons[insn.id] = _refuse_with_reason(insn, error)
     return rows, reasons
 
 
 def _can_join(row: TreeRow, batch: Sequence[TreeRow]) -> bool:
     insns = [other.insn for other in batch]
     kernel, expand = row.table.kernel, row.table.expand
-    return may_join(row.insn, insns, kernel, expand, _loads([*batch, row]))
+    return may_join(row.insn, insns, kernel, expand, _list_loads([*batch, row]))
 
 
-def _loads(batch: Sequence[TreeRow]) -> set[str]:
+def _list_loads(batch: Sequence[TreeRow]) -> set[str]:
     """Return the instructions that only serve these rows."""
     return {i for row in batch for i in row.loads}
 
 
-def _by_rule(insn: lp.InstructionBase, error: FeinsumError) -> NotAnEinsumError:
+def _refuse_with_reason(
+    insn: lp.InstructionBase, error: FeinsumError
+) -> NotAnEinsumError:
     """Refuse an instruction with an error's reason under the rule ``compressed``."""
     text = str(error).removeprefix(f"instruction {insn.id!r}: ")
-    return refused(insn, text)
+    return make_tree_refusal(insn, text)
 
 
-def _raised(batch: Sequence[TreeRow], long_extent: int) -> RaisedNest:
+def _raise_batch(batch: Sequence[TreeRow], long_extent: int) -> RaisedNest:
     """Build the nest of rows over one tree.
 
     Raises:
         NotAnEinsumError: if the rows are not an einsum.
     """
-    table, nodes, loads = batch[0].table, batch[0].nodes, _loads(batch)
+    table, nodes, loads = batch[0].table, batch[0].nodes, _list_loads(batch)
     ids = {row.insn.id for row in batch}
     for row in batch:
         table.check_function(row.scale, row.insn.id)
         row.check_apart(ids | loads, {other.output for other in batch})
-    einsum = _einsum(batch)
+    einsum = _build_einsum(batch)
     rows = [
         (
             row.insn.id,
             nodes.in_kernel(row.assignee),
-            unresolved(table.expand(row.scale)),
-            unresolved(nodes.in_kernel(row.shift)),
+            unresolve(table.expand(row.scale)),
+            unresolve(nodes.in_kernel(row.shift)),
         )
         for row in batch
     ]
     root = batch[0].boxes.get(nodes.inames[0])
-    root_end = 0 if root is None else value_of(in_kernel(root))
+    root_end = 0 if root is None else value_of(express_in_kernel(root))
     points = {index: nodes.point(index) for index in einsum.indices}
     tree = nodes.tree(root_end, loads)
     return table.raise_einsum(einsum, rows, points, long_extent, tree)
 
 
-def _einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
+def _build_einsum(batch: Sequence[TreeRow]) -> BatchedEinsum:
     """Build the einsum of the rows, with the tree as their first operand."""
     first, tree = batch[0], batch[0].stored()
     terms = [access.term for access in first.terms.accesses]

@@ -24,19 +24,19 @@ from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent
-from feinsum.raising.affine import Affine, affine, box_extents
+from feinsum.raising.affine import Affine, find_box_extents, parse_affine
 from feinsum.raising.dependences import have_own_entries
 from feinsum.raising.expressions import (
     Expression,
     Subscripts,
-    accesses_of,
-    count_nodes,
+    count_expression_nodes,
+    get_subscripts,
     has_reduction,
+    list_accesses_of,
     rewrite_accesses,
-    subscripts_of,
     substitute,
 )
-from feinsum.raising.nest import in_kernel, value_of
+from feinsum.raising.nest import express_in_kernel, value_of
 from feinsum.raising.rewriting import RewrittenKernel, is_plain
 
 KnownExtents: TypeAlias = Mapping[str, int]
@@ -75,7 +75,7 @@ def with_values_put_in(program: RewrittenKernel) -> RewrittenKernel:
         for i:  out[i] = 2*y[i]*z[i]
     """
     for name in sorted(program.privates):
-        value = _value(name, program)
+        value = _find_value(name, program)
         if value and value.around and _can_be_put_in(value, program):
             program = _put_in(value, program)
     return program
@@ -93,17 +93,17 @@ def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
                 for i:  v[e,i] = sum(q, D[i,q]*t_all[e,q])
     """
     for name in sorted(program.privates):
-        value = _value(name, program)
+        value = _find_value(name, program)
         # a value outside of all loops needs no array
         if value is None or not value.around:
             continue
-        extents = _extents(value, program)
+        extents = _find_extents(value, program)
         if extents is not None:
             return _keep(value, extents, program)
     return program
 
 
-def _value(name: str, program: RewrittenKernel) -> Value | None:
+def _find_value(name: str, program: RewrittenKernel) -> Value | None:
     """Find a value that one instruction assigns and others read in the same iteration.
 
     The writer must assign all entries before any is read.
@@ -133,12 +133,13 @@ def find_covering_inames(
     Return None if it leaves out entries or assigns one twice; nothing for a scalar.
     """
     shape = program.kernel.temporary_variables[name].shape
-    digits = _digits_of(writer, program)
+    digits = _find_digits(writer, program)
     if digits is None or len(digits) != len(shape):
         return None
     names = tuple(digit.iname for axis in digits for digit in axis)
     is_all = len(set(names)) == len(names) and all(
-        _length(axis) == length for axis, length in zip(digits, shape, strict=True)
+        _compute_length(axis) == length
+        for axis, length in zip(digits, shape, strict=True)
     )
     return names if is_all else None
 
@@ -151,7 +152,7 @@ class Digit(NamedTuple):
     extent: Extent
 
 
-def _digits_of(
+def _find_digits(
     writer: lp.Assignment, program: RewrittenKernel
 ) -> list[tuple[Digit, ...]] | None:
     """Return the digits of each subscript, the one of stride 1 last.
@@ -160,59 +161,59 @@ def _digits_of(
     """
     inames = writer.within_inames
     try:
-        extents = box_extents(program.kernel, inames, writer.id)
+        extents = find_box_extents(program.kernel, inames, writer.id)
     except NotAnEinsumError:
         return None
     digits = []
-    for subscript in subscripts_of(writer.assignee):
-        sum_ = affine(subscript, inames)
+    for subscript in get_subscripts(writer.assignee):
+        sum_ = parse_affine(subscript, inames)
         if sum_ is None or sum_.constant:
             return None
         axis: list[Digit] = []
         for iname in reversed(sum_.inames):
             stride = sum_.coefficients[iname]
             # a gap or an overlap: some entries are skipped, or assigned twice
-            if stride != _length(axis):
+            if stride != _compute_length(axis):
                 return None
             axis.insert(0, Digit(iname, stride, extents[iname]))
         digits.append(tuple(axis))
     return digits
 
 
-def _length(axis: Sequence[Digit]) -> Expression:
+def _compute_length(axis: Sequence[Digit]) -> Expression:
     """Return the number of entries that digits can count; 1 without digits."""
     if not axis:
         return 1
-    length = value_of(in_kernel(axis[0].extent))
+    length = value_of(express_in_kernel(axis[0].extent))
     return length if len(axis) == 1 else axis[0].stride * length
 
 
-def _points_at(
+def _find_iteration(
     subscripts: Subscripts, digits: Sequence[tuple[Digit, ...]], extents: KnownExtents
 ) -> dict[str, Expression]:
     """Return the iteration that assigns an entry, as the digits of its subscripts."""
     return {
         digit.iname: subscript
         if len(axis) == 1
-        else _digit(subscript, digit, extents, is_first=digit is axis[0])
+        else _extract_digit(subscript, digit, extents, is_first=digit is axis[0])
         for axis, subscript in zip(digits, subscripts, strict=True)
         for digit in axis
     }
 
 
-def _digit(
+def _extract_digit(
     subscript: Expression, digit: Digit, extents: KnownExtents, *, is_first: bool
 ) -> Expression:
     """Extract a digit of a nonnegative number."""
-    high = _divided(subscript, digit.stride, extents)[0]
+    high = _divide(subscript, digit.stride, extents)[0]
     if is_first:
         return high
     # it divides the stride of the digit before, which is a number
     assert isinstance(digit.extent, int)
-    return _divided(high, digit.extent, extents)[1]
+    return _divide(high, digit.extent, extents)[1]
 
 
-def _divided(
+def _divide(
     number: Expression, divisor: int, extents: KnownExtents
 ) -> tuple[Expression, Expression]:
     """Return quotient and remainder, as sums of inames if possible.
@@ -222,7 +223,7 @@ def _divided(
         divisor: a positive integer.
         extents: the extents of the inames.
     """
-    sum_ = affine(number, extents)
+    sum_ = parse_affine(number, extents)
     if sum_ is not None:
         terms = sum_.coefficients.items()
         low = {name: n for name, n in terms if n % divisor}
@@ -241,7 +242,10 @@ def _can_be_put_in(value: Value, program: RewrittenKernel) -> bool:
     """Return whether inlining keeps the value, and is cheap enough."""
     writer = value.writer
     # inlining would lose a conversion at the assignment
-    if writer.id not in program.exact or _size(writer.expression) > LONGEST_EXPRESSION:
+    if (
+        writer.id not in program.exact
+        or _count_nodes(writer.expression) > LONGEST_EXPRESSION
+    ):
         return False
     # a sum with two readers would be computed twice
     if has_reduction(writer.expression) and not _is_read_once(value):
@@ -255,15 +259,15 @@ def _can_be_put_in(value: Value, program: RewrittenKernel) -> bool:
         return False
     is_same = all(_is_unchanged(value, reader, program) for reader in value.readers)
     return is_same and all(
-        _size_with(value, reader.expression) <= LONGEST_EXPRESSION
+        _count_nodes_with(value, reader.expression) <= LONGEST_EXPRESSION
         for reader in value.readers
     )
 
 
-def _size_with(value: Value, expression: Expression) -> int:
+def _count_nodes_with(value: Value, expression: Expression) -> int:
     """Return the size of a reader's expression after the value is inlined."""
-    n_reads = len(accesses_of(expression, value.name))
-    return _size(expression) + n_reads * _size(value.writer.expression)
+    n_reads = len(list_accesses_of(expression, value.name))
+    return _count_nodes(expression) + n_reads * _count_nodes(value.writer.expression)
 
 
 def _is_read_once(value: Value) -> bool:
@@ -273,8 +277,8 @@ def _is_read_once(value: Value) -> bool:
     (reader,) = value.readers
     return (
         reader.within_inames == value.writer.within_inames
-        and subscripts_of(value.writer.assignee) == ()
-        and len(accesses_of(reader.expression, value.name)) == 1
+        and get_subscripts(value.writer.assignee) == ()
+        and len(list_accesses_of(reader.expression, value.name)) == 1
         and _is_factor(value.name, reader.expression)
         and not has_reduction(reader.expression)
     )
@@ -305,7 +309,7 @@ def _is_unchanged(
     """
     writer = value.writer
     needed = program.reads[writer.id] - writer.within_inames
-    for other in sorted(program.writers_in_storage(needed) - {writer.id}):
+    for other in sorted(program.find_writers_in_storage(needed) - {writer.id}):
         insn = program.kernel.id_to_insn[other]
         if other == reader.id:
             if value.writer.within_inames - {*value.inner} != reader.within_inames:
@@ -346,12 +350,12 @@ def _is_complete(
 
 def _put_in(value: Value, program: RewrittenKernel) -> RewrittenKernel:
     writer, kernel = value.writer, program.kernel
-    digits = _digits_of(writer, program)
+    digits = _find_digits(writer, program)
     assert digits is not None
-    extents = _known_lengths(kernel)
+    extents = _find_known_extents(kernel)
 
     def substitute_value(subscripts: Subscripts) -> Expression:
-        points = _points_at(subscripts, digits, extents)
+        points = _find_iteration(subscripts, digits, extents)
         return substitute(writer.expression, points)
 
     changed: dict[str, lp.InstructionBase | None] = {
@@ -370,12 +374,12 @@ def _put_in(value: Value, program: RewrittenKernel) -> RewrittenKernel:
     )
 
 
-def _known_lengths(kernel: lp.LoopKernel) -> KnownExtents:
+def _find_known_extents(kernel: lp.LoopKernel) -> KnownExtents:
     """Return the numeric extents of inames whose loops begin at 0."""
     extents = {}
     for iname in sorted(kernel.all_inames()):
         try:
-            extent = box_extents(kernel, {iname}, "")[iname]
+            extent = find_box_extents(kernel, {iname}, "")[iname]
         except NotAnEinsumError:
             continue
         if isinstance(extent, int):
@@ -383,14 +387,14 @@ def _known_lengths(kernel: lp.LoopKernel) -> KnownExtents:
     return extents
 
 
-def _extents(value: Value, program: RewrittenKernel) -> dict[str, Extent] | None:
+def _find_extents(value: Value, program: RewrittenKernel) -> dict[str, Extent] | None:
     """Return the extents of the writer's loops; None if their domain is not a box."""
     dtype = program.dtypes.get(value.name)
     if dtype is None:
         return None
     try:
         writer = value.writer
-        return box_extents(program.kernel, writer.within_inames, writer.id)
+        return find_box_extents(program.kernel, writer.within_inames, writer.id)
     except NotAnEinsumError:
         return None
 
@@ -399,10 +403,10 @@ def _keep(
     value: Value, extents: dict[str, Extent], program: RewrittenKernel
 ) -> RewrittenKernel:
     kernel = program.kernel
-    loops = _outermost_first(value.around, extents)
+    loops = _order_outermost_first(value.around, extents)
     sizes = [extents[iname] for iname in loops]
     temporary = kernel.temporary_variables[value.name]
-    shape = (*(value_of(in_kernel(size)) for size in sizes), *temporary.shape)
+    shape = (*(value_of(express_in_kernel(size)) for size in sizes), *temporary.shape)
     array_name = str(kernel.get_var_name_generator()(f"{value.name}_all"))
     array_of_all = p.Variable(array_name)
 
@@ -420,7 +424,7 @@ def _keep(
         array_name,
         program.dtypes[value.name],
         shape=shape,
-        address_space=_space(shape),
+        address_space=_choose_space(shape),
     )
     program = program.with_instructions(
         changed,
@@ -431,14 +435,14 @@ def _keep(
     return program
 
 
-def _space(shape: Sequence[Expression]) -> lp.AddressSpace:
+def _choose_space(shape: Sequence[Expression]) -> lp.AddressSpace:
     is_short = all(isinstance(n, (int, np.integer)) for n in shape)
     if is_short and np.prod([int(n) for n in shape]) <= MOST_PRIVATE:
         return lp.AddressSpace.PRIVATE
     return lp.AddressSpace.GLOBAL
 
 
-def _outermost_first(
+def _order_outermost_first(
     loops: frozenset[str], extents: dict[str, Extent]
 ) -> tuple[str, ...]:
     """Order loops by decreasing length, so that long ones get the outermost axes."""
@@ -450,5 +454,5 @@ def _outermost_first(
     return tuple(sorted(loops, key=get_sort_key))
 
 
-def _size(expression: Expression) -> int:
-    return count_nodes(expression, LONGEST_EXPRESSION)
+def _count_nodes(expression: Expression) -> int:
+    return count_expression_nodes(expression, LONGEST_EXPRESSION)

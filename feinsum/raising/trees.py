@@ -31,17 +31,17 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.raising.affine import polynomial_of
+from feinsum.raising.affine import expand_polynomial
 from feinsum.raising.expressions import (
     Expression,
-    loops_of,
-    multiply,
-    nodes_of,
+    collect_loops,
+    collect_nodes,
+    find_writers,
+    make_product,
     rename,
     substitute,
-    writers_in,
 )
-from feinsum.raising.nest import PARENT, POSITION, Tree, TreeLevel, refusal
+from feinsum.raising.nest import PARENT, POSITION, Tree, TreeLevel, make_refusal
 
 Terms: TypeAlias = dict[Expression, int]
 """The coefficient of each term of a sum; a number is a coefficient of the term 1."""
@@ -72,12 +72,12 @@ def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, TreeLoop]) -
 
     Args:
         insn: the instruction to check.
-        levels: the result of :func:`compressed_levels`.
+        levels: the result of :func:`find_compressed_levels`.
 
     Raises:
         NotAnEinsumError: with the rule ``compressed``.
     """
-    inames = loops_of(insn)
+    inames = collect_loops(insn)
     written = set(insn.assignee_var_names())
     for name, level in levels.items():
         if name in inames:
@@ -93,20 +93,20 @@ def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, TreeLoop]) -
             )
         else:
             continue
-        raise refusal(insn.id, "compressed", reason)
+        raise make_refusal(insn.id, "compressed", reason)
 
 
-def same_place(first: Expression, second: Expression) -> bool:
+def is_same_position(first: Expression, second: Expression) -> bool:
     """Return whether two expressions are the same position, independent of spelling.
 
     >>> from pymbolic import parse
-    >>> same_place(parse("ptr[i] + k + 1"), parse("1 + k + ptr[i]"))
+    >>> is_same_position(parse("ptr[i] + k + 1"), parse("1 + k + ptr[i]"))
     True
     """
-    return first == second or _terms(first) == _terms(second)
+    return first == second or _collect_terms(first) == _collect_terms(second)
 
 
-def compressed_levels(kernel: lp.LoopKernel) -> dict[str, TreeLoop]:
+def find_compressed_levels(kernel: lp.LoopKernel) -> dict[str, TreeLoop]:
     """Return the loops over compressed rows, by iname.
 
     >>> import numpy as np
@@ -122,21 +122,21 @@ def compressed_levels(kernel: lp.LoopKernel) -> dict[str, TreeLoop]:
     ...     ''',
     ...     [*ints, lp.GlobalArg("y", np.float64, shape="n"), ...],
     ...     lang_version=(2018, 2))
-    >>> compressed_levels(unit.default_entrypoint)["k"].pointers
+    >>> find_compressed_levels(unit.default_entrypoint)["k"].pointers
     'ptr'
     """
-    values = _scalars(kernel)
+    values = _find_scalars(kernel)
     if not any(_has_entry(value) for value in values.values()):
         return {}
     levels = {}
-    for iname in _bounded_by(kernel, values.keys()):
-        if level := _level(iname, kernel, values):
-            coordinates = _coordinates(level, values)
+    for iname in _list_bounded(kernel, values.keys()):
+        if level := _read_level(iname, kernel, values):
+            coordinates = _find_coordinates(level, values)
             levels[iname] = replace(level, scalars=level.scalars | coordinates)
     return levels
 
 
-def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
+def _list_bounded(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
     """Return the inames of domains that have one of the scalars as a parameter."""
     return [
         iname
@@ -146,22 +146,22 @@ def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
     ]
 
 
-def _coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
+def _find_coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
     """Return the scalars with an entry at the position of the parent or a child."""
-    positions = [_terms(level.parent), _terms(level.position)]
+    positions = [_collect_terms(level.parent), _collect_terms(level.position)]
     return {
         name
         for name, value in values.items()
-        if _entry_of(value) is not None
-        and _terms(_resolved(value.index_tuple[0], values)) in positions
+        if _get_entry_array(value) is not None
+        and _collect_terms(_resolve_scalars(value.index_tuple[0], values)) in positions
     }
 
 
-def _scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
+def _find_scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
     """Return the private scalars that one instruction assigns unconditionally."""
     return {
         name: kernel.id_to_insn[ids[0]].expression
-        for name, ids in writers_in(kernel).items()
+        for name, ids in find_writers(kernel).items()
         if len(ids) == 1
         and isinstance(kernel.id_to_insn[ids[0]], lp.Assignment)
         and not kernel.id_to_insn[ids[0]].predicates
@@ -171,10 +171,10 @@ def _scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
 
 
 def _has_entry(expression: Expression) -> bool:
-    return bool(subscripts_in(expression))
+    return bool(list_subscripts(expression))
 
 
-def _level(
+def _read_level(
     iname: str, kernel: lp.LoopKernel, values: Mapping[str, Expression]
 ) -> TreeLoop | None:
     try:
@@ -183,80 +183,82 @@ def _level(
         lower = pw_aff_to_expr(bounds.lower_bound_pw_aff, int_ok=True)
     except (lp.LoopyError, isl.Error, NotImplementedError):
         return None
-    scalars = frozenset(_names([size, lower]) & values.keys())
+    scalars = frozenset(_list_names([size, lower]) & values.keys())
     if not scalars:
         return None
-    terms = _terms(_resolved(size, values))
+    terms = _collect_terms(_resolve_scalars(size, values))
     ends = [x for x, n in terms.items() if n == 1]
     begins = [x for x, n in terms.items() if n == -1]
     # the extent ptr[x + 1] - ptr[x] has exactly these two terms
     if len(terms) != 2 or len(ends) != 1 or len(begins) != 1:
         return None
     end, begin = ends[0], begins[0]
-    pointers = _entry_of(begin)
-    if pointers is None or pointers != _entry_of(end):
+    pointers = _get_entry_array(begin)
+    if pointers is None or pointers != _get_entry_array(end):
         return None
     # the bounds are adjacent entries: ptr[x] and ptr[x + 1]
-    step = Counter(_terms(end.index_tuple[0]))
-    step.subtract(_terms(begin.index_tuple[0]))
+    step = Counter(_collect_terms(end.index_tuple[0]))
+    step.subtract(_collect_terms(begin.index_tuple[0]))
     if {x: n for x, n in step.items() if n} != {1: 1}:
         return None
     # it runs over positions; or it counts from 0, and subscripts add the first position
-    start = _resolved(lower, values)
-    position = p.Variable(iname) if _terms(start) == {begin: 1} else None
-    if position is None and not _terms(start):
+    start = _resolve_scalars(lower, values)
+    position = p.Variable(iname) if _collect_terms(start) == {begin: 1} else None
+    if position is None and not _collect_terms(start):
         position = p.Sum((begin, p.Variable(iname)))
     if position is None:
         return None
     # scalars from which the bounds are computed serve the loop, too
-    used = scalars | (_names([values[s] for s in scalars]) & values.keys())
+    used = scalars | (_list_names([values[s] for s in scalars]) & values.keys())
     return TreeLoop(iname, pointers, begin.index_tuple[0], position, used)
 
 
-def _resolved(expression: Expression, values: Mapping[str, Expression]) -> Expression:
+def _resolve_scalars(
+    expression: Expression, values: Mapping[str, Expression]
+) -> Expression:
     """Substitute the values of scalars into an expression, repeatedly."""
     # at most once per scalar, since `i = i + 1` would never be resolved
     for _ in range(len(values)):
-        if not _names([expression]) & values.keys():
+        if not _list_names([expression]) & values.keys():
             break
         expression = substitute(expression, values)
     return expression
 
 
-def _names(expressions: Iterable[Expression]) -> set[str]:
+def _list_names(expressions: Iterable[Expression]) -> set[str]:
     return {name for e in expressions for name in get_dependencies(e)}
 
 
-def _entry_of(expression: Expression) -> str | None:
+def _get_entry_array(expression: Expression) -> str | None:
     """Return the one-dimensional array whose entry an expression is, if any."""
     is_entry = isinstance(expression, p.Subscript) and len(expression.index_tuple) == 1
     return str(expression.aggregate.name) if is_entry else None
 
 
-def _terms(expression: Expression) -> Terms:
+def _collect_terms(expression: Expression) -> Terms:
     """Return the terms of an expression, with their coefficients.
 
     >>> from pymbolic import parse
-    >>> terms = _terms(parse("2*a[i] - 3 + i - 1"))
+    >>> terms = _collect_terms(parse("2*a[i] - 3 + i - 1"))
     >>> sorted((str(term), n) for term, n in terms.items())
     [('1', -4), ('a[i]', 2), ('i', 1)]
     """
-    polynomial = polynomial_of(expression, has_entries=True) or {}
-    return {multiply(factors): n for factors, n in polynomial.items()}
+    polynomial = expand_polynomial(expression, has_entries=True) or {}
+    return {make_product(factors): n for factors, n in polynomial.items()}
 
 
-def subscripts_in(expression: Expression) -> list[p.Subscript]:
+def list_subscripts(expression: Expression) -> list[p.Subscript]:
     """Return all subscript expressions, also nested ones, outer ones first."""
-    return nodes_of(expression, p.Subscript)
+    return collect_nodes(expression, p.Subscript)
 
 
 INDEX, ENTRY = "@", "#"
 """Suffixes of the name of a loop over nodes: the index of a node, and its position."""
 
 
-def refused(insn: lp.InstructionBase, reason: str) -> NotAnEinsumError:
+def make_tree_refusal(insn: lp.InstructionBase, reason: str) -> NotAnEinsumError:
     """Refuse an instruction in loops over nodes."""
-    return refusal(insn.id, "compressed", reason)
+    return make_refusal(insn.id, "compressed", reason)
 
 
 @dataclass(frozen=True)
@@ -296,14 +298,14 @@ class Nodes:
             NotAnEinsumError: if its loops do not form a path, or if one has two arrays
                 of indices.
         """
-        path = _path(insn, inames, levels)
+        path = _find_path(insn, inames, levels)
         nodes = cls(path, levels, {})
         if path[0] not in levels:
             # The first loop runs over all rows in CSR, but over stored nodes in DCSR.
             # Subscripts show the difference: with stored nodes, dense arrays are read
             # only through an array of indices.
             stored = replace(nodes, is_root_stored=True).with_arrays(insn, values)
-            nodes = replace(nodes, is_root_stored=stored.explains_root(values))
+            nodes = replace(nodes, is_root_stored=stored.is_root_explained(values))
         return nodes.with_arrays(insn, values)
 
     def with_arrays(
@@ -314,19 +316,21 @@ class Nodes:
         Raises:
             NotAnEinsumError: if there are two for one loop.
         """
-        arrays_of = _gathers(map(self._placed, values))
+        arrays_of = _find_index_arrays(map(self._mark_positions, values))
         for iname, arrays in arrays_of.items():
             if len(arrays) > 1 and iname in self.levels:
-                raise refused(
+                raise make_tree_refusal(
                     insn, f"nodes of {iname!r} have indices in {sorted(arrays)}"
                 )
         # the smallest name, since the order of a set differs between processes
         return replace(self, arrays={i: min(arrays) for i, arrays in arrays_of.items()})
 
-    def explains_root(self, values: Iterable[Expression]) -> bool:
+    def is_root_explained(self, values: Iterable[Expression]) -> bool:
         """Return whether values depend on the root only by the indices of its nodes."""
         root = self.inames[0]
-        marked = [_indexed(self._placed(value), self.arrays) for value in values]
+        marked = [
+            _mark_indices(self._mark_positions(value), self.arrays) for value in values
+        ]
         names = {name for value in marked for name in get_dependencies(value)}
         return root in self.arrays and not names & {root, root + ENTRY}
 
@@ -336,7 +340,7 @@ class Nodes:
         root = {self.inames[0]} if self.is_root_stored else set[str]()
         return frozenset(self.levels.keys() & {*self.inames} | root)
 
-    def _placed(self, expression: Expression) -> Expression:
+    def _mark_positions(self, expression: Expression) -> Expression:
         """Mark positions of nodes in subscripts."""
         positions = {
             i: self.levels[i].position for i in self.inames if i in self.levels
@@ -352,9 +356,9 @@ class Nodes:
             NotAnEinsumError: if the expression depends on a loop over nodes in any
                 other way.
         """
-        marked = _indexed(self._placed(expression), self.arrays)
+        marked = _mark_indices(self._mark_positions(expression), self.arrays)
         if wrong := sorted(get_dependencies(marked) & self.stored):
-            raise refused(
+            raise make_tree_refusal(
                 insn,
                 f"{expression} depends on {wrong[0]!r}, which runs over nodes of a "
                 "tree, other than by an array of indices or of values",
@@ -365,7 +369,7 @@ class Nodes:
         """Replace index marks by the loops over nodes."""
         return rename(marked, {i + INDEX: i for i in self.inames})
 
-    def bare(self, marked: Expression) -> Expression:
+    def drop_marks(self, marked: Expression) -> Expression:
         """Replace all marks, of positions and of indices, by the loops."""
         names = {i + mark: i for i in self.inames for mark in (INDEX, ENTRY)}
         return rename(marked, names)
@@ -401,7 +405,7 @@ class Nodes:
         tree_levels = []
         for iname in self.inames:
             level, array = self.levels.get(iname), self.arrays.get(iname)
-            begin, end = (0, root_end) if level is None else _children(level)
+            begin, end = (0, root_end) if level is None else _get_children(level)
             is_all = level is None and not self.is_root_stored
             index = (
                 POSITION if is_all else p.Variable(array)[POSITION] if array else None
@@ -410,18 +414,21 @@ class Nodes:
         return Tree(self.inames, tuple(tree_levels), tuple(sorted(loads)))
 
 
-def _children(level: TreeLoop) -> tuple[Expression, Expression]:
+def _get_children(level: TreeLoop) -> tuple[Expression, Expression]:
     above = level.parent if isinstance(level.parent, int) else PARENT
     pointers = p.Variable(level.pointers)
     return pointers[above], pointers[above + 1]
 
 
-def _path(
+def _find_path(
     insn: lp.InstructionBase, inames: Collection[str], levels: Mapping[str, TreeLoop]
 ) -> tuple[str, ...]:
     """Order an instruction's loops over nodes as a path from the root."""
     own_levels = {i: levels[i] for i in sorted(inames) if i in levels}
-    above = {i: _above(insn, level, inames, levels) for i, level in own_levels.items()}
+    above = {
+        i: _find_parent_loop(insn, level, inames, levels)
+        for i, level in own_levels.items()
+    }
     # a path has one leaf; two leaves mean two trees
     leaves = own_levels.keys() - {*above.values()}
     path: list[str] = []
@@ -430,14 +437,14 @@ def _path(
         path.insert(0, iname)
         iname = above.get(iname)
     if len(leaves) != 1 or not own_levels.keys() <= {*path}:
-        raise refused(
+        raise make_tree_refusal(
             insn,
             f"its loops {sorted(own_levels)} over nodes do not form a path of a tree",
         )
     return tuple(path)
 
 
-def _above(
+def _find_parent_loop(
     insn: lp.InstructionBase,
     level: TreeLoop,
     inames: Collection[str],
@@ -448,21 +455,23 @@ def _above(
         return None
     for iname in sorted(inames):
         position = levels[iname].position if iname in levels else p.Variable(iname)
-        if same_place(position, level.parent):
+        if is_same_position(position, level.parent):
             return iname
-    raise refused(
+    raise make_tree_refusal(
         insn,
         f"{level.iname!r} runs over children of {level.parent}, which is not a node of "
         "its loops",
     )
 
 
-def _gathers(placed: Iterable[Expression]) -> dict[str, set[str]]:
+def _find_index_arrays(placed: Iterable[Expression]) -> dict[str, set[str]]:
     """Find, for each loop, the arrays whose entries at its nodes are subscripts."""
     arrays_of: dict[str, set[str]] = {}
     for expression in placed:
-        for outer in subscripts_in(expression):
-            for inner in (x for axis in outer.index_tuple for x in subscripts_in(axis)):
+        for outer in list_subscripts(expression):
+            for inner in (
+                x for axis in outer.index_tuple for x in list_subscripts(axis)
+            ):
                 position, *later_axes = inner.index_tuple
                 name = getattr(position, "name", "")
                 if name.endswith(ENTRY) and not later_axes:
@@ -471,7 +480,7 @@ def _gathers(placed: Iterable[Expression]) -> dict[str, set[str]]:
     return arrays_of
 
 
-def _indexed(placed: Expression, arrays: Mapping[str, str]) -> Expression:
+def _mark_indices(placed: Expression, arrays: Mapping[str, str]) -> Expression:
     """Replace entries that are indices of nodes by marks."""
     marks = {
         p.Variable(array)[p.Variable(iname + ENTRY)]: p.Variable(iname + INDEX)
@@ -488,11 +497,11 @@ class _Placed(IdentityMapper):  # type: ignore[misc]
         self.positions = positions
 
     def map_subscript(self, expr: p.Subscript, /) -> Expression:
-        axes = tuple(map(self._axis, expr.index_tuple))
+        axes = tuple(map(self._mark_axis, expr.index_tuple))
         return p.Subscript(expr.aggregate, axes[0] if len(axes) == 1 else axes)
 
-    def _axis(self, axis: Expression) -> Expression:
+    def _mark_axis(self, axis: Expression) -> Expression:
         for name, position in self.positions.items():
-            if same_place(axis, position):
+            if is_same_position(axis, position):
                 return p.Variable(name + ENTRY)
         return self.rec(axis)

@@ -12,8 +12,8 @@ from math import prod
 
 import numpy as np
 
-from feinsum.contraction.paths import contraction_steps
-from feinsum.ir import BatchedEinsum, nodes_of
+from feinsum.contraction.paths import find_contraction_steps
+from feinsum.ir import BatchedEinsum, get_nodes
 from feinsum.records.environment import Device, DeviceKind
 
 MAX_UNITS = 2**20
@@ -82,7 +82,7 @@ PER_UNIT: dict[DeviceKind, Capability] = {
 multiprocessor of a GPU with matrix units 1e14; an accelerator may be one unit."""
 
 
-def capability_of(device: Device) -> Capability:
+def get_capability(device: Device) -> Capability:
     """Return the limits of a device of this kind with this many units."""
     # The number of units is stated by the sender, so it is bounded.
     n_units = min(max(device.compute_units, 1), MAX_UNITS)
@@ -90,7 +90,7 @@ def capability_of(device: Device) -> Capability:
     return Capability(n_units * unit.bytes_per_s, n_units * unit.operation_bytes_per_s)
 
 
-def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
+def compute_least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
     """Return the minimum work of any evaluation of the einsum, on any device.
 
     Each entry is touched once. A product of two operands takes a multiplication for
@@ -104,10 +104,10 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
-    >>> least_work(e, {"M": 2})
+    >>> compute_least_work(e, {"M": 2})
     Work(n_bytes=208, operation_bytes=192)
     """
-    if nodes := nodes_of(einsum, sizes):
+    if nodes := get_nodes(einsum, sizes):
         itemsize = einsum.output_dtypes[0].itemsize
         n_bytes = nodes[-1] * itemsize
         return Work(min(n_bytes, _HUGE), min(n_bytes, _HUGE))
@@ -124,12 +124,12 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
             n_bytes = _count(term, extents) * operand.dtype.itemsize
             touched[operand.name] = max(n_bytes, touched.get(operand.name, 0))
     n_bytes = sum(touched.values()) + n_result_bytes
-    n_pairs = _least_products(einsum, extents)
+    n_pairs = _count_least_products(einsum, extents)
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
     return Work(min(n_bytes, _HUGE), min(n_pairs * itemsize, _HUGE))
 
 
-def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
+def _count_least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
     """Count the multiplications of one row; the other rows may be equal to it."""
     # The search for an order is not needed for two operands.
     if einsum.n_operands == 2:
@@ -137,36 +137,36 @@ def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
         return _count((left_term & right_term) | set(einsum.output), extents)
     if not 2 < einsum.n_operands <= MAX_SEARCHED:
         return 0  # without a known bound, nothing is refused
-    steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
+    steps = find_contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     return sum(step.n_operations for step in steps[einsum.n_operands :]) // 2
 
 
-def slowest_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
+def estimate_slowest_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
     """Return the maximum seconds of a kernel that multiplies all operands at once."""
-    n_tuples = n_products(einsum, einsum.indices, sizes)
+    n_tuples = count_products(einsum, einsum.indices, sizes)
     n_operations = min(n_tuples * einsum.batch_size * einsum.n_operands, _HUGE)
     return OVERHEAD_S + n_operations * SLOWEST_OPERATION_S
 
 
-def least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
+def compute_least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
     """Return the rounding error of a sum of all products, in the coarsest dtype."""
-    n_terms = min(n_products(einsum, einsum.summation_indices, sizes), _HUGE)
+    n_terms = min(count_products(einsum, einsum.summation_indices, sizes), _HUGE)
     inexact = [np.result_type(dtype, np.float16) for dtype in einsum.output_dtypes]
     return float(max(np.finfo(dtype).eps for dtype in inexact)) * n_terms
 
 
-def n_products(
+def count_products(
     einsum: BatchedEinsum, indices: Iterable[str], sizes: Mapping[str, int]
 ) -> int:
     """Count the tuples of indices; those of a tree at most as often as it has entries.
 
     >>> from feinsum.ir import array, einsum, sparse_array
     >>> e = einsum("ij,jk->ik", sparse_array("A", ("M", 9)), array("B", (9, 4)))
-    >>> n_products(e, "ijk", {"M": 9, "nodes.0": 9, "nodes.1": 20})
+    >>> count_products(e, "ijk", {"M": 9, "nodes.0": 9, "nodes.1": 20})
     80
     """
     extents, chosen = einsum.extents_at(sizes), set(indices)
-    nodes = nodes_of(einsum, sizes)
+    nodes = get_nodes(einsum, sizes)
     if not nodes:
         return _count(chosen, extents)
     stored = set(einsum.inputs[einsum.sparse_position or 0])

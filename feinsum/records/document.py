@@ -45,7 +45,7 @@ class Document:
     @cached_property
     def id(self) -> str:
         """Content id; two documents are one fact exactly if their ids are equal."""
-        return content_id(self)
+        return compute_content_id(self)
 
     @property
     def is_trusted(self) -> bool:
@@ -70,7 +70,7 @@ class Serialized(NamedTuple):
         return digest_of(self.text)
 
 
-def untrusted(document: D) -> D:
+def mark_untrusted(document: D) -> D:
     """Return a copy that is marked: its source does not trust the sender."""
     # The mark is an attribute beside the fields: equality and content id ignore it.
     marked = copy(document)
@@ -80,7 +80,7 @@ def untrusted(document: D) -> D:
 
 # Building a validator takes much longer than using it.
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _make_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
@@ -92,8 +92,8 @@ def serialize(document: object) -> Serialized:
     """
     kind: Any = type(document)
     try:
-        data = _adapter(kind).dump_python(document, mode="json")
-        return Serialized(data, to_text(data))
+        data = _make_adapter(kind).dump_python(document, mode="json")
+        return Serialized(data, format_canonical(data))
     except ValueError as error:
         raise InvalidRecordError(f"not a valid {kind.__name__}: {error}") from None
 
@@ -103,13 +103,13 @@ def to_json(document: object) -> str:
     return serialize(document).text
 
 
-def to_text(data: Any) -> str:
+def format_canonical(data: Any) -> str:
     """Return the canonical text of JSON data: sorted names, no spaces.
 
     Raises:
         ValueError: for a value that JSON cannot hold, such as NaN.
 
-    >>> to_text({"b": 1, "a": [2.5]})
+    >>> format_canonical({"b": 1, "a": [2.5]})
     '{"a":[2.5],"b":1}'
     """
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -129,7 +129,7 @@ def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
     # strict: a number as text, or an unknown field, is refused and not converted
     hashable_kind: Any = kind
     try:
-        return cast(T, _adapter(hashable_kind).validate_json(text))
+        return cast(T, _make_adapter(hashable_kind).validate_json(text))
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"
@@ -140,7 +140,7 @@ def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
         ) from None
 
 
-def content_id(document: object) -> str:
+def compute_content_id(document: object) -> str:
     """Return the SHA-256 of the canonical text, as hexadecimal digits."""
     return digest_of(to_json(document))
 
@@ -150,12 +150,12 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def utc_now() -> str:
+def get_utc_now() -> str:
     """Return the time now, UTC, ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def instant(text: str) -> datetime:
+def parse_instant(text: str) -> datetime:
     """Parse an ISO 8601 time; one without an offset is in UTC.
 
     Raises:
@@ -167,7 +167,7 @@ def instant(text: str) -> datetime:
     except (ValueError, OverflowError):
         raise InvalidRecordError(
             f"the time {text[:50]!r} was given, expected ISO 8601 in UTC, such as "
-            "'2025-01-31T12:00:00+00:00' (feinsum.records.utc_now)"
+            "'2025-01-31T12:00:00+00:00' (feinsum.records.get_utc_now)"
         ) from None
 
 

@@ -18,8 +18,8 @@ from constantdict import constantdict
 from pydantic import Field
 
 from feinsum.errors import InvalidRecordError, MeasurementError
-from feinsum.records.document import STRICT, Document, content_id
-from feinsum.words import brief, counted
+from feinsum.records.document import STRICT, Document, compute_content_id
+from feinsum.words import format_brief, format_count
 
 SHOWN = (
     "avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile",
@@ -72,7 +72,7 @@ class Processor:
         'L1d 48 KiB, L2 1 MiB'
         """
         sizes = sorted(self.cache_bytes.items())
-        return ", ".join(f"{name} {_size(n_bytes)}" for name, n_bytes in sizes)
+        return ", ".join(f"{name} {_format_size(n_bytes)}" for name, n_bytes in sizes)
 
     @property
     def vector_bytes(self) -> int:
@@ -96,13 +96,13 @@ class Processor:
         >>> str(Processor("", 26, 2, 1, "zen5", ("avx2", "fma"), 8, {"L2": 2**20}))
         'zen5, 8 cores, L2 1 MiB, avx2 fma'
         """
-        cores = "" if self.n_cores < 0 else counted(self.n_cores, "core")
+        cores = "" if self.n_cores < 0 else format_count(self.n_cores, "core")
         name = self.microarchitecture or "unknown microarchitecture"
         parts = (name, cores, self.caches, " ".join(self.shown_features))
         return ", ".join(part for part in parts if part)
 
 
-def _size(n_bytes: int) -> str:
+def _format_size(n_bytes: int) -> str:
     for unit, name in UNITS:
         # only whole units: 48 KiB is the size of a cache, 0.047 MiB is not
         if n_bytes >= unit and n_bytes % unit == 0:
@@ -152,7 +152,7 @@ class Device:
     @cached_property
     def id(self) -> str:
         """Content id: equal on machines with equal hardware and platform."""
-        return _id_of_device(self)
+        return _compute_device_id(self)
 
     @property
     def is_identified(self) -> bool:
@@ -182,8 +182,8 @@ class Device:
 # Most documents of a process name few devices. The cache is bounded, because a document
 # of 64 KiB may be little but a list of features.
 @lru_cache(64)
-def _id_of_device(device: Device) -> str:
-    return content_id(device)
+def _compute_device_id(device: Device) -> str:
+    return compute_content_id(device)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Environment(Document):
         object.__setattr__(self, "policy", constantdict(self.policy))
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.device}, driver {self.driver_version}")
+        return format_brief(self, f"{self.device}, driver {self.driver_version}")
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ _REAL_PER_COMPLEX = 4
 """A complex multiply-add, two operations, is eight real operations."""
 
 
-def roofline_s(
+def compute_roofline_s(
     operations: Mapping[str, int], footprint_bytes: int, peaks: DevicePeaks
 ) -> float:
     """Compute the larger of the times to compute and to move the data, in seconds.
@@ -265,11 +265,11 @@ def roofline_s(
     Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
     """
     moving_s = footprint_bytes / peaks.bandwidth_bytes_per_s
-    return max(operations_s(operations, peaks), moving_s)
+    return max(compute_operations_s(operations, peaks), moving_s)
 
 
-def operations_s(operations: Mapping[str, int], peaks: DevicePeaks) -> float:
-    """Return the time to compute alone, in seconds; see :func:`roofline_s`."""
+def compute_operations_s(operations: Mapping[str, int], peaks: DevicePeaks) -> float:
+    """Return the time to compute alone, in seconds; see :func:`compute_roofline_s`."""
     return sum(_compute_s(*item, peaks) for item in operations.items())
 
 
@@ -383,5 +383,5 @@ class Fleet(Document):
 
     def __str__(self) -> str:
         n = len(self.hosts)
-        hosts = f"{counted(n, 'host')}, load {self.load:g}, {self.device}"
-        return f"{counted(self.ranks, 'rank')} ({self.engine}) on {hosts}"
+        hosts = f"{format_count(n, 'host')}, load {self.load:g}, {self.device}"
+        return f"{format_count(self.ranks, 'rank')} ({self.engine}) on {hosts}"

@@ -16,20 +16,20 @@ from typing import Annotated, Any, Literal, TypeAlias
 from constantdict import constantdict
 from pydantic import Field
 
-from feinsum.canonical import WorkloadKey, text_digest
+from feinsum.canonical import WorkloadKey, compute_digest
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records.document import (
     STRICT,
     digest_of,
+    format_canonical,
     from_json,
-    instant,
-    to_text,
-    utc_now,
+    get_utc_now,
+    parse_instant,
 )
 from feinsum.records.document import Document as StoredDocument
 from feinsum.records.environment import Device, DevicePeaks, Fleet
 from feinsum.records.record import Trial, TuningRecord
-from feinsum.words import brief, counted
+from feinsum.words import format_brief, format_count
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PlanRecord(StoredDocument):
     verification: BlockCheck
     samples_s: tuple[float, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=constantdict)
-    recorded_at: str = field(default_factory=utc_now)
+    recorded_at: str = field(default_factory=get_utc_now)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicted", constantdict(self.predicted))
@@ -95,11 +95,11 @@ class PlanRecord(StoredDocument):
 
     def __str__(self) -> str:
         seconds = "" if self.median_s is None else f", {self.median_s * 1e3:.4g} ms"
-        moved = f"{counted(self.counted, 'element', ',')} moved{seconds}"
+        moved = f"{format_count(self.counted, 'element', ',')} moved{seconds}"
         return f"plan {self.plan_id[:12]} on {self.fleet}: {moved}"
 
     def __repr__(self) -> str:
-        return brief(self, str(self))
+        return format_brief(self, str(self))
 
 
 MAX_IDS, MAX_PREFIXES = 10_000, 100
@@ -142,7 +142,7 @@ class Retraction(StoredDocument):
     document: ContentId
     reason: Words
     retracted_by: Words
-    retracted_at: str = field(default_factory=utc_now)
+    retracted_at: str = field(default_factory=get_utc_now)
 
     def __str__(self) -> str:
         return f"{self.retracted_by} at {self.retracted_at}: {self.reason}"
@@ -212,7 +212,7 @@ class RetractionQuery:
     def since_instant(self) -> datetime | None:
         """The time, in UTC."""
         try:
-            return None if self.since is None else instant(self.since)
+            return None if self.since is None else parse_instant(self.since)
         except InvalidRecordError:
             raise InvalidRequestError(
                 f"the time {self.since!r:.52} was given; expected ISO 8601, such as "
@@ -281,7 +281,7 @@ def is_text_of(text: str, workload: str) -> bool:
     >>> is_text_of(form.text, form.key), is_text_of("another", form.key)
     (True, False)
     """
-    return workload.endswith(f"-{text_digest(text)}")
+    return workload.endswith(f"-{compute_digest(text)}")
 
 
 Document: TypeAlias = TuningRecord | DevicePeaks | Trial | Retraction | PlanRecord
@@ -349,13 +349,13 @@ FACT_KINDS: tuple[DocumentKind, ...] = ("record", "peaks", "plan")
 """Kinds that answer look-ups: they have senders, and can be retracted."""
 
 
-def kind_of(document: Document) -> DocumentKind:
+def get_kind(document: Document) -> DocumentKind:
     """Return the kind of a document."""
     # in the order of KINDS: most documents are records
     return next(name for name, kind in KINDS.items() if isinstance(document, kind.cls))
 
 
-def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
+def parse_document(kind: DocumentKind, document_id: str, text: str) -> Document:
     """Parse a document in its canonical text, which must have that id.
 
     Raises:
@@ -371,20 +371,20 @@ def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
     return document
 
 
-def document_in(kind: DocumentKind, document_id: Any, data: Any) -> Document:
-    """Parse a document in foreign JSON data; see :func:`document_of`."""
+def parse_foreign_document(kind: DocumentKind, document_id: Any, data: Any) -> Document:
+    """Parse a document in foreign JSON data; see :func:`parse_document`."""
     if not is_content_id(document_id):
         raise InvalidRecordError(
             f"a {kind} has no content id; expected {DIGITS} hexadecimal digits"
         )
     try:
-        text = to_text(data)
+        text = format_canonical(data)
     # RecursionError: senders may nest JSON to any depth
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(
             f"{kind} {document_id} is not a valid document: {error}"
         ) from None
-    return document_of(kind, document_id, text)
+    return parse_document(kind, document_id, text)
 
 
 def is_content_id(text: object) -> bool:

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 from feinsum.ir import PROFILE
 from feinsum.records.environment import HOST_PLATFORM, Device, Environment
 from feinsum.records.record import FramedSpec, TransformSpec, Trial, TuningRecord
-from feinsum.words import brief, counted, html_table
+from feinsum.words import format_brief, format_count, format_html_table
 
 Policy = Literal["strict", "default", "loose"]
 """The worst level accepted: exact; other extents, or predicted; any."""
@@ -86,7 +86,7 @@ class Match:
         ranking: all acceptable records of that level, the best first.
         remoteness: how far the device of the best record is from this one.
         distance: how far the extents of the best record are from the kernel's, see
-            :func:`distance`.
+            :func:`compute_distance`.
         recipes: at :attr:`Level.PREDICTED` and, if there is no record, at
             :attr:`Level.GENERIC`: recipes that were not measured, best first.
         is_tuned: at :attr:`Level.MISS`, whether recipes were recorded on this device
@@ -112,19 +112,21 @@ class Match:
 
     def __repr__(self) -> str:
         best = self.ranking[0].spec if self.ranking else next(iter(self.recipes), None)
-        n_records = f"{counted(len(self.ranking), 'record')}, " if self.ranking else ""
+        n_records = (
+            f"{format_count(len(self.ranking), 'record')}, " if self.ranking else ""
+        )
         recipe = "" if best is None else f"; the best is {best}"
-        return brief(self, f"{self.level}: {n_records}{self.reason}{recipe}")
+        return format_brief(self, f"{self.level}: {n_records}{self.reason}{recipe}")
 
     def _repr_html_(self) -> str:
         headings = ["recipe", "median", "IQR", "speed-up", "device"]
-        rows: list[Sequence[object]] = [_row(record) for record in self.ranking]
+        rows: list[Sequence[object]] = [_make_row(record) for record in self.ranking]
         rows += [(recipe, "", "", "", "") for recipe in self.recipes]
         head = f"<p><b>{self.level}</b>: {escape(self.reason)}</p>"
-        return head + (html_table(headings, rows) if rows else "")
+        return head + (format_html_table(headings, rows) if rows else "")
 
 
-def _row(record: TuningRecord) -> Sequence[object]:
+def _make_row(record: TuningRecord) -> Sequence[object]:
     measured = record.measurement
     return (
         record.spec,
@@ -152,16 +154,18 @@ class _Fit(NamedTuple):
     distance: float
 
 
-def level_of(record: TuningRecord | Trial, environment: Environment) -> MatchLevel:
+def get_match_level(
+    record: TuningRecord | Trial, environment: Environment
+) -> MatchLevel:
     """Return how well a record, or a trial, fits a machine.
 
     It fits a CPU with an unknown processor no better than any other of its
     architecture: an equal name proves nothing. Options of the C compiler that cannot
-    change a time make no other driver; see :func:`driver_difference`.
+    change a time make no other driver; see :func:`describe_driver_difference`.
     """
     measured, local = record.environment.device, environment.device
     if measured.is_surely(local):
-        difference = driver_difference(
+        difference = describe_driver_difference(
             record.environment, environment, record.workload_text
         )
         return MatchLevel.SAME_DEVICE_OTHER_DRIVER if difference else MatchLevel.EXACT
@@ -170,11 +174,11 @@ def level_of(record: TuningRecord | Trial, environment: Environment) -> MatchLev
     return MatchLevel.GENERIC
 
 
-def remoteness(measured: Device, local: Device) -> Remoteness:
+def compute_remoteness(measured: Device, local: Device) -> Remoteness:
     """Return how far a device is from another; unknown microarchitectures differ.
 
     >>> unknown = Device("PoCL", "AMD EPYC", "AuthenticAMD", "cpu", "x86_64", 2)
-    >>> remoteness(unknown, unknown)
+    >>> compute_remoteness(unknown, unknown)
     Remoteness(is_other_platform=False, is_other_microarchitecture=True)
     """
     # Two unknown microarchitectures are probably different.
@@ -183,14 +187,14 @@ def remoteness(measured: Device, local: Device) -> Remoteness:
     return Remoteness(measured.platform != local.platform, is_other)
 
 
-def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
+def compute_distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
     """Return the largest ``abs(log2)`` of the ratios of extents, to a tenth.
 
     Args:
         sizes: extents that were measured.
         extents: extents of the kernel, as far as known.
 
-    >>> distance({"N0": 100_000, "N1": 40}, {"N0": 384})
+    >>> compute_distance({"N0": 100_000, "N1": 40}, {"N0": 384})
     8.0
     """
     # On a logarithmic scale, twice and half the extent are equally far. Parameters that
@@ -210,16 +214,17 @@ def profile_distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> fl
     0.2
     """
     nodes = {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
-    return distance(nodes, extents)
+    return compute_distance(nodes, extents)
 
 
-def resources_of(spec: TransformSpec) -> int:
+def estimate_resources(spec: TransformSpec) -> int:
     """Estimate the resource use of a recipe by the size of its tiles.
 
     Work-items, registers and local memory grow with blocks, lanes, widths and depths,
     so this is the product of all whole numbers among the parameters.
 
-    >>> resources_of(TransformSpec.parse("rowwise@1(block=64, index='a', lanes=2)"))
+    >>> spec = TransformSpec.parse("rowwise@1(block=64, index='a', lanes=2)")
+    >>> estimate_resources(spec)
     128
     """
     return prod(v for v in spec.parameters.values() if type(v) is int and v > 1)
@@ -236,8 +241,8 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     """
     # A recipe that is no faster than the untransformed kernel is never applied.
     useful = [record for record in records if record.measurement.is_faster]
-    first = tied([record for record in useful if record.is_trusted])
-    first |= tied([record for record in useful if not record.is_trusted])
+    first = find_tied([record for record in useful if record.is_trusted])
+    first |= find_tied([record for record in useful if not record.is_trusted])
 
     def sort_key(record: TuningRecord) -> tuple[bool, bool, float, bool, int, str, str]:
         is_first, spec = record.id in first, record.spec
@@ -248,7 +253,7 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
             not is_first,
             slowness,
             spec.is_on_host,
-            resources_of(spec),
+            estimate_resources(spec),
             str(spec),
             record.id,
         )
@@ -256,7 +261,7 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     return tuple(sorted(useful, key=sort_key))
 
 
-def tied(records: Collection[TuningRecord]) -> frozenset[str]:
+def find_tied(records: Collection[TuningRecord]) -> frozenset[str]:
     """Return the ids of records tied for first place.
 
     Their speed-up intervals reach the highest lower end of all::
@@ -270,7 +275,7 @@ def tied(records: Collection[TuningRecord]) -> frozenset[str]:
     return frozenset(name for name, (_, high) in intervals.items() if high >= floor)
 
 
-def best_match(
+def find_best_match(
     records: Sequence[TuningRecord],
     environment: Environment,
     policy: Policy = "default",
@@ -295,7 +300,7 @@ def best_match(
         return Match(MatchLevel.MISS, "no fact is recorded for this workload")
     extents = extents or {}
     fits = {r.id: _fit(r, environment, extents, is_nearest) for r in records}
-    groups = list(_groups(records, fits))
+    groups = list(_group_records(records, fits))
     # Take the first group with a ranking: a worse fit is used only without a better
     # one.
     best = next((fit for fit, ranking in groups if ranking), None)
@@ -311,23 +316,23 @@ def best_match(
         return Match(MatchLevel.MISS, reason, is_tuned=closest == MatchLevel.EXACT)
     ranking = [r for fit, group in groups if fit.level == best.level for r in group]
     local_extents = extents.get(ranking[0].workload_text, {})
-    reason = _reason(ranking, best, environment, local_extents)
+    reason = _format_reason(ranking, best, environment, local_extents)
     return Match(best.level, reason, tuple(ranking), best.remoteness, best.distance)
 
 
 def _fit(
     record: TuningRecord, environment: Environment, extents: Extents, is_nearest: bool
 ) -> _Fit:
-    machine = level_of(record, environment)
+    machine = get_match_level(record, environment)
     sizes, kernel = record.measurement.sizes, extents.get(record.workload_text, {})
     # A recipe depends on how many entries a row has, as it does on extents.
     is_other = is_nearest or profile_distance(sizes, kernel) > SAME_PROFILE
     level = max(MatchLevel.NEAREST_EXTENTS if is_other else MatchLevel.EXACT, machine)
-    remote = remoteness(record.environment.device, environment.device)
-    return _Fit(level, machine, remote, distance(sizes, kernel))
+    remote = compute_remoteness(record.environment.device, environment.device)
+    return _Fit(level, machine, remote, compute_distance(sizes, kernel))
 
 
-def _groups(
+def _group_records(
     records: Sequence[TuningRecord], fits: Mapping[str, _Fit]
 ) -> Iterator[tuple[_Fit, tuple[TuningRecord, ...]]]:
     """Yield rankings of records of equal fit, the best fit first."""
@@ -342,7 +347,7 @@ def _groups(
         yield fit, ranking
 
 
-def _reason(
+def _format_reason(
     ranking: Sequence[TuningRecord],
     fit: _Fit,
     environment: Environment,
@@ -353,7 +358,9 @@ def _reason(
     if fit.machine == MatchLevel.EXACT:
         machine = f"on this device and driver ({measured.driver_version})"
     elif fit.machine == MatchLevel.SAME_DEVICE_OTHER_DRIVER:
-        difference = driver_difference(measured, environment, best.workload_text)
+        difference = describe_driver_difference(
+            measured, environment, best.workload_text
+        )
         machine = f"on this device with {difference}"
     else:
         devices = _describe(measured.device), _describe(environment.device)
@@ -361,13 +368,14 @@ def _reason(
     sizes = best.measurement.sizes
     sizes_note = ""
     if fit.level == MatchLevel.NEAREST_EXTENTS or fit.distance:
-        sizes_note = f"; measured at {_listed(sizes)}"
+        sizes_note = f"; measured at {_format_sizes(sizes)}"
     if fit.distance:
         sizes_note += (
-            f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
+            "; here it is "
+            f"{_format_sizes({n: extents[n] for n in sizes if n in extents})}"
         )
         sizes_note += f", a distance of {fit.distance:g} (log2 of the ratio)"
-    candidates = counted(len(ranking), "candidate")
+    candidates = format_count(len(ranking), "candidate")
     return (
         f"{best.spec!s:.200} ran {best.measurement.speedup:.1f} times as fast as the "
         f"untransformed kernel {machine}; {candidates}{sizes_note}"
@@ -379,11 +387,11 @@ def _describe(device: Device) -> str:
     if device.kind != "cpu":
         return str(device)
     design = device.microarchitecture or "unknown microarchitecture"
-    units = counted(device.compute_units, "unit")
+    units = format_count(device.compute_units, "unit")
     return f"{device.name} ({device.platform}, {design}, {units})"
 
 
-def _listed(sizes: Mapping[str, int]) -> str:
+def _format_sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
@@ -402,7 +410,7 @@ _ONLY_COMPLEX = frozenset({"-fcx-fortran-rules"})
 _COMPLEX = re.compile(r":[<>=|]?c\d")
 
 
-def driver_difference(
+def describe_driver_difference(
     measured: Environment, local: Environment, workload_text: str
 ) -> str:
     """Describe how the drivers of two environments of one device differ, if they do.
@@ -416,37 +424,39 @@ def driver_difference(
     differences: list[str] = []
     if measured.driver_version != local.driver_version:
         differences.append(
-            _contrast("driver", measured.driver_version, local.driver_version)
+            _format_contrast("driver", measured.driver_version, local.driver_version)
         )
     if measured.platform_version != local.platform_version:
         if measured.device.platform == HOST_PLATFORM:
-            differences += _differing_options(measured, local, workload_text)
+            differences += _list_differing_options(measured, local, workload_text)
         else:
             versions = measured.platform_version, local.platform_version
-            differences.append(_contrast("platform version", *versions))
+            differences.append(_format_contrast("platform version", *versions))
     return "; and with ".join(differences)
 
 
-def _differing_options(
+def _list_differing_options(
     measured: Environment, local: Environment, workload_text: str
 ) -> Iterator[str]:
     is_complex = _COMPLEX.search(workload_text) is not None
-    code, options = _options(measured.platform_version, is_complex)
-    local_code, local_options = _options(local.platform_version, is_complex)
+    code, options = _parse_options(measured.platform_version, is_complex)
+    local_code, local_options = _parse_options(local.platform_version, is_complex)
     if code != local_code:
-        yield _contrast("feinsum's calling code of version", code, local_code)
+        yield _format_contrast("feinsum's calling code of version", code, local_code)
     if options != local_options:
         only = sorted(options - local_options), sorted(local_options - options)
         texts = (" ".join(names) or "none" for names in only)
-        yield _contrast("compiler option", *texts)
+        yield _format_contrast("compiler option", *texts)
 
 
-def _contrast(noun: str, measured: str, local: str) -> str:
+def _format_contrast(noun: str, measured: str, local: str) -> str:
     return f"{noun} {measured}; here it is {local}"
 
 
 @lru_cache(64)
-def _options(platform_version: str, is_complex: bool) -> tuple[str, frozenset[str]]:
+def _parse_options(
+    platform_version: str, is_complex: bool
+) -> tuple[str, frozenset[str]]:
     """Return the version of the calling code, and the options that can change a time.
 
     The platform version of host code is that version, followed by the options.

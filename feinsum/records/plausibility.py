@@ -26,25 +26,25 @@ from typing import Any
 import numpy as np
 
 from feinsum.canonical import FORM_VERSION
-from feinsum.entry_points import DOCUMENTS, registered
+from feinsum.entry_points import DOCUMENTS, list_registered
 from feinsum.errors import ImplausibleError, InvalidEinsumError, InvalidRecordError
-from feinsum.ir import BatchedEinsum, check_profile, from_text, size_names
+from feinsum.ir import BatchedEinsum, check_profile, from_text, list_size_names
 from feinsum.records.capability import (
     MAX_UNITS,
-    capability_of,
-    least_tolerance,
-    least_work,
-    slowest_s,
+    compute_least_tolerance,
+    compute_least_work,
+    estimate_slowest_s,
+    get_capability,
 )
-from feinsum.records.document import Serialized, instant, serialize
+from feinsum.records.document import Serialized, parse_instant, serialize
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import (
     KINDS,
     BlockCheck,
     Document,
     PlanRecord,
+    get_kind,
     is_text_of,
-    kind_of,
 )
 from feinsum.records.record import Measurement, TuningRecord, Verification
 
@@ -167,14 +167,14 @@ def judge(
     >>> [finding.code for finding in judge(peaks)]
     ['compute-units', 'rate', 'time']
     """
-    name = kind_of(document)
+    name = get_kind(document)
     if name == "trial":
         return ()
     data, text = serialized or serialize(document)
     # First, and alone: other checks of a huge document would take long.
     n_bytes = len(text.encode())
     if n_bytes > DOCUMENT_BYTES:
-        return (finding("document-size", f"{n_bytes} bytes"),)
+        return (make_finding("document-size", f"{n_bytes} bytes"),)
     # A time in the future would make a fact the latest for ever.
     latest = (now or datetime.now(UTC)) + CLOCKS
     findings = [*_judge_values(data)]
@@ -186,15 +186,17 @@ def judge(
         case PlanRecord():
             findings += _judge_plan(document)
     if not findings:  # those of other packages may take longer, as for a plan
-        for judge_more in registered(DOCUMENTS, name):
+        for judge_more in list_registered(DOCUMENTS, name):
             findings += judge_more(document)
     return (*findings, *_judge_time(getattr(document, KINDS[name].time), latest))
 
 
-def latest_peaks(measured: Iterable[DevicePeaks]) -> DevicePeaks | None:
+def find_latest_peaks(measured: Iterable[DevicePeaks]) -> DevicePeaks | None:
     """Return the latest plausible limits."""
     plausible = [peaks for peaks in measured if not judge(peaks)]
-    return max(plausible, key=lambda p: (instant(p.measured_at), p.id), default=None)
+    return max(
+        plausible, key=lambda p: (parse_instant(p.measured_at), p.id), default=None
+    )
 
 
 def check_plausible(document: Document, serialized: Serialized | None = None) -> None:
@@ -215,11 +217,11 @@ def check_plausible(document: Document, serialized: Serialized | None = None) ->
         )
 
 
-def unchecked(document: Document) -> None:
+def accept_all(document: Document) -> None:
     """Accept every document: for exact copies of databases."""
 
 
-def finding(code: str, value: str) -> Finding:
+def make_finding(code: str, value: str) -> Finding:
     """Return a finding against the rule of a code."""
     return Finding(code, value, CODES[code])
 
@@ -238,11 +240,11 @@ def _judge_values(
     match value:
         case str():
             if len(value) > max_length:
-                yield finding("text-length", f"{field}: {len(value)} characters")
+                yield make_finding("text-length", f"{field}: {len(value)} characters")
             if "\0" in value:
-                yield finding("control-character", f"{field}: {value[:20]!r}")
+                yield make_finding("control-character", f"{field}: {value[:20]!r}")
         case int() if not -(2**63) <= value < 2**63:
-            yield finding("integer-range", f"{field}: {value.bit_length()} bits")
+            yield make_finding("integer-range", f"{field}: {value.bit_length()} bits")
         case dict():
             for name, inner in value.items():
                 yield from _judge_values(name, (*path, "name"))
@@ -256,12 +258,12 @@ def _judge_values(
 
 def _judge_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
     yield from _judge_device(peaks.device)
-    limit = capability_of(peaks.device)
+    limit = get_capability(peaks.device)
     yield from _judge_rate("bandwidth", peaks.bandwidth_bytes_per_s, limit.bytes_per_s)
     for dtype, rate in peaks.operations_per_s.items():
-        itemsize = _itemsize(dtype)
+        itemsize = _get_itemsize(dtype)
         if itemsize is None:
-            yield finding("dtype", repr(dtype[:30]))
+            yield make_finding("dtype", repr(dtype[:30]))
         else:
             yield from _judge_rate(dtype, rate, limit.operations_per_s(itemsize))
     for name, rate in peaks.cache_bytes_per_s.items():
@@ -271,7 +273,7 @@ def _judge_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
 def _judge_rate(name: str, rate: float, max_rate: float) -> Iterator[Finding]:
     if not MIN_RATE <= rate <= max_rate:
         value = f"{name}: {rate:g} a second, not from {MIN_RATE:g} to {max_rate:g}"
-        yield finding("rate", value)
+        yield make_finding("rate", value)
 
 
 def _judge_record(record: TuningRecord) -> Iterator[Finding]:
@@ -281,17 +283,19 @@ def _judge_record(record: TuningRecord) -> Iterator[Finding]:
     key, text = record.workload, record.workload_text
     # Under another key, the fact would answer look-ups of another workload.
     if not (_KEY.fullmatch(key) and is_text_of(text, key)):
-        yield finding("key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}")
+        yield make_finding(
+            "key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}"
+        )
         return
     try:
         einsum = _parse(text)
     except InvalidEinsumError:
         # A text of a newer canonical form cannot be judged, but is not refused.
         if key.startswith(f"{FORM_VERSION}-"):
-            yield finding("unreadable-text", repr(text[:60]))
+            yield make_finding("unreadable-text", repr(text[:60]))
         return
     if _has_other_sizes(einsum, record.measurement.sizes):
-        yield finding("sizes", str(dict(record.measurement.sizes))[:100])
+        yield make_finding("sizes", str(dict(record.measurement.sizes))[:100])
         return
     yield from _judge_times(record.measurement, einsum, device)
     yield from _judge_verification(record.measurement, einsum)
@@ -303,29 +307,31 @@ def _judge_plan(record: PlanRecord) -> Iterator[Finding]:
     yield from _judge_device(fleet.device)
     counts = [n for host in fleet.hosts for n in (host.ranks, host.cores)]
     if (largest := max(fleet.threads, *counts)) > MAX_UNITS:
-        yield finding("fleet", f"{largest} threads, ranks or cores")
+        yield make_finding("fleet", f"{largest} threads, ranks or cores")
     yield from _judge_error(verified, TOLERANCE)
     if min(verified.n_blocks, verified.n_entries) < 1:
-        yield finding("not-verified", f"{verified.n_blocks} blocks")
+        yield make_finding("not-verified", f"{verified.n_blocks} blocks")
     if not record.samples_s:
         return
     # Ranks that take turns on a core measure the machine, not the plan.
     if not fleet.is_timed:
-        yield finding("shared-cores", f"{fleet.engine}, {fleet.load:g} threads a core")
+        yield make_finding(
+            "shared-cores", f"{fleet.engine}, {fleet.load:g} threads a core"
+        )
     if len(record.samples_s) < MIN_SAMPLES:
-        yield finding("too-few-samples", f"{len(record.samples_s)}")
+        yield make_finding("too-few-samples", f"{len(record.samples_s)}")
     if min(record.samples_s) < RESOLUTION_S:
-        yield finding("below-resolution", f"{min(record.samples_s):g} s")
+        yield make_finding("below-resolution", f"{min(record.samples_s):g} s")
 
 
 def _judge_error(
     verified: Verification | BlockCheck, max_tolerance: float
 ) -> Iterator[Finding]:
     if not 0 <= verified.tolerance <= max_tolerance:
-        yield finding("tolerance", f"{verified.tolerance:g}")
+        yield make_finding("tolerance", f"{verified.tolerance:g}")
     if not 0 <= verified.largest_error <= verified.tolerance:
         value = f"{verified.largest_error:g}, tolerance {verified.tolerance:g}"
-        yield finding("error-above-tolerance", value)
+        yield make_finding("error-above-tolerance", value)
 
 
 def _parse(text: str) -> BatchedEinsum:
@@ -337,46 +343,46 @@ _parse_cached = lru_cache(256)(from_text)
 
 def _judge_device(device: Device) -> Iterator[Finding]:
     if not 1 <= device.compute_units <= MAX_UNITS:
-        yield finding("compute-units", f"{device.compute_units}")
+        yield make_finding("compute-units", f"{device.compute_units}")
 
 
 def _judge_time(text: str, latest: datetime) -> Iterator[Finding]:
     try:
-        time = instant(text)
+        time = parse_instant(text)
     except InvalidRecordError:
-        yield finding("time", repr(text[:50]))
+        yield make_finding("time", repr(text[:50]))
         return
     if time > latest:
-        yield finding("future", repr(text[:50]))
+        yield make_finding("future", repr(text[:50]))
 
 
 def _judge_samples(measured: Measurement) -> Iterator[Finding]:
     n_samples = len(measured.samples_s)
     if n_samples < MIN_SAMPLES:
-        yield finding("too-few-samples", f"{n_samples}")
+        yield make_finding("too-few-samples", f"{n_samples}")
     if measured.timer not in TIMERS:
-        yield finding("timer", repr(measured.timer[:50]))
+        yield make_finding("timer", repr(measured.timer[:50]))
     shortest_s = min(*measured.samples_s, *measured.baseline_s)
     if shortest_s < RESOLUTION_S:
-        yield finding("below-resolution", f"{shortest_s:g} s")
+        yield make_finding("below-resolution", f"{shortest_s:g} s")
     for dtype in measured.operations:
-        if _itemsize(dtype) is None:
-            yield finding("dtype", repr(dtype[:30]))
+        if _get_itemsize(dtype) is None:
+            yield make_finding("dtype", repr(dtype[:30]))
 
 
 def _judge_times(
     measured: Measurement, einsum: BatchedEinsum, device: Device
 ) -> Iterator[Finding]:
     # Limits of the kind of device: they refuse made-up times, not odd machines.
-    min_s = capability_of(device).seconds(least_work(einsum, measured.sizes))
-    max_s = slowest_s(einsum, measured.sizes)
+    min_s = get_capability(device).seconds(compute_least_work(einsum, measured.sizes))
+    max_s = estimate_slowest_s(einsum, measured.sizes)
     for name, times in (("", measured.samples_s), ("baseline: ", measured.baseline_s)):
         if min(times) < min_s:
             value = f"{name}{min(times):g} s, but {min_s:.3g} s at least"
-            yield finding("faster-than-possible", value)
+            yield make_finding("faster-than-possible", value)
         if not (isfinite(max(times)) and max(times) <= max_s):
             value = f"{name}{max(times):g} s, but {max_s:.3g} s at most"
-            yield finding("slower-than-possible", value)
+            yield make_finding("slower-than-possible", value)
 
 
 def _judge_verification(
@@ -384,25 +390,25 @@ def _judge_verification(
 ) -> Iterator[Finding]:
     verified = measured.verification
     # be generous: 64 times the rounding error of one sum
-    rounding = 64 * least_tolerance(einsum, measured.sizes)
+    rounding = 64 * compute_least_tolerance(einsum, measured.sizes)
     yield from _judge_error(verified, max(TOLERANCE, rounding))
     if not verified.sizes:
-        yield finding("not-verified", "no sizes")
+        yield make_finding("not-verified", "no sizes")
     for sizes in verified.sizes:  # it may have further names: extents of the text, too
         if any(size < 1 for size in sizes.values()):
-            yield finding("sizes", str(dict(sizes))[:100])
+            yield make_finding("sizes", str(dict(sizes))[:100])
             return
 
 
 def _has_other_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     """Return whether sizes do not fit the size parameters or the sparse tree."""
     # a size is missing, or the text does not have it
-    if set(size_names(einsum)) != set(sizes) or min(sizes.values(), default=1) < 1:
+    if set(list_size_names(einsum)) != set(sizes) or min(sizes.values(), default=1) < 1:
         return True
     return check_profile(einsum, sizes) is not None
 
 
-def _itemsize(dtype: str) -> int | None:
+def _get_itemsize(dtype: str) -> int | None:
     """Return the bytes of a numeric dtype; None for any other text."""
     try:
         parsed = np.dtype(dtype)

@@ -23,9 +23,9 @@ from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import InvalidRecordError
-from feinsum.records.document import STRICT, Document, utc_now
+from feinsum.records.document import STRICT, Document, get_utc_now
 from feinsum.records.environment import Environment
-from feinsum.words import brief, counted
+from feinsum.words import format_brief, format_count
 
 ParameterValue: TypeAlias = bool | int | str | tuple[int | str, ...]
 
@@ -78,10 +78,10 @@ class TransformSpec:
             raise _refuse(repr(text), "expected text, or a TransformSpec")
         head = _HEAD.fullmatch(text.strip())
         if head is None:
-            raise _refuse(text, _missing_in(text.strip()))
+            raise _refuse(text, _describe_missing_part(text.strip()))
         name, version, inside = head.groups()
         try:
-            parameters = _parameters(inside)
+            parameters = _parse_parameters(inside)
             number = int(version)
         except SyntaxError as error:
             # the offset counts from "f(", which the text does not have
@@ -107,7 +107,7 @@ class FramedSpec(NamedTuple):
     frame: str
 
 
-def _missing_in(text: str) -> str:
+def _describe_missing_part(text: str) -> str:
     """Describe the missing part of ``name@version(parameter=value, ...)``."""
     form = "expected name@version(parameter=value, ...)"
     head, bracket, _ = text.partition("(")
@@ -123,7 +123,7 @@ def _missing_in(text: str) -> str:
     return f"{name!r} is no name of a transform; {form}"
 
 
-def _parameters(inside: str) -> dict[str, Any]:
+def _parse_parameters(inside: str) -> dict[str, Any]:
     """Parse the literals of ``key=value, ...``; nothing is executed."""
     # Specs come from others, so the values must be literals. Python's own parser reads
     # them as the arguments of a call that is never made.
@@ -228,7 +228,7 @@ class Measurement:
     @property
     def spread_s(self) -> float:
         """Interquartile range of the samples, in seconds."""
-        low, high = quartiles(self.samples_s)
+        low, high = compute_quartiles(self.samples_s)
         return high - low
 
     @property
@@ -251,10 +251,10 @@ class Measurement:
     def speedup_interval(self) -> tuple[float, float]:
         """The speed-up at the ends of the interval in which the median lies.
 
-        See :func:`median_interval`. That of the untransformed kernel is left out: all
-        that ran beside it in one run have the same.
+        See :func:`compute_median_interval`. That of the untransformed kernel is left
+        out: all that ran beside it in one run have the same.
         """
-        low, high = median_interval(self.samples_s)
+        low, high = compute_median_interval(self.samples_s)
         baseline = median(self.baseline_s)
         return baseline / high, baseline / low
 
@@ -263,10 +263,10 @@ class Measurement:
         return sum(self.operations.values()) / self.median_s * 1e-9
 
     def __repr__(self) -> str:
-        return brief(
+        return format_brief(
             self,
             f"{self.median_s * 1e3:.4g} ms (IQR {self.spread_s * 1e3:.2g} ms, "
-            f"{counted(len(self.samples_s), 'sample')}), {self.speedup:.3g} times "
+            f"{format_count(len(self.samples_s), 'sample')}), {self.speedup:.3g} times "
             "as fast as "
             "untransformed",
         )
@@ -278,11 +278,11 @@ def is_noisy(samples: tuple[float, ...]) -> bool:
     >>> is_noisy((1.0, 1.0, 1.1)), is_noisy((1.0, 1.0, 2.0))
     (False, True)
     """
-    low, high = quartiles(samples)
+    low, high = compute_quartiles(samples)
     return high - low > NOISE * median(samples)
 
 
-def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
+def compute_median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
     """Return the notch of a box plot; if two do not overlap, their medians differ.
 
     That is 1.57 interquartile ranges over the square root of the number of samples on
@@ -290,20 +290,20 @@ def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
 
     Source: McGill, Tukey and Larsen 1978, Variations of box plots.
 
-    >>> median_interval((1.0,) * 8 + (1.1,) * 8)
+    >>> compute_median_interval((1.0,) * 8 + (1.1,) * 8)
     (1.01075, 1.08925)
     """
-    low, high = quartiles(samples)
+    low, high = compute_quartiles(samples)
     # 1.57: medians whose notches do not overlap differ at the level of 5 %
     half = 1.57 * (high - low) / sqrt(len(samples))
     middle = median(samples)
     return max(middle - half, min(samples)), min(middle + half, max(samples))
 
 
-def quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
+def compute_quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
     """Compute the lower and the upper quartile.
 
-    >>> quartiles((1.0, 2.0, 3.0))
+    >>> compute_quartiles((1.0, 2.0, 3.0))
     (1.5, 2.5)
     """
     if len(samples) == 1:  # of a slow untransformed kernel; quantiles needs two
@@ -331,13 +331,13 @@ class TuningRecord(Document):
     spec: TransformSpec
     measurement: Measurement
     provenance: Mapping[str, str] = field(default_factory=constantdict)
-    recorded_at: str = field(default_factory=utc_now)
+    recorded_at: str = field(default_factory=get_utc_now)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "provenance", constantdict(self.provenance))
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.id[:12]}: {self.spec}, {self.measurement!r}")
+        return format_brief(self, f"{self.id[:12]}: {self.spec}, {self.measurement!r}")
 
     @property
     def recipe(self) -> FramedSpec:
@@ -351,7 +351,7 @@ MESSAGE_LENGTH = 2000
 """Maximum stored characters of a message."""
 
 
-def _now() -> str:
+def _get_time() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
@@ -378,7 +378,7 @@ class Trial(Document):
     message: Annotated[str, MaxLen(MESSAGE_LENGTH)] = ""
     median_s: Annotated[float, Gt(0)] | None = None
     ratio: Annotated[float, Gt(0)] | None = None
-    recorded_at: str = field(default_factory=_now)
+    recorded_at: str = field(default_factory=_get_time)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", constantdict(self.sizes))
@@ -394,7 +394,7 @@ class Trial(Document):
     def __repr__(self) -> str:
         time = f", {self.median_s * 1e3:.4g} ms" if self.median_s else ""
         message = f": {self.message}" if self.message else ""
-        return brief(self, f"{self.spec}: {self.status}{time}{message}")
+        return format_brief(self, f"{self.spec}: {self.status}{time}{message}")
 
     @property
     def is_ok(self) -> bool:

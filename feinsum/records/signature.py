@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import SignatureError, SigningKeyError, TrustedSignersError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 from feinsum.records.document import to_json
 from feinsum.records.kinds import PlanRecord
 from feinsum.records.record import TuningRecord
@@ -65,12 +65,14 @@ def sign(record: Fact, key: SigningKey) -> Fact:
     """Return the fact with a signature, which replaces an existing one."""
     # the signer is part of what is signed, the signature cannot be
     topics = {k: v for k, v in record.provenance.items() if k != SIGNATURE}
-    named = replace(record, provenance=topics | {SIGNED_BY: public_key_of(key)})
-    signature = base64.b64encode(key.sign(_content(named))).decode()
+    named = replace(record, provenance=topics | {SIGNED_BY: format_public_key(key)})
+    signature = base64.b64encode(key.sign(_get_signed_bytes(named))).decode()
     return replace(named, provenance={**named.provenance, SIGNATURE: signature})
 
 
-def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -> str:
+def explain_untrusted(
+    record: TuningRecord | PlanRecord, trusted: Collection[str]
+) -> str:
     """Explain why no trusted key signed a fact; empty if one did.
 
     Raises:
@@ -82,12 +84,12 @@ def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -
         return "it is not signed"
     if signer not in trusted:
         return f"it is signed by {signer[:60]}, which is not trusted"
-    if not _is_right(signer, signature, _content(record)):
+    if not _is_right(signer, signature, _get_signed_bytes(record)):
         return f"its signature is not that of {signer}"
     return ""
 
 
-def new_signing_key(path: Path) -> str:
+def create_signing_key(path: Path) -> str:
     """Create a private key in a new file, for its owner only; returns the public key.
 
     Raises:
@@ -116,7 +118,7 @@ def new_signing_key(path: Path) -> str:
         raise SigningKeyError(
             f"cannot write a key to {path} ({problem}); give the path of a new file"
         ) from None
-    return public_key_of(key)
+    return format_public_key(key)
 
 
 def read_signing_key(path: Path) -> SigningKey:
@@ -147,7 +149,7 @@ def read_signing_key(path: Path) -> SigningKey:
 MAKE = "make one with 'feinsum signing create FILE'"
 
 
-def public_key_of(key: SigningKey) -> str:
+def format_public_key(key: SigningKey) -> str:
     """Return the public key as text."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -155,7 +157,7 @@ def public_key_of(key: SigningKey) -> str:
     return f"ed25519:{base64.b64encode(raw).decode()}"
 
 
-def signed_if_wanted(record: Fact) -> Fact:
+def sign_if_configured(record: Fact) -> Fact:
     """Sign a fact with the key named by the variable, if it is set.
 
     Raises:
@@ -175,7 +177,7 @@ def check_signing_key() -> None:
         read_signing_key(Path(path))
 
 
-def trusted_signers() -> frozenset[str]:
+def read_trusted_signers() -> frozenset[str]:
     """Return the public keys in the variable; none if signatures are not required.
 
     Raises:
@@ -186,7 +188,7 @@ def trusted_signers() -> frozenset[str]:
     if not setting:
         return frozenset()
     _check_installed()
-    text = setting if setting.startswith("ed25519:") else _text_of(setting)
+    text = setting if setting.startswith("ed25519:") else _read_text(setting)
     lines = [line.partition("#")[0] for line in text.splitlines()]
     keys = [word for line in lines for word in line.replace(",", " ").split()]
     # refuse an empty setting or file: it would silently trust no key
@@ -200,7 +202,7 @@ def trusted_signers() -> frozenset[str]:
     return frozenset(keys)
 
 
-def _text_of(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with Path(path).expanduser().open("rb") as file:
             return file.read(_MAX_BYTES).decode("latin-1")
@@ -211,7 +213,7 @@ def _text_of(path: str) -> str:
         ) from None
 
 
-def _content(record: TuningRecord | PlanRecord) -> bytes:
+def _get_signed_bytes(record: TuningRecord | PlanRecord) -> bytes:
     """Return the signed bytes of a fact."""
     topics = {k: v for k, v in record.provenance.items() if k not in UNSIGNED}
     # The key changes with the canonical form, but the fact stays the same.
@@ -233,5 +235,5 @@ def _is_right(signer: str, signature: str, content: bytes) -> bool:
 
 
 def _check_installed() -> None:
-    with requiring("cryptography", "signatures", "a signature", SignatureError):
+    with require_extra("cryptography", "signatures", "a signature", SignatureError):
         import cryptography  # noqa: F401  (only whether it is there)

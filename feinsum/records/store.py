@@ -38,10 +38,10 @@ from feinsum.records.kinds import (
     DocumentKind,
     PlanRecord,
     Retraction,
-    kind_of,
+    get_kind,
 )
 from feinsum.records.match import Policy
-from feinsum.records.plausibility import latest_peaks
+from feinsum.records.plausibility import find_latest_peaks
 from feinsum.records.record import Trial, TuningRecord
 
 Candidates = Mapping[WorkloadKey, tuple[TuningRecord, ...]]
@@ -92,10 +92,10 @@ class Filters:
         if self.workload not in (None, getattr(document, "workload", None)):
             return False
         if self.device_id is not None:
-            device = KINDS[kind_of(document)].device(document)
+            device = KINDS[get_kind(document)].device(document)
             if device is None or device.id != self.device_id:
                 return False
-        return self.notation in (None, _notation_of(document))
+        return self.notation in (None, _get_notation(document))
 
 
 class Store(ABC):
@@ -149,7 +149,7 @@ class Store(ABC):
             self.add_all(())
 
     def candidates(self, look_up: LookUp) -> Candidates:
-        """Return all records that :func:`feinsum.records.best_match` may choose.
+        """Return all records that :func:`feinsum.records.find_best_match` may choose.
 
         Those that the policy refuses on that device may be left out.
         """
@@ -191,7 +191,7 @@ class Store(ABC):
     def peaks(self, device_id: str) -> DevicePeaks | None:
         """Return the latest plausible limits of a device."""
         peaks = self.documents("peaks", device_id=device_id)
-        return latest_peaks(cast(Iterator[DevicePeaks], peaks))
+        return find_latest_peaks(cast(Iterator[DevicePeaks], peaks))
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
         """Return all trials of a workload, oldest first. Look-ups ignore them."""
@@ -221,7 +221,7 @@ class Store(ABC):
         """Yield the ids of all documents of a kind, in order."""
         return (document.id for document in self.documents(kind))
 
-    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
+    def find_lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
         """Return those ids of a kind that are neither stored nor retracted here."""
         missing = frozenset(ids) - frozenset(self.ids(kind))
         if kind not in FACT_KINDS:  # other kinds are not hidden by retractions
@@ -247,7 +247,7 @@ class InMemoryStore(Store):
 
     def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
         stored = self._documents[kind]
-        retracted = self._retracted() if kind in FACT_KINDS else frozenset[str]()
+        retracted = self._list_retracted() if kind in FACT_KINDS else frozenset[str]()
         among = filters.among
         ids = stored.keys() if among is None else stored.keys() & set(among)
         # sorted makes a copy, so documents may be added while iterating
@@ -258,15 +258,15 @@ class InMemoryStore(Store):
     def add_all(self, documents: Iterable[Document]) -> int:
         n_new = 0
         for document in documents:
-            stored = self._documents[kind_of(document)]
+            stored = self._documents[get_kind(document)]
             n_new += document.id not in stored
             stored.setdefault(document.id, document)
         return n_new
 
-    def _retracted(self) -> frozenset[str]:
+    def _list_retracted(self) -> frozenset[str]:
         return frozenset(r.document for r in self._documents["retraction"].values())
 
 
-def _notation_of(document: Document) -> str:
+def _get_notation(document: Document) -> str:
     """Return the subscripts of a document's einsum, the text before the first bar."""
     return str(getattr(document, "workload_text", "")).partition(" | ")[0]

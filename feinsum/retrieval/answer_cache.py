@@ -19,13 +19,18 @@ from typing import Any, ParamSpec, Self, TypeVar
 import loopy as lp
 import numpy as np
 
-from feinsum.cache import DiskCache, default_cache
+from feinsum.cache import DiskCache, get_default_cache
 from feinsum.db import Database, looked_up_store
 from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
-from feinsum.records.signature import trusted_signers
-from feinsum.retrieval.decision import Decision, decision_of
-from feinsum.retrieval.identity import NoTextError, fingerprint, is_ours, text_of
+from feinsum.records.signature import read_trusted_signers
+from feinsum.retrieval.decision import Decision, make_decision
+from feinsum.retrieval.identity import (
+    NoTextError,
+    compute_fingerprint,
+    is_ours,
+    serialize_value,
+)
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 from feinsum.targets.units import CodedUnit, LibraryUnit
@@ -37,7 +42,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _optional(step: Callable[P, T | None]) -> Callable[P, T | None]:
+def _make_optional(step: Callable[P, T | None]) -> Callable[P, T | None]:
     """Make a function return None instead of raising an error."""
 
     @wraps(step)
@@ -60,7 +65,7 @@ class RetrievalAnswer:
 
     @classmethod
     def of(cls, retrieval: Retrieval) -> Self:
-        return cls(retrieval.t_unit, decision_of(retrieval.nests))
+        return cls(retrieval.t_unit, make_decision(retrieval.nests))
 
 
 @dataclass(frozen=True)
@@ -80,27 +85,29 @@ class CacheEntry:
     @classmethod
     def of(cls, request: Request, environment: Environment) -> Self | None:
         """Return the entry of a retrieval; None if there is no cache or no text."""
-        cache = default_cache()
+        cache = get_default_cache()
         if cache is None:
             return None
         arguments = request.arguments or {}
         inputs = (
             request.t_unit,
-            {name: _shape_and_dtype(value) for name, value in arguments.items()},
+            {name: _get_shape_and_dtype(value) for name, value in arguments.items()},
             (request.instructions, request.kernel_name, request.policy, request.verify),
             (request.effort, os.environ.get(INTERMEDIATE_VARIABLE, "")),
             # facts of other signers are skipped, so this setting changes the answer
-            sorted(trusted_signers()),
+            sorted(read_trusted_signers()),
         )
         try:
-            text = text_of(inputs)
+            text = serialize_value(inputs)
         except NoTextError as error:
             logger.info("the retrieval is not cached: %s", error)
             return None
-        key = _digest("\n".join((text, fingerprint(environment))).encode())
+        key = _compute_digest(
+            "\n".join((text, compute_fingerprint(environment))).encode()
+        )
         return cls(cache, key, environment.device, request.policy)
 
-    @_optional
+    @_make_optional
     def recall(self, database: Database) -> RetrievalAnswer | None:
         """Return the cached answer if the database can be read and is unchanged."""
         content = self.cache.read(self.key)
@@ -117,9 +124,9 @@ class CacheEntry:
         # isl compares sets without the names of their dimensions; see NamedSetCache
         for name in answer.t_unit.entrypoints:
             tell_sets_apart(answer.t_unit[name])
-        return self._coded(answer, content)
+        return self._attach_code(answer, content)
 
-    @_optional
+    @_make_optional
     def store(self, retrieval: Retrieval) -> RetrievalAnswer | None:
         """Cache the answer of a retrieval if possible, and return it."""
         answer = RetrievalAnswer.of(retrieval)
@@ -131,10 +138,10 @@ class CacheEntry:
             return answer
         content = pickle.dumps((dict(retrieval.facts), answer))
         self.cache.write(self.key, content)
-        return self._coded(answer, content)
+        return self._attach_code(answer, content)
 
-    def _coded(self, answer: RetrievalAnswer, content: bytes) -> RetrievalAnswer:
-        shelf = _Shelf(self.cache, _digest(self.key.encode() + content))
+    def _attach_code(self, answer: RetrievalAnswer, content: bytes) -> RetrievalAnswer:
+        shelf = _Shelf(self.cache, _compute_digest(self.key.encode() + content))
         if isinstance(answer.t_unit, CodedUnit) and (
             code := answer.t_unit.shelf.code()
         ):
@@ -150,23 +157,23 @@ class _Shelf:
     cache: DiskCache
     key: str
 
-    @_optional
+    @_make_optional
     def code(self) -> Any:
         content = self.cache.read(self.key)
         return content and pickle.loads(content)  # noqa: S301  (signed by the cache)
 
-    @_optional
+    @_make_optional
     def put_code(self, code: Any) -> None:
         self.cache.write(self.key, pickle.dumps(code))
 
 
-@_optional
-def cache_entry(request: Request) -> CacheEntry | None:
+@_make_optional
+def open_cache_entry(request: Request) -> CacheEntry | None:
     """Return the entry of a retrieval; None if it cannot be cached."""
     return CacheEntry.of(request, request.opened.environment({}))
 
 
-def _shape_and_dtype(argument: Any) -> Any:
+def _get_shape_and_dtype(argument: Any) -> Any:
     """Return what raising reads of an argument: a value, or shape and dtype."""
     if hasattr(argument, "shape") and hasattr(argument, "dtype") and argument.shape:
         return tuple(argument.shape), np.dtype(argument.dtype)
@@ -182,5 +189,5 @@ def _is_ours(retrieval: Retrieval) -> bool:
     return all(map(is_ours, (*tried, *retrieval.applied)))
 
 
-def _digest(content: bytes) -> str:
+def _compute_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

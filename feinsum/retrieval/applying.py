@@ -28,15 +28,15 @@ from pytools.tag import Tag
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel, RaisedNest
 from feinsum.raising.dependences import Part
-from feinsum.raising.expressions import loops_of
+from feinsum.raising.expressions import collect_loops
 from feinsum.records import FramedSpec, TransformSpec
-from feinsum.retrieval.phases import all_loops_of, phases_of
+from feinsum.retrieval.phases import find_all_loops, order_phases
 from feinsum.retrieval.result import NestSelection
-from feinsum.targets.devices import target_of
+from feinsum.targets.devices import find_target
 from feinsum.targets.quiet import quiet
 from feinsum.targets.units import HostProgram, LibraryUnit
 from feinsum.transforms import apply_spec
-from feinsum.transforms.primitives.compiler_hints import sums_in_order
+from feinsum.transforms.primitives.compiler_hints import remove_any_order
 
 
 class TransformedNest(NamedTuple):
@@ -67,16 +67,16 @@ def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Appl
     """Apply its recipe to each nest; nests with recipes run in separate phases."""
     name = raised.kernel_name
     # instructions from a recipe have to be preprocessed with the rest of the kernel
-    unit = _with_output_dtypes(_unscheduled(raised.t_unit, name), name, nests)
+    unit = _with_output_dtypes(_drop_schedule(raised.t_unit, name), name, nests)
     kernel = unit[name]
     everything = frozenset(kernel.id_to_insn)
     is_alone = unit.entrypoints == {name}
     program: HostProgram | None = None
     # computed before recipes are applied: a nest may become hundreds of instructions
-    phases, _ = phases_of(kernel, [n.nest.instructions for n in nests if n.chosen])
+    phases, _ = order_phases(kernel, [n.nest.instructions for n in nests if n.chosen])
     failures: dict[int, Exception] = {}
     parts: dict[int, Part] = {}
-    loops = {insn.id: all_loops_of(kernel, [insn]) for insn in kernel.instructions}
+    loops = {insn.id: find_all_loops(kernel, [insn]) for insn in kernel.instructions}
     for k, selection in enumerate(nests):
         if not (recipe := selection.chosen):
             continue
@@ -87,8 +87,11 @@ def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Appl
             # Transforms change all instructions of a kernel, and their time grows with
             # them: each nest is transformed alone.
             alone, nest = extract_nest(kernel, selection.nest, used)
-            transformed = _transformed(
-                recipe, _unit_of(unit, alone), nest, is_alone and ids == everything
+            transformed = _transform_nest(
+                recipe,
+                _isolate_kernel(unit, alone),
+                nest,
+                is_alone and ids == everything,
             )
             removed_loops = frozenset[str]().union(*(loops[i] for i in ids)) - used
             kernel, new_ids = insert_nest(
@@ -126,7 +129,7 @@ def _with_output_dtypes(
     return lp.add_dtypes(unit, {n: dtype for n, dtype in dtypes.items() if dtype})
 
 
-def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+def _drop_schedule(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     """Drop Loopy's schedule, and return the kernel to its state before preprocessing.
 
     A recipe changes the loops; its instructions, or another target, need preprocessing.
@@ -138,7 +141,9 @@ def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     return unit.with_kernel(kernel.copy(linearization=None, state=state))
 
 
-def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationUnit:
+def _isolate_kernel(
+    unit: lp.TranslationUnit, kernel: lp.LoopKernel
+) -> lp.TranslationUnit:
     """Isolate a kernel, since Loopy's transformations change all kernels of a unit."""
     callables = {
         key: callable_
@@ -151,7 +156,7 @@ def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationU
     return alone.with_kernel(kernel)
 
 
-def _transformed(
+def _transform_nest(
     recipe: FramedSpec, alone: lp.TranslationUnit, nest: RaisedNest, is_whole: bool
 ) -> TransformedNest:
     """Apply a recipe to a nest and remove the loops that it replaced.
@@ -172,7 +177,7 @@ def _transformed(
         if program is not None:
             _check_program(recipe.spec, alone, name, is_whole)
         # the hint that sums may be reordered would hold for other instructions, too
-        kernel = unit[name] if is_whole else sums_in_order(unit[name])
+        kernel = unit[name] if is_whole else remove_any_order(unit[name])
         # once here; otherwise each step that removes loops would expand it again
         kernel = lp.expand_subst(kernel)
         loops_left = kernel.all_inames() & nest.nest.loops
@@ -189,7 +194,7 @@ def _check_program(
         raise TransformError(
             f"{spec} computes whole kernels; kernel {name!r} does more than this einsum"
         )
-    if not target_of(alone.target).runs_programs(alone.target):
+    if not find_target(alone.target).runs_programs(alone.target):
         raise TransformError(
             f"{spec} has no code, but kernel {name!r}, for {alone.target}, is run "
             "outside of this process"
@@ -216,7 +221,7 @@ def _check_bounds(kernel: lp.LoopKernel, iname: str, inames: frozenset[str]) -> 
 def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
     """Check that Loopy can bound each loop; it cannot bound some that run once."""
     for insn in kernel.instructions:
-        inames = loops_of(insn)
+        inames = collect_loops(insn)
         for iname in inames:
             try:
                 _check_bounds(kernel, iname, inames)
@@ -247,7 +252,7 @@ def extract_nest(
     for name, rule in nest.new_rules.items():
         if name in names and rules.get(name) != rule:
             raise TransformError(f"the kernel has a variable {name} already")
-    loops = all_loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
+    loops = find_all_loops(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
     kernel = _without_computed(kernel, ids)
     kernel = kernel.copy(
         loop_priority=frozenset(),
@@ -268,7 +273,9 @@ def extract_nest(
     return _with_hidden_arrays(kernel), _with_inames(nest, news)
 
 
-def _computed(kernel: lp.LoopKernel, ids: Collection[str]) -> list[isl.BasicSet]:
+def _list_computed_domains(
+    kernel: lp.LoopKernel, ids: Collection[str]
+) -> list[isl.BasicSet]:
     """Return the domains with bounds that other instructions than these compute."""
     other_insns = [insn for insn in kernel.instructions if insn.id not in ids]
     written = {name for insn in other_insns for name in insn.assignee_var_names()}
@@ -280,14 +287,14 @@ def _computed(kernel: lp.LoopKernel, ids: Collection[str]) -> list[isl.BasicSet]
     ]
 
 
-def _names_of(domains: Iterable[isl.BasicSet]) -> frozenset[str]:
+def _list_inames(domains: Iterable[isl.BasicSet]) -> frozenset[str]:
     return frozenset(x for d in domains for x in d.get_var_names(isl.dim_type.set))
 
 
 def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKernel:
     """Drop the loops whose bounds other instructions compute."""
-    gone = _computed(kernel, ids)
-    names = _names_of(gone)
+    gone = _list_computed_domains(kernel, ids)
+    names = _list_inames(gone)
     return kernel.copy(
         domains=[domain for domain in kernel.domains if domain not in gone],
         inames={name: i for name, i in kernel.inames.items() if name not in names},
@@ -377,13 +384,13 @@ def insert_nest(
         )
         for insn in transformed.instructions
     ]
-    computed = _computed(kernel, ids)
-    inames = {name: kernel.inames[name] for name in _names_of(computed)}
+    computed = _list_computed_domains(kernel, ids)
+    inames = {name: kernel.inames[name] for name in _list_inames(computed)}
     joined_kernel = _with_all_arrays(kernel, transformed).copy(
         domains=[*transformed.domains, *computed],
         inames={**transformed.inames, **inames},
         instructions=[*other_insns, *new_insns],
-        loop_priority=transformed.loop_priority | _priorities(kernel, gone),
+        loop_priority=transformed.loop_priority | _list_priorities(kernel, gone),
     )
     return joined_kernel, frozenset(news.values())
 
@@ -411,7 +418,7 @@ def _with_all_arrays(
     )
 
 
-def _priorities(
+def _list_priorities(
     kernel: lp.LoopKernel, gone: Collection[str]
 ) -> frozenset[tuple[str, ...]]:
     """Return the loop priorities without loops that are gone."""
@@ -440,7 +447,7 @@ def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Part]) -> lp.LoopKerne
         )
     for k, barrier in enumerate(barriers):
         waits_for = phases[k] | {*barriers[k - 1 : k]}
-        instructions.append(_barrier(barrier, frozenset(waits_for)))
+        instructions.append(_make_barrier(barrier, frozenset(waits_for)))
     # Loopy would look for races of the parallel loops in the other phases as well
     options = kernel.options.copy(disable_global_barriers=True)
     return kernel.copy(instructions=instructions, options=options)
@@ -469,7 +476,7 @@ def _with_conditions_inside(
     return kernel.copy(instructions=instructions), complete
 
 
-def _barrier(insn_id: str, waits_for: Part) -> lp.BarrierInstruction:
+def _make_barrier(insn_id: str, waits_for: Part) -> lp.BarrierInstruction:
     return lp.BarrierInstruction(
         id=insn_id,
         depends_on=waits_for,

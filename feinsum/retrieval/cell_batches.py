@@ -40,8 +40,8 @@ from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import TransformError
 from feinsum.raising import called_kernels
-from feinsum.raising.affine import are_distinct_places, strides_of
-from feinsum.raising.expressions import Expression, subscripts_of
+from feinsum.raising.affine import are_distinct_places, find_strides
+from feinsum.raising.expressions import Expression, get_subscripts
 from feinsum.raising.rewriting import without_no_ops
 from feinsum.targets.host import EmbeddedCTarget
 
@@ -62,16 +62,16 @@ def batch_cells(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
     """
     (name,) = unit.entrypoints
     (called,) = called_kernels(unit, name)
-    loop = loop_around(unit[name], called)
+    loop = find_loop_around(unit[name], called)
     # the compiler could not vectorize over calls
     inlined = lp.inline_callable_kernel(unit, called)
     kernel = without_no_ops(lp.infer_unknown_types(inlined)[name])
     cells = CellLoop(kernel, loop, width)
     cells.check()
-    return EmbeddedCTarget.embedded(inlined.with_kernel(_kernel_of_batches(cells)))
+    return EmbeddedCTarget.embedded(inlined.with_kernel(_build_batched_kernel(cells)))
 
 
-def _kernel_of_batches(cells: CellLoop) -> lp.LoopKernel:
+def _build_batched_kernel(cells: CellLoop) -> lp.LoopKernel:
     """Build the kernel in which batches take the place of cells."""
     batch = _Batch(
         cells,
@@ -161,13 +161,13 @@ class _Batch:
                 cell = p.If(
                     p.Comparison(lane_cell, "<=", self._last), lane_cell, self._last
                 )
-                instructions.append(self._moved(insn, lane, cell))
+                instructions.append(self._move_to_lanes(insn, lane, cell))
                 continue
             # cells may add to the same entry, so they do it one after the other, in the
             # order of the given loop
             for k in range(self.cells.width):
                 cell = self._start + k
-                stored = self._moved(self._with_own_loops(insn), k, cell)
+                stored = self._move_to_lanes(self._with_own_loops(insn), k, cell)
                 has_cell = frozenset({p.Comparison(cell, "<=", self._last)})
                 name = str(self.ids(f"{insn.id}_lane"))
                 instructions.append(stored.copy(id=name, predicates=has_cell))
@@ -181,7 +181,7 @@ class _Batch:
             for k, insn in enumerate(instructions)
         ]
 
-    def _moved(
+    def _move_to_lanes(
         self, insn: lp.Assignment, lane: Expression, cell: Expression
     ) -> lp.Assignment:
         """Move an instruction to all lanes or to one lane."""
@@ -276,7 +276,7 @@ MOST_BYTES = 1 << 18
 """Maximum bytes of the private values of a batch, which are on the stack."""
 
 
-def loop_around(kernel: lp.LoopKernel, called: str) -> str:
+def find_loop_around(kernel: lp.LoopKernel, called: str) -> str:
     """Return the one loop around the call."""
     calls = [i for i in kernel.instructions if isinstance(i, lp.CallInstruction)]
     around = frozenset[str]().union(*(insn.within_inames for insn in calls))
@@ -383,7 +383,7 @@ class CellLoop:
             ]
             # the names that it reads, except the entry to which it adds
             value = SubstitutionMapper({insn.assignee: 0}.get)(insn.expression)
-            read = get_dependencies((value, *subscripts_of(insn.assignee)))
+            read = get_dependencies((value, *get_subscripts(insn.assignee)))
             if other_users or name in read:
                 raise TransformError(
                     f"{name!r} is written, and read or written elsewhere; a cell may "
@@ -402,18 +402,18 @@ class CellLoop:
             and isinstance(temporary.shape, tuple)
             and all(isinstance(n, (int, np.integer)) for n in temporary.shape)
         )
-        if not is_first or not self._covers(first, temporary.shape):
+        if not is_first or not self._is_covering(first, temporary.shape):
             raise TransformError(
                 f"not every entry of {name!r} is assigned before it is read in a cell"
             )
 
-    def _covers(self, insn: lp.Assignment, shape: Sequence[int]) -> bool:
+    def _is_covering(self, insn: lp.Assignment, shape: Sequence[int]) -> bool:
         """Return whether an assignment in its loops assigns all entries of a value."""
         if not shape:
             return True
         inames = insn.within_inames - {self.loop}
         extents = {i: self.kernel.get_constant_iname_length(i) for i in inames}
-        subscripts = [strides_of(i, inames) for i in insn.assignee.index_tuple]
+        subscripts = [find_strides(i, inames) for i in insn.assignee.index_tuple]
         used = [i for subscript in subscripts if subscript for i in subscript.inames]
         return (
             all(subscript is not None for subscript in subscripts)

@@ -26,7 +26,7 @@ from feinsum.errors import (
     FeinsumError,
     RecordNotFoundError,
     TransformError,
-    error_from_code,
+    make_error,
 )
 from feinsum.raising import RaisedNest
 from feinsum.records import (
@@ -38,9 +38,9 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.records.document import STRICT
-from feinsum.retrieval.matching import lookup_variants
+from feinsum.retrieval.matching import list_lookup_variants
 from feinsum.retrieval.result import Candidate, NestSelection, Retrieval
-from feinsum.words import counted
+from feinsum.words import format_count
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Decision:
         return tuple(nest.reason for nest in self.nests if nest.spec is None)
 
 
-def decision_of(nests: tuple[NestSelection, ...]) -> Decision:
-    return Decision(tuple(map(_decided, nests)))
+def make_decision(nests: tuple[NestSelection, ...]) -> Decision:
+    return Decision(tuple(map(_decide_nest, nests)))
 
 
-def _decided(selection: NestSelection) -> DecidedNest:
+def _decide_nest(selection: NestSelection) -> DecidedNest:
     reason = (
         selection.why_unchanged if selection.chosen is None else selection.match.reason
     )
@@ -104,7 +104,7 @@ def _decided(selection: NestSelection) -> DecidedNest:
     )
 
 
-def selections_of(
+def make_selections(
     decision: Decision, nests: Sequence[RaisedNest]
 ) -> tuple[NestSelection, ...]:
     """Return this rank's nests with rank 0's recipes, after checking them.
@@ -115,14 +115,15 @@ def selections_of(
     """
     if len(nests) != len(decision.nests):
         raise TransformError(
-            f"the kernel of this rank has {counted(len(nests), 'einsum')}, that of "
+            f"the kernel of this rank has {format_count(len(nests), 'einsum')}, "
+            "that of "
             "rank 0 has "
             f"{len(decision.nests)}; give all ranks one kernel"
         )
-    return tuple(map(_selection, decision.nests, nests))
+    return tuple(map(_make_selection, decision.nests, nests))
 
 
-def _selection(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
+def _make_selection(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
     match = Match(decided.level, decided.reason)
     if decided.spec is None:
         return NestSelection(nest, match)
@@ -130,7 +131,7 @@ def _selection(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
     # rank 0 may run another version of feinsum
     chosen.check()
     # rank 0 may have looked up the nest with joined operands, or at other extents
-    for variant, _ in lookup_variants(nest):
+    for variant, _ in list_lookup_variants(nest):
         if variant.key == decided.workload:
             judgement = f"{decided.judgement}, by the first rank"
             return NestSelection(variant, match, (chosen,), judgement=judgement)
@@ -196,7 +197,7 @@ def agree(
         FeinsumError: if this rank failed.
     """
     decision, retrieval = (
-        _first_rank_decision(find) if ranks.rank == 0 else (Decision(), None)
+        _find_first_rank_decision(find) if ranks.rank == 0 else (Decision(), None)
     )
     failure: Exception | None = None
     text = ranks.broadcast(to_json(decision))
@@ -212,7 +213,7 @@ def agree(
     if failure is not None:
         raise failure
     if decision.error_code is not None:
-        raise error_from_code(decision.error_code, decision.error)
+        raise make_error(decision.error_code, decision.error)
     if n_failed:
         raise RecordNotFoundError(
             f"the recipes of rank 0 cannot be applied on {n_failed} of {ranks.size} "
@@ -222,7 +223,7 @@ def agree(
     return retrieval
 
 
-def _first_rank_decision(
+def _find_first_rank_decision(
     find: Callable[[], Retrieval],
 ) -> tuple[Decision, Retrieval | None]:
     """Compute rank 0's result, and the decision that the other ranks follow."""
@@ -231,7 +232,7 @@ def _first_rank_decision(
         if not retrieval.applied:
             reasons = "; ".join(nest.why_unchanged for nest in retrieval.nests)
             raise RecordNotFoundError(reasons or "the kernel has no einsum")
-        decision = decision_of(retrieval.nests)
+        decision = make_decision(retrieval.nests)
     except FeinsumError as error:
         return Decision(error_code=RecordNotFoundError.code, error=str(error)), None
     except Exception as error:  # the other ranks wait for an answer

@@ -16,7 +16,7 @@ from functools import partial
 
 from feinsum.errors import TransformError
 from feinsum.ir import from_text
-from feinsum.measure.judging import quick_sizes
+from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.question import Question, Verdict
 from feinsum.records import Device, Environment
 from feinsum.retrieval.generating import Transformed, Variants, build_selected
@@ -25,9 +25,9 @@ from feinsum.retrieval.search import (
     Budget,
     VerifiedRecipe,
     check_verdict,
-    own_verification,
+    find_own_verification,
+    make_verification,
     select_best,
-    verification_of,
 )
 from feinsum.retrieval.verifiers import (
     CachedVerdict,
@@ -80,35 +80,35 @@ class EinsumTrials:
 
     def recall(self, candidate: Candidate) -> VerifiedRecipe | None:
         """See :meth:`Trials.recall`."""
-        if verification := own_verification(candidate):
+        if verification := find_own_verification(candidate):
             return verification
-        verdict = self._cached(candidate).recall()
-        return None if verdict is None else self._verification(verdict, candidate)
+        verdict = self._get_cached(candidate).recall()
+        return None if verdict is None else self._make_verification(verdict, candidate)
 
     def verify(self, candidate: Candidate) -> VerifiedRecipe:
         """See :meth:`Trials.verify`."""
-        if verification := own_verification(candidate):
+        if verification := find_own_verification(candidate):
             return verification
 
         def find() -> Verdict:
-            with self.budget.spending():
+            with self.budget.count_time():
                 return self._request(candidate)
 
-        verdict = self._cached(candidate).recall_or(find)
-        return self._verification(verdict, candidate)
+        verdict = self._get_cached(candidate).recall_or(find)
+        return self._make_verification(verdict, candidate)
 
     def verify_together(self, candidates: Iterable[Candidate]) -> None:
         """Verify several at once, each in a separate process; results are cached."""
         uncached: dict[CachedVerdict, Candidate] = {}
         for candidate in candidates:
-            cached = self._cached(candidate)
+            cached = self._get_cached(candidate)
             if candidate.own_record is None and cached.recall() is None:
                 uncached[cached] = candidate
         if len(uncached) < 2 or not self.budget.has_time:
             return
         entries = [*uncached]
         with (
-            self.budget.spending(),
+            self.budget.count_time(),
             entries[0].locked(),
             tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as timing_lock,
             show_progress(len(uncached), "verifying recipes") as advance,
@@ -128,18 +128,25 @@ class EinsumTrials:
                 spec,
                 self.device.id,
                 MEMORY_BYTES,
-                _sizes(candidate),
+                _choose_sizes(candidate),
                 self.budget.limit_s,
                 timing_lock=timing_lock,
             )
         )
 
-    def _cached(self, candidate: Candidate) -> CachedVerdict:
+    def _get_cached(self, candidate: Candidate) -> CachedVerdict:
         spec, frame = candidate.recipe
-        texts = "einsum", frame, str(spec), repr(sorted(_sizes(candidate).items()))
+        texts = (
+            "einsum",
+            frame,
+            str(spec),
+            repr(sorted(_choose_sizes(candidate).items())),
+        )
         return CachedVerdict.of(texts, self.environment, is_kept=candidate.is_builtin)
 
-    def _verification(self, verdict: Verdict, candidate: Candidate) -> VerifiedRecipe:
+    def _make_verification(
+        self, verdict: Verdict, candidate: Candidate
+    ) -> VerifiedRecipe:
         """Turn a verdict into a verification.
 
         Raises:
@@ -161,9 +168,9 @@ class EinsumTrials:
         if verdict.sizes:
             sizes = (f"{name}={value}" for name, value in verdict.sizes.items())
             observation += f" at {', '.join(sizes)}"
-        return verification_of(verdict, observation, candidate)
+        return make_verification(verdict, observation, candidate)
 
 
-def _sizes(candidate: Candidate) -> dict[str, int]:
+def _choose_sizes(candidate: Candidate) -> dict[str, int]:
     """Choose the sizes at which a recipe is timed: near the kernel's, but small."""
-    return quick_sizes(from_text(candidate.recipe.frame), dict(candidate.sizes))
+    return choose_quick_sizes(from_text(candidate.recipe.frame), dict(candidate.sizes))

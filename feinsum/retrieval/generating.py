@@ -23,20 +23,20 @@ import loopy as lp
 import numpy as np
 from loopy.target import TargetBase
 
-from feinsum.cache import default_cache
+from feinsum.cache import get_default_cache
 from feinsum.errors import BuildError, FeinsumError, TransformError
 from feinsum.raising import RaisedKernel
 from feinsum.raising.dependences import Part
 from feinsum.records import FramedSpec, Match, MatchLevel, TransformSpec
 from feinsum.retrieval.applying import Applied, apply_selected
 from feinsum.retrieval.cell_batches import batch_cells
-from feinsum.retrieval.phases import all_loops_of
+from feinsum.retrieval.phases import find_all_loops
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Candidate, NestSelection
-from feinsum.targets.devices import target_of
+from feinsum.targets.devices import find_target
 from feinsum.targets.quiet import quicker, quiet, uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ N_UNBUILT = 5
 
 Variant: TypeAlias = Mapping[int, Candidate]
 """The given kernel in which some nests have recipes, as a map from the numbers of these
-nests to candidates. See also :func:`batch_variant`."""
+nests to candidates. See also :func:`make_batch_variant`."""
 BATCH = -1
 """The number that stands for the loop over cells, in place of that of a nest."""
 
@@ -69,20 +69,20 @@ class Transformed(NamedTuple):
     batch: int = 0
 
 
-def variant_of(nests: Iterable[NestSelection]) -> Variant:
+def make_variant(nests: Iterable[NestSelection]) -> Variant:
     """Return the variant of the first candidate of each nest that has one."""
     return {k: nest.candidates[0] for k, nest in enumerate(nests) if nest.chosen}
 
 
-def batch_variant(width: int) -> Variant:
+def make_batch_variant(width: int) -> Variant:
     """Describe the given loop over cells, with this many computed together."""
     spec = TransformSpec("cells", 1, {"width": width})
     match = Match(MatchLevel.MISS, "no record is about batches of cells")
     return {BATCH: Candidate(FramedSpec(spec, ""), match, is_builtin=True)}
 
 
-def batch_width(variant: Variant) -> int:
-    """Return the number of cells that a :func:`batch_variant` computes together."""
+def get_batch_width(variant: Variant) -> int:
+    """Return how many cells a :func:`make_batch_variant` computes together."""
     return int(str(variant[BATCH].recipe.spec.parameters["width"]))
 
 
@@ -124,26 +124,26 @@ class Variants:
     def _build(self, variant: Variant) -> Built:
         given_unit = self.request.t_unit
         if BATCH in variant:
-            return batch_cells(given_unit, batch_width(variant)), {}
-        nests = _only(variant, self.nests)
+            return batch_cells(given_unit, get_batch_width(variant)), {}
+        nests = _keep_recipes(variant, self.nests)
         for k, candidate in variant.items():
             nests[k] = replace(nests[k], candidates=(candidate,))
         result = apply_selected(self.raised, nests)
         if result.failures:
             return given_unit, result.failures
-        unit = with_shelf(deliver(result.unit, self.raised.t_unit.target))
-        failures = generation_failures(self.raised, nests, result, unit)
+        unit = with_shelf(deliver_unit(result.unit, self.raised.t_unit.target))
+        failures = find_generation_failures(self.raised, nests, result, unit)
         if failures:
             return unit, failures
-        unit = in_caller(given_unit, unit)
-        error = None if self.are_timed else build_failure(self.request, unit)
+        unit = put_in_caller(given_unit, unit)
+        error = None if self.are_timed else find_build_failure(self.request, unit)
         return unit, {} if error is None else dict.fromkeys(variant, error)
 
 
-def build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
+def find_build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
     """Return the error of a unit that does not compile here; None if it compiles."""
     is_coded = isinstance(unit, CodedUnit) and unit.shelf.code()
-    if not is_coded or default_cache() is None:
+    if not is_coded or get_default_cache() is None:
         return None
     try:
         with quiet(Warning):  # Loopy's, as when code is generated
@@ -163,7 +163,7 @@ def build_selected(
     n_left = [N_UNBUILT] * len(nests)
     while True:
         nests = tuple(map(select, nests))
-        variant = variant_of(nests)
+        variant = make_variant(nests)
         if not variant:
             return Transformed(variants.request.t_unit, nests)
         unit, failures = variants.build(variant)
@@ -178,7 +178,7 @@ def build_selected(
         nests = tuple(changed_nests)
 
 
-def generation_failures(
+def find_generation_failures(
     raised: RaisedKernel,
     nests: Sequence[NestSelection],
     result: Applied,
@@ -196,12 +196,14 @@ def generation_failures(
         unit: the result, as delivered to the user.
     """
     # a program of 500 right-hand sides would take minutes
-    target, sampled = raised.t_unit.target, sample(raised, nests, result)
+    target, sampled = raised.t_unit.target, sample_nests(raised, nests, result)
     error = find_refusal(
-        _typed(unit if sampled is result.unit else deliver(sampled, target))
+        _add_dtypes(unit if sampled is result.unit else deliver_unit(sampled, target))
     )
     if error is not None and sampled is not result.unit:
-        error = find_refusal(_typed(unit))  # the sample may lack what the rest needs
+        error = find_refusal(
+            _add_dtypes(unit)
+        )  # the sample may lack what the rest needs
     if error is None:
         return {}
     chosen = [k for k, selection in enumerate(nests) if selection.chosen]
@@ -210,7 +212,11 @@ def generation_failures(
         return {chosen[0]: error}
     alone = {
         k: find_refusal(
-            _typed(deliver(apply_selected(raised, _only({k}, nests)).unit, target))
+            _add_dtypes(
+                deliver_unit(
+                    apply_selected(raised, _keep_recipes({k}, nests)).unit, target
+                )
+            )
         )
         for k in chosen
     }
@@ -218,7 +224,7 @@ def generation_failures(
     return failures or dict.fromkeys(chosen, error)
 
 
-def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
+def _add_dtypes(unit: lp.TranslationUnit) -> lp.TranslationUnit:
     """Give every argument a dtype; return a fully typed unit unchanged."""
     for name in () if isinstance(unit, LibraryUnit) else unit.entrypoints:
         kernel = unit[name]
@@ -236,7 +242,7 @@ def _typed(unit: lp.TranslationUnit) -> lp.TranslationUnit:
     return unit
 
 
-def _only(
+def _keep_recipes(
     numbers: Collection[int], nests: Sequence[NestSelection]
 ) -> list[NestSelection]:
     """Keep the recipes of the given nests only."""
@@ -246,12 +252,12 @@ def _only(
     ]
 
 
-def deliver(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
+def deliver_unit(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
     """Convert a unit to what the user gets, for the target of the given kernel."""
-    return target_of(target).delivered(unit, target)
+    return find_target(target).delivered(unit, target)
 
 
-def in_caller(
+def put_in_caller(
     given_unit: lp.TranslationUnit, unit: lp.TranslationUnit
 ) -> lp.TranslationUnit:
     """Put the transformed kernel into the caller of the given one, if there is one.
@@ -281,7 +287,7 @@ def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
 
     Running the unit then does not wait for Loopy a second time.
     """
-    target = target_of(unit.target)
+    target = find_target(unit.target)
     is_run_here = target.is_in_process and target.runs_programs(unit.target)
     is_plain = not isinstance(unit, LibraryUnit) and len(unit.entrypoints) == 1
     return CodedUnit.of(unit, HeldCode()) if is_run_here and is_plain else unit
@@ -305,7 +311,7 @@ def generate_code(unit: lp.TranslationUnit) -> str:
         TransformError: if there is none.
     """
     try:
-        is_cached_here = default_cache() is not None
+        is_cached_here = get_default_cache() is not None
         # Loopy's cache would keep every kernel that is tried; ours keeps those in use
         with (
             quiet(Warning),
@@ -317,14 +323,15 @@ def generate_code(unit: lp.TranslationUnit) -> str:
             return str(lp.generate_code_v2(unit).device_code())
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(
-            f"no code can be generated: {type(error).__name__}: {first_lines(error)}"
+            f"no code can be generated: {type(error).__name__}: "
+            f"{get_first_lines(error)}"
         ) from error
 
 
 _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 
-def sample(
+def sample_nests(
     raised: RaisedKernel, nests: Sequence[NestSelection], result: Applied
 ) -> lp.TranslationUnit:
     """Keep one of each set of identical nests; return the unit if there are none."""
@@ -361,14 +368,14 @@ def find_duplicates(
     for k, selection in enumerate(nests):
         if selection.chosen is None:
             continue
-        likeness = _likeness(selection, kernel)
+        likeness = _make_likeness(selection, kernel)
         if likeness in seen:
             repeated.add(k)
         seen.add(likeness)
     return frozenset(repeated)
 
 
-def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...]:
+def _make_likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...]:
     nest = selection.nest
     described = dict.fromkeys(nest.nest.loops, ":")
 
@@ -379,7 +386,7 @@ def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...
         if name.isdigit():
             return "#"
         if name not in described:
-            described[name] = _description(name, kernel)
+            described[name] = _describe_array(name, kernel)
         return described[name]
 
     relabeling, functions = nest.relabeling, nest.functional.functions
@@ -398,7 +405,7 @@ def _likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...
     )
 
 
-def _description(name: str, kernel: lp.LoopKernel) -> str:
+def _describe_array(name: str, kernel: lp.LoopKernel) -> str:
     """Describe an array by everything but its name."""
     array = kernel.arg_dict.get(name, kernel.temporary_variables.get(name))
     if not isinstance(array, (lp.ArrayArg, lp.TemporaryVariable)):
@@ -427,9 +434,11 @@ def _without(
         if insn.id not in removed_ids
     ]
     remaining_ids = frozenset(insn.id for insn in remaining)
-    loops = all_loops_of(kernel, remaining)
-    unassigned = _assigned_in(kernel, removed_ids) - _assigned_in(kernel, remaining_ids)
-    missing = sorted(unassigned & _read_in(kernel, remaining_ids))
+    loops = find_all_loops(kernel, remaining)
+    unassigned = _list_assigned(kernel, removed_ids) - _list_assigned(
+        kernel, remaining_ids
+    )
+    missing = sorted(unassigned & _list_read(kernel, remaining_ids))
     temporaries = kernel.temporary_variables
     return kernel.copy(
         instructions=remaining,
@@ -445,14 +454,14 @@ def _without(
     )
 
 
-def _assigned_in(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
+def _list_assigned(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
     """Return the temporaries that a part of a kernel assigns."""
     insns = [kernel.id_to_insn[i] for i in part]
     names = frozenset[str]().union(*(insn.assignee_var_names() for insn in insns))
     return frozenset(n for n in names if n in kernel.temporary_variables)
 
 
-def _read_in(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
+def _list_read(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
     insns = [kernel.id_to_insn[i] for i in part]
     return frozenset[str]().union(*(insn.read_dependency_names() for insn in insns))
 

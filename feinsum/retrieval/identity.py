@@ -28,7 +28,7 @@ import numpy as np
 from loopy.target import TargetBase
 from pytools.tag import Tag
 
-from feinsum.measure.own import machine_id
+from feinsum.measure.own import get_machine_id
 from feinsum.records import Environment, TransformSpec
 from feinsum.transforms import REGISTRY
 from feinsum.words import with_article
@@ -44,7 +44,7 @@ _OURS = (
 """The packages and modules whose sources determine the result of a retrieval."""
 
 
-def fingerprint(environment: Environment) -> str:
+def compute_fingerprint(environment: Environment) -> str:
     """Digest machine, device, driver, versions, and the registered transforms."""
     transforms = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
@@ -54,8 +54,8 @@ def fingerprint(environment: Environment) -> str:
     software = sorted(environment.software.items())
     device = (environment.device, environment.driver_version)
     platform = environment.platform_version
-    ours = _versions(), _source_digest()
-    return repr((machine_id(), device, platform, software, *ours, transforms))
+    ours = _list_versions(), _digest_sources()
+    return repr((get_machine_id(), device, platform, software, *ours, transforms))
 
 
 def is_ours(spec: TransformSpec) -> bool:
@@ -65,7 +65,7 @@ def is_ours(spec: TransformSpec) -> bool:
 
 
 @cache
-def _versions() -> tuple[str, ...]:
+def _list_versions() -> tuple[str, ...]:
     return (sys.version, *(f"{name} {version(name)}" for name in _PACKAGES))
 
 
@@ -74,18 +74,18 @@ SUFFIXES = (".c", ".jsonl", ".py")
 
 
 @cache
-def _source_digest() -> str:
+def _digest_sources() -> str:
     """Digest the files of this installation, which may change within one version."""
     digest = hashlib.sha256()
     ours = Path(import_module("feinsum").__path__[0])
     for name in _OURS:
-        for path in deciding_files(ours / name) or [ours / f"{name}.py"]:
+        for path in list_deciding_files(ours / name) or [ours / f"{name}.py"]:
             label = f"{path.relative_to(ours)}\0"
             digest.update(label.encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def deciding_files(folder: Path) -> list[Path]:
+def list_deciding_files(folder: Path) -> list[Path]:
     """Return the files of a folder whose content may change a retrieval."""
     return sorted(path for path in folder.rglob("*.*") if path.suffix in SUFFIXES)
 
@@ -104,35 +104,35 @@ class NoTextError(Exception):
     """Something in a kernel has no text form."""
 
 
-def text_of(value: object) -> str:
+def serialize_value(value: object) -> str:
     """Serialize a value and its parts to text, with the class of each.
 
     Raises:
         NoTextError: for values of classes that are not known to be plain data.
 
-    >>> text_of({"b": 1.0, "a": (True, None)})
+    >>> serialize_value({"b": 1.0, "a": (True, None)})
     "dict{str'a':tuple(bool'True',NoneType'None'),str'b':float'1.0'}"
-    >>> text_of(frozenset("cab")) == text_of(frozenset("abc"))
+    >>> serialize_value(frozenset("cab")) == serialize_value(frozenset("abc"))
     True
     """
-    return f"{_kind(value)}{_content(value)}"
+    return f"{_get_kind(value)}{_write_content(value)}"
 
 
-def _content(value: object) -> str:
+def _write_content(value: object) -> str:
     for kinds, write in _WRITERS:
         if isinstance(value, kinds):
             return write(value)
     is_library = type(value).__module__.partition(".")[0] in _LIBRARIES
     if is_dataclass(value) and (is_library or isinstance(value, Tag)):
-        return _named({f.name: getattr(value, f.name) for f in fields(value)})
+        return _write_named({f.name: getattr(value, f.name) for f in fields(value)})
     if is_library:
-        return _named(_attributes(value))
+        return _write_named(_get_attributes(value))
     raise NoTextError(
         f"{with_article(type(value).__qualname__)} cannot be written as text"
     )
 
 
-def _kind(value: object) -> str:
+def _get_kind(value: object) -> str:
     kind = type(value)
     return (
         kind.__name__
@@ -141,12 +141,14 @@ def _kind(value: object) -> str:
     )
 
 
-def _named(attributes: Mapping[str, object]) -> str:
+def _write_named(attributes: Mapping[str, object]) -> str:
     lasting = {k: v for k, v in attributes.items() if not k.startswith(_MEMOS)}
-    return _listed("{", (f"{k}={text_of(lasting[k])}" for k in sorted(lasting)), "}")
+    return _write_list(
+        "{", (f"{k}={serialize_value(lasting[k])}" for k in sorted(lasting)), "}"
+    )
 
 
-def _attributes(value: object) -> dict[str, object]:
+def _get_attributes(value: object) -> dict[str, object]:
     """Return a library object's attributes, from its dictionary and its slots."""
     # islpy's and pymbolic's classes have slots instead of a dictionary
     slots = {n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())}
@@ -158,58 +160,63 @@ def _attributes(value: object) -> dict[str, object]:
     return {**in_slots, **getattr(value, "__dict__", {})}
 
 
-def _listed(start: str, texts: Iterable[str], end: str) -> str:
+def _write_list(start: str, texts: Iterable[str], end: str) -> str:
     return f"{start}{','.join(texts)}{end}"
 
 
-def _class(value: Any) -> str:
+def _write_class(value: Any) -> str:
     if value.__module__.partition(".")[0] not in {*_LIBRARIES, "builtins"}:
         raise NoTextError(f"the class {value.__qualname__} cannot be written as text")
     return f"'{value.__module__}.{value.__qualname__}'"
 
 
-def _mapping(value: Any) -> str:
-    items = (f"{text_of(k)}:{text_of(v)}" for k, v in value.items())
-    return _listed("{", sorted(items), "}")
+def _write_mapping(value: Any) -> str:
+    items = (f"{serialize_value(k)}:{serialize_value(v)}" for k, v in value.items())
+    return _write_list("{", sorted(items), "}")
 
 
-def _array(value: Any) -> str:
+def _write_array(value: Any) -> str:
     if value.dtype.hasobject:
         raise NoTextError("an array of objects cannot be written as text")
-    return f"'{_dtype(value.dtype)} {value.shape} {value.tobytes().hex()}'"
+    return f"'{_write_dtype(value.dtype)} {value.shape} {value.tobytes().hex()}'"
 
 
-def _dtype(value: Any) -> str:
+def _write_dtype(value: Any) -> str:
     return f"'{np.lib.format.dtype_to_descr(value)} {value.alignment}'"
 
 
-def _domain(value: Any) -> str:
+def _write_domain(value: Any) -> str:
     """Write a set with sorted parameters, whose order differs between processes."""
     names = sorted(value.get_var_names(isl.dim_type.param))
     space = isl.Space.create_from_names(value.get_ctx(), set=[], params=names)
     return repr(str(value.align_params(space)))
 
 
-def _target(value: Any) -> str:
+def _write_target(value: Any) -> str:
     """Write a target without the C compiler that Loopy found, which nothing uses."""
     if value.__module__.partition(".")[0] not in {"loopy", "feinsum"}:
         raise NoTextError(
             f"{with_article(type(value).__qualname__)} cannot be written as text"
         )
-    return _named({k: v for k, v in _attributes(value).items() if k != "compiler"})
+    return _write_named(
+        {k: v for k, v in _get_attributes(value).items() if k != "compiler"}
+    )
 
 
 _SCALARS = (type(None), bool, int, float, complex, bytes)
 _WRITERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (Enum, lambda value: f"'{value.name}'"),
     (str, repr),
-    (np.dtype, _dtype),
-    ((np.generic, np.ndarray), _array),
+    (np.dtype, _write_dtype),
+    ((np.generic, np.ndarray), _write_array),
     (_SCALARS, lambda value: f"'{value!r}'"),
-    (type, _class),
-    ((tuple, list), lambda value: _listed("(", map(text_of, value), ")")),
-    (AbstractSet, lambda value: _listed("{", sorted(map(text_of, value)), "}")),
-    (Mapping, _mapping),
-    ((isl.BasicSet, isl.Set, isl.Map, isl.BasicMap), _domain),
-    (TargetBase, _target),
+    (type, _write_class),
+    ((tuple, list), lambda value: _write_list("(", map(serialize_value, value), ")")),
+    (
+        AbstractSet,
+        lambda value: _write_list("{", sorted(map(serialize_value, value)), "}"),
+    ),
+    (Mapping, _write_mapping),
+    ((isl.BasicSet, isl.Set, isl.Map, isl.BasicMap), _write_domain),
+    (TargetBase, _write_target),
 )

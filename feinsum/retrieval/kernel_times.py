@@ -32,7 +32,7 @@ from loopy.target.c import ExecutableCTarget
 
 from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
 from feinsum.measure.arguments import find_index_bounds
-from feinsum.measure.judging import quick_sizes
+from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.kernel import generate_for_host
 from feinsum.measure.question import (
     CompiledHostKernel,
@@ -40,17 +40,17 @@ from feinsum.measure.question import (
     RandomArgument,
     Verdict,
 )
-from feinsum.measure.reference import reference_of
-from feinsum.measure.verification import tolerance_for
+from feinsum.measure.reference import make_reference
+from feinsum.measure.verification import compute_tolerance
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.generating import generate_code
 from feinsum.retrieval.result import NO_FASTER, NestSelection
-from feinsum.select import Ratio, time_ratio
+from feinsum.select import Ratio, compute_time_ratio
 from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.code import HostCTarget
-from feinsum.targets.host.compiler import compiled_once, find_compiler
-from feinsum.targets.host.kernel import HostCode, pool
-from feinsum.targets.layout import array_layout, entry_kernel, typed
+from feinsum.targets.host.compiler import compile_once, find_compiler
+from feinsum.targets.host.kernel import HostCode, get_pool
+from feinsum.targets.layout import compute_layout, get_entry_kernel, infer_types
 from feinsum.targets.quiet import quiet
 from feinsum.targets.units import LibraryUnit
 
@@ -157,7 +157,7 @@ class TimedKernels:
             BuildError: if one does not compile.
         """
         with tempfile.TemporaryDirectory(prefix="feinsum-kernels-") as folder:
-            written = partial(_written, Path(folder))
+            written = partial(_write_file, Path(folder))
             programs = tuple(
                 CompiledHostKernel(
                     written(f"{k}.so", source.content.result()),
@@ -167,7 +167,7 @@ class TimedKernels:
                 for k, source in enumerate(self.sources)
             )
             is_threaded = not all(source.function for source in self.sources)
-            threads = written("pool.so", pool().content) if is_threaded else ""
+            threads = written("pool.so", get_pool().content) if is_threaded else ""
             pairs = tuple(pair for own_pairs in self.pairs for pair in own_pairs)
             return compare(
                 KernelComparison(
@@ -194,19 +194,21 @@ class TimedKernels:
             if any(not samples[k] for _, k in own_pairs):
                 return KernelTimes(0.0, 0.0, ())
             g, k = own_pairs[0]
-            ratios = tuple(time_ratio(samples[a], samples[b]) for a, b in own_pairs)
+            ratios = tuple(
+                compute_time_ratio(samples[a], samples[b]) for a, b in own_pairs
+            )
             return KernelTimes(median(samples[g]), median(samples[k]), ratios)
 
         return tuple(map(times, self.pairs))
 
 
-def _written(folder: Path, name: str, content: bytes) -> str:
+def _write_file(folder: Path, name: str, content: bytes) -> str:
     path = folder / name
     path.write_bytes(content)
     return str(path)
 
 
-def timed_kernels(
+def generate_timed_kernels(
     given_unit: lp.TranslationUnit,
     rivals: Sequence[lp.TranslationUnit],
     opened: HostDevice,
@@ -234,18 +236,20 @@ def timed_kernels(
     if any(isinstance(unit, LibraryUnit) for unit in (given_unit, *rivals)):
         raise MeasurementError("a program of the host takes the place of a kernel")
     with quiet(Warning):  # such as deprecations in Loopy's use of islpy
-        arguments = arguments_of(given_unit, sizes, n_unknown=n_unknown)
-        checked = tuple(arguments_of(given_unit, other) for other in checked_sizes)
-        tolerance = max(_tolerance(arguments), exactness)
+        arguments = describe_arguments(given_unit, sizes, n_unknown=n_unknown)
+        checked = tuple(
+            describe_arguments(given_unit, other) for other in checked_sizes
+        )
+        tolerance = max(_choose_tolerance(arguments), exactness)
         compiling = ThreadPoolExecutor(2, "feinsum-compiler")
         try:
-            programs = _programs(given_unit, rivals, opened, compiling)
+            programs = _compile_programs(given_unit, rivals, opened, compiling)
         finally:
             compiling.shutdown(wait=False)  # submitted compilations go on
     return TimedKernels(*programs, arguments, tolerance, checked)
 
 
-def _programs(
+def _compile_programs(
     given_unit: lp.TranslationUnit,
     rivals: Sequence[lp.TranslationUnit],
     opened: HostDevice,
@@ -254,12 +258,12 @@ def _programs(
     """Compile the programs to compare in the way that suits the kernel's target."""
     target = given_unit.target
     if HOST.serves(target) and not isinstance(target, ExecutableCTarget | HostCTarget):
-        return _plain(given_unit, rivals, compiling)
+        return _compile_plain(given_unit, rivals, compiling)
     has_loopy = isinstance(target, ExecutableCTarget)
-    return _threaded(given_unit, rivals, opened, compiling, has_loopy=has_loopy)
+    return _compile_threaded(given_unit, rivals, opened, compiling, has_loopy=has_loopy)
 
 
-def _threaded(
+def _compile_threaded(
     given_unit: lp.TranslationUnit,
     rivals: Sequence[lp.TranslationUnit],
     opened: HostDevice,
@@ -285,7 +289,7 @@ def _threaded(
     return sources, pairs
 
 
-def _plain(
+def _compile_plain(
     given_unit: lp.TranslationUnit,
     rivals: Sequence[lp.TranslationUnit],
     compiling: ThreadPoolExecutor,
@@ -302,7 +306,7 @@ def _plain(
             names = get_kernel_arg_info(kernel).passed_arg_names
             sources.append(
                 _Source(
-                    compiling.submit(compiled_once, compiler, code, flags),
+                    compiling.submit(compile_once, compiler, code, flags),
                     tuple((name, "") for name in names),
                     kernel.name,
                 )
@@ -312,7 +316,7 @@ def _plain(
     return tuple(sources), pairs
 
 
-def arguments_of(
+def describe_arguments(
     unit: lp.TranslationUnit, sizes: Mapping[str, int], *, n_unknown: int = 0
 ) -> dict[str, RandomArgument]:
     """Describe random arguments of a call, to be drawn when the kernel is timed.
@@ -320,8 +324,8 @@ def arguments_of(
     Raises:
         MeasurementError: if arrays cannot be random, or are too large.
     """
-    typed_unit = _with_known_shapes(typed(unit), n_unknown)
-    kernel = entry_kernel(typed_unit)
+    typed_unit = _with_known_shapes(infer_types(unit), n_unknown)
+    kernel = get_entry_kernel(typed_unit)
     _check_loops(kernel)
     below = find_index_bounds(typed_unit, sizes)
     read = kernel.get_read_variables()
@@ -337,7 +341,7 @@ def arguments_of(
         is_index = dtype.kind in "iu" and arg.name in below
         arguments[arg.name] = RandomArgument(
             dtype.str,
-            array_layout(arg, sizes).n_entries,
+            compute_layout(arg, sizes).n_entries,
             below=max(1, below[arg.name]) if is_index else 0,
             is_read=arg.name in read or arg.name not in written,
             is_written=arg.name in written,
@@ -352,7 +356,7 @@ def arguments_of(
     return arguments
 
 
-def ragged_sizes(
+def choose_ragged_sizes(
     kernel: lp.LoopKernel, sizes: Mapping[str, int], names: Collection[str]
 ) -> tuple[Mapping[str, int], ...]:
     """Choose sizes that no tile divides, as far as the kernel's assumptions allow.
@@ -380,7 +384,7 @@ def _are_allowed(kernel: lp.LoopKernel, sizes: Mapping[str, int]) -> bool:
 
 def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
     """Give each axis of unknown extent an extent."""
-    kernel = entry_kernel(unit)
+    kernel = get_entry_kernel(unit)
 
     def with_shape(arg: Any) -> Any:
         if not n_unknown or not isinstance(arg, lp.ArrayArg) or not arg.shape:
@@ -409,7 +413,7 @@ def _check_loops(kernel: Any) -> None:
         raise MeasurementError(f"the loops of {kernel.name!r} depend on {computed}")
 
 
-def _tolerance(arguments: Mapping[str, RandomArgument]) -> float:
+def _choose_tolerance(arguments: Mapping[str, RandomArgument]) -> float:
     dtypes = [np.dtype(a.dtype) for a in arguments.values() if a.is_written]
     if not dtypes:
         raise MeasurementError("the kernel has no results")
@@ -417,7 +421,7 @@ def _tolerance(arguments: Mapping[str, RandomArgument]) -> float:
     return float(max(eps, default=0.0) ** EXACTNESS)
 
 
-def _integer_scalars(kernel: lp.LoopKernel) -> set[str]:
+def _list_integer_scalars(kernel: lp.LoopKernel) -> set[str]:
     return {
         arg.name
         for arg in kernel.args
@@ -426,7 +430,7 @@ def _integer_scalars(kernel: lp.LoopKernel) -> set[str]:
     }
 
 
-def sizes_of_loop(kernel: lp.LoopKernel) -> dict[str, int]:
+def choose_loop_sizes(kernel: lp.LoopKernel) -> dict[str, int]:
     """Choose the scalars of a loop over cells, so that it runs over a few of them.
 
     Raises:
@@ -441,18 +445,20 @@ def sizes_of_loop(kernel: lp.LoopKernel) -> dict[str, int]:
     return sizes
 
 
-def sizes_for(kernel: lp.LoopKernel, raised: RaisedKernel) -> dict[str, int]:
+def choose_sizes(kernel: lp.LoopKernel, raised: RaisedKernel) -> dict[str, int]:
     """Choose the integer scalars of a kernel near the sizes of its einsums."""
-    scalars = _integer_scalars(kernel)
+    scalars = _list_integer_scalars(kernel)
     loops = scalars & kernel.outer_params()
     sizes = dict.fromkeys(sorted(loops), UNKNOWN_SIZE)
     for nest in raised.raised:
-        quick = quick_sizes(nest.einsum, nest.generalized)
+        quick = choose_quick_sizes(nest.einsum, nest.generalized)
         sizes |= {name: n for name, n in quick.items() if name in scalars}
     return sizes
 
 
-def summation_tolerance(selection: NestSelection, sizes: Mapping[str, int]) -> float:
+def compute_summation_tolerance(
+    selection: NestSelection, sizes: Mapping[str, int]
+) -> float:
     """Return how far results may differ for two orders of an einsum's sums."""
     einsum = selection.nest.einsum
     dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
@@ -461,6 +467,6 @@ def summation_tolerance(selection: NestSelection, sizes: Mapping[str, int]) -> f
         x.name: all_sizes.get(x.name, UNKNOWN_SIZE) for x in einsum.size_params
     }
     try:
-        return 2 * tolerance_for(dtype, reference_of(einsum).n_terms(all_sizes))
+        return 2 * compute_tolerance(dtype, make_reference(einsum).n_terms(all_sizes))
     except FeinsumError:
         return 0.0

@@ -40,33 +40,33 @@ from feinsum.retrieval.generating import (
     Transformed,
     Variant,
     Variants,
-    batch_variant,
-    batch_width,
-    build_failure,
-    variant_of,
+    find_build_failure,
+    get_batch_width,
+    make_batch_variant,
+    make_variant,
 )
-from feinsum.retrieval.identity import NoTextError, text_of
+from feinsum.retrieval.identity import NoTextError, serialize_value
 from feinsum.retrieval.kernel_times import (
     N_CELLS,
     KernelTimes,
-    ragged_sizes,
-    sizes_for,
-    sizes_of_loop,
-    summation_tolerance,
-    timed_kernels,
+    choose_loop_sizes,
+    choose_ragged_sizes,
+    choose_sizes,
+    compute_summation_tolerance,
+    generate_timed_kernels,
 )
 from feinsum.retrieval.request import Request
-from feinsum.retrieval.result import Candidate, NestSelection, reason_of
+from feinsum.retrieval.result import Candidate, NestSelection, describe_failure
 from feinsum.retrieval.search import (
     BORNE_OUT,
     TIED,
     Budget,
     VerifiedRecipe,
     check_verdict,
-    claimed_speedup,
-    own_verification,
+    estimate_claimed_speedup,
+    find_own_verification,
+    make_verification,
     select_best,
-    verification_of,
 )
 from feinsum.retrieval.verifiers import (
     TRANSIENT,
@@ -76,7 +76,7 @@ from feinsum.retrieval.verifiers import (
     start_early,
 )
 from feinsum.targets.host import HostDevice
-from feinsum.targets.layout import bind_sizes_of, entry_kernel
+from feinsum.targets.layout import bind_sizes_of, get_entry_kernel
 
 logger = logging.getLogger(__name__)
 
@@ -98,34 +98,34 @@ def choose_in_kernel(
     """
     trials = KernelTrials(variants, environment)
     may_batch = has_batches and variants.is_in_loop and variants.request.may_try_forms
-    batches = [batch_variant(width) for width in WIDTHS] if may_batch else []
+    batches = [make_batch_variant(width) for width in WIDTHS] if may_batch else []
     is_sound = all(nest.is_first_usable or not nest.chosen for nest in variants.nests)
     if batches:
-        firsts = [variant_of(variants.nests)] if is_sound else []
+        firsts = [make_variant(variants.nests)] if is_sound else []
         trials.verify_together([*firsts, *batches])
     # Similar einsums get the same recipe: a right-hand side has dozens, and separate
     # trials would take minutes.
-    groups = _groups(variants.nests)
+    groups = _group_nests(variants.nests)
     selected = None
     if is_sound and len(groups) > 1:
-        selected = _all_first_candidates(variants.nests, trials)
+        selected = _select_first_candidates(variants.nests, trials)
     if selected is None:
         selected = _select_one_by_one(variants.nests, groups, trials)
-    return _with_batch(_built(selected, trials), batches, trials)
+    return _with_batch(_build_selected(selected, trials), batches, trials)
 
 
-def _all_first_candidates(
+def _select_first_candidates(
     nests: Sequence[NestSelection], trials: KernelTrials
 ) -> list[NestSelection] | None:
     """Select all first candidates, if their kernel is about as good as they claim."""
-    variant = variant_of(nests)
+    variant = make_variant(nests)
     try:
         verification = trials.verify(variant)
     except TransformError as error:
         logger.info("recipes are tried one by one: %s", error)
         return None
     # the kernel should gain at least as much as the einsum that gains least
-    claim = min(claimed_speedup(c, trials.device) for c in variant.values())
+    claim = min(estimate_claimed_speedup(c, trials.device) for c in variant.values())
     if verification.speedup < max(1.0, BORNE_OUT * claim):
         return None
     return [
@@ -161,9 +161,9 @@ def _select_one_by_one(
             for k in group:
                 selected[k] = replace(best, nest=nests[k].nest)
             advance()
-    if len(_groups(selected)) <= 1:
+    if len(_group_nests(selected)) <= 1:
         return selected
-    variant = variant_of(selected)
+    variant = make_variant(selected)
     try:
         trials.verify(variant)
     except TransformError as error:  # each gains alone, but not all of them together
@@ -177,7 +177,7 @@ def _select_one_by_one(
     return selected
 
 
-def _groups(nests: Iterable[NestSelection]) -> list[tuple[int, ...]]:
+def _group_nests(nests: Iterable[NestSelection]) -> list[tuple[int, ...]]:
     """Group the numbers of nests with equal workloads and candidates."""
     groups: dict[object, list[int]] = {}
     for k, nest in enumerate(nests):
@@ -187,9 +187,11 @@ def _groups(nests: Iterable[NestSelection]) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def _built(selected: Sequence[NestSelection], trials: KernelTrials) -> Transformed:
+def _build_selected(
+    selected: Sequence[NestSelection], trials: KernelTrials
+) -> Transformed:
     """Build the kernel with selected recipes."""
-    variant = variant_of(selected)
+    variant = make_variant(selected)
     if not variant:
         return Transformed(trials.variants.request.t_unit, tuple(selected))
     unit, failures = trials.variants.build(variant)
@@ -200,7 +202,7 @@ def _built(selected: Sequence[NestSelection], trials: KernelTrials) -> Transform
         nest.without_all(failures[k]) if k in failures else nest
         for k, nest in enumerate(selected)
     ]
-    return _built(nests_left, trials)
+    return _build_selected(nests_left, trials)
 
 
 def _with_batch(
@@ -212,18 +214,18 @@ def _with_batch(
         try:
             speedups.append((batch, trials.verify(batch).speedup))
         except TransformError as error:
-            logger.info("no batches of %d cells: %s", batch_width(batch), error)
+            logger.info("no batches of %d cells: %s", get_batch_width(batch), error)
     if not speedups:
         return chosen
     chosen_speedup = max(
         (nest.speedup for nest in chosen.nests if nest.chosen), default=0.0
     )
     best = max(chosen_speedup, *(speedup for _, speedup in speedups))
-    if variant_of(chosen.nests) and chosen_speedup >= TIED * best:
+    if make_variant(chosen.nests) and chosen_speedup >= TIED * best:
         return chosen
     batch = next(batch for batch, speedup in speedups if speedup >= TIED * best)
     unit, _ = trials.variants.build(batch)
-    return Transformed(unit, (), trials.gain(batch), batch_width(batch))
+    return Transformed(unit, (), trials.gain(batch), get_batch_width(batch))
 
 
 class KernelTrials:
@@ -249,8 +251,8 @@ class KernelTrials:
         for candidate in variant.values():
             if not candidate.is_builtin:
                 self._foreign.recall(candidate)
-        verdict = self._cached(variant).recall()
-        return None if verdict is None else self._verification(verdict, variant)
+        verdict = self._get_cached(variant).recall()
+        return None if verdict is None else self._make_verification(verdict, variant)
 
     def verify(self, variant: Variant) -> VerifiedRecipe:
         """Build and time a variant, or recall its trial.
@@ -262,13 +264,13 @@ class KernelTrials:
             # code of users runs in another process before it runs in this one
             if not candidate.is_builtin:
                 self._foreign.verify(candidate)
-        cached = self._cached(variant)
+        cached = self._get_cached(variant)
         if (verdict := cached.recall()) is None:
-            with self.budget.spending():
+            with self.budget.count_time():
                 start_early()
                 self.variants.build(variant)
                 verdict = cached.recall_or(lambda: self._time(variant))
-        return self._verification(verdict, variant)
+        return self._make_verification(verdict, variant)
 
     def verify_together(self, variants: Sequence[Variant]) -> None:
         """Time several variants in one run of the given kernel; results are cached.
@@ -277,21 +279,21 @@ class KernelTrials:
         """
         if not self.budget.has_time:
             return
-        with self.budget.spending():
+        with self.budget.count_time():
             self._time_together(variants)
 
     def reason(self, variant: Variant, k: int, verification: VerifiedRecipe) -> str:
         """Explain why one nest of a verified variant may have its recipe."""
-        if measured := own_verification(variant[k]):
+        if measured := find_own_verification(variant[k]):
             return measured.reason
-        verdict = self._cached(variant).recall()
+        verdict = self._get_cached(variant).recall()
         if verdict is None or not verdict.is_ok:
             return verification.reason
-        return verification_of(verdict, verdict.message, variant[k]).reason
+        return make_verification(verdict, verdict.message, variant[k]).reason
 
     def gain(self, variant: Variant) -> str:
         """Describe the gain of the recipes; empty if it was not timed."""
-        verdict = self._cached(variant).recall()
+        verdict = self._get_cached(variant).recall()
         if verdict is None or not verdict.is_ok:
             return ""
         return f"{verdict.message}, timed on this machine at {verdict.found_at}"
@@ -299,7 +301,7 @@ class KernelTrials:
     def _time_together(self, variants: Sequence[Variant]) -> None:
         untimed: list[tuple[Variant, CachedVerdict, lp.TranslationUnit]] = []
         for variant in variants:
-            cached = self._cached(variant)
+            cached = self._get_cached(variant)
             is_builtin = all(candidate.is_builtin for candidate in variant.values())
             if is_builtin and cached.recall() is None:
                 unit, failures = self.variants.build(variant)
@@ -311,16 +313,16 @@ class KernelTrials:
         all_nests = {k: c for variant, _, _ in untimed for k, c in variant.items()}
         try:
             with untimed[0][1].locked():
-                times = self._times([unit for _, _, unit in untimed], all_nests)
+                times = self._time_units([unit for _, _, unit in untimed], all_nests)
         except Exception as error:  # Loopy raises many kinds; each is tried alone later
             is_unexpected = not isinstance(error, FeinsumError)
             message = "variants are timed one by one: %s"
             logger.info(message, error, exc_info=is_unexpected)
             return
         for (_, cached, _), variant_times in zip(untimed, times, strict=True):
-            cached.store(_verdict_of(variant_times))
+            cached.store(_make_verdict(variant_times))
 
-    def _verification(self, verdict: Verdict, variant: Variant) -> VerifiedRecipe:
+    def _make_verification(self, verdict: Verdict, variant: Variant) -> VerifiedRecipe:
         """Turn a verdict into the verification of a variant.
 
         Raises:
@@ -334,11 +336,11 @@ class KernelTrials:
                 f"{verdict.message}, timed on this machine at {verdict.found_at}"
             )
         check_verdict(verdict)
-        if measured := own_verification(candidate):
+        if measured := find_own_verification(candidate):
             return measured._replace(speedup=verdict.speedup)
         # a kernel's time is that of its recipe only if it does nothing else
         is_alone = len(self.variants.nests) == 1 and not self.variants.is_in_loop
-        verification = verification_of(verdict, verdict.message, candidate)
+        verification = make_verification(verdict, verdict.message, candidate)
         return verification._replace(seconds=verdict.least_s if is_alone else 0.0)
 
     def _without_times(
@@ -364,12 +366,12 @@ class KernelTrials:
         unit, failures = self.variants.build(variant)
         for error in failures.values():
             code = getattr(error, "code", TransformError.code)
-            return Verdict(code, reason_of(error))
+            return Verdict(code, describe_failure(error))
         try:
-            (times,) = self._times([unit], variant)
+            (times,) = self._time_units([unit], variant)
         except BuildError as error:
-            if failure := build_failure(self.variants.request, unit):
-                return Verdict(BuildError.code, reason_of(failure))
+            if failure := find_build_failure(self.variants.request, unit):
+                return Verdict(BuildError.code, describe_failure(failure))
             reason = str(error)
         except FeinsumError as error:
             reason = str(error)
@@ -377,11 +379,11 @@ class KernelTrials:
             logger.info("the given kernel was not timed", exc_info=True)
             reason = f"{type(error).__name__}: {error}"
         else:
-            return _verdict_of(times)
+            return _make_verdict(times)
         message = f"the given kernel was not timed: {reason}"
         return Verdict(MeasurementError.code, message)
 
-    def _times(
+    def _time_units(
         self, units: Sequence[lp.TranslationUnit], variant: Variant
     ) -> tuple[KernelTimes, ...]:
         """Time units, using the sizes and tolerances of a variant's recipes.
@@ -393,8 +395,8 @@ class KernelTrials:
         assert isinstance(opened, HostDevice)
         sizes = self._sizes
         nests = [self.variants.nests[k] for k in variant if k != BATCH]
-        tolerances = (summation_tolerance(nest, sizes) for nest in nests)
-        timed = timed_kernels(
+        tolerances = (compute_summation_tolerance(nest, sizes) for nest in nests)
+        timed = generate_timed_kernels(
             self._timed_unit,
             units,
             opened,
@@ -419,25 +421,25 @@ class KernelTrials:
 
     @cached_property
     def _given_sizes(self) -> dict[str, int]:
-        kernel = entry_kernel(self._timed_unit)
+        kernel = get_entry_kernel(self._timed_unit)
         return bind_sizes_of(kernel, self.variants.request.arguments or {})
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
         """Values of the integer scalars: as given, or near those of the einsums."""
-        kernel = entry_kernel(self._timed_unit)
+        kernel = get_entry_kernel(self._timed_unit)
         if self.variants.is_in_loop:
-            return sizes_of_loop(kernel)
-        return sizes_for(kernel, self.variants.raised) | self._given_sizes
+            return choose_loop_sizes(kernel)
+        return choose_sizes(kernel, self.variants.raised) | self._given_sizes
 
     @cached_property
     def _ragged_sizes(self) -> tuple[Mapping[str, int], ...]:
         """Values that no tile divides, for sizes that are only known at run time."""
-        kernel = entry_kernel(self._timed_unit)
+        kernel = get_entry_kernel(self._timed_unit)
         names = set(self._sizes) - set(self._given_sizes)
-        return ragged_sizes(kernel, self._sizes, names & kernel.outer_params())
+        return choose_ragged_sizes(kernel, self._sizes, names & kernel.outer_params())
 
-    def _cached(self, variant: Variant) -> CachedVerdict:
+    def _get_cached(self, variant: Variant) -> CachedVerdict:
         recipes = "\n".join(
             f"{k} {variant[k].recipe.frame} {variant[k].recipe.spec}"
             for k in sorted(variant)
@@ -454,7 +456,7 @@ class KernelTrials:
     def _text(self) -> str:
         """The text of the given kernel; empty if it has none."""
         try:
-            return text_of((self._timed_unit, sorted(self._sizes.items())))
+            return serialize_value((self._timed_unit, sorted(self._sizes.items())))
         except (NoTextError, MeasurementError) as error:
             logger.info("that it is faster is not cached: %s", error)
             return ""
@@ -484,7 +486,7 @@ class NestTrials:
         return self.trials.verify(dict.fromkeys(self.numbers, candidate))
 
 
-def _verdict_of(times: KernelTimes) -> Verdict:
+def _make_verdict(times: KernelTimes) -> Verdict:
     """Convert times to a verdict for the cache: ``ok`` if right and faster."""
     code, message = OK, str(times)
     if not times.is_faster:

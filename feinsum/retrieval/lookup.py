@@ -20,7 +20,7 @@ import loopy as lp
 
 from feinsum.causes import is_known_cause
 from feinsum.codegen import generate_loopy
-from feinsum.db import Database, looked_up_store, states_of
+from feinsum.db import Database, list_layer_states, looked_up_store
 from feinsum.errors import (
     FeinsumError,
     FeinsumWarning,
@@ -28,30 +28,35 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.ir import BatchedEinsum
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.options import check_option
-from feinsum.predict import MEASURING, Effort, effort_of
+from feinsum.predict import MEASURING, Effort, get_effort
 from feinsum.raising import check_unit
 from feinsum.records import Policy
-from feinsum.retrieval.answer_cache import RetrievalAnswer, cache_entry
+from feinsum.retrieval.answer_cache import RetrievalAnswer, open_cache_entry
 from feinsum.retrieval.applying import apply_selected
 from feinsum.retrieval.decision import (
     Decision,
     Ranks,
     agree,
-    decision_of,
-    selections_of,
+    make_decision,
+    make_selections,
 )
 from feinsum.retrieval.einsum_trials import choose_by_einsums
-from feinsum.retrieval.generating import Variants, build_selected, deliver, in_caller
+from feinsum.retrieval.generating import (
+    Variants,
+    build_selected,
+    deliver_unit,
+    put_in_caller,
+)
 from feinsum.retrieval.kernel_trials import can_time, choose_in_kernel
 from feinsum.retrieval.matching import MatchingFacts, select_candidates
 from feinsum.retrieval.phases import mark_separable
-from feinsum.retrieval.request import Request, RetrievalOptions, policy_of
+from feinsum.retrieval.request import Request, RetrievalOptions, choose_policy
 from feinsum.retrieval.result import NOTHING_FASTER, Retrieval
 from feinsum.retrieval.search import select_first_valid
 from feinsum.settings import quick_collections
-from feinsum.words import counted
+from feinsum.words import format_count
 
 logger = logging.getLogger(__name__)
 
@@ -132,9 +137,13 @@ def retrieve(
         )
         # a retrieval makes many objects; garbage collections can skip the older ones
         with quick_collections():
-            return _answer(request) if comm is None else _common_answer(request, comm)
+            return (
+                _find_answer(request)
+                if comm is None
+                else _agree_on_answer(request, comm)
+            )
 
-    return _or_unchanged(t_unit, answer, on_miss, comm)
+    return _answer_or_unchanged(t_unit, answer, on_miss, comm)
 
 
 def look_up(
@@ -172,7 +181,7 @@ def explain(
     except NotAnEinsumError as error:
         return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
     except Exception as error:  # noqa: BLE001  (retrieve returns the kernel, too)
-        return f"not looked up: {_logged_reason(error)}\nkernel: unchanged"
+        return f"not looked up: {_log_reason(error)}\nkernel: unchanged"
 
 
 def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
@@ -199,7 +208,7 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
             select_candidates(nest, facts, environment, request.policy, request.effort)
             for nest in raised.raised
         )
-        layers = states_of(store)
+        layers = list_layer_states(store)
     is_timed = request.verify and can_time(request)
     variants = Variants(request, raised, mark_separable(raised, nests), is_timed)
     if not request.verify:
@@ -227,22 +236,22 @@ def follow_decision(request: Request, decision: Decision) -> Retrieval:
         FeinsumError: if a recipe cannot be applied.
     """
     raised = request.raised()
-    nests = selections_of(decision, raised.raised)
+    nests = make_selections(decision, raised.raised)
     result = apply_selected(raised, nests)
     for error in result.failures.values():
         raise error
-    unit = deliver(result.unit, raised.t_unit.target)
-    return Retrieval(in_caller(request.t_unit, unit), raised, nests)
+    unit = deliver_unit(result.unit, raised.t_unit.target)
+    return Retrieval(put_in_caller(request.t_unit, unit), raised, nests)
 
 
-def _answer(request: Request) -> RetrievalAnswer:
+def _find_answer(request: Request) -> RetrievalAnswer:
     """Return the answer cached by an earlier process, or compute it.
 
     Raises:
         NotAnEinsumError: if the kernel has no einsum.
         RecordNotFoundError: if there is no recipe to apply.
     """
-    entry = cache_entry(request)
+    entry = open_cache_entry(request)
     if entry and (cached := entry.recall(request.database)):
         return cached
     retrieval = perform_retrieval(request)
@@ -252,11 +261,13 @@ def _answer(request: Request) -> RetrievalAnswer:
             f"kernel {raised.kernel_name!r} has no instructions", rule="kernel"
         )
     if not retrieval.is_changed:
-        raise RecordNotFoundError(_joined(decision_of(retrieval.nests).unchanged))
+        raise RecordNotFoundError(
+            _join_reasons(make_decision(retrieval.nests).unchanged)
+        )
     return (entry and entry.store(retrieval)) or RetrievalAnswer.of(retrieval)
 
 
-def _common_answer(request: Request, comm: Any) -> RetrievalAnswer:
+def _agree_on_answer(request: Request, comm: Any) -> RetrievalAnswer:
     """Compute the answer on rank 0, and share it with all ranks.
 
     Batches of cells are not among its decisions, so no rank computes them.
@@ -266,7 +277,7 @@ def _common_answer(request: Request, comm: Any) -> RetrievalAnswer:
     return RetrievalAnswer.of(agree(Ranks(comm), perform, follow))
 
 
-def _or_unchanged(
+def _answer_or_unchanged(
     t_unit: lp.TranslationUnit,
     answer: Callable[[], RetrievalAnswer],
     on_miss: OnMiss,
@@ -280,11 +291,11 @@ def _or_unchanged(
         result = answer()
         unchanged = result.decision.unchanged
         if unchanged and on_miss == "raise":
-            raise RecordNotFoundError(_joined(unchanged))
+            raise RecordNotFoundError(_join_reasons(unchanged))
     except Exception as error:  # a missing recipe must never break a build
         if on_miss == "raise":
             raise
-        reason = _logged_reason(error)
+        reason = _log_reason(error)
         is_miss = isinstance(error, RecordNotFoundError)
         is_reported = is_miss and _is_reported_elsewhere(comm)
         if on_miss != "warn" or is_reported or is_known_cause(error, "retrieve"):
@@ -293,8 +304,8 @@ def _or_unchanged(
             _warn(f"kernel returned unchanged: {reason}")
         return t_unit
     if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
-        n = f"{len(unchanged)} of {counted(len(result.decision.nests), 'einsum')}"
-        if _is_news(reason := _joined(unchanged)):
+        n = f"{len(unchanged)} of {format_count(len(result.decision.nests), 'einsum')}"
+        if _is_news(reason := _join_reasons(unchanged)):
             _warn(f"{n} of the kernel left unchanged: {reason}")
     return result.t_unit
 
@@ -311,7 +322,7 @@ def _is_news(reason: str) -> bool:
     """Return whether to report a reason; that no recipe is faster is reported once."""
     if not reason.startswith(NOTHING_FASTER):
         return True
-    reported = remembered(_Reported)
+    reported = get_remembered(_Reported)
     is_new = reason not in reported
     reported.add(reason)
     return is_new
@@ -320,12 +331,12 @@ def _is_news(reason: str) -> bool:
 def _check_arguments(policy: Policy | None, effort: Effort | None) -> None:
     """Check given options; a wrong environment variable is reported as a miss."""
     if policy is not None:
-        policy_of(policy)
+        choose_policy(policy)
     if effort is not None:
-        effort_of(effort)
+        get_effort(effort)
 
 
-def _logged_reason(error: Exception) -> str:
+def _log_reason(error: Exception) -> str:
     if isinstance(error, FeinsumError):
         logger.info("kernel returned unchanged: %s", error)
         return str(error)
@@ -337,5 +348,5 @@ def _warn(text: str) -> None:
     warnings.warn(text, FeinsumWarning, stacklevel=4)  # the caller of retrieve
 
 
-def _joined(reasons: Iterable[str]) -> str:
+def _join_reasons(reasons: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(reasons))

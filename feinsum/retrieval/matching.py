@@ -26,9 +26,9 @@ from constantdict import constantdict
 from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import PROFILE, BatchedEinsum, from_text, generalize_each
-from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
+from feinsum.measure.intermediates import get_intermediate_limit_bytes, has_room
 from feinsum.measure.own import is_own
-from feinsum.predict import Effort, has_vectors, is_outdone, predictions
+from feinsum.predict import Effort, has_vectors, is_outdone, predict_recipes
 from feinsum.raising import RaisedNest, regrouped
 from feinsum.records import (
     WORST_ACCEPTED,
@@ -44,13 +44,13 @@ from feinsum.records import (
     Store,
     TransformSpec,
     TuningRecord,
-    best_match,
+    find_best_match,
 )
 from feinsum.records.environment import DeviceKind
-from feinsum.records.signature import trusted_signers, why_untrusted
+from feinsum.records.signature import explain_untrusted, read_trusted_signers
 from feinsum.retrieval.identity import is_ours
 from feinsum.retrieval.result import Candidate, NestSelection
-from feinsum.transforms import REGISTRY, configurations, suits_device
+from feinsum.transforms import REGISTRY, list_configurations, suits_device
 from feinsum.transforms.library import GENERIC
 
 
@@ -73,7 +73,7 @@ class MatchingFacts:
     policy: Policy
     wanted: Sequence[CanonicalForm] = ()
     _records: dict[WorkloadKey, tuple[TuningRecord, ...]] = field(default_factory=dict)
-    _signers: frozenset[str] = field(default_factory=trusted_signers)
+    _signers: frozenset[str] = field(default_factory=read_trusted_signers)
 
     def query_forms(
         self, forms: Iterable[CanonicalForm], *, counts: bool = True
@@ -95,24 +95,24 @@ class MatchingFacts:
     def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
         """Return the trusted records of a workload."""
         self.query_forms([form, *self.wanted])
-        doubts = self._doubts(form.key)
+        doubts = self._list_doubts(form.key)
         return tuple(r for r in self._records[form.key] if r.id not in doubts)
 
-    def passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
+    def list_passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
         """List the recipes of a workload's untrusted records, with the reasons."""
-        doubts = self._doubts(form.key)
+        doubts = self._list_doubts(form.key)
         return [
             (record.spec, f"record {record.id[:12]}: {doubts[record.id]}")
             for record in self._records.get(form.key, ())
             if record.id in doubts
         ]
 
-    def _doubts(self, workload: WorkloadKey) -> dict[str, str]:
+    def _list_doubts(self, workload: WorkloadKey) -> dict[str, str]:
         """Return the records without a trusted signer, by id, with the reason."""
         if not self._signers:
             return {}
         doubts = {
-            record.id: why_untrusted(record, self._signers)
+            record.id: explain_untrusted(record, self._signers)
             for record in self._records.get(workload, ())
         }
         return {record_id: why for record_id, why in doubts.items() if why}
@@ -171,7 +171,7 @@ class Nearest(NamedTuple):
 
     def match(self, without: Collection[FramedSpec] = ()) -> Match:
         """Return the best match of the records, without excluded recipes."""
-        return match_of(
+        return find_match(
             self.form,
             self.records,
             self.environment,
@@ -179,18 +179,18 @@ class Nearest(NamedTuple):
             extents=self.extents,
             is_nearest=self.is_nearest,
             without=without,
-            predicted=self._predicted,
+            predicted=self._list_predicted,
             only_measured=self.effort == "recorded",
         )
 
-    def _predicted(self) -> Sequence[TransformSpec]:
+    def _list_predicted(self) -> Sequence[TransformSpec]:
         """Return predicted recipes, which only a form at the kernel's extents has."""
         if self.is_nearest or self.effort == "recorded":
             return ()
         einsum, sizes = self.form.einsum, constantdict(self.sizes)
-        limit = intermediate_limit_bytes(einsum, sizes)
+        limit = get_intermediate_limit_bytes(einsum, sizes)
         device = self.environment.device
-        return _predictions(einsum, sizes, device, limit)
+        return _list_predictions(einsum, sizes, device, limit)
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """Yield all recipes: those of the match, then those of the next level, etc."""
@@ -205,12 +205,12 @@ class Nearest(NamedTuple):
                     recipe,
                     match,
                     extents[recipe.frame],
-                    own_record=self._own_record(recipe, match),
+                    own_record=self._find_own_record(recipe, match),
                     is_builtin=is_ours(recipe.spec),
                 )
             match = self.match(without=seen)
 
-    def _own_record(self, recipe: FramedSpec, match: Match) -> TuningRecord | None:
+    def _find_own_record(self, recipe: FramedSpec, match: Match) -> TuningRecord | None:
         """Return this installation's best record of a recipe with this software."""
         if match.level != MatchLevel.EXACT:
             return None
@@ -235,35 +235,35 @@ def select_candidates(
     nests: list[RaisedNest] = []
 
     def list_forms() -> Iterator[LookupForm]:
-        for variant, has_other_extents in lookup_variants(nest):
+        for variant, has_other_extents in list_lookup_variants(nest):
             nests.append(variant)
-            yield form_of(
+            yield build_lookup_form(
                 variant.form, variant.generalized, is_nearest=has_other_extents
             )
 
-    best, match = nearest(list_forms(), facts, environment, policy, effort)
+    best, match = find_nearest(list_forms(), facts, environment, policy, effort)
     forms_seen = {variant.form.key: variant.form for variant in nests}.values()
-    doubted = [d for form in forms_seen for d in facts.passed_over(form)]
-    candidates = _foremost(best, tuple(best.candidates(match)))
-    candidates = _libraries_last(nests[best.k], candidates)
+    doubted = [d for form in forms_seen for d in facts.list_passed_over(form)]
+    candidates = _prefer_prediction(best, tuple(best.candidates(match)))
+    candidates = _move_libraries_last(nests[best.k], candidates)
     return NestSelection(
         nests[best.k],
         match,
         # this installation's measurements come before claims by others
         tuple(sorted(candidates, key=lambda candidate: candidate.own_record is None)),
         tuple(doubted[:MOST_DOUBTED]),
-        own_ids=_own_ids(candidates[0].match if candidates else match),
+        own_ids=_list_own_ids(candidates[0].match if candidates else match),
     )
 
 
-def _own_ids(match: Match) -> frozenset[str]:
+def _list_own_ids(match: Match) -> frozenset[str]:
     """Return the ids of the records that this installation measured."""
     if match.level != MatchLevel.EXACT:
         return frozenset()
     return frozenset(record.id for record in match.ranking if is_own(record.id))
 
 
-def _libraries_last(
+def _move_libraries_last(
     nest: RaisedNest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """Move recipes that call libraries last, unless all operands are plain arrays.
@@ -277,7 +277,7 @@ def _libraries_last(
     )
 
 
-def _foremost(
+def _prefer_prediction(
     nearest_match: Nearest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """Put a faster prediction before a recipe that another microarchitecture recorded.
@@ -302,17 +302,17 @@ def _foremost(
     return (predicted, *(c for c in candidates if c is not predicted))
 
 
-def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
+def list_lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
     """Yield all variants of a nest to look up, and whether each generalizes an extent.
 
     The nest itself comes first, then variants that join operands of equal indices.
     """
     for grouped in chain([nest], regrouped(nest)):
         yield grouped, False
-        yield from ((general, True) for general in grouped.generalized_each())
+        yield from ((general, True) for general in grouped.generalize_each())
 
 
-def form_of(
+def build_lookup_form(
     form: CanonicalForm, sizes: Mapping[str, int], *, is_nearest: bool = False
 ) -> LookupForm:
     """Build the form to look up, with its size parameters' values and a profile."""
@@ -322,19 +322,21 @@ def form_of(
     return LookupForm(form, all_sizes, is_nearest)
 
 
-def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[LookupForm]:
+def list_lookup_forms(
+    einsum: BatchedEinsum, sizes: Mapping[str, int]
+) -> Iterator[LookupForm]:
     """Yield the forms of an einsum with size parameters, beginning with its own.
 
     Args:
         einsum: the einsum.
         sizes: the values of its size parameters, and a profile.
     """
-    yield form_of(canonicalize(einsum), sizes)
+    yield build_lookup_form(canonicalize(einsum), sizes)
     for other, more in generalize_each(einsum):
-        yield form_of(canonicalize(other), {**sizes, **more}, is_nearest=True)
+        yield build_lookup_form(canonicalize(other), {**sizes, **more}, is_nearest=True)
 
 
-def nearest(
+def find_nearest(
     forms: Iterable[LookupForm],
     facts: MatchingFacts,
     environment: Environment,
@@ -356,7 +358,7 @@ def nearest(
 
     def match_form(k: int, form_queried: LookupForm) -> tuple[Nearest, Match]:
         form, sizes, is_nearest = form_queried
-        sound, extents = _sound_records(form, sizes, facts)
+        sound, extents = _list_sound_records(form, sizes, facts)
         records = [
             record
             for record in sound
@@ -382,17 +384,17 @@ def nearest(
         match_form(k, form_queried)
         for k, form_queried in enumerate(other_forms, start=1)
     ]
-    return min([first, *matches], key=lambda form_queried: _nearness(*form_queried))
+    return min([first, *matches], key=lambda form_queried: _rank_match(*form_queried))
 
 
-def _nearness(
+def _rank_match(
     form_matched: Nearest, match: Match
 ) -> tuple[MatchLevel, bool, Remoteness, float, int]:
     remoteness = match.remoteness
     return match.level, not match.ranking, remoteness, match.distance, form_matched.k
 
 
-def match_of(
+def find_match(
     form: CanonicalForm,
     records: Sequence[TuningRecord],
     environment: Environment,
@@ -418,7 +420,7 @@ def match_of(
         only_measured: whether to allow measured recipes only, whatever the policy.
     """
     records_left = [record for record in records if record.recipe not in without]
-    match = best_match(
+    match = find_best_match(
         records_left, environment, policy, is_nearest=is_nearest, extents=extents
     )
     # a recipe with records is not unmeasured, even if these match at a worse level
@@ -443,12 +445,12 @@ def match_of(
     if match.level != MatchLevel.MISS or WORST_ACCEPTED[policy] < MatchLevel.GENERIC:
         return match
     why = "is for every einsum, and was not measured"
-    recipes = _generic_recipes(form, environment.device.kind)
+    recipes = _list_generic_recipes(form, environment.device.kind)
     return match_unmeasured(MatchLevel.GENERIC, recipes, why)
 
 
 @lru_cache(maxsize=256)
-def _predictions(
+def _list_predictions(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     device: Device,
@@ -462,22 +464,22 @@ def _predictions(
         device: the device to run on.
         limit: maximum bytes of the intermediates of a recipe.
     """
-    ranking = predictions(einsum, sizes, device, intermediate_bytes=limit)
+    ranking = predict_recipes(einsum, sizes, device, intermediate_bytes=limit)
     code = (prediction.spec for prediction in ranking if not prediction.spec.is_on_host)
     return tuple(islice(code, N_PREDICTED))
 
 
-def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
+def _list_generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
     """Return the recommended configuration of the family that fits every einsum.
 
     It is returned even if a search would not try it.
     """
     versions = [t for (name, _), t in sorted(REGISTRY.items()) if name == GENERIC.name]
     suited = [transform for transform in versions if kind in transform.devices]
-    return [*islice(configurations(suited[-1], form.einsum), 1)] if suited else []
+    return [*islice(list_configurations(suited[-1], form.einsum), 1)] if suited else []
 
 
-def _sound_records(
+def _list_sound_records(
     form: CanonicalForm, sizes: Mapping[str, int], facts: MatchingFacts
 ) -> tuple[list[TuningRecord], Extents]:
     """Return a workload's records, and the extents in the names of each of its texts.
@@ -489,7 +491,7 @@ def _sound_records(
     doubts: dict[str, str] = {}
     for frame in sorted({record.workload_text for record in records}):
         try:
-            extents[frame] = _in_frame(frame, form, sizes)
+            extents[frame] = _translate_extents(frame, form, sizes)
         except FeinsumError as error:
             doubts[frame] = str(error)
     for record in records:
@@ -500,7 +502,7 @@ def _sound_records(
 
 def _has_room(record: TuningRecord, form: CanonicalForm, extents: Extents) -> bool:
     """Return whether a recipe's intermediates are within the limit at these extents."""
-    einsum = _einsum_of(record, form)
+    einsum = _get_einsum(record, form)
     return has_room(record.spec, einsum, extents[record.workload_text])
 
 
@@ -508,17 +510,17 @@ def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> b
     """Return whether the device has a recipe's vectors, as it has if it measured it."""
     is_measured_here = record.environment.device.is_surely(device)
     return is_measured_here or has_vectors(
-        record.spec, _einsum_of(record, form), device
+        record.spec, _get_einsum(record, form), device
     )
 
 
-def _einsum_of(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
+def _get_einsum(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
     """Return the einsum to whose names a recipe refers."""
     frame = record.workload_text
     return form.einsum if frame == form.text else from_text(frame)
 
 
-def _in_frame(
+def _translate_extents(
     frame: str, form: CanonicalForm, sizes: Mapping[str, int]
 ) -> Mapping[str, int]:
     """Return the extents in the names of a text of the workload.

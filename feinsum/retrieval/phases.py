@@ -30,7 +30,7 @@ from pytools.graph import compute_topological_order, get_reachable_nodes
 
 from feinsum.raising import RaisedKernel
 from feinsum.raising.dependences import Exchanges, Part
-from feinsum.raising.expressions import loops_of
+from feinsum.raising.expressions import collect_loops
 from feinsum.retrieval.result import NestSelection
 
 PartGraph: TypeAlias = Mapping[Part, Collection[Part]]
@@ -43,14 +43,14 @@ def mark_separable(
     """Mark the nests that cannot run in a separate phase."""
     kernel = raised.t_unit[raised.kernel_name]
     nests_to_separate = [nest.instructions for nest in nests if nest.chosen]
-    _, inseparable = phases_of(kernel, nests_to_separate)
+    _, inseparable = order_phases(kernel, nests_to_separate)
     return tuple(
         replace(nest, is_separable=frozenset(nest.instructions) not in inseparable)
         for nest in nests
     )
 
 
-def phases_of(
+def order_phases(
     kernel: lp.LoopKernel, nests: Sequence[Collection[str]]
 ) -> tuple[list[Part], list[Part]]:
     """Order the instructions of a kernel into phases.
@@ -74,14 +74,14 @@ def phases_of(
     inseparable: list[Part] = []
     while True:
         groups = exchanges.groups(frozenset().union(*separate_nests))
-        graph = _order_graph(kernel, [*separate_nests, *groups])
+        graph = _build_order_graph(kernel, [*separate_nests, *groups])
         later = {part: get_reachable_nodes(graph, part) for part in graph}
         entangled = (
             nest for nest in separate_nests if _is_entangled(nest, later, exchanges)
         )
         # without this nest, other groups form: check all nests again
         if (nest := next(entangled, None)) is None:
-            return _merged_phases(kernel, graph, later, separate_nests), inseparable
+            return _merge_phases(kernel, graph, later, separate_nests), inseparable
         inseparable.append(nest)
         separate_nests.remove(nest)
 
@@ -101,7 +101,7 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Part]) -> bool:
     temporaries = kernel.temporary_variables
     inside = frozenset().union(*nests)
     other_insns = [insn for insn in kernel.instructions if insn.id not in inside]
-    bounds = kernel.get_inames_domain(all_loops_of(kernel, other_insns))
+    bounds = kernel.get_inames_domain(find_all_loops(kernel, other_insns))
     params = {*bounds.get_var_names(isl.dim_type.param)}
     if params & set(temporaries) or any(
         temporary.base_storage is not None for temporary in temporaries.values()
@@ -114,22 +114,22 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Part]) -> bool:
         return True
     return any(
         isinstance(tag, ConcurrentTag)
-        for iname in all_loops_of(kernel, other_insns)
+        for iname in find_all_loops(kernel, other_insns)
         for tag in kernel.inames[iname].tags
     )
 
 
-def all_loops_of(
+def find_all_loops(
     kernel: lp.LoopKernel, insns: Iterable[lp.InstructionBase]
 ) -> frozenset[str]:
     """Return the loops of instructions, reductions and calls, also inside rules."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     expanded = [insn.with_transformed_expressions(expand) for insn in insns]
     of_calls = (insn.sub_array_ref_inames() for insn in expanded)
-    return loops_of(*expanded).union(*of_calls)
+    return collect_loops(*expanded).union(*of_calls)
 
 
-def _order_graph(kernel: lp.LoopKernel, parts: Iterable[Part]) -> PartGraph:
+def _build_order_graph(kernel: lp.LoopKernel, parts: Iterable[Part]) -> PartGraph:
     """Build the graph of the parts that must wait for each part."""
     part_of = {insn_id: part for part in parts for insn_id in part}
     graph: dict[Part, set[Part]] = {part: set() for part in part_of.values()}
@@ -156,12 +156,12 @@ def _is_entangled(nest: Part, later: PartGraph, exchanges: Exchanges) -> bool:
             return True
         if not exchanges.are_separable(nest, part):
             return True
-        if not (is_before or is_after) and exchanges.conflict(nest, part):
+        if not (is_before or is_after) and exchanges.find_conflicts(nest, part):
             return True
     return False
 
 
-def _merged_phases(
+def _merge_phases(
     kernel: lp.LoopKernel,
     graph: PartGraph,
     later: PartGraph,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from feinsum.bounds import Bound, MemoryLevel, bound_at, levels_of
+from feinsum.bounds import Bound, MemoryLevel, compute_bound, list_levels
 from feinsum.canonical import canonicalize
 from feinsum.db import Database, opened_store
 from feinsum.errors import MeasurementError
@@ -16,11 +16,17 @@ from feinsum.ir import (
     require_einsum,
 )
 from feinsum.ir.program import Program
-from feinsum.measure import einsum_operations
-from feinsum.predict import Effort, effort_of
-from feinsum.records import DevicePeaks, Match, Policy, best_match, operations_s
-from feinsum.retrieval.matching import MatchingFacts, forms_of, nearest
-from feinsum.retrieval.request import policy_of
+from feinsum.measure import count_operations
+from feinsum.predict import Effort, get_effort
+from feinsum.records import (
+    DevicePeaks,
+    Match,
+    Policy,
+    compute_operations_s,
+    find_best_match,
+)
+from feinsum.retrieval.matching import MatchingFacts, find_nearest, list_lookup_forms
+from feinsum.retrieval.request import choose_policy
 from feinsum.targets.devices import open_device
 
 
@@ -67,26 +73,28 @@ def bound(
     if not isinstance(einsum, FunctionalBatchedEinsum | Program):
         require_dense(require_einsum(einsum))
     if levels is not None:
-        return bound_at(einsum, sizes or {}, levels)
+        return compute_bound(einsum, sizes or {}, levels)
     opened = open_device(device)
     with opened_store(database, has_shipped=True) as store:
         peaks = store.peaks(opened.device.id)
-    return bound_on(einsum, sizes or {}, levels_of(opened.device, peaks), peaks)
+    return compute_device_bound(
+        einsum, sizes or {}, list_levels(opened.device, peaks), peaks
+    )
 
 
-def bound_on(
+def compute_device_bound(
     einsum: BatchedEinsum | FunctionalBatchedEinsum | Program,
     sizes: Mapping[str, int],
     levels: Sequence[MemoryLevel],
     peaks: DevicePeaks | None,
 ) -> Bound:
     """Compute the bound for given levels and measured limits of the processor."""
-    bound_of_data = bound_at(einsum, sizes, levels)
+    bound_of_data = compute_bound(einsum, sizes, levels)
     if peaks is None or isinstance(einsum, Program):
         return bound_of_data
     plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
     try:
-        least_s = operations_s(einsum_operations(plain, sizes), peaks)
+        least_s = compute_operations_s(count_operations(plain, sizes), peaks)
     except MeasurementError:  # a dtype whose rate was not measured
         return bound_of_data
     return bound_of_data.with_operations(least_s)
@@ -121,17 +129,17 @@ def query(
         DeviceUnavailableError: if there is no such device.
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
-    policy_name, effort_name = policy_of(policy), effort_of(effort)
+    policy_name, effort_name = choose_policy(policy), get_effort(effort)
     environment = open_device(device).environment({})
     # as raising does, so that a query finds the facts that a retrieval would
     general, literal = generalize(einsum)
-    forms = forms_of(general, {**literal, **(sizes or {})})
+    forms = list_lookup_forms(general, {**literal, **(sizes or {})})
     with opened_store(database, has_shipped=True) as store:
         facts = MatchingFacts(store, environment.device, policy_name)
-        best, match = nearest(forms, facts, environment, policy_name, effort_name)
+        best, match = find_nearest(forms, facts, environment, policy_name, effort_name)
         if match.is_hit or best.records:
             return match
         # A service leaves out recipes that are no faster; listing all facts finds them.
         records = store.query(canonicalize(general).key)
-    slower = best_match(records, environment, policy_name)
+    slower = find_best_match(records, environment, policy_name)
     return match if slower.is_hit else slower

@@ -12,11 +12,11 @@ import loopy as lp
 
 from feinsum.db import Database
 from feinsum.errors import DeviceUnavailableError, NotAnEinsumError
-from feinsum.options import option_of
-from feinsum.predict import Effort, effort_of
+from feinsum.options import get_option
+from feinsum.predict import Effort, get_effort
 from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
 from feinsum.records import WORST_ACCEPTED, MatchLevel, Policy
-from feinsum.targets.devices import open_device, target_of
+from feinsum.targets.devices import find_target, open_device
 from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
 
@@ -72,9 +72,9 @@ class Request:
             options.get("arguments"),
             options.get("instructions"),
             options.get("kernel_name"),
-            policy_of(options.get("policy")),
+            choose_policy(options.get("policy")),
             is_verification_on(options.get("verify")),
-            effort_of(options.get("effort")),
+            get_effort(options.get("effort")),
         )
 
     @property
@@ -93,7 +93,7 @@ class Request:
         Raises:
             NotAnEinsumError: if it cannot be raised.
         """
-        if callee := _callee(self.t_unit, self.kernel_name):
+        if callee := _find_callee(self.t_unit, self.kernel_name):
             return raise_kernel(callee, instructions=self.instructions)
         return raise_kernel(
             self.t_unit,
@@ -126,7 +126,7 @@ class Request:
             DeviceUnavailableError: if there is no device.
         """
         try:
-            target_of(self.t_unit.target)
+            find_target(self.t_unit.target)
         except DeviceUnavailableError as error:
             raise NotAnEinsumError(
                 f"the kernel cannot be transformed: {error}", rule="target"
@@ -134,7 +134,7 @@ class Request:
         return open_device(self.device, loopy_target=self.t_unit.target)
 
 
-def _callee(
+def _find_callee(
     unit: lp.TranslationUnit, kernel_name: str | None
 ) -> lp.TranslationUnit | None:
     """Return the unit of the one kernel that a plain function calls; None otherwise."""
@@ -148,17 +148,17 @@ def _callee(
     called = called_kernels(unit, name)
     if kernel_name not in (None, name) or len(called) != 1:
         return None
-    # the caller stays in the table of callables; `in_caller` restores it at the end
+    # the caller stays in the table of callables; `put_in_caller` restores it at the end
     return unit.copy(entrypoints=frozenset(called))
 
 
-def policy_of(policy: Policy | None) -> Policy:
+def choose_policy(policy: Policy | None) -> Policy:
     """Return the given policy, or else the environment variable's.
 
     Raises:
         InvalidOptionError: if it is unknown.
     """
-    name = option_of(
+    name = get_option(
         "policy", policy, get_args(Policy), variable=POLICY_VARIABLE, default="default"
     )
     return cast(Policy, name)

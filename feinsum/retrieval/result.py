@@ -35,7 +35,7 @@ from feinsum.records import (
     TuningRecord,
 )
 from feinsum.transforms import check_spec
-from feinsum.words import brief, counted
+from feinsum.words import format_brief, format_count
 
 MOST_REASONS = 10
 """Maximum reasons in the message for an einsum without a recipe."""
@@ -171,7 +171,7 @@ class NestSelection:
         self, failures: Iterable[tuple[TransformSpec, Exception]]
     ) -> NestSelection:
         """Add recipes that could not be applied to the nest."""
-        more = ((spec, reason_of(error)) for spec, error in failures)
+        more = ((spec, describe_failure(error)) for spec, error in failures)
         return replace(self, failures=(*self.failures, *more))
 
     @property
@@ -208,7 +208,7 @@ class NestSelection:
         return f"no recorded recipe could be applied: {'; '.join(named)}"
 
 
-def reason_of(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """Describe an error of any kind in at most 1000 characters."""
     text = str(error) if isinstance(error, FeinsumError) else repr(error)
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
@@ -261,18 +261,18 @@ class Retrieval:
 
     def __repr__(self) -> str:
         applied = ", ".join(map(str, self.applied)) or "unchanged"
-        return brief(self, f"{self.raised.kernel_name}: {applied}")
+        return format_brief(self, f"{self.raised.kernel_name}: {applied}")
 
     def __str__(self) -> str:
-        return "\n".join(_explanation(self))
+        return "\n".join(_describe_retrieval(self))
 
 
-def _explanation(retrieval: Retrieval) -> Iterator[str]:
+def _describe_retrieval(retrieval: Retrieval) -> Iterator[str]:
     kernel = retrieval.raised.t_unit[retrieval.raised.kernel_name]
     for nest in retrieval.nests:
-        yield from _nest_explanation(nest)
+        yield from _describe_nest(nest)
     for refused in retrieval.raised.refused:
-        yield from _refusal(refused, kernel)
+        yield from _describe_refusal(refused, kernel)
     yield f"policy: {retrieval.policy}"
     for layer in retrieval.layers:
         yield f"layer {layer}"
@@ -290,9 +290,12 @@ def _explanation(retrieval: Retrieval) -> Iterator[str]:
     )
 
 
-def _nest_explanation(selection: NestSelection) -> Iterator[str]:
+def _describe_nest(selection: NestSelection) -> Iterator[str]:
     nest, match = selection.nest, selection.match
-    yield f"raised: {nest.einsum.subscripts}, {counted(nest.einsum.batch_size, 'row')}"
+    yield (
+        f"raised: {nest.einsum.subscripts}, "
+        f"{format_count(nest.einsum.batch_size, 'row')}"
+    )
     yield f"instructions: {', '.join(nest.instructions)}"
     yield f"scaled by: {', '.join(map(str, nest.scale))}"
     if any(str(shift) != "0" for shift in nest.shift):
@@ -313,7 +316,7 @@ def _nest_explanation(selection: NestSelection) -> Iterator[str]:
             f"speed-up {record.measurement.speedup:.1f} ({low:.1f} to {high:.1f}), "
             f"record {record.id[:12]}"
         )
-        yield f"    {_origin(record, is_own=record.id in selection.own_ids)}"
+        yield f"    {_describe_origin(record, is_own=record.id in selection.own_ids)}"
         if record.workload_text != nest.form.text:
             yield f"    in the names of {record.workload_text}"
     for spec, why in selection.failures:
@@ -321,13 +324,13 @@ def _nest_explanation(selection: NestSelection) -> Iterator[str]:
     for spec, words in selection.seen:
         yield f"  seen here {spec}: {words}"
     if selection.applied is not None:
-        yield f"applied: {selection.applied} ({_why_first(selection)})"
+        yield f"applied: {selection.applied} ({_explain_first(selection)})"
         yield f"trusted: {selection.judgement}"
     elif match.level != MatchLevel.MISS:
         yield f"not applied: {selection.why_unchanged}"
 
 
-def _origin(record: TuningRecord, *, is_own: bool) -> str:
+def _describe_origin(record: TuningRecord, *, is_own: bool) -> str:
     """Describe who measured a record: this installation or the claimed recorder."""
     if is_own:
         return f"measured by this installation at {record.recorded_at}"
@@ -336,20 +339,20 @@ def _origin(record: TuningRecord, *, is_own: bool) -> str:
     return f"recorded by {recorder:.100} on {device!s:.200} at {record.recorded_at:.40}"
 
 
-def _why_first(selection: NestSelection) -> str:
+def _explain_first(selection: NestSelection) -> str:
     if selection.seen:
         return f"the fastest of {len(selection.seen) + 1} timed here"
     return "the first of those tied as fastest"
 
 
-def _refusal(refused: RefusedNest, kernel: lp.LoopKernel) -> Iterator[str]:
+def _describe_refusal(refused: RefusedNest, kernel: lp.LoopKernel) -> Iterator[str]:
     yield f"not raised: {refused.reason}"
     yield f"broken rule: {refused.rule}"
     for insn_id in refused.instructions:
-        yield f"instruction {insn_id}: {_source(kernel, insn_id)}"
+        yield f"instruction {insn_id}: {_format_instruction(kernel, insn_id)}"
 
 
-def _source(kernel: lp.LoopKernel, insn_id: str) -> str:
+def _format_instruction(kernel: lp.LoopKernel, insn_id: str) -> str:
     """Return an instruction on one line, as Loopy writes it."""
     insn = kernel.id_to_insn.get(insn_id)
     return " ".join(str(insn).split()) if insn is not None else "(unknown)"

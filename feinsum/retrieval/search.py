@@ -25,9 +25,9 @@ from typing import NamedTuple, Protocol
 
 from feinsum.errors import TransformError
 from feinsum.ir import from_text
-from feinsum.measure.judging import quick_sizes
+from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.question import Verdict
-from feinsum.measure.reference import einsum_operations, footprint_bytes
+from feinsum.measure.reference import count_footprint_bytes, count_operations
 from feinsum.records import Device
 from feinsum.retrieval.result import NO_FASTER, Candidate, NestSelection
 
@@ -88,7 +88,7 @@ class Budget:
         return max(0.0, min(LIMIT_S, BUDGET_S - self.spent_s))
 
     @contextmanager
-    def spending(self) -> Iterator[None]:
+    def count_time(self) -> Iterator[None]:
         """Count the time of the ``with`` block."""
         begin_s = monotonic()
         try:
@@ -121,7 +121,7 @@ class Trials(Protocol):
         """
 
 
-def own_verification(candidate: Candidate) -> VerifiedRecipe | None:
+def find_own_verification(candidate: Candidate) -> VerifiedRecipe | None:
     """Return this installation's measurement of a recipe, if there is one."""
     record = candidate.own_record
     if record is None:
@@ -134,7 +134,7 @@ def own_verification(candidate: Candidate) -> VerifiedRecipe | None:
     return VerifiedRecipe(speedup, True, reason)
 
 
-def verification_of(
+def make_verification(
     verdict: Verdict, observation: str, candidate: Candidate
 ) -> VerifiedRecipe:
     """Build the verification of a candidate that was found to be right.
@@ -196,7 +196,7 @@ def select_best(nest: NestSelection, trials: Trials) -> NestSelection:
     outcome, remaining = _Outcome(), iter(nest.candidates)
     # in batches: reading earlier results of hundreds takes longer than one trial
     while not outcome.is_over and (batch := [*islice(remaining, AT_ONCE)]):
-        _try(batch, trials, outcome)
+        _try_batch(batch, trials, outcome)
     return _with_best(nest, outcome, [*remaining])
 
 
@@ -214,7 +214,7 @@ def select_first_valid(nest: NestSelection) -> NestSelection:
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             failures.append((candidate, error))
             continue
-        measured = own_verification(candidate)
+        measured = find_own_verification(candidate)
         return replace(
             _with_failures(nest, failures),
             candidates=nest.candidates[k:],
@@ -223,9 +223,9 @@ def select_first_valid(nest: NestSelection) -> NestSelection:
     return replace(_with_failures(nest, failures), candidates=())
 
 
-def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
+def _try_batch(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
     """Try candidates in order, using their earlier results, until the search ends."""
-    recalled = [*_recalled(batch, trials, outcome)]
+    recalled = [*_recall_all(batch, trials, outcome)]
     for k, (candidate, verification) in enumerate(recalled):
         if verification is None:
             budget = trials.budget
@@ -240,7 +240,7 @@ def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
                 outcome.failures.append((candidate, error))
                 continue
         outcome.usable.append(_Usable(candidate, verification))
-        if _ends_search(candidate, verification, batch, trials.device):
+        if _is_good_enough(candidate, verification, batch, trials.device):
             outcome.is_over = True
             # results of earlier retrievals cost nothing, and may be even faster
             later = recalled[k + 1 :]
@@ -249,7 +249,7 @@ def _try(batch: Sequence[Candidate], trials: Trials, outcome: _Outcome) -> None:
             return
 
 
-def _recalled(
+def _recall_all(
     batch: Iterable[Candidate], trials: Trials, outcome: _Outcome
 ) -> Iterator[tuple[Candidate, VerifiedRecipe | None]]:
     """Yield the candidates that are not known to fail, with their earlier results."""
@@ -261,7 +261,7 @@ def _recalled(
             outcome.failures.append((candidate, error))
 
 
-def _ends_search(
+def _is_good_enough(
     candidate: Candidate,
     verification: VerifiedRecipe,
     batch: Sequence[Candidate],
@@ -273,30 +273,32 @@ def _ends_search(
     """
     if verification.is_own:
         return True
-    if verification.speedup >= max(1.0, BORNE_OUT * claimed_speedup(candidate, device)):
+    if verification.speedup >= max(
+        1.0, BORNE_OUT * estimate_claimed_speedup(candidate, device)
+    ):
         return True
     # Recorded speed-ups are over a generated kernel, and the given one may be faster.
     # So a time near the shortest that any record claims ends the search, too. The time
     # in this candidate's own record is no criterion: it may be long.
-    claims = (_claimed_s(c, device) for c in batch if c.records)
+    claims = (_estimate_claimed_s(c, device) for c in batch if c.records)
     return 0 < verification.seconds <= min(claims, default=0.0) / BORNE_OUT
 
 
-def claimed_speedup(candidate: Candidate, device: Device) -> float:
+def estimate_claimed_speedup(candidate: Candidate, device: Device) -> float:
     """Estimate a candidate's speed-up on a device from its records."""
     claims = (
-        record.measurement.speedup * _share(device, record.environment.device)
+        record.measurement.speedup * _compute_share(device, record.environment.device)
         for record in candidate.records
     )
     return max(claims, default=0.0)
 
 
-def _claimed_s(candidate: Candidate, device: Device) -> float:
+def _estimate_claimed_s(candidate: Candidate, device: Device) -> float:
     """Estimate a candidate's time for this kernel from its records."""
     einsum, sizes = from_text(candidate.recipe.frame), dict(candidate.sizes)
-    sizes = {**quick_sizes(einsum, sizes), **sizes}
-    n_operations = sum(einsum_operations(einsum, sizes).values())
-    n_bytes = footprint_bytes(einsum, sizes)
+    sizes = {**choose_quick_sizes(einsum, sizes), **sizes}
+    n_operations = sum(count_operations(einsum, sizes).values())
+    n_bytes = count_footprint_bytes(einsum, sizes)
 
     def scale_s(record_s: float, n_recorded: int, recorded_bytes: int) -> float:
         # the record may be for other sizes; without operations, only bytes count
@@ -310,12 +312,12 @@ def _claimed_s(candidate: Candidate, device: Device) -> float:
             sum(record.measurement.operations.values()),
             record.measurement.footprint_bytes,
         )
-        / _share(device, record.environment.device)
+        / _compute_share(device, record.environment.device)
         for record in candidate.records
     )
 
 
-def _share(device: Device, recorded: Device) -> float:
+def _compute_share(device: Device, recorded: Device) -> float:
     """Return the share of a record's compute units and vector width a device has."""
     # a speed-up on 64 cores does not carry over to 2 cores
     units = device.compute_units / max(1, recorded.compute_units)
@@ -332,7 +334,7 @@ def _with_best(
     untried = (*outcome.untried, *not_reached)
     selection = _with_failures(nest, outcome.failures)
     if outcome.usable:
-        best, *slower = _ranked(outcome.usable)
+        best, *slower = _rank_usable(outcome.usable)
         return replace(
             selection,
             candidates=(best.candidate, *(x.candidate for x in slower), *untried),
@@ -352,7 +354,7 @@ def _with_best(
     return replace(selection, candidates=(), is_settled=not untried)
 
 
-def _ranked(usable: Sequence[_Usable]) -> list[_Usable]:
+def _rank_usable(usable: Sequence[_Usable]) -> list[_Usable]:
     """Rank usable candidates, starting with the first tried of those tied for best."""
     # Own records come first: tuning measures for longer than verification.
     ranked = sorted(

@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from threading import Lock, Timer
 from typing import NamedTuple
 
-from feinsum.cache import DiskCache, default_cache, locked
+from feinsum.cache import DiskCache, get_default_cache, hold_file_lock
 from feinsum.errors import (
     BuildError,
     DeviceLostError,
@@ -43,12 +43,17 @@ from feinsum.errors import (
     WrongResultError,
 )
 from feinsum.measure.question import Question, Verdict
-from feinsum.memory import remembered
-from feinsum.processes import Worker, WorkerError, WorkerTimeoutError, python_command
+from feinsum.memory import get_remembered
+from feinsum.processes import (
+    Worker,
+    WorkerError,
+    WorkerTimeoutError,
+    make_python_command,
+)
 from feinsum.records import OK, Environment, from_json, to_json
-from feinsum.retrieval.identity import fingerprint
-from feinsum.threads import n_threads
-from feinsum.transforms import export_transforms, local_transforms
+from feinsum.retrieval.identity import compute_fingerprint
+from feinsum.threads import get_n_threads
+from feinsum.transforms import export_transforms, list_local_transforms
 
 _PERMANENT = {
     OK,
@@ -93,13 +98,13 @@ class CachedVerdict(NamedTuple):
                 user-defined transform, whose source may change under the same name and
                 version.
         """
-        text = "\0".join((*texts, fingerprint(environment)))
-        cache = default_cache() if is_kept else None
+        text = "\0".join((*texts, compute_fingerprint(environment)))
+        cache = get_default_cache() if is_kept else None
         return cls(hashlib.sha256(text.encode()).hexdigest(), cache)
 
     def recall(self) -> Verdict | None:
         """Return the earlier result, if it is still valid."""
-        results = remembered(_Verdicts)
+        results = get_remembered(_Verdicts)
         if verdict := results.get(self.key):
             return verdict
         content = None if self.cache is None else self.cache.read(self.key)
@@ -117,7 +122,7 @@ class CachedVerdict(NamedTuple):
         return verdict
 
     def store(self, verdict: Verdict) -> None:
-        remembered(_Verdicts)[self.key] = verdict
+        get_remembered(_Verdicts)[self.key] = verdict
         if self.cache is not None and verdict.code in _PERMANENT | TRANSIENT:
             self.cache.write(self.key, to_json(verdict).encode())
 
@@ -134,7 +139,7 @@ class CachedVerdict(NamedTuple):
         """Lock out other processes that share the cache while this one verifies."""
         if self.cache is None:
             return nullcontext()
-        return locked(self.cache.folder, _LOCK, LOCK_S)
+        return hold_file_lock(self.cache.folder, _LOCK, LOCK_S)
 
 
 def _is_transient(verdict: Verdict) -> bool:
@@ -187,7 +192,7 @@ def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
         bar.stop()
 
 
-COMMAND = python_command("feinsum.measure.verifier")
+COMMAND = make_python_command("feinsum.measure.verifier")
 
 START_S = 60.0
 """Seconds that a process may take beyond the trial itself, such as to load Loopy."""
@@ -195,7 +200,7 @@ START_S = 60.0
 
 def request_verdict(question: Question) -> Verdict:
     """Return the verdict of a separate process, or a verdict on how it ended."""
-    return remembered(_Pool).request(question)
+    return get_remembered(_Pool).request(question)
 
 
 def request_together(
@@ -210,7 +215,7 @@ def request_together(
         requests: each returns the answer of one process.
         advance: called after each answer.
     """
-    with ThreadPoolExecutor(min(len(requests), n_threads())) as threads:
+    with ThreadPoolExecutor(min(len(requests), get_n_threads())) as threads:
         pending = {threads.submit(request): k for k, request in enumerate(requests)}
         for answer in as_completed(pending):
             advance()
@@ -219,7 +224,7 @@ def request_together(
 
 def start_early() -> None:
     """Start a process if there is none, so that it loads its imports early."""
-    remembered(_Pool).start_early()
+    get_remembered(_Pool).start_early()
 
 
 class _Pool:
@@ -237,7 +242,7 @@ class _Pool:
         """Return the verdict of an idle or new process, or how that process ended."""
         limit_s = question.limit_s + START_S
         try:
-            return self._verdict(to_json(question), limit_s)
+            return self._find_verdict(to_json(question), limit_s)
         except OSError as error:
             why = f"no process can be started: {error.strerror}"
             return Verdict(TrialCrashError.code, why)
@@ -255,20 +260,20 @@ class _Pool:
             if not self._idle:
                 with suppress(OSError):  # the next request reports it
                     worker = Worker.isolated(COMMAND, export_transforms)
-                    self._idle.append((worker, _surroundings()))
+                    self._idle.append((worker, _get_surroundings()))
 
-    def _verdict(self, line: str, limit_s: float) -> Verdict:
-        surroundings = _surroundings()
+    def _find_verdict(self, line: str, limit_s: float) -> Verdict:
+        surroundings = _get_surroundings()
         idle = self._pop_idle(surroundings)
         if idle is not None:
             try:
-                return self._answer_of(idle, surroundings, line, limit_s)
+                return self._request_answer(idle, surroundings, line, limit_s)
             except WorkerTimeoutError:
                 raise
             except WorkerError:  # it ended while idle: start a new one
                 pass
         worker = Worker.isolated(COMMAND, export_transforms)
-        return self._answer_of(worker, surroundings, line, limit_s)
+        return self._request_answer(worker, surroundings, line, limit_s)
 
     def _pop_idle(self, surroundings: tuple[object, ...]) -> Worker | None:
         """Take an idle process; close it and return None if its surroundings differ."""
@@ -281,7 +286,7 @@ class _Pool:
         worker.close()
         return None
 
-    def _answer_of(
+    def _request_answer(
         self,
         worker: Worker,
         surroundings: tuple[object, ...],
@@ -300,6 +305,6 @@ class _Pool:
         return verdict
 
 
-def _surroundings() -> tuple[object, ...]:
+def _get_surroundings() -> tuple[object, ...]:
     """Return the state that must be unchanged to reuse a process."""
-    return local_transforms(), os.getpid(), dict(os.environ)
+    return list_local_transforms(), os.getpid(), dict(os.environ)

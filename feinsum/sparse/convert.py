@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 from feinsum.sparse.formats import (
     COO,
     CSC,
@@ -20,10 +20,10 @@ from feinsum.sparse.formats import (
     CSR,
     Array,
     SparseArray,
-    begins,
-    index_dtype,
+    choose_index_dtype,
+    mark_begins,
     reject,
-    sorted_and_summed,
+    sort_and_sum,
 )
 
 Matrix = TypeVar("Matrix", CSR, CSC)
@@ -40,16 +40,18 @@ def to_coo(array: SparseArray) -> COO:
     columns: list[Array | None] = [None] * array.order
     if isinstance(array, CSF):
         for level, axis in enumerate(array.axes):
-            columns[axis] = _expanded(array, level)
+            columns[axis] = _expand_level(array, level)
     else:
         along = array.compressed
-        numbers = np.arange(array.shape[along], dtype=index_dtype(array.shape[along]))
+        numbers = np.arange(
+            array.shape[along], dtype=choose_index_dtype(array.shape[along])
+        )
         columns[along] = np.repeat(numbers, np.diff(array.pointers))
         columns[1 - along] = array.indices
     return COO(array.shape, tuple(c for c in columns if c is not None), array.values)
 
 
-def _expanded(tree: CSF, level: int) -> Array:
+def _expand_level(tree: CSF, level: int) -> Array:
     """Return the index at a level of every entry."""
     column = tree.indices[level]
     for pointers in tree.pointers[level:]:
@@ -84,11 +86,11 @@ def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
         return _without_empty(array)
     entries = to_coo(array)
     extents = [array.shape[axis] for axis in chosen]
-    columns, values = sorted_and_summed(
+    columns, values = sort_and_sum(
         [entries.indices[axis] for axis in chosen], entries.values, extents
     )
-    dtype = index_dtype(max(extents))
-    indices, pointers = _levels([c.astype(dtype, copy=False) for c in columns])
+    dtype = choose_index_dtype(max(extents))
+    indices, pointers = _build_levels([c.astype(dtype, copy=False) for c in columns])
     return CSF(array.shape, chosen, tuple(indices), tuple(pointers), values)
 
 
@@ -96,7 +98,7 @@ def _without_empty(matrix: CSR | CSC) -> CSF:
     """Convert a compressed matrix to a tree, which shares its values."""
     filled = np.flatnonzero(np.diff(matrix.pointers))
     begins_at = matrix.pointers[np.append(filled, len(matrix.pointers) - 1)]
-    dtype = index_dtype(max(*matrix.shape, matrix.nnz))
+    dtype = choose_index_dtype(max(*matrix.shape, matrix.nnz))
     outer, inner, pointers = (
         array.astype(dtype, copy=False) for array in (filled, matrix.indices, begins_at)
     )
@@ -104,16 +106,16 @@ def _without_empty(matrix: CSR | CSC) -> CSF:
     return CSF(matrix.shape, axes, (outer, inner), (pointers,), matrix.values)
 
 
-def _levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+def _build_levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """Build the index arrays and pointers of a tree from sorted, distinct indices."""
     indices: list[Array] = []
     pointers: list[Array] = []
-    dtype = index_dtype(len(columns[0]))
+    dtype = choose_index_dtype(len(columns[0]))
     first = np.zeros(len(columns[0]), dtype=bool)
     before: Array | None = None
     for column in columns:
         # a node begins where its own index or that of an outer level changes
-        first = first | begins([column])
+        first = first | mark_begins([column])
         starts = np.flatnonzero(first)
         if before is not None:
             # the node of each entry; the first child begins where its parent begins
@@ -131,7 +133,7 @@ def to_csr(array: SparseArray) -> CSR:
     >>> to_csr(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).pointers
     array([0, 1, 1, 2], dtype=int32)
     """
-    return array if isinstance(array, CSR) else _compressed(array, CSR)
+    return array if isinstance(array, CSR) else _compress(array, CSR)
 
 
 def to_csc(array: SparseArray) -> CSC:
@@ -140,20 +142,20 @@ def to_csc(array: SparseArray) -> CSC:
     >>> to_csc(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).indices
     array([2, 0], dtype=int32)
     """
-    return array if isinstance(array, CSC) else _compressed(array, CSC)
+    return array if isinstance(array, CSC) else _compress(array, CSC)
 
 
-def _compressed(array: SparseArray, kind: type[Matrix]) -> Matrix:
+def _compress(array: SparseArray, kind: type[Matrix]) -> Matrix:
     if array.order != 2:
         reject("rank", f"a matrix has 2 axes, not {array.order}; use to_csf")
     along, across = kind.compressed, 1 - kind.compressed
     entries = to_coo(array)
-    (outer, inner), values = sorted_and_summed(
+    (outer, inner), values = sort_and_sum(
         [entries.indices[along], entries.indices[across]],
         entries.values,
         (array.shape[along], array.shape[across]),
     )
-    dtype = index_dtype(max(len(values), *array.shape))
+    dtype = choose_index_dtype(max(len(values), *array.shape))
     counts = np.bincount(outer, minlength=array.shape[along])
     pointers = np.concatenate([[0], np.cumsum(counts)]).astype(dtype)
     return kind(array.shape, pointers, inner.astype(dtype, copy=False), values)
@@ -221,7 +223,7 @@ def from_object(value: Any) -> COO:
     # matrices of older releases of scipy have no coords
     coords = getattr(entries, "coords", None)
     columns = (entries.row, entries.col) if coords is None else tuple(coords)
-    dtype = index_dtype(max(value.shape, default=0))
+    dtype = choose_index_dtype(max(value.shape, default=0))
     indices = tuple(np.asarray(column).astype(dtype) for column in columns)
     return COO(tuple(value.shape), indices, np.asarray(entries.data))
 
@@ -257,7 +259,7 @@ def to_scipy(array: SparseArray) -> Any:
     Raises:
         FeinsumError: if scipy is not installed.
     """
-    scipy = _package("scipy.sparse", "scipy")
+    scipy = _import_package("scipy.sparse", "scipy")
     if isinstance(array, CSR | CSC):
         kind = scipy.csr_array if isinstance(array, CSR) else scipy.csc_array
         return kind((array.values, array.indices, array.pointers), shape=array.shape)
@@ -273,9 +275,11 @@ def to_pydata(array: SparseArray) -> Any:
     """
     entries = to_coo(array)
     coords = np.stack(entries.indices)
-    return _package("sparse", "sparse").COO(coords, entries.values, shape=array.shape)
+    return _import_package("sparse", "sparse").COO(
+        coords, entries.values, shape=array.shape
+    )
 
 
-def _package(module: str, name: str) -> Any:
-    with requiring(name, None, "this format"):
+def _import_package(module: str, name: str) -> Any:
+    with require_extra(name, None, "this format"):
         return import_module(module)

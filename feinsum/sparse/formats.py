@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from feinsum.errors import InvalidSparseArrayError
-from feinsum.words import counted
+from feinsum.words import format_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,8 @@ class COO:
 
     def __post_init__(self) -> None:
         _set(self, shape=check_shape(self.shape))
-        _one_each(self.indices, self.order, "index arrays", "axes")
-        _set(self, values=check_values(self.values))
+        _check_count(self.indices, self.order, "index arrays", "axes")
+        _set(self, values=check_entry_values(self.values))
         axes = enumerate(zip(self.indices, self.shape, strict=True))
         checked = [check_indices(i, n, f"axis {axis}") for axis, (i, n) in axes]
         _set(self, indices=tuple(checked))
@@ -58,8 +58,8 @@ class COO:
             if len(array) != self.nnz:
                 reject(
                     "length",
-                    f"axis {axis} has {counted(len(array), 'index')} "
-                    f"for {counted(self.nnz, 'value')}",
+                    f"axis {axis} has {format_count(len(array), 'index')} "
+                    f"for {format_count(self.nnz, 'value')}",
                 )
 
     @property
@@ -94,7 +94,7 @@ class _Compressed:
         along = self.shape[self.compressed]
         pointers = check_pointers(self.pointers, along, len(indices), "pointers")
         check_fibers(indices, pointers, "the array of indices")
-        values = check_values(self.values, len(indices))
+        values = check_entry_values(self.values, len(indices))
         _set(self, indices=indices, pointers=pointers, values=values)
 
     @property
@@ -171,8 +171,8 @@ class CSF:
                 f"the levels hold the axes {self.axes}; expected each of "
                 f"0 to {self.order - 1} once",
             )
-        _one_each(self.indices, self.order, "index arrays", "levels")
-        _one_each(self.pointers, self.order - 1, "pointer arrays", "inner levels")
+        _check_count(self.indices, self.order, "index arrays", "levels")
+        _check_count(self.pointers, self.order - 1, "pointer arrays", "inner levels")
         extents = [self.shape[axis] for axis in self.axes]
         levels = enumerate(zip(self.indices, extents, strict=True))
         indices = [check_indices(i, n, f"level {level}") for level, (i, n) in levels]
@@ -187,7 +187,7 @@ class CSF:
             _require_children(pointers[-1], name)
         for level, (array, above) in enumerate(zip(indices, pointers, strict=True)):
             check_fibers(array, above, f"level {level}")
-        values = check_values(self.values, len(indices[-1]))
+        values = check_entry_values(self.values, len(indices[-1]))
         _set(self, axes=tuple(map(int, self.axes)), values=values)
         _set(self, indices=tuple(indices), pointers=tuple(pointers[1:]))
 
@@ -219,7 +219,7 @@ def _require_children(pointers: Array, name: str) -> None:
         )
 
 
-def _one_each(n_actual: object, expected: int, name: str, unit: str) -> None:
+def _check_count(n_actual: object, expected: int, name: str, unit: str) -> None:
     n_given = len(n_actual) if isinstance(n_actual, tuple | list) else None
     if n_given != expected:
         text = f"{n_given} {name}" if n_given is not None else type(n_actual).__name__
@@ -255,7 +255,7 @@ def check_shape(shape: object) -> tuple[int, ...]:
     return tuple(int(extent) for extent in shape)
 
 
-def check_values(values: object, n_entries: int | None = None) -> Array:
+def check_entry_values(values: object, n_entries: int | None = None) -> Array:
     """Check values, and return them as an array of one axis and a numeric dtype."""
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
@@ -263,20 +263,20 @@ def check_values(values: object, n_entries: int | None = None) -> Array:
     if array.ndim != 1:
         reject(
             "length",
-            f"the values have {counted(array.ndim, 'axis')}; expected one",
+            f"the values have {format_count(array.ndim, 'axis')}; expected one",
         )
     if n_entries is not None and len(array) != n_entries:
         reject(
             "length",
-            f"there are {counted(len(array), 'value')} for "
-            f"{counted(n_entries, 'entry')}",
+            f"there are {format_count(len(array), 'value')} for "
+            f"{format_count(n_entries, 'entry')}",
         )
     return array
 
 
 def check_indices(indices: object, extent: int, name: str) -> Array:
     """Check that indices are in range, and return them as an array of one axis."""
-    array = _integers(indices, name)
+    array = _check_integers(indices, name)
     if len(array) and (array.min() < 0 or array.max() >= extent):
         k = int(np.flatnonzero((array < 0) | (array >= extent))[0])
         reject(
@@ -288,11 +288,11 @@ def check_indices(indices: object, extent: int, name: str) -> Array:
 
 def check_pointers(pointers: object, n_nodes: int, n_children: int, name: str) -> Array:
     """Check pointers: where the children of each node begin, and the last ones end."""
-    array = _integers(pointers, name)
+    array = _check_integers(pointers, name)
     if len(array) != n_nodes + 1:
         reject(
             "pointer-length",
-            f"{name} has {counted(len(array), 'entry')}; expected "
+            f"{name} has {format_count(len(array), 'entry')}; expected "
             f"{n_nodes + 1}, one more than "
             "there are nodes",
         )
@@ -358,7 +358,7 @@ def require_finite(values: Array) -> None:
         )
 
 
-def _integers(indices: object, name: str) -> Array:
+def _check_integers(indices: object, name: str) -> Array:
     array = np.asarray(indices)
     if array.dtype not in _INDEX_DTYPES:
         reject(
@@ -366,7 +366,7 @@ def _integers(indices: object, name: str) -> Array:
             f"{name} has dtype {array.dtype}; expected int32 or int64",
         )
     if array.ndim != 1:
-        reject("length", f"{name} has {counted(array.ndim, 'axis')}; expected one")
+        reject("length", f"{name} has {format_count(array.ndim, 'axis')}; expected one")
     return array
 
 
@@ -387,7 +387,7 @@ _DIGIT = 16
 """Bits of a digit: numpy sorts 16-bit integers in linear time."""
 
 
-def index_dtype(largest: int) -> np.dtype[np.signedinteger]:
+def choose_index_dtype(largest: int) -> np.dtype[np.signedinteger]:
     """Return the dtype for indices up to this one."""
     return np.dtype(np.int32 if largest < 2**31 else np.int64)
 
@@ -400,7 +400,7 @@ def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array 
     >>> sort_coordinates([np.array([1, 0]), np.array([0, 5])], (2, 6)).tolist()
     [1, 0]
     """
-    keys = [*_keys(columns, extents)]
+    keys = [*_combine_columns(columns, extents)]
     if len(keys) == 1 and bool(np.all(keys[0][0][1:] >= keys[0][0][:-1])):
         return None
     # a radix sort: numpy's stable sort of 16-bit integers is linear, its lexsort is not
@@ -413,7 +413,7 @@ def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array 
     return order
 
 
-def _keys(
+def _combine_columns(
     columns: Sequence[Array], extents: Sequence[int]
 ) -> Iterator[tuple[Array, int]]:
     """Yield adjacent columns combined into 63-bit integers, with their spans."""
@@ -431,7 +431,7 @@ def _keys(
         yield key, span
 
 
-def begins(columns: Sequence[Array]) -> Array:
+def mark_begins(columns: Sequence[Array]) -> Array:
     """Mark the sorted coordinates that differ from the previous ones."""
     n = len(columns[0])
     is_present = np.zeros(n, dtype=bool)
@@ -441,7 +441,7 @@ def begins(columns: Sequence[Array]) -> Array:
     return is_present
 
 
-def sorted_and_summed(
+def sort_and_sum(
     columns: Sequence[Array], values: Array, extents: Sequence[int]
 ) -> tuple[list[Array], Array]:
     """Sort coordinates lexicographically, and sum the values of duplicates.
@@ -451,7 +451,7 @@ def sorted_and_summed(
     order = sort_coordinates(columns, extents)
     if order is not None:
         columns, values = [c[order] for c in columns], values[order]
-    first = begins(columns)
+    first = mark_begins(columns)
     if first.all():
         return list(columns), values
     starts = np.flatnonzero(first)

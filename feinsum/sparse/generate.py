@@ -26,13 +26,13 @@ from feinsum.sparse.formats import (
     CSR,
     Array,
     SparseArray,
-    begins,
     check_shape,
-    index_dtype,
+    choose_index_dtype,
+    mark_begins,
     reject,
     sort_coordinates,
 )
-from feinsum.words import counted
+from feinsum.words import format_count
 
 _MAX_PLACES = 2**63 - 1
 
@@ -57,15 +57,15 @@ def random_uniform(
     if not 0 <= nnz <= n_places:
         reject(
             "profile",
-            f"given {counted(nnz, 'entry')}; expected 0 to {n_places}",
+            f"given {format_count(nnz, 'entry')}; expected 0 to {n_places}",
         )
     rng = np.random.default_rng(seed)
-    positions = _distinct(rng, n_places, nnz)
+    positions = _draw_distinct(rng, n_places, nnz)
     columns = np.unravel_index(positions, extents)
-    return to_csf(COO(extents, columns, _values(rng, nnz, np.dtype(dtype))))
+    return to_csf(COO(extents, columns, _draw_values(rng, nnz, np.dtype(dtype))))
 
 
-def _distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
+def _draw_distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
     """Draw ``n`` different numbers below ``n_places``, in increasing order."""
     if 2 * n >= n_places:
         return np.sort(rng.permutation(n_places)[:n])
@@ -114,8 +114,8 @@ def random_profile(
     if len(profile) != len(extents):
         reject(
             "profile",
-            f"given {counted(len(profile), 'level')} for "
-            f"{counted(len(extents), 'axis')}",
+            f"given {format_count(len(profile), 'level')} for "
+            f"{format_count(len(extents), 'axis')}",
         )
     if not 0 <= skew < np.inf:
         reject("profile", f"given the skew {skew}; expected a number from 0")
@@ -125,12 +125,12 @@ def random_profile(
     n_parents = 1
     for axis, n_nodes in zip(chosen, profile, strict=True):
         _require_room(n_parents, n_nodes, extents[axis])
-        lengths = _dealt(rng, n_parents, n_nodes, extents[axis], skew)
-        indices.append(_spread(rng, lengths, extents[axis]))
+        lengths = _draw_lengths(rng, n_parents, n_nodes, extents[axis], skew)
+        indices.append(_draw_indices(rng, lengths, extents[axis]))
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        pointers.append(starts.astype(index_dtype(n_nodes)))
+        pointers.append(starts.astype(choose_index_dtype(n_nodes)))
         n_parents = n_nodes
-    values = _values(rng, n_parents, np.dtype(dtype))
+    values = _draw_values(rng, n_parents, np.dtype(dtype))
     return CSF(extents, chosen, tuple(indices), tuple(pointers[1:]), values)
 
 
@@ -143,7 +143,7 @@ def _require_room(n_parents: int, n_nodes: int, extent: int) -> None:
         )
 
 
-def _dealt(
+def _draw_lengths(
     rng: np.random.Generator, n_parents: int, n_nodes: int, extent: int, skew: float
 ) -> Array:
     """Draw the number of children of each parent, from 1 to the extent."""
@@ -166,7 +166,7 @@ def _dealt(
     return lengths
 
 
-def _spread(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
+def _draw_indices(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
     """Draw increasing indices for each fiber, one from each of its equal intervals."""
     n = int(lengths.sum())
     run_lengths = np.repeat(lengths, lengths)
@@ -175,10 +175,10 @@ def _spread(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
     width, wider = np.divmod(extent, run_lengths)
     low = numbers * width + np.minimum(numbers, wider)
     sizes: Array = low + rng.integers(0, width + (numbers < wider))
-    return sizes.astype(index_dtype(extent))
+    return sizes.astype(choose_index_dtype(extent))
 
 
-def _values(rng: np.random.Generator, n: int, dtype: np.dtype[Any]) -> Array:
+def _draw_values(rng: np.random.Generator, n: int, dtype: np.dtype[Any]) -> Array:
     """Draw numbers of magnitude 0.5 to 1.5, of random sign or phase; 1 if integer."""
     if dtype.kind in "biu":
         return np.ones(n, dtype)
@@ -208,7 +208,7 @@ def count_nodes(array: SparseArray, axes: Iterable[int]) -> int:
     order = sort_coordinates(columns, [array.shape[axis] for axis in chosen])
     if order is not None:
         columns = [column[order] for column in columns]
-    return int(np.count_nonzero(begins(columns)))
+    return int(np.count_nonzero(mark_begins(columns)))
 
 
 def node_counts(array: SparseArray) -> dict[frozenset[int], int]:
@@ -242,14 +242,14 @@ def pattern_digest(array: SparseArray) -> str:
     """
     axes = array.axes if isinstance(array, CSF) else ()
     digest = sha256(repr((type(array).__name__, array.shape, axes)).encode())
-    for chunk in _parts(array):
+    for chunk in _list_arrays(array):
         digest.update(f"{len(chunk)};".encode())
         for start in range(0, len(chunk), _CHUNK):
             digest.update(chunk[start : start + _CHUNK].astype("<i8").tobytes())
     return digest.hexdigest()
 
 
-def _parts(array: SparseArray) -> tuple[Array, ...]:
+def _list_arrays(array: SparseArray) -> tuple[Array, ...]:
     match array:
         case COO():
             return array.indices

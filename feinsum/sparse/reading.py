@@ -27,10 +27,10 @@ from feinsum.sparse.formats import (
     Array,
     SparseArray,
     check_shape,
-    index_dtype,
+    choose_index_dtype,
     reject,
 )
-from feinsum.words import counted
+from feinsum.words import format_count
 
 BLOCK_BYTES = 2**22
 
@@ -74,9 +74,12 @@ def read_tns(
     extents = tuple(largest + 1 for largest in columns.largest)
     final_shape = extents if shape is None else check_shape(tuple(shape))
     if len(final_shape) != len(extents):
-        reject("rank", f"the entries have {counted(len(extents), 'index')}; the shape "
-               f"has {counted(len(final_shape), 'extent')}")  # fmt: skip
-    return COO(final_shape, columns.taken_columns(), columns.taken_values())
+        reject(
+            "rank",
+            f"the entries have {format_count(len(extents), 'index')}; the shape "
+            f"has {format_count(len(final_shape), 'extent')}",
+        )
+    return COO(final_shape, columns.take_columns(), columns.take_values())
 
 
 @dataclass
@@ -97,7 +100,7 @@ class _Columns:
         for axis, column in enumerate(indices):
             top = int(column.max())
             self.largest[axis] = max(self.largest[axis], top)
-            self.columns[axis].append(column.astype(index_dtype(top)))
+            self.columns[axis].append(column.astype(choose_index_dtype(top)))
             self.n_bytes += self.columns[axis][-1].nbytes
         self.values.append(values.astype(self.dtype))
         self.n_bytes += self.values[-1].nbytes
@@ -105,13 +108,13 @@ class _Columns:
             n_read = sum(map(len, self.values))
             reject(
                 "memory",
-                f"the first {counted(n_read, 'entry')} take "
+                f"the first {format_count(n_read, 'entry')} take "
                 f"{self.n_bytes} bytes; allowed are "
                 f"{self.max_bytes}: raise max_bytes, or read the file in blocks with "
                 "iterate_tns",
             )
 
-    def taken_columns(self) -> tuple[Array, ...]:
+    def take_columns(self) -> tuple[Array, ...]:
         """Join the blocks of each column, freeing the blocks on the way."""
         joined = []
         for blocks in self.columns:
@@ -119,7 +122,7 @@ class _Columns:
             blocks.clear()
         return tuple(joined)
 
-    def taken_values(self) -> Array:
+    def take_values(self) -> Array:
         joined = np.concatenate(self.values)
         self.values.clear()
         return joined
@@ -141,16 +144,16 @@ def iterate_tns(
         InvalidSparseArrayError: with the code of the broken rule, and the line.
     """
     order: int | None = None
-    for text, line in _blocks(Path(path), block_bytes):
-        counts, line_numbers = _tokens(text, line)
+    for text, line in _read_blocks(Path(path), block_bytes):
+        counts, line_numbers = _count_words(text, line)
         if not len(counts):
             continue
         if order is None:
             order = int(counts[0]) - 1
-        yield _entries(text, counts, line_numbers, order)
+        yield _parse_entries(text, counts, line_numbers, order)
 
 
-def _blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int]]:
+def _read_blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole lines without comments, and the numbers of their first."""
     unfinished, line = b"", 1
     with _open(path, "rb") as file:
@@ -188,7 +191,7 @@ def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
         reject("compression", f"{path.name} is not a complete gzip file: {error}")
 
 
-def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
+def _count_words(text: bytes, line: int) -> tuple[Array, Array]:
     """Count the words of each nonempty line; return counts and line numbers."""
     if not text:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -203,7 +206,7 @@ def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
     return counts[full], full + line
 
 
-def _entries(
+def _parse_entries(
     text: bytes, counts: Array, lines: Array, order: int
 ) -> tuple[Array, Array]:
     """Parse the numbers of a block into indices and values."""
@@ -212,10 +215,10 @@ def _entries(
         k = int(odd[0]) if len(odd) else 0
         reject(
             "line",
-            f"line {lines[k]} has {counted(int(counts[k]), 'word')}; expected "
+            f"line {lines[k]} has {format_count(int(counts[k]), 'word')}; expected "
             f"{max(order, 1) + 1}: indices and a value, with spaces between",
         )
-    numbers = _numbers(text)
+    numbers = _parse_numbers(text)
     if numbers is None or len(numbers) != len(counts) * (order + 1):
         _reject_words(text, int(lines[0]))
     table = numbers.reshape(-1, order + 1)
@@ -224,8 +227,11 @@ def _entries(
     wrong = np.flatnonzero(~is_index.all(axis=1))
     if len(wrong):
         k = int(wrong[0])
-        reject("index-range", f"line {lines[k]} has the indices {_text(indices[k])}; "
-               f"expected integers from 1 to {_MAX_INDEX}")  # fmt: skip
+        reject(
+            "index-range",
+            f"line {lines[k]} has the indices {_format_row(indices[k])}; "
+            f"expected integers from 1 to {_MAX_INDEX}",
+        )
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
         k = int(wrong[0])
@@ -235,7 +241,7 @@ def _entries(
     return indices.T.astype(np.int64) - 1, values.copy()
 
 
-def _numbers(text: bytes) -> Array | None:
+def _parse_numbers(text: bytes) -> Array | None:
     """Parse the numbers of a text; None if a word is not a number."""
     try:
         return np.loadtxt(io.BytesIO(text), comments=None, ndmin=2).ravel()
@@ -247,7 +253,9 @@ def _reject_words(text: bytes, line: int) -> NoReturn:
     """Raise an error that locates the first word that is not a number."""
     for number, words in enumerate(text.split(b"\n"), line):
         for word in words.split():
-            if not re.fullmatch(rb"[-+0-9.eEinfatyINFATY]+", word) or not _is(word):
+            if not re.fullmatch(rb"[-+0-9.eEinfatyINFATY]+", word) or not _is_number(
+                word
+            ):
                 reject(
                     "line",
                     f"line {number} has the word {word.decode('ascii', 'replace')!r}; "
@@ -256,7 +264,7 @@ def _reject_words(text: bytes, line: int) -> NoReturn:
     reject("line", f"the numbers from line {line} on cannot be parsed")
 
 
-def _is(word: bytes) -> bool:
+def _is_number(word: bytes) -> bool:
     try:
         float(word)
     except ValueError:
@@ -264,7 +272,7 @@ def _is(word: bytes) -> bool:
     return True
 
 
-def _text(row: Array) -> str:
+def _format_row(row: Array) -> str:
     return " ".join(f"{number:g}" for number in row)
 
 

@@ -4,9 +4,16 @@ from feinsum.suites.suite import (
     EVERYDAY,
     NAMES,
     SuiteEntry,
-    documents,
     read_suite,
-    scaled_sizes,
+    read_suite_documents,
+    scale_sizes,
 )
 
-__all__ = ["EVERYDAY", "NAMES", "SuiteEntry", "documents", "read_suite", "scaled_sizes"]
+__all__ = [
+    "EVERYDAY",
+    "NAMES",
+    "SuiteEntry",
+    "read_suite",
+    "read_suite_documents",
+    "scale_sizes",
+]

@@ -85,17 +85,17 @@ def read_suite(name: str) -> tuple[SuiteEntry, ...]:
     >>> [len(read_suite(name)) for name in NAMES]
     [48, 40]
     """
-    return tuple(_entry(name, document) for document in documents(name))
+    return tuple(_make_entry(name, document) for document in read_suite_documents(name))
 
 
-def documents(name: str) -> list[dict[str, Any]]:
+def read_suite_documents(name: str) -> list[dict[str, Any]]:
     """Read the entries of a suite as JSON documents."""
     text = (files("feinsum.suites") / f"{name}.json").read_text("utf-8")
     entries: list[dict[str, Any]] = json.loads(text)
     return entries
 
 
-def scaled_sizes(
+def scale_sizes(
     sizes: Mapping[str, int], operations: float, most: float
 ) -> dict[str, int]:
     """Scale all extents by one factor, to about ``most`` operations at most.
@@ -104,7 +104,7 @@ def scaled_sizes(
     rounded down to multiples of 8, but not below 8. They do not change if there are
     fewer operations.
 
-    >>> scaled_sizes({"a": 5136, "b": 5120, "c": 5136}, 2 * 5136**2 * 5120, 20e9)
+    >>> scale_sizes({"a": 5136, "b": 5120, "c": 5136}, 2 * 5136**2 * 5120, 20e9)
     {'a': 2152, 'b': 2144, 'c': 2152}
     """
     if operations <= most:
@@ -119,7 +119,7 @@ def scaled_sizes(
 _GROUPS = {"tccg": "category", "dgfem": "kind", EVERYDAY: "size"}
 
 
-def _entry(suite: str, document: Mapping[str, Any]) -> SuiteEntry:
+def _make_entry(suite: str, document: Mapping[str, Any]) -> SuiteEntry:
     n_operands = document["subscripts"].partition("->")[0].count(",") + 1
     usual = [[f"A{k}" for k in range(n_operands)] if suite == EVERYDAY else ["A", "B"]]
     return SuiteEntry(

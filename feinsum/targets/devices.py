@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feinsum.cache import default_cache
+from feinsum.cache import get_default_cache
 from feinsum.errors import DeviceUnavailableError, FeinsumError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.options import DEVICE_VARIABLE
 from feinsum.processes import (
     Channel,
     Worker,
     WorkerError,
     WorkerTimeoutError,
-    python_command,
+    make_python_command,
 )
 from feinsum.records import Device, to_json
 from feinsum.targets.cuda import CUDA
@@ -35,7 +35,7 @@ from feinsum.targets.host import HOST
 from feinsum.targets.layout import Layout
 from feinsum.targets.opencl import OPENCL
 from feinsum.targets.protocol import OpenDevice, Target
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 TARGETS: tuple[Target, ...] = (HOST, CUDA, OPENCL)
 """All targets, in the order of preference."""
@@ -80,7 +80,7 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
     wanted = selector.strip().lower()
     troubles: list[str] = []
     if not wanted:
-        return _first_that_works(
+        return _open_first_working(
             _find_candidates(_select_serving(loopy_target), troubles), troubles
         )
     candidates = list(_find_candidates(_select_by_name(wanted) or TARGETS, troubles))
@@ -92,17 +92,17 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
         f"no device that works matches {selector!r}; found: {names}. Give a part of a "
         f"name or the start of an id, or set {DEVICE_VARIABLE}. What does not work"
     )
-    return _first_that_works(matches, troubles, refusal)
+    return _open_first_working(matches, troubles, refusal)
 
 
-def _first_that_works(
+def _open_first_working(
     candidates: Iterable[_Candidate],
     troubles: list[str],
     refusal: str = "no device works here",
 ) -> OpenDevice:
     """Open the first candidate that works; drivers of later ones are not loaded."""
     for candidate in candidates:
-        trouble = why_not(candidate.target, candidate.device)
+        trouble = find_trouble(candidate.target, candidate.device)
         if not trouble:
             return candidate.target.open(candidate.device)
         troubles.append(f"{candidate}: {trouble}")
@@ -135,10 +135,10 @@ def device_states() -> Iterator[DeviceState]:
         if not devices:
             yield DeviceState(target.name, None, f"no device; {target.install_hint}")
         for device in devices:
-            yield DeviceState(target.name, device, why_not(target, device))
+            yield DeviceState(target.name, device, find_trouble(target, device))
 
 
-def target_of(loopy_target: Any) -> Target:
+def find_target(loopy_target: Any) -> Target:
     """Find the target that runs kernels of one of Loopy's targets.
 
     Raises:
@@ -159,7 +159,7 @@ def _select_by_name(wanted: str) -> tuple[Target, ...]:
 
 
 def _select_serving(loopy_target: Any) -> tuple[Target, ...]:
-    return TARGETS if loopy_target is None else (target_of(loopy_target),)
+    return TARGETS if loopy_target is None else (find_target(loopy_target),)
 
 
 def _find_candidates(
@@ -193,7 +193,7 @@ class _Probed(dict[str, str]):
     """Results of the probes of this process."""
 
 
-def why_not(target: Target, device: Device) -> str:
+def find_trouble(target: Target, device: Device) -> str:
     """Describe why a device does not run a small kernel correctly; empty if it does."""
     try:
         environment = target.open(device).environment({})
@@ -201,7 +201,7 @@ def why_not(target: Target, device: Device) -> str:
         return str(error)
     # the environment has the version of the driver, so a new one is tried again
     key = hashlib.sha256(f"probe\0{to_json(environment)}".encode()).hexdigest()
-    troubles = remembered(_Probed)
+    troubles = get_remembered(_Probed)
     if key in troubles:
         return troubles[key]
     trouble = _probe(key, target, device)
@@ -215,7 +215,7 @@ def _probe(key: str, target: Target, device: Device) -> str:
     """Try a device; only successes are cached on disk, since failures may be fixed."""
     if target.is_in_process:
         return _try_kernel(target.open(device))
-    cache = default_cache()
+    cache = get_default_cache()
     if cache is not None and cache.read(key) == _WORKS.encode():
         return ""
     trouble = _probe_in_child(device)
@@ -227,13 +227,13 @@ def _probe(key: str, target: Target, device: Device) -> str:
 def _probe_in_child(device: Device) -> str:
     """Try a small kernel in a separate process; describe the failure, if any."""
     try:
-        with Worker(python_command("feinsum.targets.devices")) as worker:
+        with Worker(make_python_command("feinsum.targets.devices")) as worker:
             trouble = json.loads(worker.request(device.id, LIMIT_S))
     except WorkerTimeoutError:
         return f"a small kernel did not end within {LIMIT_S:g} s"
     except WorkerError as error:
         return f"the process of a small kernel {error}"
-    return first_lines(trouble, n_lines=3)
+    return get_first_lines(trouble, n_lines=3)
 
 
 def _try_kernel(opened: OpenDevice) -> str:

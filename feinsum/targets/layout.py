@@ -25,7 +25,7 @@ from pymbolic.mapper.evaluator import UnknownVariableError, evaluate
 from pymbolic.primitives import Variable
 
 from feinsum.errors import BuildError, MeasurementError
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,7 +68,7 @@ class Layout:
         return np.lib.stride_tricks.as_strided(buffer, self.shape, self.strides_bytes)
 
 
-def entry_kernel(t_unit: Any) -> Any:
+def get_entry_kernel(t_unit: Any) -> Any:
     """Return the only entry point of a translation unit.
 
     Raises:
@@ -82,7 +82,7 @@ def entry_kernel(t_unit: Any) -> Any:
     return t_unit.default_entrypoint
 
 
-def typed(t_unit: Any) -> Any:
+def infer_types(t_unit: Any) -> Any:
     """Infer the dtype of every argument of a translation unit.
 
     Loopy infers the dtypes of arrays; sizes get the kernel's index dtype.
@@ -90,7 +90,7 @@ def typed(t_unit: Any) -> Any:
     Raises:
         BuildError: naming the arguments whose dtype cannot be inferred.
     """
-    kernel = entry_kernel(t_unit)
+    kernel = get_entry_kernel(t_unit)
     if all(arg.dtype is not None for arg in kernel.args):
         return t_unit
     params = kernel.outer_params()
@@ -104,9 +104,9 @@ def typed(t_unit: Any) -> Any:
     except LoopyError as error:
         raise BuildError(
             f"the dtypes of kernel {kernel.name!r} cannot be inferred: "
-            f"{first_lines(error)}"
+            f"{get_first_lines(error)}"
         ) from error
-    unknown = [arg.name for arg in entry_kernel(inferred).args if arg.dtype is None]
+    unknown = [arg.name for arg in get_entry_kernel(inferred).args if arg.dtype is None]
     if unknown:
         raise BuildError(
             f"the dtypes of the arguments {unknown} of {kernel.name!r} cannot be "
@@ -145,7 +145,7 @@ def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
     return sizes
 
 
-def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
+def compute_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
     """Return the layout of an array argument of a typed kernel.
 
     Raises:

@@ -64,12 +64,12 @@ ARM = Names(
 
 
 @cache
-def host_processor() -> Processor:
+def describe_host_processor() -> Processor:
     """Describe the processor of this machine."""
-    return processor_of(_read(CPUINFO), platform.machine(), SYSTEM)
+    return describe_processor(_read(CPUINFO), platform.machine(), SYSTEM)
 
 
-def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
+def describe_processor(cpuinfo: str, machine: str, system: Path) -> Processor:
     """Describe the processor from files of Linux.
 
     Args:
@@ -88,7 +88,7 @@ def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
         family=_parse_number(first_core.get(names.family, "")),
         model=_parse_number(first_core.get(names.model, "")),
         stepping=_parse_number(first_core.get(names.stepping, "")),
-        microarchitecture=microarchitecture_of(
+        microarchitecture=name_microarchitecture(
             machine, vendor, flags, first_core.get(ARM.model, "")
         ),
         features=tuple(sorted(flags & _list_features(machine))),
@@ -97,7 +97,7 @@ def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
     )
 
 
-def microarchitecture_of(
+def name_microarchitecture(
     machine: str, vendor: str, flags: frozenset[str], part: str = ""
 ) -> str:
     """Name the most specific microarchitecture whose features are all present.
@@ -111,7 +111,7 @@ def microarchitecture_of(
         flags: features that the processor has.
         part: the part number of an ARM core, which breaks ties.
 
-    >>> microarchitecture_of("x86_64", "AuthenticAMD", frozenset({"sse", "sse2"}))
+    >>> name_microarchitecture("x86_64", "AuthenticAMD", frozenset({"sse", "sse2"}))
     'x86_64'
     """
     fitting = [
@@ -123,10 +123,10 @@ def microarchitecture_of(
     if not (flags and fitting):
         return ""
     # generic levels, such as x86_64_v3, are for processors that archspec does not know
-    generic = max((t for t in fitting if t.vendor == "generic"), key=_depth)
+    generic = max((t for t in fitting if t.vendor == "generic"), key=_measure_depth)
     special = [target for target in fitting if target > generic]
     named = [target for target in special if part and target.cpu_part == part]
-    return str(max(named or special or [generic], key=_depth).name)
+    return str(max(named or special or [generic], key=_measure_depth).name)
 
 
 def _list_targets(machine: str) -> Sequence[Any]:
@@ -149,7 +149,7 @@ def _add_implied(flags: frozenset[str]) -> frozenset[str]:
     return flags | {"sse3"} if "ssse3" in flags else flags
 
 
-def _depth(target: Any) -> tuple[int, int]:
+def _measure_depth(target: Any) -> tuple[int, int]:
     return len(target.ancestors), len(target.features)
 
 

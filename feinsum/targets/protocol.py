@@ -268,17 +268,17 @@ class Target(Protocol):
 PACKAGES = ("feinsum", "islpy", "loopy", "numpy")
 
 
-def software(*more: str) -> dict[str, str]:
+def list_versions(*more: str) -> dict[str, str]:
     """Look up the version of each package and of Python.
 
     Args:
         more: packages that one target alone depends on.
     """
-    versions = {name: _version(name) for name in (*PACKAGES, *more)}
+    versions = {name: _get_version(name) for name in (*PACKAGES, *more)}
     return versions | {"python": platform.python_version()}
 
 
-def _version(package: str) -> str:
+def _get_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

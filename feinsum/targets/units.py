@@ -145,7 +145,7 @@ class LibraryUnit(UnitWithExecutor):
         return with_program(usual, self.content)
 
 
-def for_target(unit: lp.TranslationUnit, target: Any) -> lp.TranslationUnit:
+def convert_to_target(unit: lp.TranslationUnit, target: Any) -> lp.TranslationUnit:
     """Convert a unit to another target, with the content for its executor."""
     if isinstance(unit, UnitWithExecutor):
         return unit.for_target(target)

@@ -4,13 +4,13 @@ from .efforts import ensure_measured as ensure_measured
 from .efforts import measure_if_possible as measure_if_possible
 from .isolation import IsolatedBench as IsolatedBench
 from .problem import Problem as Problem
-from .problem import default_sizes as default_sizes
+from .problem import choose_default_sizes as choose_default_sizes
 from .problem import make_problem as make_problem
 from .progress import Finalist as Finalist
 from .progress import TuningProgress as TuningProgress
 from .progress import TuningReport as TuningReport
 from .progress import TuningStart as TuningStart
-from .recording import peaks_of as peaks_of
+from .recording import get_peaks as get_peaks
 from .report import write_report as write_report
 from .search import ConfigurationSearch as ConfigurationSearch
 from .search import Strategy as Strategy

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from feinsum.drawing.tuning import time_text
+from feinsum.drawing.tuning import format_time
 from feinsum.records import Trial
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningStart
 
@@ -63,7 +63,9 @@ class TuningBar(Progress):
         """Show the fastest of the finalists."""
         if finalists:
             best = finalists[0].measurement
-            text = f"best {time_text(best.median_s)}, {best.speedup:.3g} times as fast"
+            text = (
+                f"best {format_time(best.median_s)}, {best.speedup:.3g} times as fast"
+            )
             self._update_task(description=text, left="")
 
     def _update_task(self, **fields: Any) -> None:
@@ -91,11 +93,11 @@ def _describe_best(best: Trial | None, roofline_s: float | None) -> str:
     """Compare the best so far with the untransformed kernel and the roofline."""
     if best is None or best.median_s is None or best.ratio is None:
         return "no recipe passed yet"
-    untransformed = time_text(best.median_s / best.ratio)
+    untransformed = format_time(best.median_s / best.ratio)
     roof = ""
     if roofline_s is not None:
         roof = f", roof {100 * roofline_s / best.median_s:.3g}%"
-    return f"best {time_text(best.median_s)}, untransformed {untransformed}{roof}"
+    return f"best {format_time(best.median_s)}, untransformed {untransformed}{roof}"
 
 
 def _describe_time_left(seconds: float | None, *, is_last: bool) -> str:

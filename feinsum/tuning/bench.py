@@ -35,10 +35,10 @@ from feinsum.measure import (
     OpenDevice,
     Timer,
     check_outputs,
-    common_timer,
+    choose_common_timer,
     compile_kernel,
-    einsum_operations,
-    footprint_bytes,
+    count_footprint_bytes,
+    count_operations,
     interleave,
     open_device,
     verify,
@@ -46,18 +46,18 @@ from feinsum.measure import (
 from feinsum.measure.cases import (
     Case,
     make_case,
-    pairwise_baseline,
-    ragged_cases,
-    ragged_unit,
+    make_pairwise_baseline,
+    make_ragged_cases,
+    make_ragged_unit,
 )
 from feinsum.measure.sparse_cases import (
     SparseCase,
     SparseKernel,
+    make_ragged_sparse_cases,
     make_sparse_case,
-    ragged_sparse_cases,
 )
 from feinsum.measure.timing import thin_samples
-from feinsum.measure.verification import wrong_results_located
+from feinsum.measure.verification import locate_wrong_results
 from feinsum.records import (
     OK,
     Environment,
@@ -66,10 +66,10 @@ from feinsum.records import (
     Verification,
     is_noisy,
 )
-from feinsum.select import MIN_SAMPLES, paired_ratio
+from feinsum.select import MIN_SAMPLES, compute_paired_ratio
 from feinsum.transforms import apply_spec, suits_device
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.trials import TrialOutcome, rounds_between
+from feinsum.tuning.trials import TrialOutcome, choose_round_interval
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Bench:
     def _make_cases(self) -> None:
         problem = self.problem
         self.case = make_case(problem.einsum, problem.sizes)
-        variant, sizes = ragged_cases(problem.einsum)
+        variant, sizes = make_ragged_cases(problem.einsum)
         self.ragged = [make_case(variant, s) for s in sizes]
 
     @property
@@ -123,7 +123,7 @@ class Bench:
 
     @cached_property
     def _pairwise(self) -> lp.TranslationUnit | None:
-        return pairwise_baseline(self.case)
+        return make_pairwise_baseline(self.case)
 
     @cached_property
     def _first_run(self) -> tuple[BoundKernel, float]:
@@ -149,7 +149,9 @@ class Bench:
     def _ragged_kernels(self, spec: TransformSpec) -> Iterator[tuple[Any, Case]]:
         """Yield the kernel of a recipe on arrays of sizes that no tile divides."""
         if self.ragged:
-            compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
+            compiled = compile_kernel(
+                make_ragged_unit(spec, self.ragged[0]), self.opened
+            )
             for case in self.ragged:
                 yield compiled.bind(case.arguments), case
 
@@ -170,7 +172,7 @@ class Bench:
     def baseline_every(self) -> int:
         """The untransformed kernel runs in every k-th round; 1 means all."""
         problem = self.problem
-        return rounds_between(
+        return choose_round_interval(
             median(self.baseline_s), problem.rounds, problem.max_total_s
         )
 
@@ -214,11 +216,11 @@ class Bench:
         else:
             timed = [kernel, against.kernel]
             samples, reference_s = self._time_in_turns(timed)
-            ratio = paired_ratio(samples, reference_s)
+            ratio = compute_paired_ratio(samples, reference_s)
         # The best kernel stays bound: the next trial is timed against it.
         if against is None or against.spec is None or ratio < 1:
             self._best = _Reference(spec, kernel)
-        timer = common_timer(timed)
+        timer = choose_common_timer(timed)
         measurement = self._make_measurement(spec, timer, samples, self.baseline_s)
         return TrialOutcome(
             spec,
@@ -234,7 +236,7 @@ class Bench:
         """Time two kernels in turns; stop early if the first one is far behind."""
         # Most recipes are far behind: three rounds show it.
         rough = self._time(kernels, rounds=MIN_SAMPLES, warmup=1, min_total_s=0.005)
-        if paired_ratio(*rough) > HOPELESS:
+        if compute_paired_ratio(*rough) > HOPELESS:
             return rough
         return self._time(kernels, rounds=max(MIN_SAMPLES, self.problem.rounds // 2))
 
@@ -259,7 +261,7 @@ class Bench:
                 every=[*[1] * len(kernels), self.baseline_every],
                 is_rotating=True,
             )
-        timer = common_timer(timed)
+        timer = choose_common_timer(timed)
         return {
             spec: self._make_measurement(spec, timer, times, baseline)
             for spec, times in zip(kernels, samples, strict=True)
@@ -295,7 +297,7 @@ class Bench:
         """
         errors = []
         for kernel, case in self._ragged_kernels(spec):
-            with wrong_results_located(f"{self.ragged_at} {dict(case.sizes)}"):
+            with locate_wrong_results(f"{self.ragged_at} {dict(case.sizes)}"):
                 errors.append(self._verify(kernel, case))
         if not errors:
             return measurement
@@ -350,8 +352,8 @@ class Bench:
             timer=timer,
             n_warmup=self.problem.warmup,
             sizes=sizes,
-            operations=einsum_operations(einsum, sizes),
-            footprint_bytes=footprint_bytes(einsum, sizes),
+            operations=count_operations(einsum, sizes),
+            footprint_bytes=count_footprint_bytes(einsum, sizes),
             verification=Verification(
                 "numpy.einsum", self.case.tolerance, self._errors[spec], (sizes,)
             ),
@@ -369,7 +371,7 @@ def lock_file(opened: OpenDevice) -> Path:
 
 
 @contextmanager
-def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
+def lock_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
     """Hold the device exclusively in the body.
 
     Args:
@@ -423,7 +425,7 @@ class SparseBench(Bench):
 
     def _make_cases(self) -> None:
         self.case = make_sparse_case(self.problem.einsum, self.problem.sizes)
-        self.ragged = ragged_sparse_cases(self.problem.einsum)
+        self.ragged = make_ragged_sparse_cases(self.problem.einsum)
 
     def _bind_untransformed(self) -> SparseKernel:
         return self.case.untransformed(self.opened)

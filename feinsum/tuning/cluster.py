@@ -24,7 +24,7 @@ from feinsum.errors import (
     InvalidRecordError,
     MeasurementError,
     TrialCrashError,
-    error_from_code,
+    make_error,
 )
 from feinsum.records import (
     Device,
@@ -268,7 +268,7 @@ class ClusterBench(TrialBench):
         assert self.environment is not None
         if reply.environment is None:
             return reply.error
-        return difference(reply.environment, self.environment)
+        return describe_difference(reply.environment, self.environment)
 
     def _reconnect(self) -> None:
         """Wait for a scheduler, and hand out again what was under way."""
@@ -395,11 +395,11 @@ def check_agreement(answers: Mapping[str, TrialAnswer]) -> Environment:
     if not environments:
         worker, first = min(answers.items())
         message = f"the worker {worker}: {first.error}"
-        raise error_from_code(first.error_code or "", message)
+        raise make_error(first.error_code or "", message)
     environment = next(iter(environments.values()))
     if any(other != environment for other in environments.values()):
         listed = "; ".join(
-            f"{worker}: {difference(other, environment) or environment.device}"
+            f"{worker}: {describe_difference(other, environment) or environment.device}"
             for worker, other in environments.items()
         )
         raise DeviceUnavailableError(
@@ -410,7 +410,7 @@ def check_agreement(answers: Mapping[str, TrialAnswer]) -> Environment:
     return environment
 
 
-def difference(environment: Environment, expected: Environment) -> str | None:
+def describe_difference(environment: Environment, expected: Environment) -> str | None:
     """Describe how an environment differs from the expected one; None if equal."""
     for name in (field.name for field in fields(Environment)):
         ours, theirs = getattr(environment, name), getattr(expected, name)
@@ -420,18 +420,18 @@ def difference(environment: Environment, expected: Environment) -> str | None:
                 pairs = [f"{k} {ours.get(k)}, not {theirs.get(k)}" for k in keys]
                 return f"{name}: {', '.join(pairs)}"
         elif isinstance(ours, Device) and ours != theirs:
-            names = ", ".join(_fields_apart(ours, theirs))
+            names = ", ".join(_list_differing_fields(ours, theirs))
             return f"device {ours}, not {theirs}: it differs in {names}"
         elif ours != theirs:
             return f"{name.replace('_', ' ')} {ours}, not {theirs}"
     return None
 
 
-def _fields_apart(value: Device | Processor, expected: Any) -> Iterator[str]:
+def _list_differing_fields(value: Device | Processor, expected: Any) -> Iterator[str]:
     """Yield the names of fields that differ; for two processors, of their fields."""
     for name in (field.name for field in fields(value)):
         actual, wanted = getattr(value, name), getattr(expected, name)
         if isinstance(actual, Processor) and wanted is not None:
-            yield from _fields_apart(actual, wanted)
+            yield from _list_differing_fields(actual, wanted)
         elif actual != wanted:
             yield name

@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from feinsum.errors import DeviceUnavailableError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 
 ATTEMPT_S = 5.0
 """How long one attempt to connect may take."""
@@ -53,7 +53,7 @@ class Connection:
     """
 
     def __init__(self, address: str) -> None:
-        with requiring("distributed", "cluster", "a tuning on a cluster"):
+        with require_extra("distributed", "cluster", "a tuning on a cluster"):
             import distributed  # noqa: F401  (only whether it is there)
 
         self.address = address

@@ -19,7 +19,7 @@ from feinsum.records import (
     LookUp,
     MatchLevel,
     Store,
-    level_of,
+    get_match_level,
 )
 from feinsum.tuning.problem import Problem, make_problem
 from feinsum.tuning.recording import find_trials
@@ -133,6 +133,6 @@ def _has_fact(problem: Problem, store: Store, environment: Environment) -> bool:
     return any(
         record.workload_text == problem.workload_text
         and record.measurement.sizes == problem.sizes
-        and level_of(record, environment) == MatchLevel.EXACT
+        and get_match_level(record, environment) == MatchLevel.EXACT
         for record in store.candidates(look_up).get(key, ())
     )

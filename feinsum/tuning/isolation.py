@@ -17,9 +17,14 @@ from feinsum.errors import (
     InvalidRecordError,
     TrialCrashError,
     TrialTimeoutError,
-    error_from_code,
+    make_error,
 )
-from feinsum.processes import Worker, WorkerError, WorkerTimeoutError, python_command
+from feinsum.processes import (
+    Worker,
+    WorkerError,
+    WorkerTimeoutError,
+    make_python_command,
+)
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.transforms import export_transforms
 from feinsum.tuning.problem import Problem
@@ -31,7 +36,7 @@ from feinsum.tuning.trials import (
     TrialRequest,
 )
 
-COMMAND = python_command("feinsum.tuning.worker")
+COMMAND = make_python_command("feinsum.tuning.worker")
 SET_UP_LIMIT_S = 300.0
 """Seconds for data, reference results and the untransformed kernel, at any size."""
 
@@ -108,7 +113,7 @@ class IsolatedBench(TrialBench):
                 raise type(error)(f"setting up the trials: {error}") from None
             if answer.environment is None:
                 self.close()
-                raise error_from_code(answer.error_code or "", answer.error)
+                raise make_error(answer.error_code or "", answer.error)
             self.environment = answer.environment
         assert self.environment is not None
         return self.environment

@@ -17,12 +17,12 @@ from feinsum.ir import (
     check_profile,
     from_text,
     generalize,
-    profile_names,
-    size_names,
+    list_profile_names,
+    list_size_names,
 )
-from feinsum.measure import footprint_bytes
+from feinsum.measure import count_footprint_bytes
 from feinsum.records.document import STRICT
-from feinsum.transforms.nests import usual_sizes
+from feinsum.transforms.nests import assume_sizes
 
 DEFAULT_FOOTPRINT_BYTES = 64_000_000
 """Size of arrays that exceeds the caches of most processors, as in real runs."""
@@ -73,7 +73,8 @@ def make_problem(
     Args:
         einsum: the einsum to tune.
         sizes: values of size parameters, named as in ``einsum``; by default its long
-            literal extents, else :func:`default_sizes`. For a sparse operand also its
+            literal extents, else :func:`choose_default_sizes`. For a sparse operand
+            also its
             profile: ``nodes.0`` and so on, from the root.
         device: selector of the device; see :func:`feinsum.measure.open_device`.
 
@@ -89,7 +90,7 @@ def make_problem(
     general, literal = generalize(einsum)
     form = canonicalize(general)
     values = {**literal, **(sizes or {})}
-    parameters = {*size_names(general)}
+    parameters = {*list_size_names(general)}
     for name, value in values.items():
         if name not in parameters or not _is_size(value):
             wanted = f"positive values of {sorted(parameters)}"
@@ -106,7 +107,7 @@ def make_problem(
     names = form.relabeling.size_params
     renamed = {names.get(name, name): int(v) for name, v in values.items()}
     if general.sparse_position is None:
-        return Problem(form.text, default_sizes(form.einsum, renamed), device)
+        return Problem(form.text, choose_default_sizes(form.einsum, renamed), device)
     return Problem(form.text, _complete_profile(form.einsum, renamed), device)
 
 
@@ -114,13 +115,13 @@ def _complete_profile(
     einsum: BatchedEinsum, values: Mapping[str, int]
 ) -> dict[str, int]:
     """Complete the given sizes with usual ones."""
-    missing = [name for name in profile_names(einsum) if name not in values]
-    if 0 < len(missing) < len(profile_names(einsum)):
+    missing = [name for name in list_profile_names(einsum) if name not in values]
+    if 0 < len(missing) < len(list_profile_names(einsum)):
         raise InvalidEinsumError(
             f"the profile lacks {missing}; expected the number of nodes at every level",
             rules=("size",),
         )
-    sizes = usual_sizes(einsum, values)
+    sizes = assume_sizes(einsum, values)
     if problem := check_profile(einsum, sizes):
         raise InvalidEinsumError(f"no tree has the profile: {problem}", rules=("size",))
     return sizes
@@ -132,7 +133,7 @@ def _is_size(value: object) -> bool:
     return bool(value >= 1)
 
 
-def default_sizes(
+def choose_default_sizes(
     einsum: BatchedEinsum, fixed: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Choose equal values for the other sizes such that arrays take about 64 MB."""
@@ -141,7 +142,7 @@ def default_sizes(
     size = 1_000_000 if set(names) - set(fixed) else 1
     # Steps of a tenth: the footprint is no simple function of the sizes.
     sizes = {**dict.fromkeys(names, size), **fixed}
-    while size > 1 and footprint_bytes(einsum, sizes) > DEFAULT_FOOTPRINT_BYTES:
+    while size > 1 and count_footprint_bytes(einsum, sizes) > DEFAULT_FOOTPRINT_BYTES:
         size = size * 9 // 10
         sizes = {**dict.fromkeys(names, size), **fixed}
     return sizes

@@ -10,7 +10,7 @@ from constantdict import constantdict
 
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
 from feinsum.tuning.problem import Problem
-from feinsum.words import brief, counted
+from feinsum.words import format_brief, format_count
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Event = TypeVar("Event")
 
 
-def both(
+def combine_callbacks(
     first: Callable[[Event], None], then: Callable[[Event], None] | None
 ) -> Callable[[Event], None]:
     """Combine two callbacks; the second one may be None."""
@@ -111,11 +111,11 @@ class TuningReport:
 
     def __repr__(self) -> str:
         n_passed = sum(trial.is_ok for trial in self.trials)
-        tried = f"{counted(len(self.trials), 'trial')}, {n_passed} passed"
+        tried = f"{format_count(len(self.trials), 'trial')}, {n_passed} passed"
         best = "no recipe is recorded"
         if self.finalists:
             best = f"{self.finalists[0].spec}, {self.finalists[0].measurement!r}"
-        return brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
+        return format_brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
 
     def _repr_html_(self) -> str:
         from feinsum.tuning.report import render_html

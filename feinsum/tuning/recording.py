@@ -24,11 +24,11 @@ from feinsum.records import (
     Trial,
     TuningRecord,
     check_plausible,
-    level_of,
+    get_match_level,
 )
-from feinsum.records.signature import signed_if_wanted
+from feinsum.records.signature import sign_if_configured
 from feinsum.select import rank_by_ratio
-from feinsum.transforms import in_full
+from feinsum.transforms import with_named_steps
 from feinsum.tuning.problem import Problem
 from feinsum.tuning.progress import Finalist
 from feinsum.tuning.trials import TrialBench, TrialOutcome
@@ -88,12 +88,12 @@ def record(
     """
     problem, environment = bench.problem, bench.start()
     records = tuple(
-        signed_if_wanted(
+        sign_if_configured(
             TuningRecord(
                 problem.form.key,
                 problem.workload_text,
                 environment,
-                in_full(spec, problem.einsum),
+                with_named_steps(spec, problem.einsum),
                 measurement,
                 {
                     "recorded_by": "feinsum.tune",
@@ -133,7 +133,7 @@ def find_trials(
             problem.workload_text,
             problem.sizes,
         )
-        if is_same and level_of(trial, environment) == MatchLevel.EXACT:
+        if is_same and get_match_level(trial, environment) == MatchLevel.EXACT:
             # Popped first: overwriting a key of a dict keeps its position.
             latest.pop(trial.spec, None)
             latest[trial.spec] = trial
@@ -165,7 +165,7 @@ def sort_trials(trials: Iterable[Trial]) -> list[Trial]:
     return sorted((t for t in trials if t.is_ok), key=lambda trial: trial.cost)
 
 
-def peaks_of(
+def get_peaks(
     opened: OpenDevice,
     store: Store,
     *,

@@ -19,11 +19,11 @@ from feinsum.drawing.tuning import (
     Point,
     Strip,
     TuningPicture,
-    time_text,
+    format_time,
 )
 from feinsum.records import Trial
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.words import counted, html_table, inline_svg
+from feinsum.words import format_count, format_html_table, make_inline_svg
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure
@@ -112,21 +112,21 @@ def make_figure(report: TuningReport) -> Figure:
         FeinsumError: if matplotlib is not installed.
     """
     check_plots("a figure of a tuning")
-    from feinsum.drawing.tuning_figure import figure_of_tuning
+    from feinsum.drawing.tuning_figure import draw_tuning
 
-    return figure_of_tuning(_make_picture(report))
+    return draw_tuning(_make_picture(report))
 
 
 def render_html(report: TuningReport) -> str:
     """Render a tuning for a notebook: the results, and the figure if possible."""
-    facts = html_table(
+    facts = format_html_table(
         ["tuning", report.problem.einsum.subscripts], _list_facts(report)
     )
     if not can_plot():
         return facts
     from feinsum.drawing.tuning_figure import render_tuning
 
-    return facts + inline_svg(render_tuning(_make_picture(report), "svg"))
+    return facts + make_inline_svg(render_tuning(_make_picture(report), "svg"))
 
 
 def render_page(report: TuningReport, status: str = "") -> str:
@@ -153,8 +153,8 @@ def render_page(report: TuningReport, status: str = "") -> str:
             (
                 [
                     str(f.spec),
-                    time_text(f.measurement.median_s),
-                    time_text(f.measurement.spread_s),
+                    format_time(f.measurement.median_s),
+                    format_time(f.measurement.spread_s),
                     f"{f.measurement.speedup:.3g}",
                     f"{f.ratio:.4f}",
                 ]
@@ -191,23 +191,23 @@ def _list_facts(report: TuningReport) -> Iterable[tuple[str, str]]:
     if not report.finalists:
         return
     best = report.finalists[0].measurement
-    yield "best", f"{time_text(best.median_s)}, {report.finalists[0].spec}"
+    yield "best", f"{format_time(best.median_s)}, {report.finalists[0].spec}"
     baseline_s = median(best.baseline_s)
     ratio = f"the best is {best.speedup:.3g} times as fast"
-    yield "untransformed", f"{time_text(baseline_s)}, {ratio}"
+    yield "untransformed", f"{format_time(baseline_s)}, {ratio}"
     if report.roofline_s is not None:
         percent = 100 * report.roofline_s / best.median_s
-        yield "roofline", f"{time_text(report.roofline_s)}, {percent:.3g}% reached"
+        yield "roofline", f"{format_time(report.roofline_s)}, {percent:.3g}% reached"
     for name, least_s in report.least_s.items():
         percent = 100 * least_s / best.median_s
-        yield f"{name} at least", f"{time_text(least_s)}, {percent:.3g}% reached"
+        yield f"{name} at least", f"{format_time(least_s)}, {percent:.3g}% reached"
 
 
 def _make_row(trial: Trial, is_known: bool) -> list[str]:
     earlier = " (earlier)" if is_known else ""
     if trial.median_s is None or trial.ratio is None:
         return [str(trial.spec), "", "", f"{trial.status}{earlier}: {trial.message}"]
-    time, ratio = time_text(trial.median_s), f"{trial.ratio:.4g}"
+    time, ratio = format_time(trial.median_s), f"{trial.ratio:.4g}"
     return [str(trial.spec), time, ratio, f"{trial.status}{earlier}"]
 
 
@@ -275,7 +275,7 @@ def _make_strips(trials: Sequence[Trial]) -> Iterable[Strip]:
 def _make_coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
     """Yield coordinates per transform with varied parameters, the fastest first."""
     families = _group_by_family(trials)
-    for family in sorted(families, key=lambda f: min(map(_seconds_of, families[f]))):
+    for family in sorted(families, key=lambda f: min(map(_get_seconds, families[f]))):
         chosen = families[family]
         varied = _find_varied(chosen)
         if len(varied) < 2:
@@ -284,7 +284,7 @@ def _make_coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
             family,
             tuple((name, tuple(map(str, values))) for name, values in varied.items()),
             tuple(
-                (_rank_values(trial, varied), _seconds_of(trial)) for trial in chosen
+                (_rank_values(trial, varied), _get_seconds(trial)) for trial in chosen
             ),
         )
 
@@ -314,7 +314,7 @@ def _rank_values(trial: Trial, varied: Mapping[str, list[object]]) -> tuple[int,
     )
 
 
-def _seconds_of(trial: Trial) -> float:
+def _get_seconds(trial: Trial) -> float:
     assert trial.median_s is not None
     return trial.median_s
 
@@ -325,7 +325,7 @@ def _group_by_value(
     """Group times by value, in the order of the values."""
     times: dict[object, list[float]] = {}
     for value, trial in trials:
-        times.setdefault(value, []).append(_seconds_of(trial))
+        times.setdefault(value, []).append(_get_seconds(trial))
     return tuple((str(v), tuple(times[v])) for v in _sort_values(times))
 
 
@@ -394,7 +394,7 @@ class LivePage:
         """Start the page before the first trial."""
         self._start = start
         self._trials = [*start.earlier]
-        self._draw(f"{len(start.earlier)} of {counted(start.n_trials, 'trial')}")
+        self._draw(f"{len(start.earlier)} of {format_count(start.n_trials, 'trial')}")
 
     def show(self, progress: TuningProgress) -> None:
         """Add a trial to the page."""
@@ -406,7 +406,8 @@ class LivePage:
             else f", {timedelta(seconds=round(seconds_left))} left"
         )
         self._draw(
-            f"{progress.n_done} of {counted(progress.n_trials, 'trial')}{remaining}"
+            f"{progress.n_done} of "
+            f"{format_count(progress.n_trials, 'trial')}{remaining}"
         )
 
     def final(self, finalists: Sequence[Finalist]) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from feinsum.contraction.paths import contraction_steps
+from feinsum.contraction.paths import find_contraction_steps
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure import einsum_operations, footprint_bytes
+from feinsum.measure import count_footprint_bytes, count_operations
 from feinsum.measure.reference import MANY_TIMES
-from feinsum.records.capability import n_products
+from feinsum.records.capability import count_products
 from feinsum.tuning.problem import Problem
 
 MIN_LIMIT_BYTES = 2**30
@@ -58,17 +58,17 @@ def estimate_requirements(problem: Problem) -> Requirements:
     einsum, sizes = problem.einsum, problem.sizes
     if einsum.sparse_position is not None:
         return _estimate_sparse(einsum, sizes)
-    arrays = COPIES * footprint_bytes(einsum, sizes)
+    arrays = COPIES * count_footprint_bytes(einsum, sizes)
     return Requirements(
-        arrays + _products_bytes(einsum, sizes),
-        _n_untransformed(einsum, sizes) / OPERATIONS_PER_S,
+        arrays + _estimate_product_bytes(einsum, sizes),
+        _count_untransformed(einsum, sizes) / OPERATIONS_PER_S,
     )
 
 
 def _estimate_sparse(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Requirements:
     """Estimate a tree, dense operands, results and one loop over all indices."""
-    n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
-    n_bytes = COPIES * footprint_bytes(einsum, sizes)
+    n_operations = count_products(einsum, einsum.indices, sizes) * einsum.n_operands
+    n_bytes = COPIES * count_footprint_bytes(einsum, sizes)
     return Requirements(n_bytes, n_operations / OPERATIONS_PER_S)
 
 
@@ -78,7 +78,7 @@ def check_requirements(problem: Problem) -> None:
     Raises:
         MeasurementError: naming what it needs and what is available.
     """
-    need, limit = estimate_requirements(problem), memory_limit_bytes()
+    need, limit = estimate_requirements(problem), get_memory_limit_bytes()
     task = f"tuning {problem.workload_text:.300} at {_format_sizes(problem.sizes)}"
     if need.n_bytes > limit:
         raise MeasurementError(
@@ -93,19 +93,19 @@ def check_requirements(problem: Problem) -> None:
         )
 
 
-def memory_limit_bytes() -> int:
+def get_memory_limit_bytes() -> int:
     """Return the memory limit of the trial process."""
     # A small limit would fail in imports and compilers rather than in trials.
-    return max(MIN_LIMIT_BYTES, int(SHARE * free_memory_bytes()))
+    return max(MIN_LIMIT_BYTES, int(SHARE * get_free_memory_bytes()))
 
 
-def free_memory_bytes() -> int:
+def get_free_memory_bytes() -> int:
     """Return the free bytes of the machine, or of the container of this process."""
     # The limit of a container may be below what the machine has free.
-    return int(min([psutil.virtual_memory().available, *_left_in_group()]))
+    return int(min([psutil.virtual_memory().available, *_read_group_limits()]))
 
 
-def _left_in_group() -> list[int]:
+def _read_group_limits() -> list[int]:
     """Return the memory left by a container's control group, if it has a limit."""
     with suppress(OSError, ValueError):  # without such a group, or without a limit
         most = int((_CGROUP / "memory.max").read_text())
@@ -113,10 +113,10 @@ def _left_in_group() -> list[int]:
     return []
 
 
-def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+def _estimate_product_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Estimate the bytes of the two largest intermediates of the reference result."""
     extents = einsum.extents_at(sizes)
-    steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
+    steps = find_contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
     sizes_bytes = []
     for step in steps:
@@ -129,9 +129,9 @@ def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     return sum(sorted(sizes_bytes)[-2:])
 
 
-def _n_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+def _count_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Count the operations of the untransformed kernel, in one nest or pairwise."""
-    n_least = sum(einsum_operations(einsum, sizes).values())
+    n_least = sum(count_operations(einsum, sizes).values())
     n_points = prod(einsum.extents_at(sizes).values())
     in_one_nest = n_points * einsum.n_operands * einsum.batch_size
     return in_one_nest if in_one_nest < MANY_TIMES * n_least else n_least

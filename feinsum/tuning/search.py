@@ -14,8 +14,8 @@ from functools import wraps
 from itertools import chain, groupby, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
-from feinsum.extras import requiring
-from feinsum.ir import WorkloadLike, workload_of
+from feinsum.extras import require_extra
+from feinsum.ir import WorkloadLike, as_workload
 from feinsum.options import check_option
 from feinsum.records import (
     Environment,
@@ -23,12 +23,12 @@ from feinsum.records import (
     Store,
     TransformSpec,
     TuningRecord,
-    level_of,
+    compute_remoteness,
+    get_match_level,
     rank,
-    remoteness,
 )
 from feinsum.targets.quiet import drop_when_quiet, is_silenced, quiet
-from feinsum.transforms import Transform, configurations, renewed
+from feinsum.transforms import Transform, list_configurations, with_newest_version
 
 Choices = tuple[tuple[str, str], ...]
 
@@ -82,8 +82,10 @@ def make_search(
         InvalidOptionError: for an unknown strategy.
     """
     check_strategy(strategy)
-    workload = workload_of(subject)
-    spaces = {t: [*filter(is_allowed, configurations(t, workload))] for t in transforms}
+    workload = as_workload(subject)
+    spaces = {
+        t: [*filter(is_allowed, list_configurations(t, workload))] for t in transforms
+    }
     match strategy:
         case "exhaustive":
             return _Listed(_interleave(spaces))
@@ -179,7 +181,7 @@ class _Tpe:
         spaces: dict[Transform, list[TransformSpec]],
         seed: int,
     ) -> None:
-        with requiring("optuna", "tune", "a tuning that learns"):
+        with require_extra("optuna", "tune", "a tuning that learns"):
             import optuna
 
         self._specs = {
@@ -218,7 +220,7 @@ class _Tpe:
     def ask(self) -> TransformSpec | None:
         if not self.left:
             return None
-        guess = self._next_guess()
+        guess = self._take_guess()
         if guess is not None:
             return self._take_known(guess)
         # The estimator ignores constraints, and may repeat a proposal.
@@ -227,7 +229,7 @@ class _Tpe:
             wanted = self._read_suggestion(trial)
             if wanted is not None and wanted in self.left:
                 return self._take(wanted, trial)
-            self._study.tell(trial, state=_pruned())
+            self._study.tell(trial, state=_get_pruned_state())
         return self._take(next(iter(self.left)), None)
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
@@ -241,7 +243,7 @@ class _Tpe:
     def _best(self) -> TransformSpec:
         return min(self._costs, key=self._costs.__getitem__)
 
-    def _next_guess(self) -> TransformSpec | None:
+    def _take_guess(self) -> TransformSpec | None:
         """Return a guess that precedes the estimator's own; None if there is none."""
         self._first = [spec for spec in self._first if spec in self.left]
         if self._first:
@@ -287,7 +289,7 @@ class _Tpe:
 
     def _take_known(self, spec: TransformSpec) -> TransformSpec:
         """Make Optuna propose this recipe."""
-        self._study.enqueue_trial(self._values(spec))
+        self._study.enqueue_trial(self._make_values(spec))
         return self._take(spec, self._study.ask())
 
     def _take(self, spec: TransformSpec, trial: Any) -> TransformSpec:
@@ -297,7 +299,7 @@ class _Tpe:
             self._trials[spec] = trial
         return spec
 
-    def _values(self, spec: TransformSpec) -> dict[str, Any]:
+    def _make_values(self, spec: TransformSpec) -> dict[str, Any]:
         inner = {f"{spec.name}.{name}": value for name, value in _format_choices(spec)}
         return {"transform": spec.name, **inner}
 
@@ -326,7 +328,7 @@ def _format_choices(spec: TransformSpec) -> Choices:
     return tuple((name, repr(value)) for name, value in spec.parameters.items())
 
 
-def _pruned() -> Any:
+def _get_pruned_state() -> Any:
     from optuna.trial import TrialState
 
     return TrialState.PRUNED
@@ -361,7 +363,7 @@ def find_neighbours(
         fitting: the recipes that fit the einsum; all others are skipped.
         limit: maximum number of recipes.
     """
-    alike = [*store.like(_notation(workload_text))]
+    alike = [*store.like(_get_notation(workload_text))]
 
     def distance(
         record: TuningRecord,
@@ -369,9 +371,9 @@ def find_neighbours(
         measured_on = record.environment.device
         return (
             record.workload_text != workload_text,
-            _dtypes(record.workload_text) != _dtypes(workload_text),
-            level_of(record, environment),
-            remoteness(measured_on, environment.device),
+            _list_dtypes(record.workload_text) != _list_dtypes(workload_text),
+            get_match_level(record, environment),
+            compute_remoteness(measured_on, environment.device),
             record.workload,
             measured_on.id,
         )
@@ -380,18 +382,20 @@ def find_neighbours(
     rankings = [rank(records) for _, records in groups]
     in_turn = chain.from_iterable(zip_longest(*rankings))
     specs = [record.spec for record in in_turn if record is not None]
-    versions = dict.fromkeys(v for spec in specs for v in (spec, renewed(spec)))
+    versions = dict.fromkeys(
+        v for spec in specs for v in (spec, with_newest_version(spec))
+    )
     return [spec for spec in versions if spec in fitting][:limit]
 
 
-def _notation(workload_text: str) -> str:
+def _get_notation(workload_text: str) -> str:
     return workload_text.partition(" | ")[0]
 
 
-def _dtypes(workload_text: str) -> list[str]:
+def _list_dtypes(workload_text: str) -> list[str]:
     """Return the dtypes of the arrays, in order.
 
-    >>> _dtypes("a b, b -> a | A0[N0,4]:<f8 A1[4]:<f4 | A0 A1")
+    >>> _list_dtypes("a b, b -> a | A0[N0,4]:<f8 A1[4]:<f4 | A0 A1")
     ['<f8', '<f4']
     """
     arrays = workload_text.split(" | ")[1].split()

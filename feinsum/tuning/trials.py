@@ -26,7 +26,7 @@ from math import ceil
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
-from feinsum.errors import FeinsumError, error_from_code
+from feinsum.errors import FeinsumError, make_error
 from feinsum.records import OK, Environment, Measurement, TransformSpec
 from feinsum.records.document import STRICT
 from feinsum.select import MIN_SAMPLES
@@ -64,9 +64,7 @@ class TrialOutcome:
         """Return the error described by :attr:`status` and :attr:`message`."""
         spec, message = str(self.spec), self.message
         is_named = message.startswith(spec)
-        return error_from_code(
-            self.status, message if is_named else f"{spec}: {message}"
-        )
+        return make_error(self.status, message if is_named else f"{spec}: {message}")
 
     @property
     def median_s(self) -> float:
@@ -174,12 +172,13 @@ N_RECORDED = 3
 """Number of finalists to record."""
 
 
-def rounds_between(seconds: float, rounds: int, max_total_s: float) -> int:
+def choose_round_interval(seconds: float, rounds: int, max_total_s: float) -> int:
     """Choose how often to run a slow kernel: in every round that this divides.
 
     As often as fits into ``max_total_s``, but at least three times.
 
-    >>> [rounds_between(s, rounds=20, max_total_s=3.0) for s in (0.01, 0.3, 60.0)]
+    >>> [choose_round_interval(s, rounds=20, max_total_s=3.0) for s in (0.01, 0.3,
+    ...     60.0)]
     [1, 2, 7]
     """
     # At least three, or its median would be that of one disturbed run.

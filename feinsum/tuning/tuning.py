@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import loopy as lp
 
-from feinsum.bounds import bound_at, levels_of
+from feinsum.bounds import compute_bound, list_levels
 from feinsum.db import Database, opened_store
 from feinsum.errors import BoundError, FeinsumError, MeasurementError, TransformError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure import einsum_operations, footprint_bytes, roofline_s
-from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
+from feinsum.measure import compute_roofline_s, count_footprint_bytes, count_operations
+from feinsum.measure.intermediates import get_intermediate_limit_bytes, has_room
 from feinsum.options import DEVICE_VARIABLE
-from feinsum.predict import has_vectors, hopeless, predictions
+from feinsum.predict import has_vectors, make_hopeless_test, predict_recipes
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import (
     Device,
@@ -33,7 +33,7 @@ from feinsum.records import (
 from feinsum.records.environment import DeviceKind
 from feinsum.records.signature import check_signing_key
 from feinsum.targets.host import HOST
-from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
+from feinsum.transforms import ALL_DEVICES, check_spec, find_applicable_transforms
 from feinsum.transforms.ranking import Costed
 from feinsum.tuning.cluster import ClusterBench
 from feinsum.tuning.isolation import IsolatedBench
@@ -141,9 +141,9 @@ def tune_einsum(
         check_signing_key()
         session = _open_session(bench, store, strategy, seed, n_trials, budget_s, first)
         start = session.start(resume=resume)
-        with _reporting_when_stopped(session, on_stop):
+        with _report_when_stopped(session, on_stop):
             _call(on_start, start)
-            with _recording_when_stopped(session, strategy):
+            with _record_when_stopped(session, strategy):
                 for progress in session.run():
                     _call(on_progress, progress)
             session.finalists = time_finalists(bench, session.trials)
@@ -177,7 +177,7 @@ def _open_session(
         compute_roofline(problem, store, environment),
         environment=environment,
     )
-    predicted = predictions(problem.einsum, problem.sizes, device)
+    predicted = predict_recipes(problem.einsum, problem.sizes, device)
     if predicted and strategy != "exhaustive":
         session.is_hopeless = _make_filter(problem, device, predicted, first)
     # Measurements of a neighbour are more reliable than predictions.
@@ -240,7 +240,7 @@ def _make_filter(
     What the user requested is always tried.
     """
     least_s = min(candidate.seconds for candidate in predicted)
-    is_slow = hopeless(problem.einsum, problem.sizes, device, least_s)
+    is_slow = make_hopeless_test(problem.einsum, problem.sizes, device, least_s)
     return lambda spec: spec not in requested and is_slow(spec)
 
 
@@ -253,14 +253,14 @@ def _make_search_for(
         MeasurementError: if the limit of intermediates that is set is no number.
     """
     kind = device.kind
-    transforms = applicable_transforms(problem.workload, kind)
+    transforms = find_applicable_transforms(problem.workload, kind)
     if not transforms:
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
             f" and devices of the kind {kind!r}"
         )
     einsum, sizes = problem.einsum, problem.sizes
-    limit = intermediate_limit_bytes(einsum, sizes)
+    limit = get_intermediate_limit_bytes(einsum, sizes)
 
     def is_allowed(spec: TransformSpec) -> bool:
         return has_vectors(spec, einsum, device) and has_room(
@@ -287,7 +287,7 @@ def _check(
         raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
     # Refused before devices are opened: drivers take seconds to load.
     kinds = _list_kinds(problem.device) if is_here else ALL_DEVICES
-    if not any(applicable_transforms(problem.workload, kind) for kind in kinds):
+    if not any(find_applicable_transforms(problem.workload, kind) for kind in kinds):
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
@@ -311,7 +311,7 @@ def _pose_problem(
 
 
 @contextmanager
-def _reporting_when_stopped(
+def _report_when_stopped(
     session: Session, on_stop: Callable[[TuningReport], None] | None
 ) -> Iterator[None]:
     """Pass the results so far to ``on_stop`` if the body is interrupted."""
@@ -323,7 +323,7 @@ def _reporting_when_stopped(
 
 
 @contextmanager
-def _recording_when_stopped(session: Session, strategy: str) -> Iterator[None]:
+def _record_when_stopped(session: Session, strategy: str) -> Iterator[None]:
     """Record the best of the trials done so far if the body is interrupted."""
     try:
         yield
@@ -422,7 +422,7 @@ class Session:
         """Propose the next recipe, with the best so far to time it against."""
         # Proposals, not results, are counted: several may be under way on a cluster.
         n_begun = self.n_known + self._n_asked
-        if n_begun >= self.n_trials or (n_begun and self._budget_left_s() < 0):
+        if n_begun >= self.n_trials or (n_begun and self._get_budget_left_s() < 0):
             return None
         spec = self._propose()
         if spec is None:
@@ -455,16 +455,16 @@ class Session:
             self.trials[-1],
             next(iter(sort_trials(self.trials)), None),
             self.roofline_s,
-            self._seconds_left(),
+            self._estimate_seconds_left(),
         )
 
-    def _seconds_left(self) -> float:
+    def _estimate_seconds_left(self) -> float:
         n_made = len(self.trials) - self.n_known
         each_s = (monotonic() - self.started_s) / n_made
         expected_s = each_s * (self.n_trials - len(self.trials))
-        return max(0.0, min(expected_s, self._budget_left_s()))
+        return max(0.0, min(expected_s, self._get_budget_left_s()))
 
-    def _budget_left_s(self) -> float:
+    def _get_budget_left_s(self) -> float:
         if self.budget_s is None:
             return float("inf")
         return self.started_s + self.budget_s - monotonic()
@@ -477,9 +477,9 @@ def compute_least_times(
     peaks = store.peaks(environment.device.id)
     if peaks is None or not peaks.cache_bytes_per_s:
         return {}
-    levels = levels_of(environment.device, peaks)
+    levels = list_levels(environment.device, peaks)
     try:
-        bounds = bound_at(problem.einsum, problem.sizes, levels)
+        bounds = compute_bound(problem.einsum, problem.sizes, levels)
     except BoundError:
         return {}
     return {
@@ -496,9 +496,9 @@ def compute_roofline(
     peaks = store.peaks(environment.device.id)
     if peaks is None:
         return None
-    operations = einsum_operations(problem.einsum, problem.sizes)
-    n_bytes = footprint_bytes(problem.einsum, problem.sizes)
+    operations = count_operations(problem.einsum, problem.sizes)
+    n_bytes = count_footprint_bytes(problem.einsum, problem.sizes)
     try:
-        return roofline_s(operations, n_bytes, peaks)
+        return compute_roofline_s(operations, n_bytes, peaks)
     except MeasurementError:  # there is no peak for a dtype
         return None

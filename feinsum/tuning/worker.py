@@ -19,9 +19,9 @@ from feinsum.processes import Channel, limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
 from feinsum.select import rank_by_ratio
 from feinsum.transforms import import_transforms
-from feinsum.tuning.bench import Bench, Turn, lock_file, locked_device, make_bench
+from feinsum.tuning.bench import Bench, Turn, lock_device, lock_file, make_bench
 from feinsum.tuning.problem import Problem
-from feinsum.tuning.requirements import check_requirements, memory_limit_bytes
+from feinsum.tuning.requirements import check_requirements, get_memory_limit_bytes
 from feinsum.tuning.trials import N_RECORDED, TrialAnswer, TrialOutcome, TrialRequest
 
 logger = logging.getLogger(__name__)
@@ -34,16 +34,16 @@ def main() -> None:
     channel = Channel()
     channel.end_with_parent()
     import_transforms(sys.argv[1:])
-    serve(channel.requests(), channel.answer, _limit_trials)
+    serve_requests(channel.requests(), channel.answer, _limit_trials)
 
 
 def _limit_trials(problem: Problem) -> None:
     """Limit memory, so that trials end this process before others run short."""
     if open_device(problem.device).device.kind == "cpu":
-        limit_memory(memory_limit_bytes())
+        limit_memory(get_memory_limit_bytes())
 
 
-def serve(
+def serve_requests(
     requests: Iterable[str],
     send: Callable[[str], None],
     prepare: Callable[[Problem], None] = lambda _: None,
@@ -96,7 +96,7 @@ def _make_turn(request: TrialRequest, send: Callable[[str], None]) -> Turn:
         send(to_json(TrialAnswer(is_waiting=True)))
 
     path = lock_file(open_device(request.problem.device))
-    return partial(locked_device, path, on_wait)
+    return partial(lock_device, path, on_wait)
 
 
 def try_specs(bench: Bench, request: TrialRequest) -> tuple[TrialOutcome, ...]:

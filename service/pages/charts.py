@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor, isfinite, log10
 from statistics import median
 
-from feinsum.bounds import bound_of_record, shares
+from feinsum.bounds import bound_record, compute_shares
 from feinsum.errors import MeasurementError
 from feinsum.records import (
     Device,
@@ -27,17 +27,17 @@ from feinsum.records import (
     Measurement,
     TransformSpec,
     TuningRecord,
-    median_interval,
+    compute_median_interval,
+    compute_roofline_s,
+    find_tied,
     rank,
-    roofline_s,
-    tied,
 )
 from feinsum.service.pages.words import (
-    clipped,
+    clip_text,
+    format_ratio,
+    format_seconds,
     is_doubtful,
     is_implausible,
-    ratio,
-    seconds,
 )
 
 WIDTH = 320.0
@@ -96,12 +96,12 @@ class Axis:
         return self.low <= value <= self.high
 
 
-def axis_of(
+def make_axis(
     values: Iterable[float], label: Callable[[float], str], width: float = WIDTH
 ) -> Axis:
     """Make an axis that shows some values; it leaves out those that it cannot show.
 
-    >>> list(axis_of([0.9, 30.0], "{:g}".format).ticks.values())
+    >>> list(make_axis([0.9, 30.0], "{:g}".format).ticks.values())
     ['1', '2', '5', '10', '20']
     """
     # facts of others may have any numbers; their logarithms would fail
@@ -238,22 +238,24 @@ class FactChart:
         )
 
 
-def ranking_of(records: Sequence[TuningRecord], limits: Limits) -> FactChart:
+def make_ranking(records: Sequence[TuningRecord], limits: Limits) -> FactChart:
     """Rank the recipes of a workload on each device, each by its best fact.
 
     The order is that of :func:`feinsum.records.rank`; recipes that are no faster than
     the untransformed kernel follow.
     """
     groups = tuple(
-        _ranked(device, [r for r in records if r.environment.device == device], peaks)
+        _rank_device(
+            device, [r for r in records if r.environment.device == device], peaks
+        )
         for device, peaks in limits.items()
     )
     strips = [row.strip for g in groups for row in g.rows if not row.is_implausible]
     values = [value for strip in strips for value in strip.extent]
-    return FactChart(axis_of([1.0, *values], "{:g}×".format), groups)
+    return FactChart(make_axis([1.0, *values], "{:g}×".format), groups)
 
 
-def _ranked(
+def _rank_device(
     device: Device, records: Sequence[TuningRecord], peaks: DevicePeaks | None
 ) -> DeviceRows:
     served = rank(records)
@@ -263,27 +265,27 @@ def _ranked(
     # the first fact of a recipe is its best one
     best = {record.recipe: record for record in reversed((*served, *slower))}
     recipes = [r for r in (*served, *slower) if best[r.recipe] is r]
-    first = set(tied(served))
+    first = set(find_tied(served))
     # several facts of one recipe may tie; rows are recipes
     is_tie = sum(record.id in first for record in recipes) > 1
     n_alike = Counter(record.recipe for record in records)
     # bounds are searched for the rows that are drawn, not for all
     shown = recipes[:MAX_ROWS]
-    marks = marks_of_each(shown, peaks)
+    marks = make_marks_by_id(shown, peaks)
     examples: dict[tuple[str, int], tuple[int, TransformSpec]] = {}
     rows = []
     for k, record in enumerate(shown, start=1):
         transform = record.spec.name, record.spec.version
         example = examples.setdefault(transform, (k, record.spec))
-        roof_s = roofline_of(record.measurement, peaks)
+        roof_s = compute_fact_roofline_s(record.measurement, peaks)
         rows.append(
             ChartRow(
                 record,
                 _strip(record.measurement, roof_s, marks[record.id], is_ratio=True),
-                _fraction(record.measurement, roof_s),
+                _compute_fraction(record.measurement, roof_s),
                 position=k if record.id in positions else None,
                 is_tied=is_tie and record.id in first,
-                parameters=_difference(record.spec, *example),
+                parameters=_format_difference(record.spec, *example),
                 n_alike=n_alike[record.recipe],
             )
         )
@@ -291,7 +293,7 @@ def _ranked(
     return DeviceRows(device, tuple(rows), len(recipes) - len(rows), n_slower)
 
 
-def history_of(
+def make_history(
     record: TuningRecord, records: Iterable[TuningRecord], limits: Limits
 ) -> FactChart:
     """Show the facts of one recipe on each device, the latest first.
@@ -307,53 +309,57 @@ def history_of(
         alike = [r for r in newest_first if r.environment.device == device]
         # a page of a fact has that fact
         shown = [r for k, r in enumerate(alike) if k < MAX_ROWS or r.id == record.id]
-        marks = marks_of_each(shown, peaks)
+        marks = make_marks_by_id(shown, peaks)
         rows = []
         for fact in shown:
-            roof_s = roofline_of(fact.measurement, peaks)
+            roof_s = compute_fact_roofline_s(fact.measurement, peaks)
             timing = fact.measurement
             samples = timing.samples_s[:MAX_SAMPLES] if fact.id == record.id else ()
             marks_of_fact = marks[fact.id]
             strip = _strip(
                 timing, roof_s, marks_of_fact, is_ratio=False, samples=samples
             )
-            rows.append(ChartRow(fact, strip, _fraction(fact.measurement, roof_s)))
+            rows.append(
+                ChartRow(fact, strip, _compute_fraction(fact.measurement, roof_s))
+            )
         groups.append(DeviceRows(device, tuple(rows), len(alike) - len(rows)))
     values = [v for g in groups for row in g.rows for v in row.strip.extent]
-    return FactChart(axis_of(values, seconds), tuple(groups))
+    return FactChart(make_axis(values, format_seconds), tuple(groups))
 
 
-def roofline_of(timing: Measurement, peaks: DevicePeaks | None) -> float | None:
+def compute_fact_roofline_s(
+    timing: Measurement, peaks: DevicePeaks | None
+) -> float | None:
     """Return the time in seconds that the limits of the device allow, if known."""
     if peaks is None:
         return None
     if min(peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values(), 1) <= 0:
         return None
     try:
-        limit_s = roofline_s(timing.operations, timing.footprint_bytes, peaks)
+        limit_s = compute_roofline_s(timing.operations, timing.footprint_bytes, peaks)
     except (MeasurementError, SyntaxError, TypeError, ValueError, OverflowError):
         return None  # a dtype that was not measured, or that does not exist
-    return _plausible(limit_s)
+    return _drop_implausible(limit_s)
 
 
-def marks_of(record: TuningRecord, peaks: DevicePeaks | None) -> tuple[Mark, ...]:
+def make_marks(record: TuningRecord, peaks: DevicePeaks | None) -> tuple[Mark, ...]:
     """Return the marks of a fact, from the nearest cache to the memory, if known."""
-    bound = bound_of_record(record, peaks)
+    bound = bound_record(record, peaks)
     if bound is None:
         return ()
-    reached = shares(bound, record.measurement.median_s)
+    reached = compute_shares(bound, record.measurement.median_s)
     return tuple(
         Mark(
             cost.level.name,
             cost.n_bytes,
-            _plausible(cost.seconds),
-            _plausible(reached.get(cost.level.name)),
+            _drop_implausible(cost.seconds),
+            _drop_implausible(reached.get(cost.level.name)),
         )
         for cost in bound.levels
     )
 
 
-def marks_of_each(
+def make_marks_by_id(
     records: Iterable[TuningRecord], peaks: DevicePeaks | None
 ) -> dict[str, tuple[Mark, ...]]:
     """Return the marks of several facts of a device by their ids.
@@ -366,12 +372,12 @@ def marks_of_each(
         key = record.workload_text, record.measurement.sizes
         # a search takes long, and anyone may send facts of any sizes
         if key not in by_sizes and len(by_sizes) < MAX_BOUNDED:
-            by_sizes[key] = marks_of(record, peaks)
+            by_sizes[key] = make_marks(record, peaks)
         by_id[record.id] = by_sizes.get(key, ())
     return by_id
 
 
-def _plausible(value: float | None) -> float | None:
+def _drop_implausible(value: float | None) -> float | None:
     """Replace a number that follows from limits that no device has by None."""
     return value if value is not None and value > 0 and isfinite(value) else None
 
@@ -386,13 +392,13 @@ def _strip(
 ) -> FactStrip:
     """Return a strip in seconds, or as ratios of the untransformed kernel's time."""
     baseline_s = median(timing.baseline_s)
-    text: Callable[[float], str] = ratio if is_ratio else seconds
+    text: Callable[[float], str] = format_ratio if is_ratio else format_seconds
     if is_ratio:
         low, high = timing.speedup_interval
         # an end without bounds is at the middle
         middle = timing.speedup, low, high if isfinite(high) else timing.speedup
     else:
-        middle = timing.median_s, *median_interval(timing.samples_s)
+        middle = timing.median_s, *compute_median_interval(timing.samples_s)
 
     def value(time_s: float) -> float:
         return baseline_s / time_s if is_ratio else time_s
@@ -411,21 +417,22 @@ def _strip(
     return FactStrip(*middle, value(baseline_s), roof, levels, words, extent, samples)
 
 
-def _fraction(timing: Measurement, roof_s: float | None) -> float | None:
+def _compute_fraction(timing: Measurement, roof_s: float | None) -> float | None:
     return roof_s / timing.median_s if roof_s else None
 
 
-def _difference(spec: TransformSpec, rank: int, best: TransformSpec) -> str:
+def _format_difference(spec: TransformSpec, rank: int, best: TransformSpec) -> str:
     """Return the parameters of a recipe, or those that differ from the best one's.
 
     >>> best = TransformSpec("rowwise", 1, {"block": 32, "lanes": 8})
-    >>> _difference(best, 3, best)
+    >>> _format_difference(best, 3, best)
     'block=32, lanes=8'
-    >>> _difference(TransformSpec("rowwise", 1, {"block": 64, "lanes": 8}), 3, best)
+    >>> _format_difference(TransformSpec("rowwise", 1, {"block": 64, "lanes": 8}), 3,
+    ...     best)
     'as 3, but block=64'
     """
     parameters, start = spec.parameters, ""
     if spec != best and best.parameters.keys() == parameters.keys():
         parameters = {k: v for k, v in parameters.items() if v != best.parameters[k]}
         start = f"as {rank}, but "
-    return start + clipped(", ".join(f"{k}={v!r}" for k, v in parameters.items()))
+    return start + clip_text(", ".join(f"{k}={v!r}" for k, v in parameters.items()))

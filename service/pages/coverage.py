@@ -13,9 +13,9 @@ from functools import cache
 
 from feinsum.canonical import canonicalize
 from feinsum.db.server import ListedWorkload, ServingStore
-from feinsum.db.server.pages import workloads_with
+from feinsum.db.server.pages import get_workloads
 from feinsum.ir import generalize
-from feinsum.service.pages.charts import Axis, axis_of
+from feinsum.service.pages.charts import Axis, make_axis
 from feinsum.service.pages.words import is_implausible
 from feinsum.suites import EVERYDAY, NAMES, SuiteEntry, read_suite
 
@@ -56,13 +56,13 @@ class Coverage:
 
 
 @cache
-def _keys(suite: str) -> tuple[str, ...]:
+def _compute_keys(suite: str) -> tuple[str, ...]:
     """Compute the keys of a suite: about a millisecond each, once in a process."""
     entries = read_suite(suite)
     return tuple(canonicalize(generalize(e.einsum())[0]).key for e in entries)
 
 
-def coverage_of(suite: str, store: ServingStore, device_id: str) -> Coverage:
+def compute_coverage(suite: str, store: ServingStore, device_id: str) -> Coverage:
     """Compute the coverage of a suite of the package.
 
     Args:
@@ -70,12 +70,12 @@ def coverage_of(suite: str, store: ServingStore, device_id: str) -> Coverage:
         store: store of the facts.
         device_id: device whose facts count; empty for any.
     """
-    keys = _keys(suite)
-    listed = {w.key: w for w in store.read(workloads_with, keys, device_id)}
+    keys = _compute_keys(suite)
+    listed = {w.key: w for w in store.read(get_workloads, keys, device_id)}
     entries = tuple(
         CoveredEntry(entry, key, listed.get(key))
         for entry, key in zip(read_suite(suite), keys, strict=True)
     )
     speedups = [w.speedup for w in listed.values() if not is_implausible(w.speedup)]
-    axis = axis_of([1.0, *speedups], "{:g}×".format)
+    axis = make_axis([1.0, *speedups], "{:g}×".format)
     return Coverage(SUITES[suite], entries, axis)

@@ -14,17 +14,17 @@ from cachetools import LRUCache, cached
 from feinsum.drawing.graph.layout import (
     PITCH,
     Box,
-    boxes,
-    edge,
-    layout_of,
-    outline,
-    padding,
-    svg_path,
+    compute_layout,
+    compute_padding,
+    draw_edge,
+    draw_outline,
+    place_boxes,
+    write_svg_path,
 )
-from feinsum.drawing.graph.picture import KINDS, Vertex, picture_of
+from feinsum.drawing.graph.picture import KINDS, Vertex, make_picture
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
-from feinsum.service.pages.notation import CACHE_BYTES, MAX_TEXT, n_bytes_of
+from feinsum.service.pages.notation import CACHE_BYTES, MAX_TEXT, estimate_bytes
 
 MAX_VERTICES = 200
 """Larger graphs are not drawn: they would be unreadable."""
@@ -55,8 +55,8 @@ class Drawing:
     height: float = 0
 
 
-@cached(LRUCache(CACHE_BYTES, n_bytes_of), lock=Lock())
-def drawing_of(text: str) -> Drawing:
+@cached(LRUCache(CACHE_BYTES, estimate_bytes), lock=Lock())
+def draw_graph(text: str) -> Drawing:
     """Draw the graph of a workload; an empty one if it is no einsum, or too large."""
     try:
         einsum = from_text(text[: MAX_TEXT + 1])
@@ -66,17 +66,21 @@ def drawing_of(text: str) -> Drawing:
     is_large = einsum.batch_size * einsum.n_operands > MAX_VERTICES
     if is_large or len(text) > MAX_TEXT:
         return Drawing(text)
-    picture = picture_of(einsum)
+    picture = make_picture(einsum)
     if len(picture.vertices) > MAX_VERTICES:
         return Drawing(text)
-    layout = layout_of(picture)
+    layout = compute_layout(picture)
     # below the margin, with room for the upper half of a vertex at height 0
     shapes = {
         v: replace(box, x=box.x + MARGIN, y=box.y + PITCH / 2 + MARGIN)
-        for v, box in boxes(picture, layout, _size).items()
+        for v, box in place_boxes(picture, layout, _compute_size).items()
     }
     nodes = tuple(
-        (vertex, shapes[v], svg_path(outline(KINDS[vertex.kind].shape, shapes[v])))
+        (
+            vertex,
+            shapes[v],
+            write_svg_path(draw_outline(KINDS[vertex.kind].shape, shapes[v])),
+        )
         for v, vertex in enumerate(picture.vertices)
     )
     routes = [[shapes[v] for v in route] for route in layout.routes]
@@ -84,14 +88,14 @@ def drawing_of(text: str) -> Drawing:
     return Drawing(
         text,
         nodes,
-        edges=tuple(svg_path(edge(route)) for route in routes),
-        kinds=tuple(kind for kind in kinds if picture.of_kind(kind[0])),
+        edges=tuple(write_svg_path(draw_edge(route)) for route in routes),
+        kinds=tuple(kind for kind in kinds if picture.list_kind(kind[0])),
         width=round(max(box.x + box.width / 2 for _, box, _ in nodes) + MARGIN),
         height=round(max(box.y for box in shapes.values()) + PITCH / 2 + MARGIN),
     )
 
 
-def _size(vertex: Vertex) -> tuple[float, float]:
+def _compute_size(vertex: Vertex) -> tuple[float, float]:
     width = max(len(vertex.name) * NAME, len(vertex.data) * DATA)
     n_lines = bool(vertex.name) + bool(vertex.data)
-    return padding(KINDS[vertex.kind].shape, width, n_lines * LINE)
+    return compute_padding(KINDS[vertex.kind].shape, width, n_lines * LINE)

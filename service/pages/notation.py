@@ -23,7 +23,7 @@ MAX_ROWS = 4
 CACHE_BYTES = 16 * 2**20
 
 
-def n_bytes_of(value: object) -> int:
+def estimate_bytes(value: object) -> int:
     """Estimate from above how much memory an entry of a cache takes.
 
     A character has up to four bytes, and an object with short fields 50 bytes and more.
@@ -64,16 +64,16 @@ class Notation:
     n_rows: int = 0
 
 
-@cached(LRUCache(CACHE_BYTES, n_bytes_of), lock=Lock())
-def notation_of(text: str) -> Notation:
+@cached(LRUCache(CACHE_BYTES, estimate_bytes), lock=Lock())
+def make_notation(text: str) -> Notation:
     """Describe a workload, given by its text.
 
-    >>> words = notation_of("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
+    >>> words = make_notation("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
     >>> words.title, words.shapes
     ('ij, j → i', 'A[N × 4], x[4] · float64')
     >>> words.formulas
     ('out[i] = Σ j  A[i,j] · x[j]',)
-    >>> notation_of("no einsum").title
+    >>> make_notation("no einsum").title
     'no einsum'
     """
     # parsing takes time in proportion to the length, which others choose
@@ -92,22 +92,22 @@ def notation_of(text: str) -> Notation:
     rows = range(min(einsum.batch_size, MAX_ROWS))
     return Notation(
         text=text,
-        title=_title(einsum),
+        title=_format_title(einsum),
         shapes=f"{shapes} · {dtypes}",
         dtypes=dtypes,
-        formulas=tuple(_formula(einsum, row) for row in rows),
+        formulas=tuple(_format_formula(einsum, row) for row in rows),
         arrays=arrays,
         n_rows=einsum.batch_size,
     )
 
 
-def _title(einsum: BatchedEinsum) -> str:
+def _format_title(einsum: BatchedEinsum) -> str:
     terms = [write_subscripts([term]) for term in (*einsum.inputs, einsum.output)]
     rows = f"  ({einsum.batch_size} rows)" if einsum.batch_size > 1 else ""
     return f"{', '.join(terms[:-1])} → {terms[-1] or '·'}{rows}"
 
 
-def _formula(einsum: BatchedEinsum, row: int) -> str:
+def _format_formula(einsum: BatchedEinsum, row: int) -> str:
     def access(name: str, indices: IndexList) -> str:
         return f"{name}[{','.join(indices)}]" if indices else name
 

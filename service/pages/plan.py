@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from feinsum.errors import FeinsumError
 from feinsum.records import PlanRecord
-from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.notation import make_notation
 
 if TYPE_CHECKING:
     from feinsum.distributed.facts import AnyPlan
@@ -85,7 +85,7 @@ class PlanView:
     extents: str
 
 
-def title_of(record: PlanRecord) -> str:
+def make_title(record: PlanRecord) -> str:
     """Return the title of a plan, in one line, without reading all of it."""
     try:
         document = json.loads(record.plan)
@@ -94,41 +94,41 @@ def title_of(record: PlanRecord) -> str:
     # stored plans were checked, but older releases wrote other documents
     if not isinstance(document, dict) or "program" in document:
         return "a program"
-    return notation_of(str(document.get("einsum", ""))).title or "a plan"
+    return make_notation(str(document.get("einsum", ""))).title or "a plan"
 
 
-def view_of(record: PlanRecord) -> PlanView | None:
+def make_plan_view(record: PlanRecord) -> PlanView | None:
     """Return the pictures of a plan; None of one that this release cannot read."""
     # most pages need no planner: it is imported when a plan is drawn
     from feinsum.distributed.display import MAX_DRAWN, rows_of
-    from feinsum.distributed.facts import plan_in, read_plan
+    from feinsum.distributed.facts import get_inner_plan, read_plan
 
     try:
         planned = read_plan(record.plan)
     # a plan of another release is shown without pictures
     except FeinsumError:
         return None
-    plan = plan_in(planned)
+    plan = get_inner_plan(planned)
     # an SVG of thousands of blocks stalls a browser
     n_drawn = max(1, MAX_BLOCKS // plan.processes)
     rows = rows_of(plan, n_drawn) if plan.processes <= MAX_DRAWN else ()
     extents = ", ".join(f"{i} = {n}" for i, n in plan.extents.items())
-    flow = _flow(planned)
+    flow = _make_flow(planned)
     return PlanView(tuple(rows), len(plan.groups), flow, str(planned), extents)
 
 
-def _flow(planned: AnyPlan) -> Flow | None:
-    from feinsum.distributed.display import flow_of
+def _make_flow(planned: AnyPlan) -> Flow | None:
+    from feinsum.distributed.display import build_flow
     from feinsum.distributed.program_plan import ProgramPlan
-    from feinsum.drawing.flow import places_of
+    from feinsum.drawing.flow import place_nodes
 
     if not isinstance(planned, ProgramPlan):
         return None
-    nodes, arrows = flow_of(planned)
+    nodes, arrows = build_flow(planned)
     if len(nodes) > MAX_NODES:
         return None
     positions = {
         name: ((x + 0.5) * (WIDTH + 16), 8 + layer * (HEIGHT + GAP))
-        for name, (x, layer) in places_of(nodes).items()
+        for name, (x, layer) in place_nodes(nodes).items()
     }
     return Flow(tuple(nodes), tuple(arrows), positions)

@@ -62,7 +62,7 @@ class Asset:
 
 
 @cache
-def asset(name: str) -> Asset | None:
+def get_asset(name: str) -> Asset | None:
     """Return the file of that name, if it is one of :data:`MEDIA_TYPES`."""
     # a list, not a folder: no path leads out of it
     if name not in MEDIA_TYPES:
@@ -71,23 +71,23 @@ def asset(name: str) -> Asset | None:
     return Asset(content, MEDIA_TYPES[name], hashlib.sha256(content).hexdigest()[:16])
 
 
-def html(
+def render_template(
     template: str,
     context: Mapping[str, Any],
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Render a page as a response; everything in its context is escaped."""
-    text = _templates().get_template(template).render(context)
+    text = _load_templates().get_template(template).render(context)
     return Response(text, status, {**HEADERS, **(headers or {})}, "text/html")
 
 
-def page_or_problem(scope: Scope, problem: Response) -> Response:
+def render_problem(scope: Scope, problem: Response) -> Response:
     """Return a problem document, or a page with the same content for a browser.
 
     Under ``/v1`` it is always the document.
     """
-    if not prefers_html(scope):
+    if not does_prefer_html(scope):
         return problem
     headers = {
         name.title(): problem.headers[name]
@@ -97,18 +97,18 @@ def page_or_problem(scope: Scope, problem: Response) -> Response:
     if problem.status_code == 401:
         headers["WWW-Authenticate"] = BASIC
     context = {"problem": json.loads(bytes(problem.body)), "here": ""}
-    return html("problem.html", context, problem.status_code, headers)
+    return render_template("problem.html", context, problem.status_code, headers)
 
 
-def prefers_html(scope: Scope) -> bool:
+def does_prefer_html(scope: Scope) -> bool:
     """Return whether ``Accept`` names HTML before JSON, as browsers do.
 
     >>> chromium = (b"accept", b"text/html,application/xml;q=0.9,*/*;q=0.8")
-    >>> prefers_html({"path": "/devices", "headers": [chromium]})
+    >>> does_prefer_html({"path": "/devices", "headers": [chromium]})
     True
-    >>> prefers_html({"path": "/v1/devices", "headers": [chromium]})
+    >>> does_prefer_html({"path": "/v1/devices", "headers": [chromium]})
     False
-    >>> prefers_html({"path": "/devices", "headers": [(b"accept", b"*/*")]})
+    >>> does_prefer_html({"path": "/devices", "headers": [(b"accept", b"*/*")]})
     False
     """
     if scope["path"].startswith("/v1/"):
@@ -119,7 +119,7 @@ def prefers_html(scope: Scope) -> bool:
 
 
 @cache
-def _templates() -> Environment:
+def _load_templates() -> Environment:
     templates = Environment(
         loader=PackageLoader(PACKAGE),
         # facts are written by others
@@ -130,12 +130,12 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters.update(FILTERS)
-    templates.globals.update(asset_url=_asset_url, version=version("feinsum"))
+    templates.globals.update(asset_url=_make_asset_url, version=version("feinsum"))
     return templates
 
 
-def _asset_url(name: str) -> str:
+def _make_asset_url(name: str) -> str:
     """Return the URL of a file, which changes with its content: browsers keep it."""
-    file = asset(name)
+    file = get_asset(name)
     assert file is not None
     return f"/static/{name}?v={file.tag}"

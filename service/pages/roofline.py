@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from feinsum.drawing import roofs
+from feinsum.drawing import list_roofs
 from feinsum.records import Device, DevicePeaks, TuningRecord
-from feinsum.service.pages.charts import Axis, axis_of, roofline_of
-from feinsum.service.pages.words import dtype, is_doubtful, rate
+from feinsum.service.pages.charts import Axis, compute_fact_roofline_s, make_axis
+from feinsum.service.pages.words import format_rate, get_dtype_name, is_doubtful
 
 WIDTH, HEIGHT = 860.0, 380.0
 
@@ -71,11 +71,11 @@ class RooflineChart:
         return any(is_doubtful(dot.fraction, self.device) for dot in self.dots)
 
 
-def roofline_chart(
+def make_roofline_chart(
     facts: Iterable[TuningRecord], peaks: DevicePeaks
 ) -> RooflineChart | None:
     """Return the chart of some facts of a device; None if there is nothing to show."""
-    dots = _dots(facts, peaks)
+    dots = _make_dots(facts, peaks)
     limits = {
         kind: peak for kind, peak in peaks.operations_per_s.items() if _is_sound(peak)
     }
@@ -87,19 +87,27 @@ def roofline_chart(
     intensities = [dot.intensity for dot in dots]
     intensities += [peak / bandwidth for peak in limits.values()]
     x_range = [min(intensities) / 1.5, max(intensities) * 2.5]
-    x_axis = axis_of(x_range, "{:g}".format, WIDTH)
+    x_axis = make_axis(x_range, "{:g}".format, WIDTH)
     rates = [x_axis.low * bandwidth, *(dot.rate for dot in dots)]
     y_range = [min(rates) / 1.3, max(*rates, *limits.values()) * 1.6]
-    y_axis = axis_of(y_range, _op, HEIGHT)
+    y_axis = make_axis(y_range, _format_op_rate, HEIGHT)
     lines = tuple(
-        _line(f"{_op(roof.peak)}, {dtype(roof.name)}", roof.corners, x_axis, y_axis, -1)
-        for roof in roofs(bandwidth, limits, x_axis.low, x_axis.high)
+        _make_line(
+            f"{_format_op_rate(roof.peak)}, {get_dtype_name(roof.name)}",
+            roof.corners,
+            x_axis,
+            y_axis,
+            -1,
+        )
+        for roof in list_roofs(bandwidth, limits, x_axis.low, x_axis.high)
     )
-    slopes = tuple(_slopes(peaks, max(limits.values()), x_axis, y_axis))
+    slopes = tuple(_make_slopes(peaks, max(limits.values()), x_axis, y_axis))
     return RooflineChart(peaks.device, x_axis, y_axis, dots, lines, slopes)
 
 
-def _dots(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> tuple[FactDot, ...]:
+def _make_dots(
+    facts: Iterable[TuningRecord], peaks: DevicePeaks
+) -> tuple[FactDot, ...]:
     """Return the fastest fact of each workload whose work is known."""
     # one dot for each workload: slower recipes say nothing about the device
     best: dict[str, TuningRecord] = {}
@@ -111,7 +119,7 @@ def _dots(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> tuple[FactDot, .
     for fact in best.values():
         timing = fact.measurement
         operations = sum(timing.operations.values())
-        roof_s = roofline_of(timing, peaks)
+        roof_s = compute_fact_roofline_s(timing, peaks)
         dot = FactDot(
             fact,
             operations / max(1, timing.footprint_bytes),
@@ -127,11 +135,11 @@ def _is_sound(value: float) -> bool:
     return 1e-100 < value < 1e100
 
 
-def _op(per_s: float) -> str:
-    return rate(per_s, "op")
+def _format_op_rate(per_s: float) -> str:
+    return format_rate(per_s, "op")
 
 
-def _line(
+def _make_line(
     label: str,
     corners: Iterable[tuple[float, float]],
     x_axis: Axis,
@@ -144,7 +152,7 @@ def _line(
     return Line(path, label, round(points[corner][1], 1))
 
 
-def _slopes(
+def _make_slopes(
     peaks: DevicePeaks, highest: float, x_axis: Axis, y_axis: Axis
 ) -> Iterator[Line]:
     """Yield the bandwidths of caches that are faster than the memory, to the roof."""
@@ -153,4 +161,6 @@ def _slopes(
         # a cache that is slower than the memory was measured badly
         if bandwidth > peaks.bandwidth_bytes_per_s and ridge > x_axis.low:
             ends = (x_axis.low, x_axis.low * bandwidth), (ridge, highest)
-            yield _line(f"{name}: {rate(bandwidth, 'B')}", ends, x_axis, y_axis, 0)
+            yield _make_line(
+                f"{name}: {format_rate(bandwidth, 'B')}", ends, x_axis, y_axis, 0
+            )

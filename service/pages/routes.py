@@ -17,21 +17,21 @@ from feinsum.records import Device, TuningRecord
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.service.answers import check_key
 from feinsum.service.keys import KeyHolder
-from feinsum.service.pages.charts import Limits, history_of, marks_of, ranking_of
-from feinsum.service.pages.coverage import SUITES, coverage_of
-from feinsum.service.pages.graph import drawing_of
-from feinsum.service.pages.notation import Notation, notation_of
-from feinsum.service.pages.plan import COUNTS, title_of, view_of
-from feinsum.service.pages.rendering import asset, html
-from feinsum.service.pages.roofline import roofline_chart
+from feinsum.service.pages.charts import Limits, make_history, make_marks, make_ranking
+from feinsum.service.pages.coverage import SUITES, compute_coverage
+from feinsum.service.pages.graph import draw_graph
+from feinsum.service.pages.notation import Notation, make_notation
+from feinsum.service.pages.plan import COUNTS, make_plan_view, make_title
+from feinsum.service.pages.rendering import get_asset, render_template
+from feinsum.service.pages.roofline import make_roofline_chart
 from feinsum.service.pages.search import (
     MAX_TEXT,
     SearchCriteria,
     SearchView,
     search,
 )
-from feinsum.service.pages.words import label
-from feinsum.service.paging import DEVICES, PLANS, Cursor, from_cursor, next_cursor
+from feinsum.service.pages.words import format_device
+from feinsum.service.paging import DEVICES, PLANS, Cursor, from_cursor, make_next_cursor
 from feinsum.service.routes.canonicalization import check_work, limit_for
 from feinsum.service.routes.documents import CONTENT_ID, ContentId
 from feinsum.service.state import Reading, Service, TheService
@@ -74,15 +74,15 @@ Words = Annotated[str, Query(max_length=2 * MAX_TEXT)]
 OneDevice = Annotated[str, Query(pattern=f"^$|{CONTENT_ID}")]
 
 
-def _html(service: Service, template: str, **context: Any) -> Response:
+def _render(service: Service, template: str, **context: Any) -> Response:
     # a page may be kept, and is checked before it is shown again
     headers = {"Cache-Control": f"{service.visibility}, no-cache"}
-    return html(template, context, headers=headers)
+    return render_template(template, context, headers=headers)
 
 
 @page("/")
 def home(service: TheService, _: Reading) -> Response:
-    return _html(
+    return _render(
         service,
         "home.html",
         here="home",
@@ -115,18 +115,20 @@ def workloads(
     )
     # the position counts workloads: their order is not that of their keys
     end = start + len(listed)
-    following = next_cursor(listed, PER_PAGE, lambda _: (end,), lambda w: len(w.text))
+    following = make_next_cursor(
+        listed, PER_PAGE, lambda _: (end,), lambda w: len(w.text)
+    )
     exact = result.exact if result else None
     query = {name: value for name, value in asdict(criteria).items() if value}
-    return _html(
+    return _render(
         service,
         "workloads.html",
         here="workloads",
         criteria=criteria,
         result=result,
-        listed=[(workload, notation_of(workload.text)) for workload in listed],
-        exact_words=notation_of(exact.text) if exact else None,
-        devices=_choices(service, device),
+        listed=[(workload, make_notation(workload.text)) for workload in listed],
+        exact_words=make_notation(exact.text) if exact else None,
+        devices=_list_choices(service, device),
         query=urlencode(query),
         following=following,
     )
@@ -159,16 +161,16 @@ def workload(
             f"no fact is recorded for the workload {key!r}; search for its subscripts"
         )
     facts = store.fastest_facts(key, MAX_FACTS)
-    return _html(
+    return _render(
         service,
         "workload.html",
         here="workloads",
         listed=listed,
-        words=notation_of(listed.text),
+        words=make_notation(listed.text),
         # quoted for a shell: facts are written by others
         command=f"feinsum tune {quote(listed.text)} --database {request.base_url}",
-        drawing=drawing_of(listed.text),
-        chart=ranking_of(facts, _limits(service, facts)),
+        drawing=draw_graph(listed.text),
+        chart=make_ranking(facts, _list_limits(service, facts)),
         n_unread=max(0, listed.n_facts - len(facts)),
         has_plans=bool(store.page_of_plans("", 1, key)),
     )
@@ -182,7 +184,7 @@ def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
     # the record itself may be retracted, or slower than all that are read
     candidates = (record, *store.fastest_facts(record.workload, MAX_FACTS))
     alike = {fact.id: fact for fact in candidates if fact.recipe == record.recipe}
-    limits = _limits(service, alike.values())
+    limits = _list_limits(service, alike.values())
     # recipes of the host are for C, others for OpenCL
     is_host = record.environment.device.platform == HOST_PLATFORM
     program = PROGRAM.format(
@@ -191,26 +193,26 @@ def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
         never=NEVER_LONG,
         target="" if is_host else ", target=lp.PyOpenCLTarget()",
     )
-    chart = history_of(record, alike.values(), limits)
-    return _html(
+    chart = make_history(record, alike.values(), limits)
+    return _render(
         service,
         "fact.html",
         here="workloads",
         record=record,
         trust=store.trust(record_id),
-        words=notation_of(record.workload_text),
+        words=make_notation(record.workload_text),
         program=program,
         chart=chart,
         # of the fact itself, wherever it is in the history
         fraction=next(r.fraction for r in chart.rows if r.record.id == record.id),
-        marks=marks_of(record, limits[record.environment.device]),
+        marks=make_marks(record, limits[record.environment.device]),
     )
 
 
 @page("/devices")
 def devices(service: TheService, _: Reading, cursor: Cursor = None) -> Response:
-    listed, following = DEVICES.page(service.store, cursor, PER_PAGE)
-    return _html(
+    listed, following = DEVICES.read_page(service.store, cursor, PER_PAGE)
+    return _render(
         service, "devices.html", here="devices", listed=listed, following=following
     )
 
@@ -225,13 +227,13 @@ def device(device_id: ContentId, service: TheService, _: Reading) -> Response:
     latest = store.latest_facts(N_IN_CHART, device_id)
     peaks = store.peaks(device_id)
     # without limits there is nothing to compare with
-    chart = roofline_chart(latest, peaks) if peaks else None
+    chart = make_roofline_chart(latest, peaks) if peaks else None
     dots = (
-        [(dot, notation_of(dot.fact.workload_text)) for dot in chart.dots]
+        [(dot, make_notation(dot.fact.workload_text)) for dot in chart.dots]
         if chart
         else []
     )
-    return _html(
+    return _render(
         service,
         "device.html",
         here="devices",
@@ -252,15 +254,15 @@ def coverage(
     device: OneDevice = "",
 ) -> Response:
     """Show which workloads of a suite have facts, and how fast the best of each is."""
-    return _html(
+    return _render(
         service,
         "coverage.html",
         here="coverage",
         suites=SUITES,
         suite=suite,
         device=device,
-        devices=_choices(service, device),
-        coverage=coverage_of(suite, service.store, device),
+        devices=_list_choices(service, device),
+        coverage=compute_coverage(suite, service.store, device),
     )
 
 
@@ -273,15 +275,15 @@ def plans(
 ) -> Response:
     """List plans by id: all, or those of an einsum or a program."""
     key = check_key(workload) if workload else None
-    listed, following = PLANS.page(service.store, cursor, PER_PAGE, workload=key)
+    listed, following = PLANS.read_page(service.store, cursor, PER_PAGE, workload=key)
     plans = service.store.sound_plans([entry.id for entry in listed])
-    return _html(
+    return _render(
         service,
         "plans.html",
         here="plans",
         workload=workload,
         has_facts=bool(key and service.store.listed_workload(key)),
-        listed=[(plan, title_of(plan)) for plan in plans],
+        listed=[(plan, make_title(plan)) for plan in plans],
         following=following,
     )
 
@@ -290,22 +292,22 @@ def plans(
 def plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
     """Show a plan: its counts, its fleet, and a picture of the grid for every step."""
     record = service.store.plan(record_id)
-    return _html(
+    return _render(
         service,
         "plan.html",
         here="plans",
         record=record,
         trust=service.store.trust(record_id),
         names=COUNTS,
-        title=title_of(record),
-        view=view_of(record),
+        title=make_title(record),
+        view=make_plan_view(record),
     )
 
 
 @page("/static/{name}")
 def static(name: str) -> Response:
     """Serve a file that pages load; without a key, as none of them has data."""
-    file = asset(name)
+    file = get_asset(name)
     if file is None:
         raise NoSuchRouteError(f"there is no file {name[:50]!r}")
     headers = {
@@ -315,7 +317,7 @@ def static(name: str) -> Response:
     return Response(file.content, 200, headers, file.media_type)
 
 
-def _choices(service: Service, chosen: str) -> list[tuple[str, str]]:
+def _list_choices(service: Service, chosen: str) -> list[tuple[str, str]]:
     """Return the devices that a page offers: ids and labels, by label."""
     page = service.store.page_of_devices("", MAX_CHOICES)
     devices = {entry.id: entry for entry in page}
@@ -323,15 +325,15 @@ def _choices(service: Service, chosen: str) -> list[tuple[str, str]]:
     if chosen and chosen not in devices:
         listed = service.store.listed_device(chosen)
         devices |= {chosen: listed} if listed else {}
-    labels = [(entry.id, label(entry.device)) for entry in devices.values()]
+    labels = [(entry.id, format_device(entry.device)) for entry in devices.values()]
     return sorted(labels, key=lambda choice: choice[::-1])
 
 
 def _with_words(facts: Iterable[TuningRecord]) -> list[tuple[TuningRecord, Notation]]:
-    return [(fact, notation_of(fact.workload_text)) for fact in facts]
+    return [(fact, make_notation(fact.workload_text)) for fact in facts]
 
 
-def _limits(service: Service, facts: Iterable[TuningRecord]) -> Limits:
+def _list_limits(service: Service, facts: Iterable[TuningRecord]) -> Limits:
     """Return the limits of the devices of some facts, in the order of the facts."""
     devices: dict[Device, None] = dict.fromkeys(f.environment.device for f in facts)
     return {device: service.store.peaks(device.id) for device in devices}

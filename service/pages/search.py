@@ -20,20 +20,20 @@ from cachetools import LRUCache, cached
 from cachetools.keys import hashkey
 
 from feinsum.canonical import CanonicalForm
-from feinsum.canonical.form import computed_form
+from feinsum.canonical.form import compute_form
 from feinsum.db.server import Having, ListedDevice, ListedWorkload, Order, ServingStore
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidRequestError
 from feinsum.ir import (
     BatchedEinsum,
     IndexList,
     array,
+    convert_words,
     from_text,
     generalize,
     parse_subscripts,
-    subscripts_of_words,
 )
-from feinsum.service.pages.notation import n_bytes_of
-from feinsum.service.routes.canonicalization import Einsum, einsum_of, index_lists
+from feinsum.service.pages.notation import estimate_bytes
+from feinsum.service.routes.canonicalization import Einsum, index_lists, parse_einsum
 
 MAX_TEXT = 2_000
 """Characters of a search."""
@@ -149,13 +149,13 @@ def search(
             return SearchView(others=others, devices=devices)
     try:
         inputs, output, einsum = _read(text, criteria)
-        form = computed_form(generalize(einsum)[0], limit_s) if einsum else None
+        form = compute_form(generalize(einsum)[0], limit_s) if einsum else None
         # after the canonicalization of the query itself, which has its own limit
         deadline = time.monotonic() + limit_s
-        key = _shape_key(inputs, output, limit_s)
+        key = _compute_shape_key(inputs, output, limit_s)
     except FeinsumError as error:
         return SearchView(problem=str(error))
-    alike, is_partial = _alike(inputs, output, key, notations(), deadline)
+    alike, is_partial = _find_alike(inputs, output, key, notations(), deadline)
     others = listed(criteria.having(), alike) if alike else ()
     exact = store.listed_workload(form.key, criteria.device) if form else None
     return SearchView(exact, form, others, is_partial=is_partial)
@@ -168,14 +168,14 @@ def _read(
     if "|" in text:
         einsum = from_text(text)
         return einsum.inputs, einsum.output, einsum
-    extents = _extents(criteria.sizes)
+    extents = _parse_extents(criteria.sizes)
     terms = [term.split() for term in text.partition("->")[0].split(",")]
     # "ij k" has a name of two letters beside others: names, not letters
     is_spaced = any(len(term) > 1 and max(map(len, term)) > 1 for term in terms)
     if extents or "{" in text or not is_spaced:
         inputs, output = index_lists(text, extents)
     else:
-        inputs, output = parse_subscripts(subscripts_of_words(text))
+        inputs, output = parse_subscripts(convert_words(text))
     indices = {index for term in inputs for index in term}
     if unknown := sorted(set(extents) - indices):
         raise InvalidRequestError(f"the subscripts have no index {unknown[0]!r}")
@@ -184,13 +184,13 @@ def _read(
     request = Einsum(
         subscripts=text, extents=extents, dtype=criteria.dtype[:50] or "float64"
     )
-    return inputs, output, einsum_of(request)
+    return inputs, output, parse_einsum(request)
 
 
-def _extents(sizes: str) -> dict[str, int | str]:
+def _parse_extents(sizes: str) -> dict[str, int | str]:
     """Return extents by index.
 
-    >>> _extents("i=N, j=4")
+    >>> _parse_extents("i=N, j=4")
     {'i': 'N', 'j': 4}
     """
     extents: dict[str, int | str] = {}
@@ -206,7 +206,7 @@ def _extents(sizes: str) -> dict[str, int | str]:
     return extents
 
 
-def _alike(
+def _find_alike(
     inputs: tuple[IndexList, ...],
     output: IndexList,
     key: str,
@@ -228,16 +228,18 @@ def _alike(
             continue
         # spellings with a cached key cost nothing
         n_new += hashkey(notation) not in _spellings
-        if _key_of(notation)[0] == key:
+        if _compute_key(notation)[0] == key:
             alike.append(notation)
     return alike, False
 
 
-_spellings: LRUCache[Any, tuple[str | None, str]] = LRUCache(CACHE_BYTES, n_bytes_of)
+_spellings: LRUCache[Any, tuple[str | None, str]] = LRUCache(
+    CACHE_BYTES, estimate_bytes
+)
 
 
 @cached(_spellings, lock=Lock())
-def _key_of(notation: str) -> tuple[str | None, str]:
+def _compute_key(notation: str) -> tuple[str | None, str]:
     """Return the key of a workload's subscripts, if it has any, and its notation.
 
     With the notation in the result, the cache knows the size of the entry.
@@ -245,15 +247,18 @@ def _key_of(notation: str) -> tuple[str | None, str]:
     terms, _, output = notation.partition("->")
     inputs = tuple(tuple(term.split()) for term in terms.split(","))
     try:
-        return _shape_key(inputs, tuple(output.split()), 0.5), notation
+        return _compute_shape_key(inputs, tuple(output.split()), 0.5), notation
     except FeinsumError:
         return None, notation
 
 
-def _shape_key(inputs: tuple[IndexList, ...], output: IndexList, limit_s: float) -> str:
+def _compute_shape_key(
+    inputs: tuple[IndexList, ...], output: IndexList, limit_s: float
+) -> str:
     """Return the key of subscripts alone: of the einsum with all extents alike.
 
-    >>> _shape_key((("i", "j"), ("j", "k")), ("i", "k"), 1.0) == _shape_key(
+    >>> _compute_shape_key((("i", "j"), ("j", "k")), ("i", "k"),
+    ...     1.0) == _compute_shape_key(
     ...     (("b", "c"), ("a", "b")), ("a", "c"), 1.0)
     True
     """
@@ -262,4 +267,4 @@ def _shape_key(inputs: tuple[IndexList, ...], output: IndexList, limit_s: float)
     # extents and dtypes alike: only the subscripts decide
     operands = tuple(array(f"A{k}", (2,) * len(term)) for k, term in enumerate(inputs))
     einsum = BatchedEinsum(output, inputs, (operands,))
-    return computed_form(einsum, limit_s).key
+    return compute_form(einsum, limit_s).key

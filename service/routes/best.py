@@ -37,9 +37,9 @@ from feinsum.service.demand import MAX_TEXT
 from feinsum.service.keys import require
 from feinsum.service.lookup import ReadBudget
 from feinsum.service.metrics import count_answer
-from feinsum.service.middleware import caller_of, client_id
+from feinsum.service.middleware import get_caller, get_client_id
 from feinsum.service.paging import from_cursor, to_cursor
-from feinsum.service.problems import OF_BODIES, problems
+from feinsum.service.problems import OF_BODIES, describe_problems
 from feinsum.service.routes.documents import FactOf
 from feinsum.service.state import Reading, Service, TheService
 
@@ -119,7 +119,7 @@ class Batch(BaseModel):
     policy: Policy = "default"
 
 
-def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
+def _describe_parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
     return {
         "name": name,
         "in": "path" if name == "key" else "query",
@@ -131,37 +131,49 @@ def _parameter(name: str, description: str, **schema: Any) -> dict[str, Any]:
 
 # FastAPI documents these; the route parses its parameters itself
 PARAMETERS = [
-    _parameter("key", "The key of the workload.", pattern=f"^{KEY}$"),
-    _parameter("device", "Id or name of a device; any if omitted.", maxLength=MAX_NAME),
-    _parameter("architecture", "Kind and architecture of a device that the service may "
-               "not know, as `cpu/x86_64`.", maxLength=MAX_NAME),
-    _parameter("policy", "The worst acceptable match.",
-               enum=["strict", "default", "loose"]),
-    _parameter("text", "The canonical text, stored with a miss."),
-    _parameter("cursor", "`next` of the previous answer, for facts that did not fit.",
-               maxLength=1000),
-    _parameter("counts", "Whether a miss counts as demand.", enum=["true", "false"]),
-]  # fmt: skip
+    _describe_parameter("key", "The key of the workload.", pattern=f"^{KEY}$"),
+    _describe_parameter(
+        "device", "Id or name of a device; any if omitted.", maxLength=MAX_NAME
+    ),
+    _describe_parameter(
+        "architecture",
+        "Kind and architecture of a device that the service may "
+        "not know, as `cpu/x86_64`.",
+        maxLength=MAX_NAME,
+    ),
+    _describe_parameter(
+        "policy", "The worst acceptable match.", enum=["strict", "default", "loose"]
+    ),
+    _describe_parameter("text", "The canonical text, stored with a miss."),
+    _describe_parameter(
+        "cursor",
+        "`next` of the previous answer, for facts that did not fit.",
+        maxLength=1000,
+    ),
+    _describe_parameter(
+        "counts", "Whether a miss counts as demand.", enum=["true", "false"]
+    ),
+]
 
 
 @router.get(
     "/best/{key}",
     response_model=Best,
-    responses=problems(404) | {304: {"description": "Not Modified"}},
+    responses=describe_problems(404) | {304: {"description": "Not Modified"}},
     openapi_extra={"parameters": PARAMETERS},
 )
 async def best(request: Request) -> Response:
     """Return candidate facts for a workload, best first."""
     scope = request.scope
     # other routes have dependencies that check this
-    require(caller_of(scope), "read")
+    require(get_caller(scope), "read")
     service: Service = request.app.state.service
     workload = check_key(scope["path"][len(PREFIX) :])
     target, text, counts = _query(scope["query_string"])
     answer = await service.lookup.answer((workload, target))
     if answer is None:
         if counts:
-            service.misses.count(workload, target.device, text, client_id(scope))
+            service.misses.count(workload, target.device, text, get_client_id(scope))
         count_answer("miss")
         raise RecordNotFoundError(
             f"no acceptable fact is recorded for {workload!r} with the policy "
@@ -220,7 +232,9 @@ class Shortcut:
 ROUTE = router.routes[0]
 
 
-@router.post("/best:batch", response_model=BestOfMany, responses=problems(*OF_BODIES))
+@router.post(
+    "/best:batch", response_model=BestOfMany, responses=describe_problems(*OF_BODIES)
+)
 async def best_of_many(
     batch: Batch,
     request: Request,
@@ -242,14 +256,14 @@ async def best_of_many(
     )
     texts = {q.key: q.text for q in batch.workloads if isinstance(q, Question)}
     keys = [check_key(q if isinstance(q, str) else q.key) for q in batch.workloads]
-    client = client_id(request.scope)
+    client = get_client_id(request.scope)
 
     def count(key: str) -> None:
         if counts:
             service.misses.count(key, target.device, texts.get(key), client)
 
     has_key = bool(caller.key_id)
-    chunks = _batch_parts(service, keys, target, count, has_key=has_key)
+    chunks = _write_batch(service, keys, target, count, has_key=has_key)
     # a short answer has a length, so that clients can check that it is whole
     if len(keys) <= PART_SIZE:
         body = b"".join([part async for part in chunks])
@@ -265,7 +279,7 @@ async def best_of_many(
     return StreamingResponse(chained(), media_type="application/json")
 
 
-async def _batch_parts(
+async def _write_batch(
     service: Service,
     keys: Sequence[str],
     target: DeviceQuery,
@@ -292,12 +306,12 @@ async def _batch_parts(
         count_answer("miss", len(missed))
         count_answer("hit", len(answers) - len(missed))
         # workloads that were too much to read are referred to queries of their own
-        bodies |= {key: _deferred(key) for key in unread}
+        bodies |= {key: _write_deferred(key) for key in unread}
         bodies |= {key: a.body if a else MISS for (key, _), a in answers.items()}
         answered = []
         for key in chunk:
             if len(bodies[key]) > n_left and bodies[key] != MISS:
-                bodies[key] = _deferred(key)
+                bodies[key] = _write_deferred(key)
             # a key that was sent twice is answered twice, and counts twice
             n_left -= len(bodies[key])
             answered.append(bodies[key])
@@ -306,7 +320,7 @@ async def _batch_parts(
     yield b"]}"
 
 
-def _deferred(key: str) -> bytes:
+def _write_deferred(key: str) -> bytes:
     """Return the answer for facts that did not fit; its cursor leads to them."""
     empty = {"workload": key, "facts": [], "slower": [], "next": to_cursor(0)}
     return json.dumps(empty).encode()

@@ -11,20 +11,20 @@ from typing import Annotated, TypeAlias
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from feinsum.canonical.form import computed_form
+from feinsum.canonical.form import compute_form
 from feinsum.errors import InvalidRequestError
 from feinsum.ir import (
     BatchedEinsum,
     IndexList,
     array,
+    convert_words,
     from_text,
     generalize,
     parse_subscripts,
-    subscripts_of_words,
     to_text,
 )
 from feinsum.service.keys import KeyHolder
-from feinsum.service.problems import OF_BODIES, problems
+from feinsum.service.problems import OF_BODIES, describe_problems
 from feinsum.service.settings import Settings
 from feinsum.service.state import Reading, TheService
 
@@ -99,16 +99,16 @@ class Canonical(BaseModel):
     relabeling: Relabeled
 
 
-@router.post("/canonicalize", responses=problems(*OF_BODIES))
+@router.post("/canonicalize", responses=describe_problems(*OF_BODIES))
 def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canonical:
     """Return the key, the canonical text and the relabeling of an einsum."""
     text = einsum.text or einsum.subscripts or ""
     # before parsing, which takes longer than counting commas
     check_work(text, caller, len(einsum.rows or ()), len(einsum.extents))
     # long literal extents are parameters in look-ups, and so in keys
-    general, literal = generalize(einsum_of(einsum))
+    general, literal = generalize(parse_einsum(einsum))
     # not from the cache of forms, which does not bound the length of texts
-    form = computed_form(general, limit_for(caller, service.settings))
+    form = compute_form(general, limit_for(caller, service.settings))
     return Canonical(
         key=form.key,
         text=form.text,
@@ -156,13 +156,13 @@ def check_work(
         )
 
 
-def einsum_of(request: Einsum) -> BatchedEinsum:
+def parse_einsum(request: Einsum) -> BatchedEinsum:
     """Return the einsum that a request describes.
 
     Raises:
         InvalidEinsumError, InvalidRequestError: if it describes none.
 
-    >>> print(einsum_of(Einsum(subscripts="ij,j", extents={"i": "n", "j": 4})))
+    >>> print(parse_einsum(Einsum(subscripts="ij,j", extents={"i": "n", "j": 4})))
     ij,j->i of (A B) with A[n,4]:<f8, B[4]:<f8
     """
     if (request.text is None) == (request.subscripts is None):
@@ -175,7 +175,7 @@ def einsum_of(request: Einsum) -> BatchedEinsum:
         raise InvalidRequestError(f"no extent is given for {min(missing)!r}")
     shapes = [tuple(request.extents[index] for index in term) for term in inputs]
     rows = []
-    for names in _rows(request, len(inputs)):
+    for names in _list_rows(request, len(inputs)):
         if len(names) != len(inputs):
             raise InvalidRequestError(
                 f"{len(names)} operands are named, the subscripts have {len(inputs)} "
@@ -194,11 +194,11 @@ def index_lists(
     Earlier clients separate long names by spaces; the names of extents determine these.
     """
     if "{" not in subscripts and any(len(index) > 1 for index in extents):
-        subscripts = subscripts_of_words(subscripts)
+        subscripts = convert_words(subscripts)
     return parse_subscripts(subscripts)
 
 
-def _rows(request: Einsum, n_terms: int) -> list[list[str]]:
+def _list_rows(request: Einsum, n_terms: int) -> list[list[str]]:
     if request.operands is not None and request.rows is not None:
         raise InvalidRequestError("expected 'operands' or 'rows', not both")
     if request.rows is not None:

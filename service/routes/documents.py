@@ -28,9 +28,9 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.records.kinds import MAX_REASON
-from feinsum.service.pages.rendering import page_or_problem
+from feinsum.service.pages.rendering import render_problem
 from feinsum.service.paging import FACTS, PLANS, RETRACTIONS, Cursor, Limit, Listing
-from feinsum.service.problems import OF_BODIES, problem, problems
+from feinsum.service.problems import OF_BODIES, describe_problems, make_problem_response
 from feinsum.service.state import Admin, Reading, Recording, Service, TheService
 from feinsum.service.texts import is_storable
 
@@ -166,7 +166,7 @@ class Criteria(BaseModel):
     is_dry_run: bool = True
 
 
-def described_body(kind: type) -> dict[str, Any]:
+def describe_body(kind: type) -> dict[str, Any]:
     """Describe the body of a route that parses it itself, for ``openapi_extra``."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     content = {"application/json": {"schema": schema}}
@@ -174,7 +174,7 @@ def described_body(kind: type) -> dict[str, Any]:
 
 
 STORED: dict[int | str, dict[str, Any]] = {
-    **problems(*OF_BODIES),
+    **describe_problems(*OF_BODIES),
     200: {"description": "OK"},
     201: {"description": "Created"},
 }
@@ -184,15 +184,19 @@ STORED: dict[int | str, dict[str, Any]] = {
 # Facts
 
 
-@router.get("/facts/{record_id}", response_model=TuningRecord, responses=problems(404))
+@router.get(
+    "/facts/{record_id}", response_model=TuningRecord, responses=describe_problems(404)
+)
 def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
     """Return a fact by its content id; it never changes, but may be retracted."""
     age = f"max-age={service.settings.max_age_s}"
     headers = {"Cache-Control": f"{service.visibility}, {age}"}
-    return json_response(to_json(service.store.get(record_id)), headers=headers)
+    return make_json_response(to_json(service.store.get(record_id)), headers=headers)
 
 
-@router.get("/facts/{record_id}/trust", response_model=TrustOf, responses=problems(404))
+@router.get(
+    "/facts/{record_id}/trust", response_model=TrustOf, responses=describe_problems(404)
+)
 def trust(record_id: ContentId, service: TheService, _: Reading) -> Any:
     """Return who recorded a fact, whether it is trusted, and who retracted it."""
     return service.store.trust(record_id)
@@ -209,16 +213,16 @@ async def facts(
 ) -> Response:
     """List facts by id; all, of a workload, or of a device."""
     filters = {"workload": workload, "device_id": device}
-    return await _page(service, "facts", FACTS, cursor, limit, filters)
+    return await _answer_page(service, "facts", FACTS, cursor, limit, filters)
 
 
 @router.post(
     "/facts",
     status_code=201,
     response_model=Received,
-    responses=problems(*OF_BODIES)
+    responses=describe_problems(*OF_BODIES)
     | {200: {"model": Received, "description": "Already stored."}},
-    openapi_extra=described_body(TuningRecord),
+    openapi_extra=describe_body(TuningRecord),
 )
 async def add_fact(
     request: Request, service: TheService, caller: Recording
@@ -228,10 +232,10 @@ async def add_fact(
     received = Received(id=record.id, is_retracted=receipt.is_retracted)
     location = {"Location": f"/v1/facts/{record.id}"}
     status = 201 if receipt.is_new else 200
-    return json_response(received.model_dump_json(), status, location)
+    return make_json_response(received.model_dump_json(), status, location)
 
 
-@router.post("/facts:missing", responses=problems(*OF_BODIES))
+@router.post("/facts:missing", responses=describe_problems(*OF_BODIES))
 def missing(request: Ids, service: TheService, _: Reading) -> Ids:
     """Return the given ids that are not stored."""
     # the same bound as of a batch, so that one setting limits a request
@@ -257,13 +261,15 @@ async def plans(
 ) -> Response:
     """List plans by id; all, or of an einsum or a program."""
     filters = {"workload": workload, "only_trusted": trusted}
-    return await _page(service, "plans", PLANS, cursor, limit, filters)
+    return await _answer_page(service, "plans", PLANS, cursor, limit, filters)
 
 
-@router.get("/plans/{record_id}", response_model=PlanRecord, responses=problems(404))
+@router.get(
+    "/plans/{record_id}", response_model=PlanRecord, responses=describe_problems(404)
+)
 def recorded_plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
     """Return a plan fact by its content id."""
-    return json_response(to_json(service.store.plan(record_id)))
+    return make_json_response(to_json(service.store.plan(record_id)))
 
 
 @router.post(
@@ -271,7 +277,7 @@ def recorded_plan(record_id: ContentId, service: TheService, _: Reading) -> Resp
     status_code=201,
     response_class=Response,
     responses=STORED,
-    openapi_extra=described_body(PlanRecord),
+    openapi_extra=describe_body(PlanRecord),
 )
 async def add_plan(
     request: Request, service: TheService, caller: Recording
@@ -284,13 +290,15 @@ async def add_plan(
     return Response(status_code=201 if receipt.is_new else 200)
 
 
-@router.get("/peaks/{device_id}", response_model=DevicePeaks, responses=problems(404))
+@router.get(
+    "/peaks/{device_id}", response_model=DevicePeaks, responses=describe_problems(404)
+)
 def peaks(device_id: ContentId, service: TheService, _: Reading) -> Response:
     """Return the latest measured limits of a device; those of trusted keys first."""
     limits = service.store.peaks(device_id)
     if limits is None:
         raise RecordNotFoundError(f"no limits are known for the device {device_id}")
-    return json_response(to_json(limits))
+    return make_json_response(to_json(limits))
 
 
 @router.post(
@@ -298,7 +306,7 @@ def peaks(device_id: ContentId, service: TheService, _: Reading) -> Response:
     status_code=201,
     response_class=Response,
     responses=STORED,
-    openapi_extra=described_body(DevicePeaks),
+    openapi_extra=describe_body(DevicePeaks),
 )
 async def add_peaks(
     request: Request, service: TheService, caller: Recording
@@ -319,7 +327,7 @@ def retractions(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Retractions:
     """List retractions, latest first."""
-    page, following = RETRACTIONS.page(service.store, cursor, limit)
+    page, following = RETRACTIONS.read_page(service.store, cursor, limit)
     listed = [RetractionOf(id=entry.id, document=entry) for entry in page]
     return Retractions(retractions=listed, next=following)
 
@@ -329,7 +337,7 @@ def retractions(
     status_code=201,
     response_class=Response,
     responses=STORED,
-    openapi_extra=described_body(Retraction),
+    openapi_extra=describe_body(Retraction),
 )
 async def add_retraction(request: Request, service: TheService, _: Admin) -> Response:
     """Store a retraction made elsewhere: 201 if new, 200 if known."""
@@ -342,7 +350,7 @@ async def add_retraction(request: Request, service: TheService, _: Admin) -> Res
 @router.post(
     "/facts:retract",
     response_model=Retracted,
-    responses=problems(404, *OF_BODIES),
+    responses=describe_problems(404, *OF_BODIES),
 )
 def retract(criteria: Criteria, service: TheService, caller: Admin) -> Any:
     """Retract facts by id, workload, recorder, transform and time."""
@@ -361,7 +369,7 @@ def retract(criteria: Criteria, service: TheService, caller: Admin) -> Any:
 @router.delete(
     "/facts/{record_id}",
     response_model=Retracted,
-    responses=problems(404, 415),
+    responses=describe_problems(404, 415),
 )
 def delete_fact(
     record_id: ContentId,
@@ -392,7 +400,7 @@ def _retract(
     )
 
 
-async def _page(
+async def _answer_page(
     service: Service,
     name: Literal["facts", "plans"],
     listing: Listing[ListedFact],
@@ -403,21 +411,23 @@ async def _page(
     """Respond with a page of documents, which are sent as stored text."""
 
     def read() -> Response:
-        entries, following = listing.page(service.store, cursor, limit, **filters)
+        entries, following = listing.read_page(service.store, cursor, limit, **filters)
         listed = ",".join(
             f'{{"id":"{entry.id}","is_trusted":{json.dumps(entry.is_trusted)},'
             f'"document":{entry.document}}}'
             for entry in entries
         )
-        return json_response(f'{{"{name}":[{listed}],"next":{json.dumps(following)}}}')
+        return make_json_response(
+            f'{{"{name}":[{listed}],"next":{json.dumps(following)}}}'
+        )
 
     # a database refuses a text that it cannot store; no document has it as its key
     if not is_storable(filters["workload"] or ""):
-        return json_response(f'{{"{name}":[],"next":null}}')
+        return make_json_response(f'{{"{name}":[],"next":null}}')
     return await service.read_list(read)
 
 
-def json_response(
+def make_json_response(
     text: str, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
     """Return an answer that is JSON text already."""
@@ -445,4 +455,6 @@ NO_QUARANTINE = (
 @removed.post("/v1/facts/{record_id}/confirm")
 def gone(request: Request) -> Response:
     reason = GONE.get(request.url.path, NO_QUARANTINE)
-    return page_or_problem(request.scope, problem(410, NoSuchRouteError.code, reason))
+    return render_problem(
+        request.scope, make_problem_response(410, NoSuchRouteError.code, reason)
+    )

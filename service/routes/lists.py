@@ -110,7 +110,7 @@ def workloads(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Any:
     """List workloads by key."""
-    page, following = WORKLOADS.page(service.store, cursor, limit)
+    page, following = WORKLOADS.read_page(service.store, cursor, limit)
     return {"workloads": page, "next": following}
 
 
@@ -119,7 +119,7 @@ def devices(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Any:
     """List devices by id."""
-    page, following = DEVICES.page(service.store, cursor, limit)
+    page, following = DEVICES.read_page(service.store, cursor, limit)
     return {"devices": page, "next": following}
 
 
@@ -131,7 +131,7 @@ async def demand(
     # the list has the misses of this worker as well
     await service.misses.flush()
     page, following = await run_in_threadpool(
-        DEMANDS.page, service.store, cursor, limit
+        DEMANDS.read_page, service.store, cursor, limit
     )
     return {"demands": page, "next": following}
 
@@ -165,4 +165,4 @@ async def readyz(service: TheService) -> State:
 )
 def metrics_page() -> Response:
     """Return metrics in the text format of Prometheus."""
-    return Response(metrics.page(), media_type=metrics.CONTENT_TYPE)
+    return Response(metrics.render_metrics(), media_type=metrics.CONTENT_TYPE)

@@ -18,7 +18,7 @@ from benchmarks.experiments.results import Limits, Outcome, Report, Result
 from feinsum import open_store
 from feinsum.ir import generalize
 from feinsum.suites import EVERYDAY, NAMES
-from feinsum.transforms import applicable_transforms, configurations
+from feinsum.transforms import find_applicable_transforms, list_configurations
 from tests.benchmarks.test_experiments_entries import KINDS
 from tests.retrieval.facts import fact
 
@@ -79,8 +79,8 @@ def test_the_command_runs_and_resumes(tmp_path, monkeypatch, capsys) -> None:
     einsum = generalize(scaled_to(entry, 0.001).einsum())[0]
     spec = next(
         spec
-        for transform in applicable_transforms(einsum)
-        for spec in configurations(transform, einsum)
+        for transform in find_applicable_transforms(einsum)
+        for spec in list_configurations(transform, einsum)
     )
     database = tmp_path / "facts.sqlite"
     with open_store(database) as store:

@@ -7,13 +7,13 @@ import pytest
 from benchmarks.experiments.entries import both_suites
 from benchmarks.facts import summary
 from feinsum import canonicalize
-from feinsum.db import shipped_facts
+from feinsum.db import get_shipped_facts
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
 
 
 def test_every_shipped_fact_is_in_the_summary():
     """The numbers of workloads add up to all facts, whose recipes are faster."""
-    facts = list(shipped_facts().records())
+    facts = list(get_shipped_facts().records())
     table = summary(facts)
     cells = {str(column.header): list(column.cells) for column in table.columns}
     assert sum(map(int, cells["workloads"])) == len(facts)
@@ -27,7 +27,7 @@ def test_every_entry_has_a_recipe_of_the_host(names, dtype):
     """Both suites in double precision, the operators of DG in single precision, too."""
     known = {
         fact.workload
-        for fact in shipped_facts().records()
+        for fact in get_shipped_facts().records()
         if fact.environment.device.platform == "Host C compiler"
     }
     entries = both_suites(names, max_gflop=4.0)

@@ -12,7 +12,7 @@ from benchmarks.limits import NEAR_BYTES, SIDE, Instance, Limits, deep, near
 from feinsum import record_facts
 from feinsum.db import open_store
 from feinsum.records import InMemoryStore
-from feinsum.transforms import configurations, find_transform
+from feinsum.transforms import find_transform, list_configurations
 from feinsum.tuning import make_problem
 from tests.children import run_python
 from tests.retrieval.facts import surely_faster
@@ -27,7 +27,7 @@ def problem_of(name, elements_scale=1.0):
 
 def recommended(problem):
     family = find_transform("packed_contraction", 2)
-    return next(configurations(family, problem.einsum))
+    return next(list_configurations(family, problem.einsum))
 
 
 @pytest.mark.parametrize(

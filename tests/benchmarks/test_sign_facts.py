@@ -17,8 +17,8 @@ from feinsum.canonical import canonicalize
 from feinsum.db import ShippedStore, write_facts
 from feinsum.ir import array, einsum
 from feinsum.records import InMemoryStore, TuningRecord
-from feinsum.records.signature import SIGNATURE, new_signing_key
-from feinsum.transforms import configurations, find_transform
+from feinsum.records.signature import SIGNATURE, create_signing_key
+from feinsum.transforms import find_transform, list_configurations
 from feinsum.tuning import record_facts
 from tests.db.factories import make_record
 
@@ -30,19 +30,19 @@ CLIENT = """
 import json, os, sys
 from importlib.resources import files
 import feinsum
-from feinsum.db import shipped_facts
+from feinsum.db import get_shipped_facts
 from feinsum.ir import from_text
-from feinsum.records.signature import trusted_signers, why_untrusted
+from feinsum.records.signature import read_trusted_signers, explain_untrusted
 
 site, *keys = sys.argv[1:]
 assert feinsum.__file__.startswith(site)
-facts = list(shipped_facts().records())
+facts = list(get_shipped_facts().records())
 found = {"public": (files("feinsum.db") / "packaged" / "release.pub").read_text()}
 for key in keys:
     os.environ["FEINSUM_TRUSTED_SIGNERS"] = key
-    trusted = trusted_signers()
+    trusted = read_trusted_signers()
     match = feinsum.query(from_text(facts[0].workload_text), device="host")
-    n_verified = sum(not why_untrusted(fact, trusted) for fact in facts)
+    n_verified = sum(not explain_untrusted(fact, trusted) for fact in facts)
     found[key] = len(facts), n_verified, len(match.ranking)
 print(json.dumps(found))
 """
@@ -56,7 +56,7 @@ def test_packaged_facts_are_signed(tmp_path, capsys):
         write_facts([make_record(2 * n), make_record(2 * n + 1)], folder / f"{n}.jsonl")
     assert sign_facts.main(["--verify", "--folder", str(folder)]) == 1
     assert "are not signed" in capsys.readouterr().out
-    public = new_signing_key(tmp_path / "key.pem")
+    public = create_signing_key(tmp_path / "key.pem")
     assert sign_facts.main([str(tmp_path / "key.pem"), "--folder", str(folder)]) == 0
     assert f"facts signed by {public}: 4 of 4" in capsys.readouterr().out
     text = (folder / "0.jsonl").read_text()
@@ -79,7 +79,7 @@ def fact_of_this_device() -> TuningRecord:
     """A fact that is served here, whatever the vectors of the processor."""
     product = einsum("ij,jk->ik", array("A", (200, 200)), array("B", (200, 200)))
     canonical = canonicalize(product).einsum
-    spec = next(iter(configurations(find_transform("generic", 2), canonical)))
+    spec = next(iter(list_configurations(find_transform("generic", 2), canonical)))
     return record_facts(product, spec, device="host", database=InMemoryStore())
 
 
@@ -96,7 +96,7 @@ def release(tmp_path_factory) -> tuple[str, Path]:
     for file in packaged.glob("*.jsonl"):
         file.unlink()
     write_facts([fact_of_this_device()], packaged / "here.jsonl")
-    public = new_signing_key(folder / "release.pem")
+    public = create_signing_key(folder / "release.pem")
     signed = ["--folder", str(packaged), str(folder / "release.pem")]
     assert sign_facts.main(signed) == 0
     build = f"from setuptools import build_meta as b; b.build_wheel({str(wheels)!r})"
@@ -114,7 +114,7 @@ def test_a_client_verifies_the_facts_of_a_release(release, tmp_path):
     is served its facts, and one that trusts another key none of them.
     """
     public, site = release
-    other = new_signing_key(tmp_path / "other.pem")
+    other = create_signing_key(tmp_path / "other.pem")
     database = {"FEINSUM_DATABASE": str(tmp_path / "none.sqlite")}
     environment = {**os.environ, **database, "PYTHONPATH": str(site)}
     command = [sys.executable, "-c", CLIENT, str(site), public, other]

@@ -11,8 +11,19 @@ from math import exp, log
 
 import pytest
 
-from feinsum.bounds import FastMemory, SoapStatement, certify, intensity_of, statement
-from feinsum.bounds.finite import certified, covered, log_largest, surveyed
+from feinsum.bounds import (
+    FastMemory,
+    SoapStatement,
+    certify,
+    compute_intensity,
+    make_statement,
+)
+from feinsum.bounds.finite import (
+    certify_all,
+    compute_extent_exponents,
+    compute_log_largest,
+    survey_statements,
+)
 from tests.portions import spread
 
 S = 6144
@@ -21,9 +32,9 @@ S = 6144
 
 def of_compulsory(subscripts: str, extents: dict[str, int]) -> tuple[float, float]:
     """The bound and the figure of the paper, over all arrays once."""
-    found = statement(subscripts, extents)
+    found = make_statement(subscripts, extents)
     compulsory = float(found.compulsory_bytes)
-    asymptotic = found.n_points / intensity_of(found).steps_per_byte(S)
+    asymptotic = found.n_points / compute_intensity(found).steps_per_byte(S)
     return certify(found, FastMemory(S)).n_bytes / compulsory, asymptotic / compulsory
 
 
@@ -62,8 +73,8 @@ def test_mttkrp_of_few_columns_reads_its_tensor_once():
 def test_the_finite_form_is_below_the_asymptotic_one():
     """By the last piece: much where few pieces are, nothing where many are."""
     for extent, share in ((30, 0), (300, 0.93), (10_000, 0.9999)):
-        found = statement("ij,jk->ik", dict.fromkeys("ijk", extent))
-        asymptotic = found.n_points / intensity_of(found).steps_per_byte(S)
+        found = make_statement("ij,jk->ik", dict.fromkeys("ijk", extent))
+        asymptotic = found.n_points / compute_intensity(found).steps_per_byte(S)
         proved = certify(found, FastMemory(S)).n_bytes
         assert share * asymptotic <= proved < asymptotic
 
@@ -76,7 +87,7 @@ def random_statement(rng: random.Random) -> SoapStatement:
     ]
     missing = set(letters).difference(*terms)
     text = f"{','.join([*terms, ''.join(missing)] if missing else terms)}->{terms[0]}"
-    return statement(text, {i: rng.randint(1, 3) for i in letters})
+    return make_statement(text, {i: rng.randint(1, 3) for i in letters})
 
 
 def random_exponents(found: SoapStatement, rng: random.Random) -> tuple[Fraction, ...]:
@@ -99,8 +110,11 @@ def test_no_set_of_steps_is_larger_than_any_exponents_allow(seed):
             len({tuple(one[v] for v in access.indices) for one in at})
             for access in found.accesses
         )
-        most = log_largest(
-            found, exponents, covered(found, exponents), Decimal(touched)
+        most = compute_log_largest(
+            found,
+            exponents,
+            compute_extent_exponents(found, exponents),
+            Decimal(touched),
         )
         assert log(len(chosen)) <= float(most) + 1e-9
 
@@ -113,7 +127,7 @@ def test_no_steps_of_rows_that_share_arrays_are_more_than_exponents_allow(seed):
     names = [[rng.choice("AB"[: rng.randint(1, 2)]), "uvw"[r]] for r in range(n_rows)]
     if seed % 3 == 0:
         names = [["A", "u"], ["A", "u"], ["A", "u"]]
-    base = statement("ij,jk->ik", {"i": 2, "j": 3, "k": 2})
+    base = make_statement("ij,jk->ik", {"i": 2, "j": 3, "k": 2})
     most_shared = [
         max([row[p] for row in names].count(row[p]) for row in names) for p in (0, 1)
     ]
@@ -131,8 +145,11 @@ def test_no_steps_of_rows_that_share_arrays_are_more_than_exponents_allow(seed):
         touched = {(names[r][0], i, j) for r, i, j, _ in chosen}
         touched |= {(names[r][1], j, k) for r, _, j, k in chosen}
         touched |= {("out", r, i, k) for r, i, _, k in chosen}
-        most = log_largest(
-            found, exponents, covered(found, exponents), Decimal(len(touched))
+        most = compute_log_largest(
+            found,
+            exponents,
+            compute_extent_exponents(found, exponents),
+            Decimal(len(touched)),
         )
         assert log(len(chosen)) <= float(most) + 1e-9
 
@@ -144,8 +161,9 @@ def test_certificates_of_random_statements_are_valid(seed):
     found = random_statement(rng)
     extents = {i: rng.choice([1, 2, 50, 1000, 10**7]) for i in found.extents}
     found = replace(found, extents=extents)
-    for made in certified(
-        surveyed([found], memories := [FastMemory(8), FastMemory(500, 2)]), memories
+    for made in certify_all(
+        survey_statements([found], memories := [FastMemory(8), FastMemory(500, 2)]),
+        memories,
     )[0]:
         assert made.is_valid()
         assert made.n_bytes >= 0
@@ -154,7 +172,9 @@ def test_certificates_of_random_statements_are_valid(seed):
 
 def test_a_certificate_that_misses_an_index_is_invalid():
     """So is one of negative exponents, and one whose segment fits the memory."""
-    made = certify(statement("ij,jk->ik", dict.fromkeys("ijk", 100)), FastMemory(100))
+    made = certify(
+        make_statement("ij,jk->ik", dict.fromkeys("ijk", 100)), FastMemory(100)
+    )
     half = Fraction(1, 2)
     assert made.is_valid()
     assert not replace(made, exponents=(half, half, Fraction(0))).is_valid()
@@ -171,7 +191,7 @@ def test_a_certificate_that_misses_an_index_is_invalid():
 
 def test_poor_exponents_and_segments_prove_less_but_nothing_wrong():
     """Whatever a search returns is valid; the best is only the largest."""
-    found = statement("ij,jk->ik", dict.fromkeys("ijk", 200))
+    found = make_statement("ij,jk->ik", dict.fromkeys("ijk", 200))
     best = certify(found, FastMemory(300))
     rng = random.Random(0)
     for _ in range(50):
@@ -179,7 +199,7 @@ def test_poor_exponents_and_segments_prove_less_but_nothing_wrong():
         other = replace(
             best,
             exponents=exponents,
-            extent_exponents=covered(found, exponents),
+            extent_exponents=compute_extent_exponents(found, exponents),
             segment_bytes=rng.randint(301, 5000),
         )
         assert other.is_valid()
@@ -188,7 +208,7 @@ def test_poor_exponents_and_segments_prove_less_but_nothing_wrong():
 
 def test_rows_that_share_an_array_have_the_intensity_of_one():
     """As long as what they do not share has exponents of 1: b times the bound."""
-    one = statement("ik,kj->ij", dict.fromkeys("ijk", 2000))
+    one = make_statement("ik,kj->ij", dict.fromkeys("ijk", 2000))
     for most_shared in ((1, 1), (8, 1)):
         accesses = tuple(
             replace(access, most_shared=m)
@@ -204,14 +224,14 @@ def test_rows_that_share_an_array_have_the_intensity_of_one():
 
 def test_counts_of_any_size_are_exact():
     """Steps and bytes far beyond 64 bits, and beyond what a float can hold."""
-    huge = statement("ij,jk->ik", dict.fromkeys("ijk", 2**62))
+    huge = make_statement("ij,jk->ik", dict.fromkeys("ijk", 2**62))
     made = certify(huge, FastMemory(10_000))
     assert made.statement.n_points == 2**186
     assert made.n_bytes == pytest.approx(2**187 / 100, rel=1e-6)
     names = [f"{c}{k}" for c in "ijk" for k in range(6)]
     extents = dict.fromkeys(names, 2**62)
     i, j, k = names[:6], names[6:12], names[12:]
-    template = statement("ij,jk->ik", dict.fromkeys("ijk", 2))
+    template = make_statement("ij,jk->ik", dict.fromkeys("ijk", 2))
     accesses = tuple(
         replace(access, indices=tuple(its))
         for access, its in zip(template.accesses, (i + j, j + k, i + k), strict=True)

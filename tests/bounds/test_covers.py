@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from feinsum.bounds import Cover, intensity_of, least_cover, statement
+from feinsum.bounds import Cover, compute_intensity, find_least_cover, make_statement
 
 F = Fraction
 S = 10.0**6
@@ -30,7 +30,7 @@ def hypergraph(seed: int) -> list[str]:
 def test_random_covers_are_certified():
     """Primal and dual agree exactly."""
     for seed in range(200):
-        cover = least_cover(hypergraph(seed))
+        cover = find_least_cover(hypergraph(seed))
         assert cover.is_certified(), hypergraph(seed)
 
 
@@ -39,7 +39,7 @@ def test_another_solver_finds_the_same_sums():
     scipy = pytest.importorskip("scipy.optimize")
     for seed in range(40):
         terms = hypergraph(seed)
-        cover = least_cover(terms)
+        cover = find_least_cover(terms)
         indices = sorted(set("".join(terms)))
         matrix = [[-float(v in term) for term in terms] for v in indices]
         found = scipy.linprog(np.ones(len(terms)), matrix, -np.ones(len(indices)))
@@ -51,14 +51,16 @@ def test_random_intensities_are_of_a_least_cover():
     for seed in range(60):
         terms = list(dict.fromkeys("".join(sorted(t)) for t in hypergraph(seed)))
         extents = dict.fromkeys("".join(terms), 100)
-        found = intensity_of(statement(f"{','.join(terms[:-1])}->{terms[-1]}", extents))
+        found = compute_intensity(
+            make_statement(f"{','.join(terms[:-1])}->{terms[-1]}", extents)
+        )
         balanced = Cover(found.cover.terms, found.exponents, found.cover.packing)
         assert balanced.is_certified(), terms
 
 
 def test_what_is_no_proof_is_refused():
     """A cover that misses an index, one that is too large, a packing that is none."""
-    good = least_cover(["ij", "jk", "ik"])
+    good = find_least_cover(["ij", "jk", "ik"])
     half, terms = F(1, 2), good.terms
     assert good.is_certified()
     assert not Cover(terms, (half, half, F(0)), good.packing).is_certified()
@@ -87,7 +89,9 @@ def test_groups_of_the_paper_have_these_exponents_and_intensities(
     subscripts, exponents, segment, rho
 ):
     """GEMM, TTM, TDOT, MTTKRP of orders 3 to 5, a group of order 5, TTMc as one."""
-    found = intensity_of(statement(subscripts, dict.fromkeys("abcijklm", 10**6)))
+    found = compute_intensity(
+        make_statement(subscripts, dict.fromkeys("abcijklm", 10**6))
+    )
     assert found.cover.is_certified()
     assert found.exponents == exponents
     assert found.cover.total == sum(exponents)
@@ -101,7 +105,7 @@ def test_groups_of_the_paper_have_these_exponents_and_intensities(
 )
 def test_what_is_bound_by_its_arrays_gains_nothing_from_a_memory(subscripts):
     """KRP, TTV, inner products, the last group of order 5: the sum is 1."""
-    found = intensity_of(statement(subscripts, dict.fromkeys("aijk", 10**6)))
+    found = compute_intensity(make_statement(subscripts, dict.fromkeys("aijk", 10**6)))
     assert found.cover.total == 1
     assert found.is_bounded
     assert found.tile(S) == {}
@@ -122,14 +126,18 @@ def test_what_is_bound_by_its_arrays_gains_nothing_from_a_memory(subscripts):
 )
 def test_tiles_are_those_of_the_paper(subscripts, tile):
     """At X0, where the intensity is reached."""
-    found = intensity_of(statement(subscripts, dict.fromkeys("aijklm", 10**6)))
+    found = compute_intensity(
+        make_statement(subscripts, dict.fromkeys("aijklm", 10**6))
+    )
     assert found.tile(S) == pytest.approx(tile)
 
 
 @pytest.mark.parametrize("subscripts", [row[0] for row in TABLE])
 def test_a_tile_accesses_its_segment_and_has_the_intensity(subscripts):
     """Entries of the tile's arrays add up to X0; its steps over X0 - S are rho."""
-    found = intensity_of(statement(subscripts, dict.fromkeys("abcijklm", 10**6)))
+    found = compute_intensity(
+        make_statement(subscripts, dict.fromkeys("abcijklm", 10**6))
+    )
     tile, segment = found.tile(S), found.segment_bytes(S)
     touched = sum(prod(tile[v] for v in term) for term in found.cover.terms)
     assert touched == pytest.approx(segment)
@@ -140,6 +148,6 @@ def test_a_tile_accesses_its_segment_and_has_the_intensity(subscripts):
 def test_arrays_of_one_index_list_count_together():
     """Two arrays at one place of a product: ``1 / sqrt(2)`` of the intensity."""
     extents = dict.fromkeys("ijk", 1000)
-    one = intensity_of(statement("ij,jk->ik", extents)).steps_per_byte(S)
-    two = intensity_of(statement("ij,ij,jk->ik", extents)).steps_per_byte(S)
+    one = compute_intensity(make_statement("ij,jk->ik", extents)).steps_per_byte(S)
+    two = compute_intensity(make_statement("ij,ij,jk->ik", extents)).steps_per_byte(S)
     assert two == pytest.approx(one / 2**0.5)

@@ -16,13 +16,13 @@ from feinsum.bounds import (
     FastMemory,
     MemoryLevel,
     asymptotic,
-    bound_at,
     certify,
+    compute_bound,
+    compute_least_bytes,
     finite,
-    least_bytes,
-    statement,
+    make_statement,
 )
-from feinsum.bounds.factors import factors_of
+from feinsum.bounds.factors import build_factors
 from feinsum.bounds.paths import bound_paths
 from feinsum.errors import BoundError
 from feinsum.ir import (
@@ -45,7 +45,7 @@ def of(subscripts: str, **extents):
 
 
 def path_of(made, memory=CACHE, **sizes):
-    return bound_paths(factors_of(made, sizes), [FastMemory(memory)])[0]
+    return bound_paths(build_factors(made, sizes), [FastMemory(memory)])[0]
 
 
 CHAIN = of("ij,jk,kl->il", **dict.fromkeys("ijkl", 2000))
@@ -53,7 +53,7 @@ CHAIN = of("ij,jk,kl->il", **dict.fromkeys("ijkl", 2000))
 
 def test_a_chain_is_bounded_by_two_products_and_not_by_one_statement():
     """With n = 2000, S = 10,000: 6.4e9 entries as one, 3.2e8 by two products."""
-    one = statement("ij,jk,kl->il", dict.fromkeys("ijkl", 2000))
+    one = make_statement("ij,jk,kl->il", dict.fromkeys("ijkl", 2000))
     assert certify(one, FastMemory(10_000)).n_bytes == pytest.approx(6.4e9, rel=0.01)
     path = path_of(CHAIN)
     assert len(path.steps) == 2
@@ -81,7 +81,9 @@ def test_mttkrp_of_order_five_is_two_groups():
     """``lma, X -> ijka`` and ``ijka, ja, ka -> ia``: two steps, four products."""
     extents = {**dict.fromkeys("ijklm", 60), "a": 5000}
     made = of("ijklm,ja,ka,la,ma->ia", **extents)
-    found = bound_at(made, {}, [MemoryLevel("fast", CACHE), MemoryLevel("slow", None)])
+    found = compute_bound(
+        made, {}, [MemoryLevel("fast", CACHE), MemoryLevel("slow", None)]
+    )
     assert "some good orders of 5 operands" in found.scope
     assert found.levels[0].n_bytes >= found.compulsory_bytes
 
@@ -123,7 +125,7 @@ def test_a_product_with_itself_may_use_its_symmetry():
 def test_an_array_in_two_steps_counts_a_half_in_each():
     """So that what is read for both is not counted twice."""
     A, B = array("A", (500, 500)), array("B", (500, 500))
-    made = factors_of(einsum("ij,jk,kl->il", A, B, A), {})
+    made = build_factors(einsum("ij,jk,kl->il", A, B, A), {})
     first, second, _ = made.statement(((0,), (1,))).accesses
     assert (first.entry_bytes, second.entry_bytes) == (4, 8)
     assert first.total_bytes == Fraction(8 * 500**2, 2)
@@ -141,15 +143,15 @@ def test_entries_that_are_not_there_are_not_read():
     without entries is not.
     """
     made = of("ii,ij->j", i=100, j=1000)
-    assert least_bytes(made, {}, CACHE) == 8 * (100 + 100 * 1000 + 1000)
-    assert least_bytes(of("ij,jk->ik", i=20, j=0, k=30), {}, CACHE) == 8 * 600
-    assert least_bytes(of("ij,jk->ik", i=0, j=20, k=30), {}, CACHE) == 0
+    assert compute_least_bytes(made, {}, CACHE) == 8 * (100 + 100 * 1000 + 1000)
+    assert compute_least_bytes(of("ij,jk->ik", i=20, j=0, k=30), {}, CACHE) == 8 * 600
+    assert compute_least_bytes(of("ij,jk->ik", i=0, j=20, k=30), {}, CACHE) == 0
 
 
 def test_dtypes_count_by_their_bytes():
     """Single precision in a memory of half the size moves half."""
     halves = [
-        least_bytes(
+        compute_least_bytes(
             einsum("ij,jk->ik", *(array(n, (900, 900), dtype) for n in "AB")), {}, size
         )
         for dtype, size in (("float64", CACHE), ("float32", CACHE // 2))
@@ -183,30 +185,30 @@ N = 8 * 10**6
 )
 def test_operand_functions_count_by_the_arrays_that_they_surely_read(body, compulsory):
     """Each array once; what a condition guards or what is computed does not count."""
-    assert factors_of(functional(body), {}).compulsory_bytes == compulsory
+    assert build_factors(functional(body), {}).compulsory_bytes == compulsory
 
 
 def test_sizes_that_are_missing_are_named():
     """And what is no size is refused."""
     made = einsum("ij,jk->ik", array("A", ("n", 4)), array("B", (4, 5)))
     with pytest.raises(BoundError, match=r"'n' has no value; given are \{'m': 2\}"):
-        least_bytes(made, {"m": 2}, CACHE)
+        compute_least_bytes(made, {"m": 2}, CACHE)
     for value in (-1, 2.5, True, "7"):
         with pytest.raises(BoundError, match="expected an int >= 0"):
-            least_bytes(made, {"n": value}, CACHE)
-    assert least_bytes(made, {"n": np.int64(10)}, CACHE) == 8 * (40 + 20 + 50)
+            compute_least_bytes(made, {"n": value}, CACHE)
+    assert compute_least_bytes(made, {"n": np.int64(10)}, CACHE) == 8 * (40 + 20 + 50)
 
 
 def test_a_memory_that_cannot_hold_a_step_is_refused():
     """An entry of each array must fit at once."""
     made = of("ij,jk->ik", **dict.fromkeys("ijk", 10))
     with pytest.raises(BoundError, match="23 bytes; one step of ij,jk->ik needs 24"):
-        least_bytes(made, {}, 23)
-    assert least_bytes(made, {}, 24) >= 3 * 8 * 100
+        compute_least_bytes(made, {}, 23)
+    assert compute_least_bytes(made, {}, 24) >= 3 * 8 * 100
     with pytest.raises(BoundError):
-        least_bytes(made, {}, CACHE, n_memories=0)
+        compute_least_bytes(made, {}, CACHE, n_memories=0)
     with pytest.raises(BoundError):
-        bound_at(made, {}, [])
+        compute_bound(made, {}, [])
     with pytest.raises(BoundError):
         MemoryLevel("L1", -1)
     with pytest.raises(BoundError):
@@ -224,7 +226,7 @@ LEVELS = [
 
 def test_farther_levels_move_less():
     """The memory ahead grows, so what must pass falls."""
-    found = bound_at(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, LEVELS)
+    found = compute_bound(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, LEVELS)
     moved = [one.n_bytes for one in found.levels]
     assert [one.level.name for one in found.levels] == ["L1", "L2", "L3", "DRAM"]
     assert moved == sorted(moved, reverse=True)
@@ -237,7 +239,7 @@ def test_farther_levels_move_less():
 
 def test_the_slowest_level_is_the_limit():
     """Times are bytes over bandwidths, and that of the arithmetic where it is known."""
-    found = bound_at(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, LEVELS)
+    found = compute_bound(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, LEVELS)
     times = {one.level.name: one.seconds for one in found.levels}
     assert found.seconds == max(times.values()) == times[found.limit]
     slow = found.with_operations(1e3)
@@ -248,7 +250,7 @@ def test_the_slowest_level_is_the_limit():
 
 def test_a_device_of_which_nothing_is_known_moves_every_array_once():
     """A single level has no memory ahead."""
-    found = bound_at(CHAIN, {}, [MemoryLevel("DRAM", None, 1, 1e11)])
+    found = compute_bound(CHAIN, {}, [MemoryLevel("DRAM", None, 1, 1e11)])
     assert found.levels[0].n_bytes == found.compulsory_bytes
     assert found.seconds == found.compulsory_bytes / 1e11
 
@@ -256,7 +258,7 @@ def test_a_device_of_which_nothing_is_known_moves_every_array_once():
 def test_the_table_fits_80_columns():
     """Also with many indices."""
     extents = dict(zip("abcdefg", (24, 16, 16, 24, 16, 16, 24), strict=True))
-    found = bound_at(of("dega,gfbc->abcdef", **extents), {}, LEVELS)
+    found = compute_bound(of("dega,gfbc->abcdef", **extents), {}, LEVELS)
     lines = str(found.with_operations(1e-3)).splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) == 1 + 5 + 3
@@ -268,18 +270,18 @@ def test_a_bound_takes_few_numerical_searches(monkeypatch, n_operands):
     all statements, prices and levels at once, and for ten operands of few statements.
     """
     calls, n_points = [], []
-    search = asymptotic.best_tiles
+    search = asymptotic.find_best_tiles
 
     def counted(member, *rest, **options):
         calls.append(member.shape)
         n_points.append(prod(rest[-1].shape))
         return search(member, *rest, **options)
 
-    monkeypatch.setattr(finite, "best_tiles", counted)
+    monkeypatch.setattr(finite, "find_best_tiles", counted)
     letters = "abcdefghijk"[: n_operands + 1]
     terms = [f"{a}{b}" for a, b in pairwise(letters)]
     made = of(f"{','.join(terms)}->a{letters[-1]}", **dict.fromkeys(letters, 300))
-    bound_at(made, {}, LEVELS)
+    compute_bound(made, {}, LEVELS)
     n_shapes = {1: 1, 2: 1, 3: 2, 4: 3, 10: 3}[n_operands]
     assert len(calls) <= 4 * n_shapes
     most = {1: 40, 2: 40, 3: 300, 4: 1200, 10: 3000}[n_operands]
@@ -290,7 +292,7 @@ def test_bounds_need_neither_scipy_nor_loopy():
     """Nor anything else that is slow to import."""
     code = (
         "import sys, feinsum.bounds as b; "
-        "s = b.statement('ij,jk->ik', dict.fromkeys('ijk', 99)); "
+        "s = b.make_statement('ij,jk->ik', dict.fromkeys('ijk', 99)); "
         "assert b.certify(s, b.FastMemory(99)).n_bytes; "
         "heavy = {'scipy', 'loopy', 'pyopencl', 'sqlalchemy', 'matplotlib'}; "
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
@@ -300,15 +302,15 @@ def test_bounds_need_neither_scipy_nor_loopy():
 
 def test_a_function_of_whole_arrays_is_an_operand_and_one_of_none_is_free():
     """A product with numbers that are computed needs no memory for them."""
-    plain = least_bytes(functional("u[j, k]"), {}, CACHE)
-    mean = least_bytes(functional("0.5*(u[j, k] + v[j, k])"), {}, CACHE)
+    plain = compute_least_bytes(functional("u[j, k]"), {}, CACHE)
+    mean = compute_least_bytes(functional("0.5*(u[j, k] + v[j, k])"), {}, CACHE)
     assert plain <= mean <= plain + N
-    assert least_bytes(functional("j - k"), {}, CACHE) == 2 * N
+    assert compute_least_bytes(functional("j - k"), {}, CACHE) == 2 * N
 
 
 def test_without_bandwidths_no_time_is_known():
     """Bytes are, all the same."""
     levels = [MemoryLevel("fast", CACHE), MemoryLevel("slow", None)]
-    found = bound_at(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, levels)
+    found = compute_bound(of("ij,jk->ik", **dict.fromkeys("ijk", 3000)), {}, levels)
     assert found.seconds is found.limit is found.levels[0].seconds is None
     assert str(found)

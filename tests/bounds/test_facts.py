@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from feinsum.bounds import (
-    bound_at,
-    bound_of_record,
-    least_possible_s,
-    levels_of,
-    shares,
+    bound_record,
+    compute_bound,
+    compute_least_s,
+    compute_shares,
+    list_levels,
 )
 from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum
 from feinsum.records import Device, DevicePeaks, Processor, TuningRecord
-from feinsum.service.pages.charts import marks_of
+from feinsum.service.pages.charts import make_marks
 from tests.db.factories import make_record
 
 CACHES = {"L1d": 32 << 10, "L2": 512 << 10, "L3": 32 << 20}
@@ -44,11 +44,11 @@ def fact(median_s: float = 1.0) -> TuningRecord:
 
 def test_a_fact_has_the_bound_of_its_einsum_at_its_sizes():
     """With the limits of its device, and the arithmetic of its measurement."""
-    found = bound_of_record(fact(), PEAKS)
+    found = bound_record(fact(), PEAKS)
     assert found.compulsory_bytes == 3 * 8 * 2000**2
     assert found.operations_s == pytest.approx(0.16)
     assert [one.level.name for one in found.levels] == ["L1", "L2", "L3", "DRAM"]
-    reached = shares(found, 1.0)
+    reached = compute_shares(found, 1.0)
     assert set(reached) == {"L1", "L2", "L3", "DRAM"}
     assert reached["DRAM"] == pytest.approx(found.compulsory_bytes / 2e10)
 
@@ -58,16 +58,16 @@ def test_a_fact_that_says_nonsense_has_no_bound():
     good = fact()
     timing = replace(good.measurement, sizes={"n": 3})
     text = "a b -> a | A[N,4]:<f8 | A"
-    assert bound_of_record(replace(good, workload_text="nonsense"), PEAKS) is None
+    assert bound_record(replace(good, workload_text="nonsense"), PEAKS) is None
     other = replace(good, workload_text=text, measurement=timing)
-    assert bound_of_record(other, PEAKS) is None
+    assert bound_record(other, PEAKS) is None
 
 
 def test_limits_that_nobody_can_have_give_no_times():
     """Rates of zero and below count as not measured."""
     broken = replace(PEAKS, bandwidth_bytes_per_s=-1.0, cache_bytes_per_s={"L1": 0.0})
-    assert shares(bound_of_record(fact(), broken), 1.0) == {}
-    assert all(one.bandwidth_bytes_per_s is None for one in levels_of(CPU, broken))
+    assert compute_shares(bound_record(fact(), broken), 1.0) == {}
+    assert all(one.bandwidth_bytes_per_s is None for one in list_levels(CPU, broken))
 
 
 def test_facts_of_equal_sizes_are_bounded_once(monkeypatch):
@@ -76,30 +76,30 @@ def test_facts_of_equal_sizes_are_bounded_once(monkeypatch):
 
     def counted(*given):
         asked.append(given)
-        return bound_at(*given)
+        return compute_bound(*given)
 
-    monkeypatch.setattr("feinsum.bounds.bound.bound_at", counted)
+    monkeypatch.setattr("feinsum.bounds.bound.compute_bound", counted)
     limits = replace(PEAKS, bandwidth_bytes_per_s=3.25e10)
     for median_s in (1.0, 2.0, 3.0):
-        bound_of_record(fact(median_s), limits)
+        bound_record(fact(median_s), limits)
     assert len(asked) == 1
-    bound_of_record(fact(), replace(limits, bandwidth_bytes_per_s=3.5e10))
+    bound_record(fact(), replace(limits, bandwidth_bytes_per_s=3.5e10))
     assert len(asked) == 2
 
 
 def test_a_page_has_a_mark_for_every_level():
     """From the nearest cache to the memory; without limits there are bytes alone."""
-    marks = marks_of(fact(0.5), PEAKS)
+    marks = make_marks(fact(0.5), PEAKS)
     assert [mark.level for mark in marks] == ["L1", "L2", "L3", "DRAM"]
     assert all(mark.fraction == mark.seconds / 0.5 for mark in marks)
-    assert all(m.n_bytes and m.seconds is None for m in marks_of(fact(), None))
-    assert marks_of(replace(fact(), workload_text="nonsense"), PEAKS) == ()
+    assert all(m.n_bytes and m.seconds is None for m in make_marks(fact(), None))
+    assert make_marks(replace(fact(), workload_text="nonsense"), PEAKS) == ()
 
 
 def test_no_run_is_below_what_is_possible():
     """The arithmetic, and of each level what caches cannot have kept."""
-    least = least_possible_s(PRODUCT, {}, CPU, PEAKS)
-    bound = bound_of_record(fact(), PEAKS)
+    least = compute_least_s(PRODUCT, {}, CPU, PEAKS)
+    bound = bound_record(fact(), PEAKS)
     assert least == pytest.approx(2 * 2000**3 / 1e11, rel=0.2)
     assert least <= max(bound.seconds, bound.operations_s)
 
@@ -107,17 +107,17 @@ def test_no_run_is_below_what_is_possible():
 def test_what_fits_a_cache_may_take_no_time_at_all_beyond_it():
     """A run that is repeated need not read again what the last one left."""
     copied = einsum("ij->ji", array("A", (100, 100)))
-    assert least_possible_s(copied, {}, CPU, PEAKS) < 80_000 * 2 / 5e10
+    assert compute_least_s(copied, {}, CPU, PEAKS) < 80_000 * 2 / 5e10
     large = einsum("ij->ji", array("A", (10_000, 10_000)))
     moved = 2 * 8 * 10**8 - 3 * (32 << 20)
-    assert least_possible_s(large, {}, CPU, PEAKS) > moved / 2e10
+    assert compute_least_s(large, {}, CPU, PEAKS) > moved / 2e10
 
 
 def test_the_fewest_steps_of_a_chain_count():
     """By the best order, not by one statement."""
     chain = einsum("ij,jk,kl->il", *(array(n, (100, 100)) for n in "ABC"))
     peaks = replace(PEAKS, cache_bytes_per_s={})
-    found = least_possible_s(chain, {}, replace(CPU, processor=None), peaks)
+    found = compute_least_s(chain, {}, replace(CPU, processor=None), peaks)
     assert found == pytest.approx(2 * 2 * 100**3 / 1e11)
 
 
@@ -125,10 +125,10 @@ def test_measured_sizes_stand_in_for_those_that_nobody_tells():
     """Of a processor without caches; what the system tells goes before."""
     quiet = replace(CPU, processor=replace(PROCESSOR, cache_bytes={}))
     sized = replace(PEAKS, device=quiet, cache_bytes={"L1": 90000, "L2": 2**21})
-    levels = {one.name: one for one in levels_of(quiet, sized)}
+    levels = {one.name: one for one in list_levels(quiet, sized)}
     assert list(levels) == ["registers", "L1", "L2", "DRAM"]
     assert (levels["L1"].n_bytes, levels["L1"].n_copies) == (90000, 2)
     assert levels["L2"].bandwidth_bytes_per_s == 1e11
-    told = {one.name: one.n_bytes for one in levels_of(CPU, sized)}
+    told = {one.name: one.n_bytes for one in list_levels(CPU, sized)}
     assert told["L1"] == CACHES["L1d"]
-    assert [one.name for one in levels_of(quiet, PEAKS)] == ["registers", "DRAM"]
+    assert [one.name for one in list_levels(quiet, PEAKS)] == ["registers", "DRAM"]

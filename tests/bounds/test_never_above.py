@@ -7,9 +7,15 @@ from math import prod
 
 import pytest
 
-from feinsum.bounds import FastMemory, certify, intensity_of, least_bytes, statement
-from feinsum.bounds.factors import factors_of
-from feinsum.contraction.paths import path_outputs
+from feinsum.bounds import (
+    FastMemory,
+    certify,
+    compute_intensity,
+    compute_least_bytes,
+    make_statement,
+)
+from feinsum.bounds.factors import build_factors
+from feinsum.contraction.paths import list_path_outputs
 from feinsum.ir import BatchedEinsum, array, batched_einsum, write_subscripts
 from tests.bounds.simulate import Touch, least_moved, lru_loads, nest
 
@@ -79,7 +85,7 @@ def random_schedule(einsum: BatchedEinsum, rng: random.Random):
     """Row by row, or step by step of all rows: tiled nests in some order of loops."""
     extents = dict(einsum.extents)
     path = random_path(rng, einsum.n_operands)
-    outputs = path_outputs(einsum.inputs, einsum.output, path)
+    outputs = list_path_outputs(einsum.inputs, einsum.output, path)
     nests = []
     for row, operands in enumerate(einsum.rows):
         left = [
@@ -110,8 +116,8 @@ def check(seed: int) -> bool:
     einsum = random_einsum(rng) if seed % 4 == 0 else random_contraction(rng)
     steps = random_schedule(einsum, rng)
     capacity = einsum.n_operands + 1 + rng.choice([0, 0, 1, 1, 2, 4, 8, 16])
-    factors = factors_of(einsum, {})
-    bound = least_bytes(einsum, {}, capacity * ENTRY)
+    factors = build_factors(einsum, {})
+    bound = compute_least_bytes(einsum, {}, capacity * ENTRY)
     moved = least_moved(steps, capacity) * ENTRY
     assert factors.compulsory_bytes <= bound <= moved, (seed, einsum.subscripts)
     return bound > factors.compulsory_bytes
@@ -141,7 +147,7 @@ def test_no_bound_is_above_what_two_memories_move_together():
         [s for s in steps if (s[0].item[1] < 4) == is_first]
         for is_first in (True, False)
     ]
-    proved = certify(statement("ik,kj->ij", extents), FastMemory(9, 2)).n_bytes
+    proved = certify(make_statement("ik,kj->ij", extents), FastMemory(9, 2)).n_bytes
     assert 0 < proved <= sum(least_moved(half, 9) for half in halves)
 
 
@@ -154,7 +160,7 @@ def test_a_bound_of_a_product_is_near_what_its_best_tiles_move():
     steps = list(nest(accesses, ["i", "j", "k"], extents, tiles))
     by_k = sorted(steps, key=lambda s: (s[2].item[1] // 6, s[2].item[2] // 5,
                                         s[0].item[2]))  # fmt: skip
-    proved = certify(statement("ik,kj->ij", extents), FastMemory(45)).n_bytes
+    proved = certify(make_statement("ik,kj->ij", extents), FastMemory(45)).n_bytes
     assert proved <= least_moved(by_k, 45) < 1.5 * proved
 
 
@@ -201,10 +207,10 @@ def test_blocked_schedules_are_within_a_few_percent_of_the_bound(
     extents = dict(zip(names, block, strict=True))
     extents[names[0]] *= n_blocks
     extents["a" if "a" in subscripts else "k"] = n_columns
-    proved = certify(statement(subscripts, extents), FastMemory(capacity)).n_bytes
+    proved = certify(make_statement(subscripts, extents), FastMemory(capacity)).n_bytes
     assert proved <= moved
     points = prod(extents.values())
-    asymptotic = points / intensity_of(statement(subscripts, extents)).steps_per_byte(
-        capacity
-    )
+    asymptotic = points / compute_intensity(
+        make_statement(subscripts, extents)
+    ).steps_per_byte(capacity)
     assert asymptotic <= moved <= share * asymptotic

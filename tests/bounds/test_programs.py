@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from feinsum.bounds import FastMemory, MemoryLevel, bound_at, least_bytes
-from feinsum.bounds.programs import bound_program_traffic, compulsory_bytes
+from feinsum.bounds import FastMemory, MemoryLevel, compute_bound, compute_least_bytes
+from feinsum.bounds.programs import bound_program_traffic, count_compulsory_bytes
 from feinsum.errors import BoundError
 from feinsum.ir import array, einsum
 from feinsum.ir.text import program_from_text
@@ -93,7 +93,7 @@ def test_statements_that_share_a_matrix_read_it_once(text, entries):
 def test_products_of_one_form_move_as_much_as_so_many_products():
     """Up to the operand that they share, whose loads are few against the rest."""
     A, B = array("A", (500, 500)), array("B", (500, 500))
-    one = least_bytes(einsum("ij,jk->ik", A, B), {}, 1000 * ENTRY) / ENTRY
+    one = compute_least_bytes(einsum("ij,jk->ik", A, B), {}, 1000 * ENTRY) / ENTRY
     assert 2.99 * one < moved(ATTENTION, n=500) < 3.01 * one
     # the two intermediates need not be stored and loaded
     assert moved(THREE_PRODUCTS, n=500) > 3 * one - 4 * 500**2 - 0.01 * one
@@ -118,7 +118,7 @@ C[i] = map x0 if i >= 2 else 0.0 : A[i]
 -> C
 """
     guarded = program_from_text(text)
-    assert compulsory_bytes(guarded, {"n": 50}) == 50 * ENTRY
+    assert count_compulsory_bytes(guarded, {"n": 50}) == 50 * ENTRY
 
 
 def test_levels_of_a_program_are_those_of_an_einsum():
@@ -130,8 +130,8 @@ C[i,k] = sum x0 * x1 : A[i,j], B[j,k]
 -> C
 """
     product = einsum("ij,jk->ik", array("A", ("n", "n")), array("B", ("n", "n")))
-    program = bound_at(program_from_text(text), {"n": 400}, LEVELS)
-    single = bound_at(product, {"n": 400}, LEVELS)
+    program = compute_bound(program_from_text(text), {"n": 400}, LEVELS)
+    single = compute_bound(product, {"n": 400}, LEVELS)
     assert program.level("slow").n_bytes == single.level("slow").n_bytes
     assert program.compulsory_bytes == single.compulsory_bytes
     assert program.level("slow").steps == ("C",)
@@ -140,7 +140,7 @@ C[i,k] = sum x0 * x1 : A[i,j], B[j,k]
 
 def test_a_size_without_a_value_is_named():
     with pytest.raises(BoundError, match="'n' has no value"):
-        bound_at(program_from_text(MVT), {}, LEVELS)
+        compute_bound(program_from_text(MVT), {}, LEVELS)
 
 
 @pytest.mark.parametrize("seed", range(40))

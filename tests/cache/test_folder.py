@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.cache import DiskCache, cache_folder, default_cache
+from feinsum.cache import DiskCache, cache_folder, get_default_cache
 from feinsum.cache.folder import MAX_BYTES
 from tests.docs.pages import ROOT
 
@@ -191,9 +191,9 @@ def test_processes_share_a_folder(kept):
 def test_the_variable_says_where_the_cache_is(monkeypatch, tmp_path):
     """A folder, ``off``, or nothing for the user's own; 256 MiB."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path))
-    assert default_cache() == DiskCache(tmp_path, 256 * 2**20)
+    assert get_default_cache() == DiskCache(tmp_path, 256 * 2**20)
     monkeypatch.setenv("FEINSUM_CACHE_DIR", "OFF")
-    assert default_cache() is None
+    assert get_default_cache() is None
     monkeypatch.delenv("FEINSUM_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "feinsum"

@@ -14,7 +14,7 @@ from feinsum.calling.host.general import SharedKernel
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction.pairwise import IS_BUILT
 from feinsum.errors import BuildError, InvalidEinsumError, NotAKernelError
-from feinsum.memory import fresh_memory, remembered
+from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.records import InMemoryStore
 from feinsum.select import PairedTimes
 from tests.tune.odd_transforms import odd_einsum
@@ -24,7 +24,7 @@ from tests.tune.odd_transforms import odd_einsum
 def _usual(monkeypatch):
     monkeypatch.setenv("FEINSUM_EFFORT", "")
     monkeypatch.setenv("FEINSUM_DEVICE", "")
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
@@ -59,7 +59,7 @@ def test_every_state_of_a_kernel():
     """None yet, being built, in its trial, lost, used; and a build that failed."""
     A, B, _ = matrices()
     call_einsum("ij,jk->ik", A, B)
-    (call,) = remembered(Calls).general.values()
+    (call,) = get_remembered(Calls).general.values()
 
     def kernel() -> str:
         return explain("ij,jk->ik", A, B).splitlines()[-1]
@@ -75,7 +75,7 @@ def test_every_state_of_a_kernel():
     call.built = call
     assert kernel() == "kernel: used: it was faster than the steps"
     call.built, call.has_had_trial = None, False
-    remembered(Calls).builds.expected_s = inf
+    get_remembered(Calls).builds.expected_s = inf
     assert kernel().startswith("kernel: none: the last build of this process failed")
 
 
@@ -95,8 +95,8 @@ def test_a_kernel_that_failed_and_one_that_is_used(monkeypatch):
     """With a database that is an object the first call builds its kernel."""
     A, B, _ = matrices()
     call_einsum("ij,jk->ik", A, B, effort="estimate")
-    (call,) = remembered(Calls).quick.values()
-    key = next(iter(remembered(Calls).general), None)
+    (call,) = get_remembered(Calls).quick.values()
+    key = next(iter(get_remembered(Calls).general), None)
     assert key is None
     monkeypatch.setattr("feinsum.calling.explanation.find_call", lambda *_: call)
     text = explain("ij,jk->ik", A, B)

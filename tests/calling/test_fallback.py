@@ -19,7 +19,7 @@ from feinsum.errors import (
     InvalidEinsumError,
     MeasurementError,
 )
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import InMemoryStore
 from feinsum.sparse import COO, CSF, random_uniform, to_csf, to_csr, to_dense
 
@@ -39,7 +39,7 @@ FAILURES = [
 
 @pytest.fixture(autouse=True)
 def _new_process():
-    with fresh_memory():
+    with use_fresh_memory():
         yield
     clear_call_cache()
 

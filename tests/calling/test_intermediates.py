@@ -11,23 +11,23 @@ import pytest
 
 from feinsum import call_einsum, retrieve
 from feinsum.calling import clear_call_cache, prepare_call, read_call
-from feinsum.calling.kernel import untransformed_path
+from feinsum.calling.kernel import find_untransformed_path
 from feinsum.canonical import canonicalize
-from feinsum.codegen import contraction_path, generate_loopy
-from feinsum.contraction.paths import entries_between
+from feinsum.codegen import find_contraction_path, generate_loopy
+from feinsum.contraction.paths import count_entries_between
 from feinsum.errors import MeasurementError
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.intermediates import (
+    count_temporary_bytes,
+    get_intermediate_limit_bytes,
     has_room,
-    intermediate_limit_bytes,
-    temporary_bytes,
 )
 from feinsum.options import INTERMEDIATE_VARIABLE
-from feinsum.predict import predictions
+from feinsum.predict import predict_recipes
 from feinsum.records import Device, InMemoryStore
 from feinsum.transforms.library import CONTRACTION_PATH
-from feinsum.transforms.registry import proposed
+from feinsum.transforms.registry import list_proposed
 from feinsum.tuning.problem import make_problem
 from feinsum.tuning.tuning import _make_search_for
 from tests.calling.comparing import NO_FACTS
@@ -69,7 +69,7 @@ def test_a_call_keeps_to_the_limit(limit, monkeypatch):
     monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
     arrays = operands()
     call = prepare_call(SUBSCRIPTS, *arrays, database=NO_FACTS, device="host")
-    assert temporary_bytes(call.kernel.t_unit, {}) <= limit
+    assert count_temporary_bytes(call.kernel.t_unit, {}) <= limit
     tracemalloc.start()
     found = call.run(arrays)
     peak = tracemalloc.get_traced_memory()[1]
@@ -83,19 +83,19 @@ def test_an_untransformed_kernel_keeps_to_the_limit(limit, n_steps, monkeypatch)
     """The cheapest order that fits is taken, and one nest if there is none."""
     monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
     e = canonical()
-    path = untransformed_path(e, {})
+    path = find_untransformed_path(e, {})
     assert (1 if path is None else len(path)) == n_steps
     unit = generate_loopy(e, path=path)
-    assert temporary_bytes(unit, {}) <= limit
+    assert count_temporary_bytes(unit, {}) <= limit
     if path is not None:
-        n_entries = entries_between(e.inputs, e.output, e.extents, path)
-        assert temporary_bytes(unit, {}) == 8 * n_entries
+        n_entries = count_entries_between(e.inputs, e.output, e.extents, path)
+        assert count_temporary_bytes(unit, {}) == 8 * n_entries
 
 
 @pytest.mark.parametrize("limit", [LARGE, SMALL, 0])
 def test_a_prediction_keeps_to_the_limit(limit):
     """No recipe that needs more is proposed; there is one at every limit."""
-    found = predictions(canonical(), {}, CPU, intermediate_bytes=limit)
+    found = predict_recipes(canonical(), {}, CPU, intermediate_bytes=limit)
     assert found
     assert all(has_room(one.spec, canonical(), {}, limit) for one in found)
     paths = [one for one in found if one.spec.name == "contraction_path"]
@@ -109,7 +109,7 @@ def test_what_is_predicted_is_what_a_kernel_takes(limit, monkeypatch):
     unit = generate_loopy(canonical())
     found = retrieve(unit, database=NO_FACTS, device="host", effort="estimate")
     assert found is not unit
-    assert temporary_bytes(found, {}) <= limit
+    assert count_temporary_bytes(found, {}) <= limit
 
 
 def test_a_search_keeps_to_the_limit(monkeypatch):
@@ -128,7 +128,7 @@ def test_a_recorded_recipe_that_needs_more_is_passed_over(monkeypatch):
     e = canonicalize(parsed.einsum).einsum
     (spec, *_) = [
         CONTRACTION_PATH.spec(parameters)
-        for parameters in proposed(CONTRACTION_PATH, e)
+        for parameters in list_proposed(CONTRACTION_PATH, e)
         if not has_room(CONTRACTION_PATH.spec(parameters), e, {}, SMALL)
     ]
     store = InMemoryStore()
@@ -138,7 +138,7 @@ def test_a_recorded_recipe_that_needs_more_is_passed_over(monkeypatch):
         clear_call_cache()
         call = prepare_call(SUBSCRIPTS, *operands(), database=store, device="host")
         assert call.kernel.is_retrieved == is_used
-        assert temporary_bytes(call.kernel.t_unit, {}) <= limit
+        assert count_temporary_bytes(call.kernel.t_unit, {}) <= limit
 
 
 def test_calls_share_no_kernel_that_needs_more_than_they_may(monkeypatch):
@@ -153,7 +153,7 @@ def test_calls_share_no_kernel_that_needs_more_than_they_may(monkeypatch):
         arguments = call.kernel.t_unit.default_entrypoint.args
         sizes = {x.name: n for x in arguments if isinstance(x, lp.ValueArg)}
         assert sizes
-        assert temporary_bytes(call.kernel.t_unit, sizes) <= 200_000
+        assert count_temporary_bytes(call.kernel.t_unit, sizes) <= 200_000
         expected = np.einsum(subscripts, *arrays, optimize=True)
         assert np.array_equal(call.run(arrays), expected)
     assert kernels[600] is kernels[700]
@@ -165,7 +165,7 @@ def test_by_default_a_part_of_the_free_memory_is_the_limit(monkeypatch):
     monkeypatch.delenv(INTERMEDIATE_VARIABLE, raising=False)
     for n_bytes, limit in ((9 << 30, 2 << 30), (1 << 10, 400 * 25 * 8)):
         monkeypatch.setattr("psutil.virtual_memory", lambda n=n_bytes: free(n))
-        assert intermediate_limit_bytes(canonical(), {}) == limit
+        assert get_intermediate_limit_bytes(canonical(), {}) == limit
 
 
 def test_with_little_free_memory_no_large_product_is_made(monkeypatch):
@@ -173,9 +173,11 @@ def test_with_little_free_memory_no_large_product_is_made(monkeypatch):
     monkeypatch.delenv(INTERMEDIATE_VARIABLE, raising=False)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free(1 << 12))
     x, a, b = operands([(6, 7, 8), (7, 90), (8, 90)])
-    path = contraction_path(read_call("ijk,ja,ka->ia", x, a, b).einsum)
+    path = find_contraction_path(read_call("ijk,ja,ka->ia", x, a, b).einsum)
     assert len(path) == 2
-    assert untransformed_path(read_call("ijk,ja,ka->ia", x, a, b).einsum, {}) is None
+    assert (
+        find_untransformed_path(read_call("ijk,ja,ka->ia", x, a, b).einsum, {}) is None
+    )
     found = call_einsum("ijk,ja,ka->ia", x, a, b, database=NO_FACTS, device="host")
     assert np.array_equal(found, np.einsum("ijk,ja,ka->ia", x, a, b, optimize=True))
 

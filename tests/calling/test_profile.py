@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import feinsum
-from feinsum.calling.host.builder import BuildRequest, built_before
+from feinsum.calling.host.builder import BuildRequest, load_built
 from feinsum.errors import InvalidEinsumError
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 
 A, B, C = np.ones((30, 40)), np.ones((40, 50)), np.ones((50, 7))
 ORIGINAL = np.einsum
@@ -21,7 +21,7 @@ ORIGINAL = np.einsum
 def _usual(monkeypatch):
     monkeypatch.setenv("FEINSUM_EFFORT", "")
     monkeypatch.setenv("FEINSUM_DEVICE", "")
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
@@ -130,12 +130,12 @@ def test_its_list_is_tuned_and_built_for_later_processes(tmp_path, monkeypatch):
     (document,) = json.loads(path.read_text())
     assert document["size"] == "n0=700"
     call = BuildRequest(**document["call"])
-    assert built_before(call) is None
+    assert load_built(call) is None
     ended = CliRunner().invoke(app, ["tune", "--suite", str(path), "--trials", "1"])
     assert ended.exit_code == 0, ended.output
     assert "tuned 1 of 1 workload" in ended.output
     request = BuildRequest(**document["call"])
-    kernel = built_before(request).call(request.structure)
+    kernel = load_built(request).call(request.structure)
     np.testing.assert_allclose(kernel.run((X, Y)), (X * Y).sum(axis=1))
 
 

@@ -7,7 +7,7 @@ import feinsum
 from feinsum.calling import read_call
 from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import InvalidEinsumError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.records import InMemoryStore
 from feinsum.tuning.problem import make_problem
 
@@ -29,8 +29,8 @@ def test_a_call_is_tuned_as_it_was_made(capsys):
     parsed = read_call("ij,j->i", A, x)
     known = make_problem(parsed.einsum, parsed.sizes).form.key
     assert report.records[0].workload == known
-    assert not remembered(Calls).quick
-    assert not remembered(Calls).general
+    assert not get_remembered(Calls).quick
+    assert not get_remembered(Calls).general
 
 
 def test_symbols_and_einsums_are_tuned_as_well(monkeypatch):

@@ -16,9 +16,10 @@ def reconstruct(graph: InducedGraph) -> BatchedEinsum:
 
     It is found from colors and edges alone. Names are numbers of vertices.
 
-    >>> from feinsum.canonical.graph import induced_graph
+    >>> from feinsum.canonical.graph import build_induced_graph
     >>> from feinsum.ir import array, einsum
-    >>> graph = induced_graph(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)))
+    >>> graph = build_induced_graph(einsum("ij,j->i", array("A", ("N", 4)),
+    ...     array("x", 4)))
     >>> print(reconstruct(graph))
     {i0}{i2}, {i2} -> {i0} of (A6 A7) with A6[N1,4]:<f8, A7[4]:<f8
     """

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from feinsum.canonical import labelling
 from feinsum.canonical.labelling import (
     Deadline,
-    adjacency,
-    canonical_places,
-    color_cells,
-    refined,
+    compute_places,
+    group_by_color,
+    list_neighbours,
+    refine_cells,
 )
-from feinsum.canonical.search_process import searched_order
+from feinsum.canonical.search_process import run_nauty
 from feinsum.errors import CanonicalizationError
 from feinsum.processes import Worker
 from tests.strategies import counts
@@ -71,7 +71,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def placed(graph: Colored) -> tuple[Any, Any]:
     """Colors and edges in the canonical numbering."""
     colors, edges = graph
-    places = canonical_places(colors, edges)
+    places = compute_places(colors, edges)
     assert sorted(places) == list(range(len(colors)))
     moved = sorted(zip(places, colors, strict=True))
     in_order = [color for _, color in moved]
@@ -110,8 +110,8 @@ def test_refined_partition_is_equitable(graph: Colored) -> None:
 
 def refine(graph: Colored) -> tuple[list[set[int]], list[list[int]]]:
     colors, edges = graph
-    neighbours = adjacency(len(colors), edges)
-    return refined(color_cells(colors), neighbours), neighbours
+    neighbours = list_neighbours(len(colors), edges)
+    return refine_cells(group_by_color(colors), neighbours), neighbours
 
 
 def ring(n: int) -> tuple[int, list[set[int]], list[tuple[int, int]]]:
@@ -120,7 +120,7 @@ def ring(n: int) -> tuple[int, list[set[int]], list[tuple[int, int]]]:
 
 def test_one_graph_in_two_processes() -> None:
     """The helper process finds the order that is found in this process."""
-    assert labelling.bounded_order(*ring(200), Deadline()) == searched_order(*ring(200))
+    assert labelling.search_order(*ring(200), Deadline()) == run_nauty(*ring(200))
 
 
 def test_the_helper_process_imports_our_nauty(
@@ -132,7 +132,7 @@ def test_the_helper_process_imports_our_nauty(
     package.write_text("raise ImportError('imported from where ours is')")
     monkeypatch.setattr(labelling.pynauty, "__file__", str(package))
     with pytest.raises(CanonicalizationError, match="imported from where ours is"):
-        labelling.bounded_order(*ring(200), Deadline())
+        labelling.search_order(*ring(200), Deadline())
 
 
 def test_no_search_in_this_process_beyond_the_bound(
@@ -143,11 +143,11 @@ def test_no_search_in_this_process_beyond_the_bound(
 
     def spy(n: int, cells: list[set[int]], edges: Any) -> list[int]:
         seen.append(n)
-        return searched_order(n, cells, edges)
+        return run_nauty(n, cells, edges)
 
-    monkeypatch.setattr(labelling, "searched_order", spy)
+    monkeypatch.setattr(labelling, "run_nauty", spy)
     for n in (labelling.QUICK, labelling.QUICK + 1):
-        assert len(labelling.bounded_order(*ring(n), Deadline())) == n
+        assert len(labelling.search_order(*ring(n), Deadline())) == n
     assert seen == [labelling.QUICK]
 
 
@@ -155,7 +155,7 @@ def test_search_beyond_its_time_is_stopped() -> None:
     """The error says after which time, and how to give more."""
     match = r"200 vertices was stopped after 0\.001 s.*time_limit_s="
     with pytest.raises(CanonicalizationError, match=match):
-        labelling.bounded_order(*ring(200), Deadline(0.001))
+        labelling.search_order(*ring(200), Deadline(0.001))
 
 
 def test_all_searches_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_all_searches_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(labelling.Worker, "request", watched)
     n, _, edges = ring(100)
     edges = [(u + n * k, v + n * k) for k in range(3) for u, v in edges]
-    assert sorted(canonical_places([0] * (3 * n), edges, 60.0)) == list(range(3 * n))
+    assert sorted(compute_places([0] * (3 * n), edges, 60.0)) == list(range(3 * n))
     assert len(limits) == 3
     assert limits == sorted(limits, reverse=True)
     assert 60.0 > limits[0] > limits[1] > limits[2] > 0
@@ -188,7 +188,7 @@ def test_process_ends_itself() -> None:
 def test_what_is_printed_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter that prints more than the answer does no harm."""
     monkeypatch.setenv("PYTHONVERBOSE", "1")
-    order = labelling.bounded_order(*ring(200), Deadline())
+    order = labelling.search_order(*ring(200), Deadline())
     assert sorted(order) == list(range(200))
 
 
@@ -209,7 +209,7 @@ def test_a_process_without_an_answer_is_an_error(
         path.write_text(script)
     monkeypatch.setattr(labelling.search_process, "__file__", str(path))
     with pytest.raises(CanonicalizationError, match=match):
-        labelling.bounded_order(*ring(200), Deadline())
+        labelling.search_order(*ring(200), Deadline())
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_search_that_cannot_start(
     """Where there is no interpreter to run, the error says so."""
     monkeypatch.setattr("sys.executable", executable)
     with pytest.raises(CanonicalizationError, match=match):
-        labelling.bounded_order(*ring(200), Deadline())
+        labelling.search_order(*ring(200), Deadline())
 
 
 def test_too_many_vertices_are_refused() -> None:
@@ -232,7 +232,7 @@ def test_too_many_vertices_are_refused() -> None:
         f"leaves {n} vertices undecided, nauty takes at most {labelling.MAX_VERTICES}"
     )
     with pytest.raises(CanonicalizationError, match=match):
-        labelling.bounded_order(n, [set(range(n))], [], Deadline())
+        labelling.search_order(n, [set(range(n))], [], Deadline())
 
 
 @pytest.mark.parametrize("limit_s", [0.0, -1.0, float("nan"), float("inf")])

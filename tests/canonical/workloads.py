@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 
 from feinsum.ir import BatchedEinsum, Operand, array, batched_einsum, einsum, generalize
-from feinsum.suites import documents
+from feinsum.suites import read_suite_documents
 from tests.canonical import graphs as g
 from tests.canonical import instances as e
 from tests.canonical.test_cases import DIFFERENT, SAME
@@ -37,7 +37,7 @@ def workloads() -> Iterator[Named]:
 
 def _tccg() -> Iterator[Named]:
     """Contractions of the TCCG suite, as given and with parameters for long extents."""
-    for entry in documents("tccg"):
+    for entry in read_suite_documents("tccg"):
         given = _contraction(entry, frozenset(), [["A", "B"]])
         yield f"tccg {entry['name']}", given
         general, sizes = generalize(given)
@@ -47,7 +47,7 @@ def _tccg() -> Iterator[Named]:
 
 def _dg() -> Iterator[Named]:
     """Operators on elements, parametric as given; literal; and generalized again."""
-    for entry in documents("dgfem"):
+    for entry in read_suite_documents("dgfem"):
         parametric = frozenset(entry["parametric"])
         literal = _contraction(entry, frozenset(), entry["args"])
         yield f"dg {entry['name']}", _contraction(entry, parametric, entry["args"])

@@ -16,7 +16,7 @@ from feinsum.doctor import machine
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import LookUp
 from feinsum.targets.devices import DeviceState
-from feinsum.targets.processor import host_processor
+from feinsum.targets.processor import describe_host_processor
 from tests.db.conftest import locked_by_another_process, public_folder, unprivileged
 from tests.db.factories import make_device, make_environment, make_record
 from tests.remote.chaos import answering, chaos, refusing, silent
@@ -105,7 +105,7 @@ def test_a_locked_database_is_a_problem(tmp_path, findings, run):
         store.add(make_record())
     found = findings()
     assert found["database"]["text"].endswith(": 1 fact, writable")
-    assert str(host_processor()) in found["devices"]["text"]
+    assert str(describe_host_processor()) in found["devices"]["text"]
     with locked_by_another_process(tmp_path / "facts.sqlite"):
         found = findings()["database"]
         result = run("doctor")

@@ -14,7 +14,7 @@ from feinsum.db.server import open_serving_store
 from feinsum.errors import MeasurementError
 from feinsum.measure import open_device
 from feinsum.records import Miss
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.cli.tuning import good
 from tests.remote.chaos import answering, chaos
 from tests.remote.live import served_here
@@ -88,7 +88,7 @@ def test_what_says_something_else_is_bad_usage(run, autotune, wanted):
 def test_misses_come_from_a_service(run, autotune, wanted, tmp_path, monkeypatch):
     """By URL with a key; facts go to the user's own database. Without it, a refusal."""
     autotune()
-    secret, key = new_key("tuner", "read")
+    secret, key = make_key("tuner", "read")
     with open_serving_store(wanted) as store:
         store.add_key(key)
     with served_here(str(wanted), tmp_path, anonymous_read=False) as server:
@@ -121,7 +121,7 @@ def test_what_was_found_is_sent_to_the_service(
 ):
     """With the service as the database, and a key to record."""
     autotune()
-    keys = {scope: new_key(scope, scope) for scope in ("read", "record")}
+    keys = {scope: make_key(scope, scope) for scope in ("read", "record")}
     with open_serving_store(wanted) as store:
         for _, key in keys.values():
             store.add_key(key)

@@ -10,7 +10,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from feinsum.cli.explain import query
-from feinsum.cli.shared.records import speedup_text, time_text
+from feinsum.cli.shared.records import format_median, format_speedup
 from feinsum.db import HttpStore, open_store
 from feinsum.records import Policy, rank
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
@@ -83,8 +83,8 @@ def test_a_row_has_every_number_and_ends_with_the_recipe(run, known_records):
     table = result.stdout.splitlines()[1:]
     for record in known_records:
         row = next(line for line in table if record.id[:12] in line)
-        assert speedup_text(record) in row
-        assert time_text(record) in row
+        assert format_speedup(record) in row
+        assert format_median(record) in row
         assert row.endswith(f"  {record.spec}")
 
 

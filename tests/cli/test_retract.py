@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from feinsum.db import open_store, shipped_facts
+from feinsum.db import get_shipped_facts, open_store
 from tests.db.factories import WORKLOAD, make_peaks, make_record
 
 
@@ -48,7 +48,7 @@ def test_facts_are_retracted(run, filled):
 
 def test_facts_that_are_elsewhere_are_retracted(run, filled):
     """Such as one of the package: by its whole id."""
-    fact = next(iter(shipped_facts().records()))
+    fact = next(iter(get_shipped_facts().records()))
     result = run("db", "retract", fact.id, "--yes", "--reason", "odd")
     assert f"not stored here: {fact.id}" in result.stdout
     with open_store(filled) as store:
@@ -103,7 +103,7 @@ def test_garbage_with_what_is_retracted(run, filled):
 
 def test_packaged_facts_are_imported(run, database):
     """All of them, by a word in place of a file."""
-    n = len(shipped_facts())
+    n = len(get_shipped_facts())
     result = run("db", "import", "packaged")
     assert (result.exit_code, result.stderr) == (0, "")
     assert f"new: {n} records" in result.stdout

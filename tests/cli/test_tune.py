@@ -17,8 +17,8 @@ from rich.console import Console
 
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.cli.tune.command import tune
-from feinsum.cli.tune.run import nothing_recorded
-from feinsum.cli.tune.view import ProgressBar, why_failed
+from feinsum.cli.tune.run import make_unrecorded_error
+from feinsum.cli.tune.view import ProgressBar, explain_failures
 from feinsum.db import open_store
 from feinsum.measure import open_device
 from feinsum.tuning import Finalist, Strategy, TuningProgress
@@ -167,7 +167,7 @@ def test_nothing_recorded_is_a_failure(run, autotune):
     result = run("tune", *MATVEC, "--json")
     assert result.exit_code == 1
     assert "1 of 2 trials passed, but none when timed again" in result.stderr
-    assert "none of 1 trial passed" in str(nothing_recorded(trials()[:1]))
+    assert "none of 1 trial passed" in str(make_unrecorded_error(trials()[:1]))
     *_, recorded, error = map(json.loads, result.stdout.splitlines())
     assert recorded["records"] == []
     assert error["error"]["code"] == "measurement-failed"
@@ -217,7 +217,7 @@ def test_failures_say_why():
         trials()[1], status="wrong-result", message="row 3\ndiffers", median_s=None,
         ratio=None,
     )  # fmt: skip
-    (line,) = why_failed([good, bad, bad])
+    (line,) = explain_failures([good, bad, bad])
     assert line.startswith("  2 wrong-result; the first, ")
     assert line.endswith(": row 3 differs")
 

@@ -15,13 +15,13 @@ from feinsum import (
     generate_loopy,
     raise_kernel,
 )
-from feinsum.codegen import contraction_path
+from feinsum.codegen import find_contraction_path
 from feinsum.errors import InvalidEinsumError
 from feinsum.measure import (
     compile_kernel,
-    largest_error,
+    compute_largest_error,
+    draw_arguments,
     open_device,
-    random_arguments,
 )
 from feinsum.raising import single_nest
 from tests.strategies import einsums
@@ -43,7 +43,7 @@ EINSUMS = {
 
 
 def run(e, t_unit, sizes):
-    arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
+    arguments = draw_arguments(t_unit, sizes, np.random.default_rng(0))
     kernel = compile_kernel(t_unit, open_device()).bind(arguments)
     kernel.poison()
     kernel.run()
@@ -51,7 +51,7 @@ def run(e, t_unit, sizes):
     arrays = {op.name: arguments[op.name] for op in e.operands}
     names = ["out"] if e.batch_size == 1 else [f"out_{k}" for k in range(e.batch_size)]
     return max(
-        largest_error(results[name], expected)
+        compute_largest_error(results[name], expected)
         for name, expected in zip(names, evaluate(e, arrays), strict=True)
     )
 
@@ -67,7 +67,7 @@ def test_a_contraction_path_changes_no_result(subscripts):
     """By way of pairwise intermediates the result is the same."""
     n = subscripts.count(",") + 1
     e = einsum(subscripts, *[array(f"B{k}", (4, 4)) for k in range(n)])
-    assert run(e, generate_loopy(e, path=contraction_path(e)), {}) < 1e-12
+    assert run(e, generate_loopy(e, path=find_contraction_path(e)), {}) < 1e-12
 
 
 @pytest.mark.parametrize("path", [((0, 1),), ((0, 7), (0, 1)), ((0, 0), (0, 1))])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from feinsum.codegen import (
+    choose_nest_index_dtype,
+    extract_nest_result,
     generate_nest,
-    nest_arguments,
-    nest_index_dtype,
-    nest_result,
-    root_chunks,
+    make_nest_arguments,
+    split_root,
 )
 from feinsum.errors import InvalidEinsumError
 from feinsum.measure import compile_kernel, open_device
@@ -23,13 +23,13 @@ from feinsum.nests import (
     Nest,
     NestForm,
     Sizes,
-    best_nest,
     choose_form,
-    lane_indices,
-    network,
-    sizes_of,
+    find_best_nest,
+    find_lane_indices,
+    measure_sizes,
+    parse_network,
 )
-from feinsum.nests.form import n_chunks_for
+from feinsum.nests.form import choose_n_chunks
 from feinsum.sparse import COO, random_profile, random_uniform, to_csf
 from tests.nests.networks import KERNELS, expected, operands_of, path_of, random_nest
 from tests.portions import spread
@@ -38,19 +38,19 @@ SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2}
 
 
 def computed(nest, operands, form, *, n_chunks=3, dtype=np.float64, kernel=None):
-    sizes = sizes_of(nest.network, operands)
+    sizes = measure_sizes(nest.network, operands)
     if kernel is None:
         kernel = built(nest, sizes, form, n_chunks=n_chunks, dtype=dtype)
-    arguments = nest_arguments(
+    arguments = make_nest_arguments(
         nest, operands, dtype=dtype, form=form, n_chunks=n_chunks
     )
     arguments["out"][...] = np.nan  # the kernel says what it begins with
     kernel.built.run(arguments, kernel.timer)
-    return nest_result(nest, form, arguments["out"], sizes)
+    return extract_nest_result(nest, form, arguments["out"], sizes)
 
 
 def built(nest, sizes, form, *, n_chunks=3, dtype=np.float64):
-    index_dtype = nest_index_dtype(nest, sizes)
+    index_dtype = choose_nest_index_dtype(nest, sizes)
     made = generate_nest(
         nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
     )
@@ -66,8 +66,8 @@ def forms_of(nest, sizes, **options):
 
 
 def best(net, operands, **options):
-    cost = EstimatedTime(net, sizes_of(net, operands), **options)
-    return best_nest(net, cost).nest
+    cost = EstimatedTime(net, measure_sizes(net, operands), **options)
+    return find_best_nest(net, cost).nest
 
 
 @pytest.mark.parametrize("name", spread(KERNELS, 9))
@@ -76,7 +76,7 @@ def test_every_form_computes_what_numpy_computes(name):
     net = KERNELS[name]
     operands = operands_of(net, extent=SMALL.get(name, 5))
     nest = best(net, operands)
-    sizes = sizes_of(net, operands)
+    sizes = measure_sizes(net, operands)
     wanted = expected(net, operands)
     for form in forms_of(nest, sizes):
         found = computed(nest, operands, form)
@@ -89,12 +89,12 @@ def test_any_nest_has_right_forms(name):
     """Also one that nobody would choose: random paths and orders."""
     net = KERNELS[name]
     operands = operands_of(net, extent=4)
-    sizes, wanted = sizes_of(net, operands), expected(net, operands)
+    sizes, wanted = measure_sizes(net, operands), expected(net, operands)
     rng = np.random.default_rng(7)
     for _ in range(2):
         nest = random_nest(net, rng)
         forms = {choose_form(nest, sizes, vector_bytes=32, n_threads=2), NestForm(), *(
-            NestForm(index, 2) for index in lane_indices(nest)
+            NestForm(index, 2) for index in find_lane_indices(nest)
         )}  # fmt: skip
         for form in forms:
             found = computed(nest, operands, form)
@@ -119,7 +119,7 @@ def ragged_patterns():
 def test_ragged_patterns_are_right(subscripts):
     """By one kernel for all of them, in as many chunks as there are nodes, and more."""
     is_sparse = subscripts.endswith("->ijk")
-    net = network(subscripts, has_sparse_output=is_sparse)
+    net = parse_network(subscripts, has_sparse_output=is_sparse)
     extents = {"i": 7, "j": 6, "k": 5, "a": 6, "r": 6, "s": 6}
     rng = np.random.default_rng(0)
     dense = [rng.uniform(0.5, 1.5, [extents[i] for i in t]) for t in net.inputs[1:]]
@@ -144,11 +144,13 @@ def test_mttkrp_of_all_modes_is_right(order):
     rng = np.random.default_rng(order)
     for mode, rank in zip(indices, (1, 2, 7, 32, 33), strict=False):
         others = [i for i in indices if i != mode]
-        net = network(f"{','.join([indices, *(f'{i}a' for i in others)])}->{mode}a")
+        net = parse_network(
+            f"{','.join([indices, *(f'{i}a' for i in others)])}->{mode}a"
+        )
         factors = [rng.random((shape[indices.index(i)], rank)) for i in others]
         operands = [tree, *factors]
         nest = best(net, operands)
-        form = choose_form(nest, sizes_of(net, operands), n_threads=2)
+        form = choose_form(nest, measure_sizes(net, operands), n_threads=2)
         assert form.lanes == min(4, 1 << (rank - 1).bit_length())
         found = computed(nest, operands, form)
         assert np.allclose(found, expected(net, operands), rtol=1e-12)
@@ -158,7 +160,7 @@ def test_single_precision_has_twice_the_lanes():
     """And is as exact as it can be."""
     net = KERNELS["mttkrp-3"]
     operands = operands_of(net, extent=9)
-    nest, sizes = best(net, operands), sizes_of(net, operands)
+    nest, sizes = best(net, operands), measure_sizes(net, operands)
     form = choose_form(nest, sizes, item_bytes=4, n_threads=2)
     assert form.lanes == 8
     found = computed(nest, operands, form, dtype=np.float32)
@@ -170,18 +172,18 @@ def test_indices_of_64_bits_are_right():
     """Indices and chunks in the width that the kernel has."""
     net = KERNELS["mttkrp-3"]
     operands = operands_of(net, extent=5)
-    nest, sizes = best(net, operands), sizes_of(net, operands)
+    nest, sizes = best(net, operands), measure_sizes(net, operands)
     form = choose_form(nest, sizes, n_threads=2)
     made = generate_nest(nest, sizes.extents, index_dtype=np.int64, form=form)
     kernel = compile_kernel(made, open_device("host"))
-    arguments = nest_arguments(nest, operands, form=form, n_chunks=2)
+    arguments = make_nest_arguments(nest, operands, form=form, n_chunks=2)
     wide = {
         name: np.asarray(value, np.int64)
         if name.startswith(("ind", "poi", "chu", "row")) else value
         for name, value in arguments.items()
     }  # fmt: skip
     kernel.built.run(wide, kernel.timer)
-    found = nest_result(nest, form, wide["out"], sizes)
+    found = extract_nest_result(nest, form, wide["out"], sizes)
     assert np.allclose(found, expected(net, operands), rtol=1e-12)
 
 
@@ -190,7 +192,7 @@ def test_chunks_hold_about_equally_many_entries():
     tree = random_profile((400, 90, 80), (300, 3000, 20_000), seed=0, skew=1.0)
     begins = tree.pointers[1][tree.pointers[0]]
     for n_chunks in (1, 2, 7, 64, 1000):
-        chunks = root_chunks(tree, n_chunks)
+        chunks = split_root(tree, n_chunks)
         assert chunks[0] == 0
         assert chunks[-1] == 300
         assert np.all(np.diff(chunks) > 0)
@@ -207,12 +209,12 @@ def test_chunks_never_write_what_others_write():
     net = KERNELS["mttkrp-3"]
     operands = operands_of(net, extent=12, nnz=12)
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
-    sizes = sizes_of(net, operands)
+    sizes = measure_sizes(net, operands)
     form = choose_form(nest, sizes, n_threads=2)
     assert form.is_chunked
     assert not form.has_copies
     kernel = built(nest, sizes, form)
-    whole = nest_arguments(nest, operands, form=form, n_chunks=3)
+    whole = make_nest_arguments(nest, operands, form=form, n_chunks=3)
     cuts, rows = whole["chunks"], whole["rows"]
     assert len(cuts) == 4
     assert operands[0].profile[0] < len(whole["out"])
@@ -227,7 +229,9 @@ def test_chunks_never_write_what_others_write():
             others = np.ones(len(out), bool)
             others[slice(*rows[own])] = False
             assert np.array_equal(out[others], before[others], equal_nan=True)
-        assert np.allclose(nest_result(nest, form, out, sizes), wanted, rtol=1e-12)
+        assert np.allclose(
+            extract_nest_result(nest, form, out, sizes), wanted, rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ def test_chunks_never_write_what_others_write():
 )
 def test_tiles_of_an_index_add_up(output, is_chunked):
     """Whether the lanes' index is summed over, or one of the result's."""
-    net = network(f"ij,ir,jr->{output}", has_sparse_output=output == "ij")
+    net = parse_network(f"ij,ir,jr->{output}", has_sparse_output=output == "ij")
     tree = to_csf(random_uniform((9, 7), 20, seed=0))
     rng = np.random.default_rng(0)
     operands = [tree, rng.random((9, 11)), rng.random((7, 11))]
@@ -260,7 +264,7 @@ def test_loops_nest_as_in_the_nest():
 
 def test_copies_are_bounded_by_memory_and_by_work():
     """Else one thread does it."""
-    net = network("ijk,ia,ja->ka")
+    net = parse_network("ijk,ia,ja->ka")
     nest = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("ija"), tuple("ijka")))
     extents = {"i": 100, "j": 100, "k": 1000, "a": 32}
     many, few = (100, 9000, 10**6), (100, 200, 300)
@@ -277,7 +281,7 @@ def test_large_buffers_are_there_for_each_chunk_within_the_memory():
     sizes = Sizes(dict.fromkeys("ijkrs", 40), (40, 900, 9000))
     form = choose_form(nest, sizes, n_threads=4)
     assert form.is_chunked
-    assert n_chunks_for(nest, form, sizes, 4) == 4
+    assert choose_n_chunks(nest, form, sizes, 4) == 4
     n_bytes = 4 * 40 * 40 * 8
     for room, is_chunked in ((n_bytes, True), (n_bytes - 1, False)):
         found = choose_form(nest, sizes, n_threads=4, copies_bytes=room)
@@ -285,7 +289,7 @@ def test_large_buffers_are_there_for_each_chunk_within_the_memory():
     for orders in ((tuple("ijks"), tuple("irsj")), (tuple("ijks"), tuple("irjs"))):
         nest = Nest(net, nest.path, orders)
         operands = operands_of(net, extent=5)
-        form = choose_form(nest, sizes_of(net, operands), n_threads=3)
+        form = choose_form(nest, measure_sizes(net, operands), n_threads=3)
         assert form.is_chunked
         found = computed(nest, operands, form)
         assert np.allclose(found, expected(net, operands), rtol=1e-12)
@@ -297,10 +301,10 @@ def test_chunks_that_need_no_memory_are_several_for_a_thread():
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
     sizes = Sizes(dict.fromkeys("ijka", 40), (40, 900, 9000))
     form = choose_form(nest, sizes, n_threads=4)
-    assert n_chunks_for(nest, form, sizes, 4) == 32
-    assert n_chunks_for(nest, NestForm(), sizes, 4) == 1
+    assert choose_n_chunks(nest, form, sizes, 4) == 32
+    assert choose_n_chunks(nest, NestForm(), sizes, 4) == 1
     few = Sizes(dict.fromkeys("ijka", 40), (40, 90, 200))
-    assert n_chunks_for(nest, form, few, 4) == 1
+    assert choose_n_chunks(nest, form, few, 4) == 1
 
 
 def test_threads_decide_about_the_nest():
@@ -309,7 +313,7 @@ def test_threads_decide_about_the_nest():
     extents = {"i": 7, "j": 6, "k": 7, "l": 6, "a": 6}
     sizes = Sizes(extents, (7, 42, 291, 1058))
     alone, shared = (
-        best_nest(net, EstimatedTime(net, sizes, n_threads=n)) for n in (1, 4)
+        find_best_nest(net, EstimatedTime(net, sizes, n_threads=n)) for n in (1, 4)
     )
     assert not choose_form(alone.nest, sizes, n_threads=4).is_chunked
     assert choose_form(shared.nest, sizes, n_threads=4).is_chunked
@@ -320,7 +324,7 @@ def test_forms_that_a_nest_does_not_have_are_refused():
     """With the rule ``nest``."""
     net = KERNELS["ttmc-3"]
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("ijrs")))
-    last = network("ijk,ia,ja->ka")
+    last = parse_network("ijk,ia,ja->ka")
     shared = Nest(last, path_of(last, (1, 2), (3, 0)), (tuple("ija"), tuple("ijka")))
     apart = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("jrks"), tuple("ijkrs")))
     refused = [

@@ -12,20 +12,24 @@ import re
 import numpy as np
 import pytest
 
-from feinsum.codegen import nest_arguments, nest_index_dtype, nest_result
-from feinsum.codegen.nest_arrays import TILED, axes_of
+from feinsum.codegen import (
+    choose_nest_index_dtype,
+    extract_nest_result,
+    make_nest_arguments,
+)
+from feinsum.codegen.nest_arrays import TILED, get_axes
 from feinsum.codegen.nest_writer import Writer
 from feinsum.nests import (
     EstimatedTime,
     Nest,
     NestForm,
     Operations,
-    best_nest,
-    evaluate,
-    lane_indices,
-    path_from_pairs,
-    sizes_of,
-    unfactorized,
+    build_path,
+    build_unfactorized,
+    evaluate_cost,
+    find_best_nest,
+    find_lane_indices,
+    measure_sizes,
 )
 from feinsum.nests.form import is_apart, is_divisible, is_private
 from tests.nests.networks import FORMULAS, KERNELS, expected, operands_of
@@ -33,7 +37,7 @@ from tests.nests.networks import FORMULAS, KERNELS, expected, operands_of
 
 def forms_of(nest):
     """Without lanes, with them, with tiles; each also by chunks."""
-    lanes = sorted(lane_indices(nest))
+    lanes = sorted(find_lane_indices(nest))
     found = [NestForm()]
     found += [NestForm(i, 2, tile=t) for i in lanes for t in (0, 2, 4)]
     if is_divisible(nest):
@@ -50,8 +54,8 @@ def test_operations_are_those_of_the_formulas_in_every_form(
     """Lanes that are filled up count as entries; nothing else is added."""
     net = KERNELS[name]
     operands = operands_of(net, extent=4, density=0.3)
-    nest = Nest(net, path_from_pairs(net, pairs), tuple(map(tuple, orders)))
-    sizes = sizes_of(net, operands)
+    nest = Nest(net, build_path(net, pairs), tuple(map(tuple, orders)))
+    sizes = measure_sizes(net, operands)
     for form in forms_of(nest):
         result, n_operations, _ = executed(nest, operands, form)
         assert np.allclose(result, expected(net, operands))
@@ -63,9 +67,9 @@ def test_the_best_nest_does_what_its_cost_says(name):
     """In scalars and in vectors; a product that is assigned needs no addition."""
     net = KERNELS[name]
     operands = operands_of(net, extent=2, density=0.5)
-    sizes = sizes_of(net, operands)
-    nest = best_nest(net, EstimatedTime(net, sizes)).nest
-    cost = evaluate(Operations(net, sizes), nest.path, nest.orders)
+    sizes = measure_sizes(net, operands)
+    nest = find_best_nest(net, EstimatedTime(net, sizes)).nest
+    cost = evaluate_cost(Operations(net, sizes), nest.path, nest.orders)
     result, n_operations, _ = executed(nest, operands, NestForm())
     assert np.allclose(result, expected(net, operands))
     assert cost / 2 <= n_operations <= round(cost)
@@ -75,9 +79,9 @@ def test_the_unfactorized_nest_takes_three_operations_for_a_product():
     """Two multiplications and an addition: 3 nnz A for MTTKRP."""
     net = KERNELS["mttkrp-3"]
     operands = operands_of(net, extent=4, density=0.3)
-    sizes = sizes_of(net, operands)
-    for form in forms_of(unfactorized(net)):
-        result, n_operations, _ = executed(unfactorized(net), operands, form)
+    sizes = measure_sizes(net, operands)
+    for form in forms_of(build_unfactorized(net)):
+        result, n_operations, _ = executed(build_unfactorized(net), operands, form)
         assert np.allclose(result, expected(net, operands))
         rank = form.filled(sizes.extents)["a"]
         assert n_operations == 3 * sizes.nodes[-1] * rank
@@ -87,8 +91,7 @@ def test_each_tile_reads_the_tree_once():
     """The rank is cut, and not the work."""
     net = KERNELS["mttkrp-3"]
     operands = operands_of(net, extent=8, density=0.2)
-    nest = Nest(net, path_from_pairs(net, [(0, 2), (3, 1)]), (tuple("ijka"),
-                tuple("ija")))  # fmt: skip
+    nest = Nest(net, build_path(net, [(0, 2), (3, 1)]), (tuple("ijka"), tuple("ija")))
     whole = executed(nest, operands, NestForm("a", 2))[1]
     assert executed(nest, operands, NestForm("a", 2, tile=4))[1] == whole
 
@@ -107,9 +110,9 @@ def executed(nest, operands, form, *, n_chunks=3):
     Returns:
         Result; operations of products; and other additions.
     """
-    sizes = sizes_of(nest.network, operands)
-    arguments = nest_arguments(nest, operands, form=form, n_chunks=n_chunks)
-    assert nest_index_dtype(nest, sizes) == np.int32
+    sizes = measure_sizes(nest.network, operands)
+    arguments = make_nest_arguments(nest, operands, form=form, n_chunks=n_chunks)
+    assert choose_nest_index_dtype(nest, sizes) == np.int32
     dense = {i: n for i, n in sizes.extents.items() if i not in nest.network.level_of}
     written = Writer(nest, form.filled(dense), form, np.dtype(np.float64))
     written.write()
@@ -145,7 +148,7 @@ def executed(nest, operands, form, *, n_chunks=3):
     scope, count = dict(made), {"product": 0, "other": 0}
     exec("\n".join(lines), scope)
     scope["kernel"](count)
-    out = nest_result(nest, form, scope["out"], sizes)
+    out = extract_nest_result(nest, form, scope["out"], sizes)
     return out, count["product"], count["other"]
 
 
@@ -155,5 +158,5 @@ def _private(nest, form, written):
     for buffer in nest.buffers:
         if is_private(buffer.indices, written.dense):
             place = written.buffers[buffer.producer]
-            shape, _ = axes_of(place.indices, extents, form)
+            shape, _ = get_axes(place.indices, extents, form)
             yield place.name, tuple(map(int, shape))

@@ -9,7 +9,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum.codegen import generate_nest, nest_arguments, nest_index_dtype
+from feinsum.codegen import choose_nest_index_dtype, generate_nest, make_nest_arguments
 from feinsum.errors import InvalidEinsumError
 from feinsum.measure import compile_kernel, open_device
 from feinsum.nests import (
@@ -17,9 +17,9 @@ from feinsum.nests import (
     Nest,
     NestForm,
     Sizes,
-    best_nest,
-    network,
-    sizes_of,
+    find_best_nest,
+    measure_sizes,
+    parse_network,
 )
 from feinsum.sparse import CSF, random_profile, to_csf
 from tests.nests.networks import (
@@ -40,7 +40,7 @@ def built(nest, extents, **options):
 
 
 def result(kernel, nest, operands, dtype=np.float64):
-    call = kernel.bind(nest_arguments(nest, operands, dtype=dtype))
+    call = kernel.bind(make_nest_arguments(nest, operands, dtype=dtype))
     call.poison()
     call.run()
     return call.read()["out"]
@@ -56,9 +56,9 @@ def test_the_result_is_read_only_where_others_add_to_it():
     """A row that a node completes is assigned; one that several nodes share is not."""
     for output, is_read in (("ia", False), ("ja", True)):
         factors = {"ia": "ja,ka", "ja": "ia,ka"}[output]
-        net = network(f"ijk,{factors}->{output}")
+        net = parse_network(f"ijk,{factors}->{output}")
         sizes = Sizes(dict.fromkeys("ijka", 9), (5, 20, 50))
-        nest = best_nest(net, EstimatedTime(net, sizes)).nest
+        nest = find_best_nest(net, EstimatedTime(net, sizes)).nest
         kernel = generate_nest(nest, sizes.extents).default_entrypoint
         read = {name for x in kernel.instructions for name in x.read_dependency_names()}
         assert ("out" in read) == is_read
@@ -81,10 +81,10 @@ def test_a_large_buffer_is_an_argument():
     net = KERNELS["ttmc-3"]
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
     operands = operands_of(net)
-    assert "X0" in nest_arguments(nest, operands)
-    assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
+    assert "X0" in make_nest_arguments(nest, operands)
+    assert_right(built(nest, measure_sizes(net, operands).extents), nest, operands)
     private = Nest(net, nest.path, (tuple("ijks"), tuple("ijrs")))
-    assert "X0" not in nest_arguments(private, operands)
+    assert "X0" not in make_nest_arguments(private, operands)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("f4", 1e-5), ("c16", 1e-12)])
@@ -100,8 +100,8 @@ def test_other_dtypes_are_computed(dtype, tolerance):
         (rng.random(o.shape) + (1j if dtype[0] == "c" else 0)).astype(dtype)
         for o in operands[1:]
     ]
-    sizes = sizes_of(net, operands)
-    nest = best_nest(net, EstimatedTime(net, sizes)).nest
+    sizes = measure_sizes(net, operands)
+    nest = find_best_nest(net, EstimatedTime(net, sizes)).nest
     found = result(built(nest, sizes.extents, dtype=dtype), nest, operands, dtype=dtype)
     assert found.dtype == dtype
     assert np.allclose(found, expected(net, operands), rtol=tolerance)
@@ -112,10 +112,10 @@ def test_indices_have_64_bits_where_the_tree_is_that_large():
     net = KERNELS["ttmc-3"]
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
     extents = dict.fromkeys("ijkrs", 10**6)
-    assert nest_index_dtype(nest, Sizes(extents, (9, 9, 9))) == np.int32
-    assert nest_index_dtype(nest, Sizes(extents, (9, 9, 2**31))) == np.int64
+    assert choose_nest_index_dtype(nest, Sizes(extents, (9, 9, 9))) == np.int32
+    assert choose_nest_index_dtype(nest, Sizes(extents, (9, 9, 2**31))) == np.int64
     large = extents | {"k": 2**31}
-    assert nest_index_dtype(nest, Sizes(large, (9, 9, 9))) == np.int64
+    assert choose_nest_index_dtype(nest, Sizes(large, (9, 9, 9))) == np.int64
 
 
 @pytest.mark.parametrize("form", [NestForm(), NestForm("s", 4, True, True)])
@@ -134,8 +134,8 @@ def test_the_tree_is_read_where_it_is():
     """No copy of indices, pointers and values of the right dtypes."""
     net = KERNELS["mttkrp-3"]
     operands = operands_of(net)
-    arguments = nest_arguments(best_nest(net, EstimatedTime(
-        net, sizes_of(net, operands))).nest, operands)  # fmt: skip
+    arguments = make_nest_arguments(find_best_nest(net, EstimatedTime(
+        net, measure_sizes(net, operands))).nest, operands)  # fmt: skip
     tree = to_csf(operands[0])
     assert arguments["values"] is tree.values
     assert arguments["indices2"] is tree.indices[2]
@@ -165,5 +165,5 @@ def test_rows_that_do_not_match_are_refused(change, message):
     """They have the tree and all extents in common; the rule is ``shape``."""
     nest = random_nest(replace(KERNELS["mttkrp-3"], n_rows=2), np.random.default_rng(0))
     with pytest.raises(InvalidEinsumError, match=message) as caught:
-        nest_arguments(nest, change(operands_for("mttkrp-3")))
+        make_nest_arguments(nest, change(operands_for("mttkrp-3")))
     assert caught.value.rules == ("shape",)

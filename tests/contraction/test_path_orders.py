@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feinsum.contraction.paths import (
-    contraction_steps,
-    order_of,
-    pairwise_path,
-    path_of,
-    path_outputs,
-    postorders,
+    find_contraction_steps,
+    find_pairwise_path,
+    list_factors,
+    list_path_outputs,
+    list_postorders,
+    make_path,
 )
 from tests.contraction.path_counts import n_pair_sequences, n_postorders
 
@@ -29,7 +29,7 @@ CHAINS = [
 @pytest.mark.parametrize("n", range(1, 7))
 def test_each_order_is_there_once_and_after_its_factors(n):
     """As many as the recurrence says; a factor is an operand or was made before."""
-    found = list(postorders(n))
+    found = list(list_postorders(n))
     assert len(found) == len(set(found)) == n_postorders(n) <= n_pair_sequences(n)
     for order in found:
         made = {frozenset({k}) for k in range(n)}
@@ -48,7 +48,7 @@ def test_a_path_and_its_order_are_the_same(n, data):
     for left in range(n, 1, -1):
         first, second = data.draw(st.permutations(range(left)))[:2]
         path.append((min(first, second), max(first, second)))
-    assert path_of(order_of(tuple(path), n), n) == tuple(path)
+    assert make_path(list_factors(tuple(path), n), n) == tuple(path)
 
 
 @pytest.mark.parametrize(("subscripts", "extents"), CHAINS)
@@ -59,15 +59,19 @@ def test_the_counted_order_is_the_cheapest_of_all(subscripts, extents):
 
     def n_operations(path):
         left, total = [set(term) for term in terms], 0
-        for step, made in zip(path, path_outputs(terms, output, path), strict=True):
+        for step, made in zip(
+            path, list_path_outputs(terms, output, path), strict=True
+        ):
             joint = set().union(*(left[at] for at in step))
             n = prod(extents[i] for i in joint)
             total += n + max(n - prod(extents[i] for i in made), 0)
             left = [x for at, x in enumerate(left) if at not in step] + [set(made)]
         return total
 
-    order = pairwise_path(terms, tuple(output), tuple(extents.items()))
-    steps = contraction_steps(terms, tuple(output), tuple(extents.items()))
+    order = find_pairwise_path(terms, tuple(output), tuple(extents.items()))
+    steps = find_contraction_steps(terms, tuple(output), tuple(extents.items()))
     counted = sum(step.n_operations for step in steps[len(terms) :])
-    every = [n_operations(path_of(o, len(terms))) for o in postorders(len(terms))]
+    every = [
+        n_operations(make_path(o, len(terms))) for o in list_postorders(len(terms))
+    ]
     assert n_operations(order) == counted == min(every)

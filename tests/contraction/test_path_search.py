@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.contraction.paths import MINIMIZED, find_path, path_outputs
+from feinsum.contraction.paths import MINIMIZED, find_path, list_path_outputs
 from tests.children import run_python
 
 METHODS = ("auto", "greedy", *MINIMIZED)
@@ -37,7 +37,7 @@ def test_a_path_leaves_the_result_and_keeps_to_the_limit(given_, method, limit):
         assert all(0 <= at < left for at in step)
         left += 1 - len(step)
     assert left == 1
-    made = path_outputs(terms, output, path)
+    made = list_path_outputs(terms, output, path)
     assert made[-1] == frozenset(output)
     if limit is not None:
         assert all(prod(extents[i] for i in term) <= limit for term in made[:-1])
@@ -50,7 +50,7 @@ def test_a_chain_of_many_operands_is_searched_under_a_limit(method):
     terms = [(f"i{k}", f"i{k + 1}") for k in range(n)] + [(f"i{n}",)]
     extents = {f"i{k}": 10 for k in range(n + 1)}
     path = find_path(terms, ["i0"], extents, method=method, max_entries=10)
-    made = path_outputs(terms, ["i0"], path)
+    made = list_path_outputs(terms, ["i0"], path)
     assert {len(term) for term in made} == {1}
     assert len(path) == n
 

@@ -22,7 +22,7 @@ from feinsum.records import (
     Retraction,
     Store,
     TuningRecord,
-    best_match,
+    find_best_match,
 )
 from tests.db.factories import (
     WORKLOAD,
@@ -156,8 +156,8 @@ class FactStoreContract:
         """Of some ids, those are lacking that are not stored."""
         store.add(make_record(0))
         ids = {make_record(n).id for n in range(2)}
-        assert store.lacking("record", ids) == {make_record(1).id}
-        assert store.lacking("record", set()) == set()
+        assert store.find_lacking("record", ids) == {make_record(1).id}
+        assert store.find_lacking("record", set()) == set()
 
     def test_processors_do_not_hide_facts(self, store: Store) -> None:
         """Where the processor alone is another, or not known, facts are candidates,
@@ -172,12 +172,12 @@ class FactStoreContract:
         look_up = LookUp({WORKLOAD: ""}, here.device, "default")
         found = store.candidates(look_up)[WORKLOAD]
         assert {one.id for one in found} == {one.id for one in facts[:2]}
-        assert best_match(found, here).level == MatchLevel.SAME_ARCHITECTURE
+        assert find_best_match(found, here).level == MatchLevel.SAME_ARCHITECTURE
         assert store.query(WORKLOAD, device_id=here.device.id) == ()
-        assert best_match(found, here, "strict").level == MatchLevel.MISS
+        assert find_best_match(found, here, "strict").level == MatchLevel.MISS
         store.add(facts[2])
         found = store.candidates(look_up)[WORKLOAD]
-        assert best_match(found, here, "strict").record == facts[2]
+        assert find_best_match(found, here, "strict").record == facts[2]
 
     def test_like_is_a_filter(self, store: Store) -> None:
         """Records whose text begins so, up to the bar and to the letter, by id."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, text_digest
+from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, compute_digest
 from feinsum.records import (
     BlockCheck,
     Device,
@@ -37,7 +37,7 @@ def make_workload(number: int = 0) -> WorkloadKey:
     """The key of a product of a matrix with a vector of ``4 + number`` entries."""
     n = 4 + number
     text = f"a b, b -> a | A0[n,{n}]:<f8 A1[{n}]:<f8 | A0 A1"
-    key = WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{text_digest(text)}")
+    key = WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{compute_digest(text)}")
     TEXTS[key] = text
     return key
 
@@ -168,12 +168,12 @@ def make_plan_record(
     number: int = 0, *, plan: AnyPlan | None = None, fleet: Fleet | None = None
 ) -> PlanRecord:
     """What a plan moved and took; different numbers are different facts of it."""
-    from feinsum.distributed.facts import fact_of
+    from feinsum.distributed.facts import build_fact
 
     made, where = plan or make_plan(), fleet or make_fleet()
     samples = tuple((number + 1) * 1e-3 * share for share in (1.0, 0.9, 1.1))
     checked = BlockCheck(2, 64, 1e-9, 1e-15)
-    found = fact_of(made, where, made.counts.moved, checked, samples)
+    found = build_fact(made, where, made.counts.moved, checked, samples)
     return replace(found, recorded_at="2025-01-31T12:00:00+00:00")
 
 

@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from feinsum.db.exchange import line_schema
+from feinsum.db.exchange import make_line_schema
 
 __all__ = ["GOLDEN", "schema_text"]
 
@@ -15,7 +15,7 @@ GOLDEN = Path(str(files("feinsum.db.exchange") / "line.schema.json"))
 
 def schema_text() -> str:
     """The schema as the dataclasses make it, as text that diffs."""
-    return json.dumps(line_schema(), indent=2, sort_keys=True) + "\n"
+    return json.dumps(make_line_schema(), indent=2, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, open_store
 from feinsum.db.exchange import (
     Bad,
-    all_documents,
     compare,
     import_entries,
+    list_documents,
     merge,
     read_file,
     write_file,
@@ -32,8 +32,8 @@ from feinsum.records import (
     Retraction,
     Store,
     Trial,
+    accept_all,
     to_json,
-    unchecked,
 )
 from tests.db.factories import (
     make_peaks,
@@ -85,7 +85,7 @@ class Makes:
 
 
 def content(store: Store) -> list[Document]:
-    return list(all_documents(store, has_trials=True))
+    return list(list_documents(store, has_trials=True))
 
 
 def everything() -> list[Document]:
@@ -157,7 +157,7 @@ def test_a_file_reads_back(tmp_path: Path, database: Path, suffix: str) -> None:
     path = tmp_path / f"facts{suffix}"
     with open_store(database) as source:
         source.add_all(everything())
-        assert write_file(all_documents(source, has_trials=True), path).total() == 7
+        assert write_file(list_documents(source, has_trials=True), path).total() == 7
         assert list(tmp_path.glob("*.part")) == []
         with open_store(tmp_path / "other.sqlite") as target:
             found = import_entries(target, read_file(path), pytest.fail)
@@ -185,7 +185,7 @@ def test_what_no_column_takes_is_refused_alike(
     bad = [(f"line {n}", document) for n, document in enumerate(UNKEEPABLE, 3)]
     entries = [("line 2", make_record(0)), *bad, ("line 99", make_record(1))]
     store, refused = make_any_sql_store(), list[Bad]()
-    found = import_entries(store, entries, refused.append, check=unchecked)
+    found = import_entries(store, entries, refused.append, check=accept_all)
     assert (found.n_new["record"], found.n_bad) == (2, len(UNKEEPABLE))
     assert [entry.position for entry in refused] == [position for position, _ in bad]
     assert len(store) == 2

@@ -20,10 +20,10 @@ from feinsum.db.exchange import (
     import_entries,
     merge,
     read_file,
-    rekeyed,
+    rekey_record,
 )
 from feinsum.errors import StoreUnavailableError
-from feinsum.records import InMemoryStore, Policy, TuningRecord, best_match
+from feinsum.records import InMemoryStore, Policy, TuningRecord, find_best_match
 from tests.db.factories import (
     WORKLOAD,
     make_device,
@@ -80,8 +80,8 @@ def test_no_look_up_has_another_answer(records: list[TuningRecord]) -> None:
         elsewhere = make_environment(make_device(7, make_processor("zen5")))
         for environment in (*ENVIRONMENTS, elsewhere):
             for policy in get_args(Policy):
-                one = best_match(before, environment, policy)
-                two = best_match(after, environment, policy)
+                one = find_best_match(before, environment, policy)
+                two = find_best_match(after, environment, policy)
                 assert (one.level, one.record) == (two.level, two.record)
 
 
@@ -145,7 +145,7 @@ def test_what_comes_after_a_recipe_that_is_slow_elsewhere_is_kept() -> None:
         measurement=replace(fast.measurement, baseline_s=fast.measurement.samples_s),
     )
     records = [fast, slower, slow_here]
-    assert best_match(records, ENVIRONMENTS[-1], "loose").record == slower
+    assert find_best_match(records, ENVIRONMENTS[-1], "loose").record == slower
     assert left_of(records, 0) == records
 
 
@@ -168,7 +168,7 @@ def test_what_a_kept_fact_was_rekeyed_from_is_kept() -> None:
     """Under its own key a slower one would go."""
     slow = distinct(2)[1]
     workload = WorkloadKey("of today")
-    moved = rekeyed(slow, workload)
+    moved = rekey_record(slow, workload)
     assert find_garbage([distinct(2), [moved]], 0).surplus == ()
     assert [e.id for e in find_garbage([distinct(2)], 0).surplus] == [slow.id]
 

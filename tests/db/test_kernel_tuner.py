@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import t4_document, write_t4
+from feinsum.db.exchange import make_t4_document, write_t4
 from feinsum.records import Device, from_json
 from tests.db.factories import (
     make_device,
@@ -75,7 +75,7 @@ T4 = Draft202012Validator(
 
 def test_a_fact_is_a_correct_result() -> None:
     """With its recipe, all samples in milliseconds, and the objective."""
-    document = t4_document([make_record(1)])
+    document = make_t4_document([make_record(1)])
     T4.validate(document)
     (result,) = document["results"]
     assert result["configuration"] == {
@@ -96,7 +96,7 @@ def test_the_hardware_is_the_device_with_its_processor() -> None:
     """As it is written in the fact; without one where none was recorded."""
     device = make_device(processor=make_processor("zen5"))
     for one in (device, make_device()):
-        document = t4_document([make_record(environment=make_environment(one))])
+        document = make_t4_document([make_record(environment=make_environment(one))])
         T4.validate(document)
         (hardware,) = document["metadata"]["hardware"]["hardware_description"]
         assert from_json(Device, json.dumps(hardware)) == one
@@ -114,7 +114,7 @@ def test_a_trial_is_a_result_good_or_bad() -> None:
         ("transform-failed", "constraints"),
         ("a code of another version", "runtime"),
     ):
-        document = t4_document([make_trial(status=status)])
+        document = make_t4_document([make_trial(status=status)])
         T4.validate(document)
         (result,) = document["results"]
         is_ok = word == "correct"

@@ -12,20 +12,20 @@ from feinsum.db import (
     LAYERS_VARIABLE,
     SITE_VARIABLE,
     LayeredStore,
+    get_shipped_facts,
+    list_layer_states,
     looked_up_store,
     open_store,
     opened_store,
     process_facts,
-    shipped_facts,
-    states_of,
 )
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import InMemoryStore
 from tests.db.conftest import unprivileged
 from tests.db.factories import WORKLOAD, make_peaks, make_record, make_trial
 
-SHIPPED = next(shipped_facts().records())
+SHIPPED = next(get_shipped_facts().records())
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setenv("FEINSUM_DATABASE", str(path))
     monkeypatch.delenv(LAYERS_VARIABLE, raising=False)
     monkeypatch.delenv(SITE_VARIABLE, raising=False)
-    with fresh_memory():
+    with use_fresh_memory():
         yield path
 
 
@@ -54,7 +54,7 @@ def site(tmp_path, monkeypatch):
 def test_the_layers_are_asked_in_their_order(own, site, monkeypatch):
     """All by default; those that the setting names, as it orders them."""
     with opened_store(None, has_shipped=True) as store:
-        assert [s.name for s in states_of(store)] == [
+        assert [s.name for s in list_layer_states(store)] == [
             "memory",
             "user",
             "site",
@@ -64,7 +64,7 @@ def test_the_layers_are_asked_in_their_order(own, site, monkeypatch):
         assert SHIPPED in store.query(SHIPPED.workload)
     monkeypatch.setenv(LAYERS_VARIABLE, " site, user ,site")
     with opened_store(None, has_shipped=True) as store:
-        assert [s.name for s in states_of(store)] == ["site", "user"]
+        assert [s.name for s in list_layer_states(store)] == ["site", "user"]
         assert store.query(SHIPPED.workload) == ()
     monkeypatch.setenv(LAYERS_VARIABLE, "sight")
     with (
@@ -78,7 +78,7 @@ def test_a_database_that_is_named_has_no_layers(own, site):
     """Who names a database asks that one."""
     with opened_store(own, has_shipped=True, may_create=True) as store:
         assert store.query(WORKLOAD) == ()
-        assert states_of(store) == ()
+        assert list_layer_states(store) == ()
 
 
 def test_what_is_new_goes_to_the_user(own, site, monkeypatch):
@@ -101,7 +101,7 @@ def test_whoever_reads_makes_no_database(own, site, caplog):
     """One that was named and is not there is passed over, and the log says so."""
     with opened_store(None, has_shipped=True) as store:
         assert store.query(WORKLOAD) == (make_record(7),)
-        (missing,) = [s for s in states_of(store) if s.problem]
+        (missing,) = [s for s in list_layer_states(store) if s.problem]
     assert (missing.name, f"no database {own}" in missing.problem) == ("user", True)
     assert f"there is no database {own}" in caplog.text
     with (
@@ -129,7 +129,7 @@ def test_the_usual_database_has_no_facts_before_it_is_made(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home" / "data"))
     with opened_store(None, has_shipped=True) as store:
         assert store.query(WORKLOAD) == ()
-        assert not any(state.problem for state in states_of(store))
+        assert not any(state.problem for state in list_layer_states(store))
         with pytest.raises(StoreUnavailableError, match="does not exist yet"):
             store.add(make_record(1))
     assert caplog.text == ""
@@ -197,7 +197,7 @@ def test_a_database_that_cannot_be_used_hides_no_layer(spoil, own, site, caplog)
         assert store.query(WORKLOAD) == (make_record(7),)
         assert SHIPPED in store.query(SHIPPED.workload)
         assert store.get(SHIPPED.id) == SHIPPED
-        problems = {state.name: state.problem for state in states_of(store)}
+        problems = {state.name: state.problem for state in list_layer_states(store)}
         with pytest.raises(StoreUnavailableError) as caught:
             store.add(make_record())
     assert problems.pop("user") == str(caught.value)
@@ -222,7 +222,7 @@ def test_damage_within_a_layer_hides_no_other(own, site):
         store.add(make_record(1))
     with opened_store(None, has_shipped=True) as store:
         assert store.query(WORKLOAD) == (make_record(1),)
-        (damaged,) = [s for s in states_of(store) if s.problem]
+        (damaged,) = [s for s in list_layer_states(store) if s.problem]
     assert damaged.name == "site"
     assert "skipped, because" in str(damaged)
 
@@ -249,7 +249,7 @@ def test_if_all_fail_that_is_an_error():
     ("layers", "why"),
     [
         ([StoreUnavailableError("no luck"), InMemoryStore()], "no luck"),
-        ([shipped_facts(), InMemoryStore()], "the source of facts is read-only"),
+        ([get_shipped_facts(), InMemoryStore()], "the source of facts is read-only"),
     ],
 )
 def test_what_cannot_be_written_says_why(layers, why):
@@ -269,7 +269,7 @@ def test_what_cannot_be_written_says_why(layers, why):
 
 def test_a_source_that_is_only_read_can_be_the_database():
     """What is asked of it is answered; what is to be written is refused."""
-    with opened_store(shipped_facts()) as store:
+    with opened_store(get_shipped_facts()) as store:
         assert SHIPPED in store.query(SHIPPED.workload)
         with pytest.raises(StoreUnavailableError, match="read-only"):
             store.add(make_record())

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from feinsum.db.exchange import Bad, files, line_schema, read_lines, write_lines
+from feinsum.db.exchange import Bad, files, make_line_schema, read_lines, write_lines
 from feinsum.errors import InvalidRecordError, SchemaVersionError
-from feinsum.records import Document, kind_of, to_json
-from feinsum.records.document import digest_of, to_text
+from feinsum.records import Document, get_kind, to_json
+from feinsum.records.document import digest_of, format_canonical
 from tests.db.factories import make_peaks, make_record, make_trial, tuning_records
 from tests.db.golden_schema import GOLDEN, schema_text
 from tests.strategies import counts
 
 HEADER = b'{"format":"feinsum","kind":"header","version":1}\n'
-VALIDATOR = Draft202012Validator(line_schema())
+VALIDATOR = Draft202012Validator(make_line_schema())
 documents = st.lists(
     tuning_records()
     | st.builds(make_trial, st.integers(0, 5), second=st.integers(0, 59))
@@ -58,7 +58,7 @@ def test_what_is_written_reads_back(given_documents: list[Document]) -> None:
     n_written = write_lines(given_documents, stream)
     assert read(stream.getvalue()) == given_documents
     for kind, n in n_written.items():
-        assert n == sum(kind_of(document) == kind for document in given_documents)
+        assert n == sum(get_kind(document) == kind for document in given_documents)
 
 
 @counts(20, 500)
@@ -107,7 +107,7 @@ def replaced(old: str, new: str) -> bytes:
 def renamed(old: str, new: str) -> bytes:
     """The same under the id of the changed text."""
     line = json.loads(replaced(old, new))
-    line["id"] = digest_of(to_text(line["document"]))
+    line["id"] = digest_of(format_canonical(line["document"]))
     return json.dumps(line).encode() + b"\n"
 
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from feinsum.db.exchange import merge
 from feinsum.errors import ImplausibleError
 from feinsum.records import InMemoryStore, RetractionQuery, check_plausible, judge
-from feinsum.records.signature import public_key_of, sign, why_untrusted
+from feinsum.records.signature import explain_untrusted, format_public_key, sign
 from tests.db.factories import make_plan, make_plan_record, make_record
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -50,13 +50,13 @@ def test_plans_are_retracted_like_facts(make_any_sql_store):
 
 def test_a_signature_covers_a_plan():
     """What it covers cannot be changed, and the signed plan is as plausible."""
-    trusted = {public_key_of(KEY)}
+    trusted = {format_public_key(KEY)}
     for record in RECORDS:
         signed = sign(record, KEY)
-        assert why_untrusted(signed, trusted) == ""
+        assert explain_untrusted(signed, trusted) == ""
         assert not judge(signed)
         faster = replace(signed, samples_s=tuple(s / 2 for s in signed.samples_s))
-        assert "is not that of" in why_untrusted(faster, trusted)
+        assert "is not that of" in explain_untrusted(faster, trusted)
 
 
 def test_what_was_made_up_comes_into_no_database():

@@ -183,7 +183,7 @@ def test_a_new_table_is_read_by_its_index(
         store.add_all(list(facts))
         with closing(store.reader()) as reader:
             assert len(reader.facts([f"key-{n}" for n in range(100)])) == 100
-            ((name,),) = reader._rows(
+            ((name,),) = reader._read_rows(
                 "SELECT name FROM pg_prepared_statements WHERE custom_plans = 0"
                 " AND position('document' in statement) > 0"
                 " ORDER BY prepare_time LIMIT 1",

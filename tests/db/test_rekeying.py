@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
 from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import REKEYED_FROM, merge, rekey, rekeyed
+from feinsum.db.exchange import REKEYED_FROM, merge, rekey, rekey_record
 from feinsum.errors import StoreUnavailableError
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum, from_text, to_text
-from feinsum.records import Trial, TuningRecord, to_json, unchecked
+from feinsum.records import Trial, TuningRecord, accept_all, to_json
 from tests import strategies
 from tests.db.contract import content
 from tests.db.factories import make_device, make_peaks, make_record, make_trial
@@ -99,15 +99,17 @@ def test_the_way_does_not_matter(
     """By way of another key a record becomes what it becomes at once; back under its
     own key it is itself.
     """
-    assert rekeyed(rekeyed(record, first), second) == rekeyed(record, second)
-    assert rekeyed(record, record.workload) == record
-    assert rekeyed(rekeyed(record, first), record.workload).id == record.id
+    assert rekey_record(rekey_record(record, first), second) == rekey_record(
+        record, second
+    )
+    assert rekey_record(record, record.workload) == record
+    assert rekey_record(rekey_record(record, first), record.workload).id == record.id
 
 
 def test_the_fact_stays_as_it_is() -> None:
     """The key is new and the provenance names the origin; all else is unchanged."""
     old = replace(respelled(fact(EINSUMS[0])), provenance={"host": "here"})
-    new = rekeyed(old, WorkloadKey(f"{NEWER}-0123"))
+    new = rekey_record(old, WorkloadKey(f"{NEWER}-0123"))
     assert new.provenance == {"host": "here", REKEYED_FROM: old.id}
     assert replace(new, workload=old.workload, provenance=old.provenance) == old
 
@@ -128,7 +130,7 @@ def test_older_documents_are_found_under_the_key_of_today(
         key = canonicalize(e).key
         assert len({record.workload_text for record in store.query(key)}) == 2
         assert len(store.trials(key)) == 3
-    moved = {rekeyed(r, key_of(r)).id for r in older_facts()}
+    moved = {rekey_record(r, key_of(r)).id for r in older_facts()}
     assert {r.id for r in store.records()} == moved | {r.id for r in old}
     for record in old:
         assert to_json(store.get(record.id)) == to_json(record)
@@ -151,10 +153,10 @@ def test_rekeying_commutes_with_merging(make: Callable[..., SqlStore]) -> None:
     b = make(*older_facts()[2:])
     both = make()
     for source in (a, b):
-        merge(both, source, check=unchecked)
+        merge(both, source, check=accept_all)
     for store in (a, b, both):
         rekey(store)
-    merge(a, b, check=unchecked)
+    merge(a, b, check=accept_all)
     assert content(a) == content(both)
 
 
@@ -166,9 +168,9 @@ def test_versions_between_make_no_chain(make_sql_store: Callable[[], SqlStore]) 
     """
     for older in (under_older_key, respelled):
         origin = older(fact(EINSUMS[1]), OLDEST)
-        between = rekeyed(origin, older_key(origin.workload_text))
+        between = rekey_record(origin, older_key(origin.workload_text))
         key = canonicalize(EINSUMS[1]).key
-        today = rekeyed(origin, key)
+        today = rekey_record(origin, key)
         assert today.provenance[REKEYED_FROM] == origin.id
         for others in ([], [origin], [today], [origin, today]):
             store = make_sql_store()
@@ -181,7 +183,7 @@ def test_a_fact_comes_back_as_itself(make_sql_store: Callable[[], SqlStore]) -> 
     """A fact of today that an older installation rekeyed has no double here."""
     measured = fact(EINSUMS[0])
     store = make_sql_store()
-    store.add(rekeyed(measured, older_key(measured.workload_text)))
+    store.add(rekey_record(measured, older_key(measured.workload_text)))
     rekey(store)
     assert store.query(measured.workload) == (measured,)
 

@@ -11,10 +11,10 @@ import pytest
 from feinsum.canonical import WorkloadKey
 from feinsum.db import LayeredStore, SqlStore
 from feinsum.db.exchange import (
-    all_documents,
     collect_garbage,
     find_garbage,
     import_entries,
+    list_documents,
     merge,
     read_file,
     write_file,
@@ -63,7 +63,7 @@ def test_what_is_retracted_is_in_no_answer(make_store: MakeStore) -> None:
         assert list(store.like(kept.workload_text.partition(" |")[0])) in ([], [kept])
         assert list(store.ids("record")) == [kept.id]
         assert list(store.documents("record")) == [kept]
-        assert store.lacking("record", [gone.id, later.id]) == frozenset()
+        assert store.find_lacking("record", [gone.id, later.id]) == frozenset()
         assert len(store) == 1
         for one in (gone, later):
             with pytest.raises(
@@ -102,7 +102,7 @@ def test_files_carry_retractions(
         one.add_all(facts)
     source.add(retraction(facts[0].id))
     path = tmp_path / f"facts.{suffix}"
-    assert write_file(all_documents(source, has_trials=True), path) == {
+    assert write_file(list_documents(source, has_trials=True), path) == {
         "retraction": 1,
         "record": 2,
     }

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import canonicalize
-from feinsum.db import LayeredStore, ShippedStore, shipped_facts, write_facts
+from feinsum.db import LayeredStore, ShippedStore, get_shipped_facts, write_facts
 from feinsum.errors import RecordNotFoundError
 from feinsum.ir import from_text
 from feinsum.records import InMemoryStore
@@ -77,7 +77,7 @@ def test_shipped_facts_can_be_served():
     """There are some. The key of each is that of its workload; its recipe is registered
     and lies in its space; it was verified, and faster than the untransformed kernel.
     """
-    facts = tuple(shipped_facts().records())
+    facts = tuple(get_shipped_facts().records())
     assert facts
     for fact in facts:
         form = canonicalize(from_text(fact.workload_text))

@@ -15,15 +15,15 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import SqlStore, default_location, open_store
-from feinsum.db.sql.rows import rows_of
+from feinsum.db import SqlStore, get_default_location, open_store
+from feinsum.db.sql.rows import make_rows
 from feinsum.db.sql.tables import EnvironmentRow
 from feinsum.errors import (
     InvalidRecordError,
     RecordNotFoundError,
     StoreUnavailableError,
 )
-from feinsum.records import content_id, to_json
+from feinsum.records import compute_content_id, to_json
 from tests.db.factories import (
     WORKLOAD,
     make_device,
@@ -113,10 +113,10 @@ def test_columns_are_of_the_record(filled_database: Path) -> None:
 def test_an_environment_is_stored_as_its_own_text() -> None:
     """It is serialized as a part of the record, with the same text and id as alone."""
     environment = make_environment(make_device(processor=make_processor()))
-    rows = rows_of(make_record(environment=environment))
+    rows = make_rows(make_record(environment=environment))
     (row,) = [values for table, values in rows if table is EnvironmentRow]
     assert row["document"] == to_json(environment)
-    assert row["id"] == content_id(environment)
+    assert row["id"] == compute_content_id(environment)
 
 
 def test_stats_count(filled_database: Path) -> None:
@@ -259,9 +259,9 @@ def test_default_location_is_in_the_data_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     with open_store() as store:
         store.add(make_record())
-    assert Path(default_location()).name == "facts.sqlite"
-    assert Path(default_location()).is_relative_to(tmp_path)
-    assert Path(default_location()).exists()
+    assert Path(get_default_location()).name == "facts.sqlite"
+    assert Path(get_default_location()).is_relative_to(tmp_path)
+    assert Path(get_default_location()).exists()
 
 
 def test_environment_variable_is_honoured(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import LayeredStore, open_store
-from feinsum.db.exchange import all_documents, back_up_store, find_garbage, rekey
+from feinsum.db.exchange import back_up_store, find_garbage, list_documents, rekey
 from feinsum.db.server import Receipt, ServingStore, open_serving_store
 from feinsum.db.sql.trust import OWNER
 from feinsum.records import InMemoryStore, RetractionQuery
@@ -89,7 +89,7 @@ def test_tools_treat_untrusted_facts_as_others(tmp_path: Path) -> None:
     """Exports and copies have them; a copy of the database knows who sent them."""
     with open_serving_store(str(tmp_path / "facts.sqlite")) as store:
         store.receive(FACT, "eve")
-        assert list(all_documents(store, has_trials=True)) == [FACT]
+        assert list(list_documents(store, has_trials=True)) == [FACT]
         copy = back_up_store(store, tmp_path / "copy.sqlite")
     with open_serving_store(str(copy)) as store:
         assert not trusted(store)

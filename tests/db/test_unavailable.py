@@ -13,7 +13,7 @@ import pytest
 
 from feinsum.db import open_store
 from feinsum.errors import StoreUnavailableError
-from feinsum.words import type_in_words
+from feinsum.words import describe_type
 from tests.db.conftest import locked_by_another_process, unprivileged
 from tests.db.factories import WORKLOAD, make_record
 
@@ -148,7 +148,7 @@ def test_wrong_locations_are_explained() -> None:
     """
     for location, message in WRONG_LOCATIONS:
         if not isinstance(location, str):
-            message = f"{type_in_words(location)} {message}"
+            message = f"{describe_type(location)} {message}"
         with pytest.raises(StoreUnavailableError, match=message) as caught:
             open_store(location)
         assert "secret" not in str(caught.value)

@@ -16,7 +16,7 @@ import pytest
 
 from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
-from feinsum.service import Settings, new_key
+from feinsum.service import Settings, make_key
 from tests.db.factories import WORKLOAD, make_record, make_workload
 from tests.deploy.proxy import CLIENT, SHIPPED, Proxy, needs_nginx, proxied
 from tests.service.running import PATIENCE_S, Server, free_port, running
@@ -24,7 +24,7 @@ from tests.service.running import PATIENCE_S, Server, free_port, running
 pytestmark = needs_nginx
 
 BEST = f"/v1/best/{WORKLOAD}"
-KEYS = {scope: new_key(scope, scope) for scope in ("read", "record")}
+KEYS = {scope: make_key(scope, scope) for scope in ("read", "record")}
 
 
 HALF_A_BODY = (

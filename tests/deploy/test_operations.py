@@ -19,10 +19,10 @@ from sqlalchemy import create_engine, make_url
 
 import feinsum.service
 from feinsum.db import open_store
-from feinsum.db.exchange import all_documents, write_file
+from feinsum.db.exchange import list_documents, write_file
 from feinsum.db.server import open_serving_store
 from feinsum.records import TuningRecord, to_json
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.factories import make_record, make_workload
 from tests.deploy.walk import SESSIONS, differences, shell
 from tests.docs.pages import fenced, page
@@ -210,7 +210,7 @@ def test_the_session_on_postgresql_does_what_it_shows(
     """A database is made, filled and served, its password in a service file."""
     with open_store(tmp_path / "laptop.sqlite") as store:
         store.add(make_record())
-        write_file(all_documents(store, has_trials=True), tmp_path / "facts.jsonl")
+        write_file(list_documents(store, has_trials=True), tmp_path / "facts.jsonl")
     assert differences(SESSIONS["PostgreSQL"], tmp_path, server_environment) == []
 
 
@@ -220,7 +220,7 @@ def test_no_acknowledged_fact_is_lost(place: Place, tmp_path: Path) -> None:
     All that was acknowledged before the backup began is there, and keys are. After a
     merge with the database of who posted, all that was ever acknowledged is.
     """
-    secret, key = new_key("ci", "record")
+    secret, key = make_key("ci", "record")
     with open_serving_store(place.location) as store:
         store.add_key(key)
     with running(place.location, tmp_path, rate_per_s=0) as server:

@@ -19,10 +19,10 @@ from feinsum.distributed import (
     Plan,
     factorizations,
 )
-from feinsum.distributed.assembly import starts_of
-from feinsum.distributed.boxes import box_size
+from feinsum.distributed.assembly import place_operands
+from feinsum.distributed.boxes import count_entries
 from feinsum.distributed.counts import Counts, tally
-from feinsum.distributed.schedule import result_choices
+from feinsum.distributed.schedule import list_result_choices
 from feinsum.distributed.steps import (
     Free,
     Leaf,
@@ -134,16 +134,16 @@ def _count_rank(steps: Any, resident: int) -> tuple[int, int, int, int, int]:
     for step in steps:
         kind = type(step)
         if kind is Make:
-            live[step.buffer] = box_size(step.box)
+            live[step.buffer] = count_entries(step.box)
             now += live[step.buffer]
             peak = max(peak, now)
         elif kind is Free:
             now -= live.pop(step.buffer)
         elif kind is Receive:
-            received += box_size(step.box)
+            received += count_entries(step.box)
             messages += 1
         elif kind is Reduce:
-            reduced += box_size(step.box)
+            reduced += count_entries(step.box)
             messages += 1
         elif kind is Leaf:
             points += step.n_points
@@ -154,7 +154,9 @@ def count_moved(groups, extents, schedules, n_ranks: int) -> int:
     """Return the elements that the steps of schedules move."""
     made = {group.output.tensor for group in groups}
     read = dict.fromkeys(access.tensor for g in groups for access in g.inputs)
-    starts = starts_of([x for x in read if x not in made], groups, schedules, extents)
+    starts = place_operands(
+        [x for x in read if x not in made], groups, schedules, extents
+    )
     events = lower(groups, schedules, starts, extents, n_ranks)
     return tally(events, [0] * n_ranks).counts().moved
 
@@ -165,7 +167,7 @@ def random_schedule(rng: random.Random, group, processes: int) -> GroupSchedule:
     rng.shuffle(sizes)
     machine = Machine(tuple(sizes))
     axes = tuple(rng.choice([*group.indices, None]) for _ in sizes)
-    result = rng.choice(list(result_choices(group, axes, machine)))
+    result = rng.choice(list(list_result_choices(group, axes, machine)))
     copied = {k for k, i in enumerate(axes) if i is None}
     moved = [(k, rng.randrange(machine.sizes[k])) for k, _ in result.fixed]
     result = replace(result, fixed=tuple((k, p) for k, p in moved if k not in copied))

@@ -16,9 +16,9 @@ from mpi4py import MPI
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
-from feinsum.distributed.local import numpy_leaf
+from feinsum.distributed.local import compute_with_numpy
 from feinsum.distributed.mpi import Traffic, run_on_ranks
-from feinsum.distributed.storage import slices
+from feinsum.distributed.storage import get_slices
 from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
@@ -37,11 +37,11 @@ def blocks_of(made: Plan, operands) -> dict[str, np.ndarray]:
     for name, array in operands.items():
         box = made.start_box(name, RANK)
         if box is not None:
-            found[name] = array[slices(box)]
+            found[name] = array[get_slices(box)]
     return found
 
 
-def outcome(made: Plan, leaf=numpy_leaf) -> dict[str, object]:
+def outcome(made: Plan, leaf=compute_with_numpy) -> dict[str, object]:
     """Of one plan: whether the result is numpy's, and what this rank received."""
     operands = operands_of(made.batched_einsum)
     traffic = Traffic()
@@ -52,7 +52,7 @@ def outcome(made: Plan, leaf=numpy_leaf) -> dict[str, object]:
     box = made.result_box(RANK)
     is_right = (box is None) == (part is None)
     if box is not None and part is not None:
-        mine = expected[slices(box)]
+        mine = expected[get_slices(box)]
         is_right = bool(np.allclose(part, mine, rtol=1e-12, atol=1e-9))
     return {
         "right": is_right,
@@ -80,7 +80,9 @@ def programs() -> dict[str, object]:
         made = plan_statements(several, processes=SIZE)
         operands, traffic = test_statements.operands_of(several), Traffic()
         blocks = blocks_of(made, operands)
-        parts = run_on_ranks(made, blocks, COMM, leaf=numpy_leaf, traffic=traffic)
+        parts = run_on_ranks(
+            made, blocks, COMM, leaf=compute_with_numpy, traffic=traffic
+        )
         expected = test_statements.by_numpy(several, operands)
         found[name] = {
             "right": all(is_part(made, parts, expected, one) for one in made.outputs),
@@ -93,7 +95,7 @@ def programs() -> dict[str, object]:
 def contract() -> dict[str, object]:
     """The laws of an engine."""
     check_engine(
-        lambda made: made.prepare("mpi", COMM, leaf=numpy_leaf),
+        lambda made: made.prepare("mpi", COMM, leaf=compute_with_numpy),
         lambda made: made.prepare("mpi", COMM),
         SIZE,
         is_root=RANK == 0,
@@ -127,7 +129,7 @@ def is_part(made: Plan, parts, expected, name: str) -> bool:
     box = made.result_box(RANK, name)
     if box is None or parts[name] is None:
         return box is None and parts[name] is None
-    mine = expected[name][slices(box)]
+    mine = expected[name][get_slices(box)]
     return bool(np.array_equal(parts[name], mine))
 
 
@@ -141,13 +143,18 @@ def passed() -> dict[str, object]:
     operands, given = operands_of(einsum), test_statements.operands_of(both_read)
     here = operands if RANK == 0 else None
     whole = made.gather(
-        run_on_ranks(made, made.scatter(here, COMM), COMM, leaf=numpy_leaf), COMM
+        run_on_ranks(made, made.scatter(here, COMM), COMM, leaf=compute_with_numpy),
+        COMM,
     )
     blocks = several.scatter(given if RANK == 0 else None, COMM)
-    both = several.gather(run_on_ranks(several, blocks, COMM, leaf=numpy_leaf), COMM)
+    both = several.gather(
+        run_on_ranks(several, blocks, COMM, leaf=compute_with_numpy), COMM
+    )
     has_large, is_large = gathered_truth_values()
     functions = {name: by_box(array) for name, array in operands.items()}
-    again = made.gather(run_on_ranks(made, functions, COMM, leaf=numpy_leaf), COMM)
+    again = made.gather(
+        run_on_ranks(made, functions, COMM, leaf=compute_with_numpy), COMM
+    )
     try:
         made.scatter({"A": operands["A"]} if RANK == 0 else None, COMM)
         wrong = "nothing"
@@ -175,12 +182,12 @@ def gathered_truth_values() -> tuple[object, np.ndarray]:
 
 def by_box(array: np.ndarray):
     """Blocks in column-major order: a rank takes them as they are."""
-    return lambda box: np.asfortranarray(array[slices(box)])
+    return lambda box: np.asfortranarray(array[get_slices(box)])
 
 
 def refused(made: Plan, blocks) -> list[object]:
     try:
-        run_on_ranks(made, blocks, COMM, leaf=numpy_leaf)
+        run_on_ranks(made, blocks, COMM, leaf=compute_with_numpy)
     except PlanError as error:
         return [list(error.rules), str(error)]
     return [[], "nothing"]
@@ -212,7 +219,7 @@ def tuned() -> dict[str, object]:
     operands, box = operands_of(made.batched_einsum), made.result_box(RANK)
     part = made.run(blocks_of(made, operands), COMM, record=store)
     expected = by_numpy(made.batched_einsum, operands)
-    mine = expected[slices(box)]
+    mine = expected[get_slices(box)]
     (fact,) = store.plans(made.key) or (None,)
     return {
         "paper": outcome(made, leaf=None),
@@ -230,7 +237,7 @@ def dies(how: str) -> None:
             if how == "killed":
                 os.kill(os.getpid(), 9)
             raise ValueError("no leaf today")
-        return numpy_leaf(*args)
+        return compute_with_numpy(*args)
 
     outcome(plan(KERNELS["paper"], processes=SIZE), leaf=leaf)
 

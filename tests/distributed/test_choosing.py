@@ -23,16 +23,16 @@ from feinsum.distributed import (
     price,
 )
 from feinsum.distributed.choosing import (
-    identity,
-    measured_s,
+    collect_measured_s,
+    compute_identity,
     prefer_measured,
 )
-from feinsum.distributed.fleets import fleet_here
-from feinsum.distributed.groups import default_path
-from feinsum.distributed.planner import paths_of
+from feinsum.distributed.fleets import describe_fleet_here
+from feinsum.distributed.groups import find_default_path
+from feinsum.distributed.planner import list_paths
 from feinsum.errors import InvalidRecordError, PlanError
-from feinsum.records import Host, InMemoryStore, Links, untrusted
-from feinsum.records.signature import public_key_of, sign
+from feinsum.records import Host, InMemoryStore, Links, mark_untrusted
+from feinsum.records.signature import format_public_key, sign
 from tests.db.factories import make_fleet, make_plan_record
 from tests.distributed.cases import KERNELS, einsum_of
 from tests.distributed.test_facts import softmax
@@ -93,19 +93,19 @@ def test_paths_are_different_and_of_few_operations():
     """The default path comes first, and no two paths have the same groups."""
     einsum = einsum_of("ijk,ja,ka,al->il", every=10)
     extents = dict(einsum.extents)
-    paths = paths_of(einsum, extents)
-    assert paths[0] == default_path(einsum, extents)
+    paths = list_paths(einsum, extents)
+    assert paths[0] == find_default_path(einsum, extents)
     assert 1 < len(paths) <= 4
     texts = {str(groups_of(einsum, path, extents)) for path in paths}
     assert len(texts) == len(paths)
     many = einsum_of("ab,bc,cd,de,ef,fg->ag", every=10)
-    assert len(paths_of(many, dict(many.extents))) == 1
+    assert len(list_paths(many, dict(many.extents))) == 1
 
 
 def test_another_path_is_taken_if_less_is_moved():
     """A path that moves less replaces the default one, but not a given one."""
     einsum = einsum_of("ijk,ja,ka,al->il", a=8, i=32, j=32, k=128, l=16)
-    usual = default_path(einsum, dict(einsum.extents))
+    usual = find_default_path(einsum, dict(einsum.extents))
     given = plan(einsum, processes=8, path=usual)
     free = plan(einsum, processes=8)
     assert given.path == usual != free.path
@@ -147,14 +147,14 @@ def test_the_seconds_of_untrusted_senders_count_for_nothing():
     """Times of untrusted senders do not count, because nobody can check them."""
     slow, fast = timed(FIRST, 2e-2), timed(OTHERS[1], 1e-2)
     assert chosen(slow, fast) == OTHERS[1]
-    assert chosen(slow, untrusted(fast)) == FIRST
-    assert chosen(untrusted(slow), fast) == FIRST
+    assert chosen(slow, mark_untrusted(fast)) == FIRST
+    assert chosen(mark_untrusted(slow), fast) == FIRST
 
 
 def test_several_facts_of_one_plan_have_their_median():
     """Several facts of a plan count by their median."""
     records = [timed(FIRST, s) for s in (1e-2, 2e-2, 9e-2)]
-    assert measured_s(records, FLEET) == {identity(FIRST): 2e-2}
+    assert collect_measured_s(records, FLEET) == {compute_identity(FIRST): 2e-2}
 
 
 SHARED = replace(FLEET, hosts=(Host(8, 4),))
@@ -181,7 +181,11 @@ def test_implausible_facts_do_not_count():
     fake = replace(timed(OTHERS[1], 1e-2), counted=1)
     shared = replace(timed(OTHERS[1], 1e-2), fleet=SHARED)
     assert chosen(timed(FIRST, 2e-2), fake) == FIRST
-    assert measured_s([fake, shared], FLEET) == measured_s([shared], SHARED) == {}
+    assert (
+        collect_measured_s([fake, shared], FLEET)
+        == collect_measured_s([shared], SHARED)
+        == {}
+    )
 
 
 def test_only_trusted_signers_count(monkeypatch):
@@ -190,7 +194,7 @@ def test_only_trusted_signers_count(monkeypatch):
         Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2)
     )
     slow, fast = timed(FIRST, 2e-2), timed(OTHERS[1], 1e-2)
-    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", public_key_of(ours))
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", format_public_key(ours))
     assert chosen(slow, fast) == FIRST
     assert chosen(sign(slow, ours), sign(fast, theirs)) == FIRST
     assert chosen(sign(slow, ours), sign(fast, ours)) == OTHERS[1]
@@ -228,7 +232,7 @@ def test_names_do_not_matter():
     """The identity of a plan does not depend on names or the order of operands."""
     for made in (FIRST, *OTHERS, *NAMED):
         other = renamed(made)
-        assert identity(other) == identity(made)
+        assert compute_identity(other) == compute_identity(made)
         assert other.counts.moved == made.counts.moved
         assert other.key == made.key
 
@@ -238,22 +242,24 @@ def test_different_plans_are_different():
     plans = [FIRST, *OTHERS, *NAMED]
     for several in (plans, best_plans(KERNELS["paper"], processes=8)):
         different = {unnamed(one).id for one in several}
-        assert len({identity(one) for one in several}) == len(different) > 3
+        assert len({compute_identity(one) for one in several}) == len(different) > 3
 
 
 def test_plans_of_programs_are_no_candidates():
     """Plans of programs are no candidates, even with the key of an einsum."""
     made = plan_program(softmax(), processes=8)
     record = make_plan_record(plan=made, fleet=FLEET)
-    assert measured_s([record], FLEET) == {}
+    assert collect_measured_s([record], FLEET) == {}
 
 
 def test_the_planner_reads_a_database(tmp_path):
     """``database=`` and the command choose by facts for ranks on this machine."""
-    database, here = tmp_path / "facts.sqlite", fleet_here(2)
+    database, here = tmp_path / "facts.sqlite", describe_fleet_here(2)
     e = einsum_of("ij,jk->ik", every=64)
     first, *others = best_plans(e, processes=2)
-    other = next(one for one in others if identity(one) != identity(first))
+    other = next(
+        one for one in others if compute_identity(one) != compute_identity(first)
+    )
     records = [timed(first, 2e-3, here), timed(other, 1e-3, here)]
     with open_store(database) as store:
         store.add_all(records)

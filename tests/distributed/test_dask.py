@@ -16,8 +16,8 @@ import pytest
 from distributed import Client, LocalCluster, get_worker
 
 from feinsum.distributed import on_dask, plan, plan_program
-from feinsum.distributed.local import numpy_leaf
-from feinsum.distributed.recorded import random_arrays, record_run
+from feinsum.distributed.local import compute_with_numpy
+from feinsum.distributed.recorded import make_random_arrays, record_run
 from feinsum.errors import PlanError
 from feinsum.ir import array
 from feinsum.programs import program
@@ -61,7 +61,7 @@ def assert_right(made, outcome, einsum, seed=0):
 def test_workers_are_an_engine(client):
     """Workers pass the contract."""
     check_engine(
-        lambda made: made.prepare("dask", client, leaf=numpy_leaf),
+        lambda made: made.prepare("dask", client, leaf=compute_with_numpy),
         lambda made: made.prepare("dask", client),
         N,
     )
@@ -75,7 +75,7 @@ def test_dask_itself_moves_no_more(client):
     """Dask's own counters of bytes have the counted elements and the result."""
     einsum = einsum_of("ij,jk->ik", i=100, j=310, k=120)
     made = plan(einsum, processes=N)
-    ready = made.prepare("dask", client, leaf=numpy_leaf)
+    ready = made.prepare("dask", client, leaf=compute_with_numpy)
     before = sum(client.run(sent).values())
     assert_right(made, ready.run(operands_of(einsum)), einsum)
     moved = sum(client.run(sent).values()) - before - 8 * 100 * 120
@@ -85,7 +85,7 @@ def test_dask_itself_moves_no_more(client):
 def test_workers_are_recorded(client):
     """The fact has the fleet of workers, and seconds if each has its own core."""
     made, store = plan_program(softmax(), processes=2), InMemoryStore()
-    fact = record_run(made, random_arrays(made), store, engine="dask", on=client)
+    fact = record_run(made, make_random_arrays(made), store, engine="dask", on=client)
     assert store.plans(fact.workload) == (fact,)
     assert (fact.fleet.engine, fact.fleet.ranks) == ("dask", 2)
     assert fact.counted == made.counts.moved
@@ -102,7 +102,7 @@ class DiesOnce:
         if get_worker().name == 1 and self.path.exists():
             self.path.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
-        return numpy_leaf(*arguments)
+        return compute_with_numpy(*arguments)
 
 
 @pytest.mark.long
@@ -143,7 +143,7 @@ def test_a_worker_without_a_compiler(bare):
     product = p.einsum("ij,jk->ik", array("A", (6, 5)), array("B", (5, 4)))
     p.softmax(product, "k", name="Y")
     made = p.plan(1)
-    arrays = random_arrays(made)
+    arrays = make_random_arrays(made)
     found = made.prepare("dask", bare).run(arrays).results["Y"]
     expected = np.exp(arrays["A"] @ arrays["B"])
     assert np.allclose(found, expected / expected.sum(axis=1, keepdims=True))
@@ -228,4 +228,4 @@ class Waits:
             self.path.touch(exist_ok=False)
         except FileExistsError:
             sleep(1)
-        return numpy_leaf(*arguments)
+        return compute_with_numpy(*arguments)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import draw_program, plan, plan_program, rows_of
-from feinsum.distributed.display import flow_of
+from feinsum.distributed.display import build_flow
 from tests.distributed import test_planned
 from tests.distributed.cases import KERNELS
 from tests.portions import spread
@@ -50,7 +50,7 @@ def test_arrows_are_reads_and_their_labels_are_what_is_fetched(seed):
     """
     given = random_program(random.Random(seed), 1 + seed % 5)
     plan = plan_program(given, 4)
-    nodes, arrows = flow_of(plan)
+    nodes, arrows = build_flow(plan)
     layers = {node.name: node.layer for node in nodes}
     reads = {(x, one.result) for one in given.statements for x in one.operands}
     assert {(arrow.source, arrow.target) for arrow in arrows} == reads
@@ -62,7 +62,7 @@ def test_arrows_are_reads_and_their_labels_are_what_is_fetched(seed):
 def test_a_statement_shows_the_index_that_each_axis_partitions():
     """A statement shows each axis once, with its own name of the index."""
     made, _, _ = test_planned.on_processes(4)
-    nodes = {node.name: node for node in flow_of(made)[0]}
+    nodes = {node.name: node for node in build_flow(made)[0]}
     pairs = zip(made.program.statements, made.plan.schedules, strict=True)
     for one, schedule in pairs:
         cells = nodes[one.result].cells

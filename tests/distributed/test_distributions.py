@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from feinsum.distributed import Distribution, Machine, factorizations
-from feinsum.distributed.boxes import overlaps
-from feinsum.distributed.distribution import distribution_violations
+from feinsum.distributed.boxes import find_overlap
+from feinsum.distributed.distribution import find_distribution_violations
 from feinsum.errors import PlanError
 
 N_CASES = 2_000
@@ -109,7 +109,7 @@ def redistributed(held, needed, shape, n_ranks) -> int:
     sources, targets = held.boxes(shape, n_ranks), needed.boxes(shape, n_ranks)
     holders, wanted = owners(held, shape), owners(needed, shape)
     arrived = {x: [] for x in wanted}
-    found = list(overlaps(sources, targets, labels).boxes())
+    found = list(find_overlap(sources, targets, labels).boxes())
     order = [(target, source) for source, target, _ in found]
     assert order == sorted(set(order))
     for source, target, box in found:
@@ -175,11 +175,13 @@ def test_wrong_notation_is_refused(text, words):
 def test_a_checker_names_the_rule(cuts, fixed, cyclic, rule):
     """An invalid distribution breaks the named rule."""
     held = Distribution(Machine((2, 2)), cuts, fixed, cyclic)
-    broken = list(distribution_violations("T", held, 2, 4))
+    broken = list(find_distribution_violations("T", held, 2, 4))
     assert {v.rule for v in broken} == {rule}
 
 
 def test_a_machine_must_fit_the_processes():
     """More processes than there are is a broken rule of its own."""
     held = Distribution(Machine((4, 4)), ((0,), (1,)))
-    assert [v.rule for v in distribution_violations("T", held, 2, 8)] == ["machine"]
+    assert [v.rule for v in find_distribution_violations("T", held, 2, 8)] == [
+        "machine"
+    ]

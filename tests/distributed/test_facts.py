@@ -10,7 +10,13 @@ import pytest
 import feinsum
 from feinsum.canonical import canonicalize
 from feinsum.distributed import Plan, plan_program, plan_statements, statements
-from feinsum.distributed.facts import fact_of, findings, key_of, plan_in, read_plan
+from feinsum.distributed.facts import (
+    build_fact,
+    findings,
+    get_inner_plan,
+    get_plan_key,
+    read_plan,
+)
 from feinsum.errors import PlanError
 from feinsum.ir import generalize
 from feinsum.programs import program
@@ -36,7 +42,7 @@ MADE = [
 @pytest.mark.parametrize("made", MADE, ids=["einsum", "alone", "program"])
 def test_what_is_recorded_is_plausible(made):
     """A recorded fact is plausible, and its plan reads back unchanged."""
-    fleet = make_fleet(plan_in(made).processes)
+    fleet = make_fleet(get_inner_plan(made).processes)
     record = make_plan_record(plan=made, fleet=fleet)
     assert judge(record) == ()
     assert read_plan(record.plan) == made
@@ -48,20 +54,20 @@ def test_the_key_is_that_of_what_is_computed():
     """The key of a fact is the one that ``query`` looks up, whatever the names."""
     one = einsum_of("ij,jk->ik", every=600)
     other = einsum_of("zw,Yz->Yw", every=600)
-    key = key_of(feinsum.plan(one, processes=4))
-    assert key == key_of(feinsum.plan(other, processes=2))
+    key = get_plan_key(feinsum.plan(one, processes=4))
+    assert key == get_plan_key(feinsum.plan(other, processes=2))
     assert key == canonicalize(generalize(one)[0]).key
     p = program()
     p.einsum("ij,j->i", feinsum.array("A", (64, 4)), feinsum.array("x", 4))
     alone = plan_program(p.build(), processes=2)
-    assert key_of(alone) == key_of(make_plan())
+    assert get_plan_key(alone) == get_plan_key(make_plan())
 
 
 def test_bare_statements_have_no_key():
     """Bare statements have no key, because they are no program."""
     both = statements(["Q[s,h] = X[s,a] * V[a,h]"], {"X": (6, 4), "V": (4, 3)})
     with pytest.raises(PlanError, match="program"):
-        key_of(plan_statements(both, processes=2))
+        get_plan_key(plan_statements(both, processes=2))
 
 
 def _changed(text, **changes):
@@ -122,7 +128,7 @@ def test_seconds_are_kept_where_they_say_something():
     """Facts of ranks that share cores have no seconds."""
     made = make_plan()
     for fleet in (SHARED, make_fleet(engine="local")):
-        record = fact_of(made, fleet, made.counts.moved, CHECKED, (1e-3,) * 3)
+        record = build_fact(made, fleet, made.counts.moved, CHECKED, (1e-3,) * 3)
         assert record.samples_s == ()
         assert record.median_s is None
         assert judge(record) == ()

@@ -26,10 +26,10 @@ from feinsum.distributed import (
     plan_statements,
     price,
 )
-from feinsum.distributed.assembly import arrange_axes, starts_of
-from feinsum.distributed.boxes import box_size
-from feinsum.distributed.levels import copy_costs
-from feinsum.distributed.schedule import result_choices, spread_result
+from feinsum.distributed.assembly import arrange_axes, place_operands
+from feinsum.distributed.boxes import count_entries
+from feinsum.distributed.levels import compute_copy_costs
+from feinsum.distributed.schedule import list_result_choices, spread_result
 from feinsum.distributed.steps import Receive, Reduce
 from feinsum.errors import PlanError
 from feinsum.records import Links
@@ -46,7 +46,7 @@ def by_steps(made, ranks_per_host):
         for step in row:
             if isinstance(step, Receive | Reduce):
                 is_far = step.rank // ranks_per_host != rank // ranks_per_host
-                found[is_far] += box_size(step.box)
+                found[is_far] += count_entries(step.box)
     return found[True]
 
 
@@ -175,7 +175,7 @@ def all_plans(made):
     for machine in machines(made.processes):
         ways = [[*ways_of(made, k, machine)] for k in range(len(made.groups))]
         for schedules in product(*ways):
-            starts = starts_of(made.operands, made.groups, schedules, made.extents)
+            starts = place_operands(made.operands, made.groups, schedules, made.extents)
             yield replace(made, schedules=schedules, starts=starts, leaves=())
 
 
@@ -184,7 +184,7 @@ def ways_of(made, k, machine):
     for axes in product(group.indices, repeat=machine.n_axes):
         results = [spread_result(group, axes, machine, made.extents)]
         if not is_last:
-            results = result_choices(group, axes, machine)
+            results = list_result_choices(group, axes, machine)
         for result in results:
             yield GroupSchedule(machine, axes, result)
 
@@ -263,7 +263,7 @@ def test_copies_cost_what_passes_between_them():
     """For every set of axes, the cost is the sum over pairs of ranks by their link."""
     machine, where = Machine((2, 3, 2)), levels((6, 2), 8.0, 4.0, 2.0)
     places = machine.coordinates(12)
-    found = copy_costs(machine, where)
+    found = compute_copy_costs(machine, where)
     for chosen in range(8):
         others = [k for k in range(3) if not chosen >> k & 1]
         costs = [

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import plan
-from feinsum.distributed.messages import phases_of
+from feinsum.distributed.messages import build_phases
 from feinsum.distributed.steps import Free, Send
 from tests.distributed.cases import KERNELS, einsum_of
 
@@ -68,7 +68,7 @@ def test_phases_have_all_steps_but_sends(name):
     made = plan(KERNELS.get(name, einsum), processes=4)
     if name == "bmm":
         assert made.counts.busy == 3
-    phases = phases_of(made.events())
+    phases = build_phases(made.events())
     for rank, steps in enumerate(made.steps):
         row = [phase[rank] for phase in phases if rank in phase]
         run = [step for phase in row for step, _ in phase.steps]

@@ -15,12 +15,12 @@ import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.distributed import plan, plan_statements, with_cyclic
 from feinsum.distributed.files import create_arrays, read_block, write_block
-from feinsum.distributed.local import numpy_leaf
-from feinsum.distributed.mpi import world
+from feinsum.distributed.local import compute_with_numpy
+from feinsum.distributed.mpi import get_world
 from feinsum.errors import PlanError
 from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
-from feinsum.threads import n_threads
+from feinsum.threads import get_n_threads
 from tests.children import run_command
 from tests.distributed.cases import KERNELS, by_numpy, operands_of
 from tests.distributed.test_statements import PROGRAMS
@@ -127,7 +127,7 @@ def test_a_run_with_a_leaf_of_its_own_is_no_fact():
     """A run with its own leaf cannot be recorded."""
     made = plan(KERNELS["1mm"], processes=1)
     with pytest.raises(PlanError, match="leave out leaf= or record=") as caught:
-        made.run({}, leaf=numpy_leaf, record="facts.sqlite")
+        made.run({}, leaf=compute_with_numpy, record="facts.sqlite")
     assert caught.value.rules == ("leaf",)
 
 
@@ -167,7 +167,7 @@ def test_without_mpi_it_is_said_what_to_install(monkeypatch):
     """Without MPI the error has the rule ``mpi`` and says what to install."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(PlanError, match=r"feinsum\[mpi\]") as caught:
-        world()
+        get_world()
     assert caught.value.rules == ("mpi",)
 
 
@@ -182,7 +182,7 @@ def test_ranks_have_one_thread(monkeypatch, given, threads):
         if name not in given:
             monkeypatch.delenv(name)
     use_one_thread()
-    assert n_threads() == threads
+    assert get_n_threads() == threads
 
 
 @needs_mpi

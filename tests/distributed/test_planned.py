@@ -10,7 +10,7 @@ import pytest
 from feinsum.distributed import plan_program
 from feinsum.errors import ProgramError
 from feinsum.ir import array
-from feinsum.ir.reductions import REDUCTIONS, combined, neutral_of
+from feinsum.ir.reductions import REDUCTIONS, combine, find_neutral
 from feinsum.programs import (
     evaluate_program,
     multi_head_attention,
@@ -76,8 +76,8 @@ def test_partial_results_of_every_reduction(reduction):
 def test_a_neutral_element_changes_nothing(dtype):
     values = np.array([0, 1, 1, 0], dtype)
     for reduction in REDUCTIONS:
-        neutral = np.full(4, neutral_of(reduction, np.dtype(dtype)), dtype)
-        assert (combined(reduction, neutral, values) == values).all(), reduction
+        neutral = np.full(4, find_neutral(reduction, np.dtype(dtype)), dtype)
+        assert (combine(reduction, neutral, values) == values).all(), reduction
 
 
 def test_a_reduction_without_a_known_neutral_element_is_refused():

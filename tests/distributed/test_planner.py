@@ -26,14 +26,14 @@ from feinsum.distributed import (
 )
 from feinsum.distributed.assembly import assemble, with_schedules
 from feinsum.distributed.elimination import (
-    bounded_least_sum,
+    find_low_sum,
+    list_variables,
     sum_tables,
-    variables_of,
 )
-from feinsum.distributed.grids import grid_plans
-from feinsum.distributed.groups import default_path
-from feinsum.distributed.schedule import result_choices
-from feinsum.distributed.search import best_schedules
+from feinsum.distributed.grids import make_grid_plans
+from feinsum.distributed.groups import find_default_path
+from feinsum.distributed.schedule import list_result_choices
+from feinsum.distributed.search import find_best_schedules
 from feinsum.errors import PlanError
 from feinsum.ir import to_text
 from feinsum.programs import evaluate_program, multi_head_attention, program
@@ -45,7 +45,7 @@ from tests.programs.random_programs import numbers
 
 
 def least_by_trial(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
-    variables = list(variables_of(tables))
+    variables = list(list_variables(tables))
     whole = sum_tables(tables, variables)
     at = np.unravel_index(int(whole.argmin()), whole.shape)
     return float(whole.min()), dict(zip(variables, map(int, at), strict=True))
@@ -85,7 +85,7 @@ EINSUMS = {
 
 def grouped(einsum):
     extents = dict(einsum.extents)
-    return groups_of(einsum, default_path(einsum, extents), extents), extents
+    return groups_of(einsum, find_default_path(einsum, extents), extents), extents
 
 
 SMALL = {name: grouped(einsum) for name, einsum in EINSUMS.items()}
@@ -108,14 +108,14 @@ def test_the_choice_is_brute_force(name, sizes):
         [
             GroupSchedule(machine, axes, result)
             for axes in product(group.indices, repeat=len(sizes))
-            for result in result_choices(group, axes, machine)
+            for result in list_result_choices(group, axes, machine)
         ]
         for group in groups
     ]
     least = min(
         count_moved(groups, extents, schedules, n) for schedules in product(*choices)
     )
-    found = best_schedules(groups, extents, n)
+    found = find_best_schedules(groups, extents, n)
     assert found.is_exact
     assert count_moved(groups, extents, found.schedules, n) <= least
     if name in PROGRAMS:
@@ -136,7 +136,7 @@ def test_what_the_search_counts_is_moved(name):
     """
     groups, extents = EVEN[name]
     for processes in (2, 8):
-        found = best_schedules(groups, extents, processes)
+        found = find_best_schedules(groups, extents, processes)
         assert found.is_exact
         counted = count_moved(groups, extents, found.schedules, processes)
         assert found.cost == pytest.approx(counted, abs=0.1)
@@ -284,9 +284,11 @@ def least_seconds(einsum, processes, path):
     bare = Plan(to_text(einsum), {}, processes, path, (), {}, ())
     made = []
     for few in range(max(2, processes // 2), processes + 1):
-        made += grid_plans(replace(bare, processes=few)).values()
+        made += make_grid_plans(replace(bare, processes=few)).values()
         for excess in (1.0, 1.02, 1.1, 1.25):
-            found = best_schedules(bare.groups, bare.extents, few, max_excess=excess)
+            found = find_best_schedules(
+                bare.groups, bare.extents, few, max_excess=excess
+            )
             made += [] if found is None else [with_schedules(bare, found.schedules)]
     return min(other.estimate().seconds for other in made)
 
@@ -332,7 +334,7 @@ def test_bounded_sums_are_reached_and_exact_where_tables_are_small():
 
         exact, _ = least_sum(tables)
         for max_entries in (16, 64, 4**8):
-            found = bounded_least_sum(tables, [[name] for name in names], max_entries)
+            found = find_low_sum(tables, [[name] for name in names], max_entries)
             assert found.total == pytest.approx(total(found.choices))
             for name, value in product(names, range(4)):
                 assert total(found.choices | {name: value}) >= found.total - 1e-9

@@ -18,7 +18,7 @@ from feinsum.distributed import (
     groups_of,
     plan,
 )
-from feinsum.distributed.groups import default_path
+from feinsum.distributed.groups import find_default_path
 from feinsum.distributed.steps import Receive, Reduce, Send
 from feinsum.errors import PlanError
 from feinsum.ir import from_text
@@ -54,7 +54,7 @@ def random_plans(rng: random.Random, name: str, n: int) -> Iterator[Plan]:
 
 
 def random_plan(rng: random.Random, einsum, processes: int) -> Plan:
-    path = default_path(einsum, dict(einsum.extents))
+    path = find_default_path(einsum, dict(einsum.extents))
     groups = groups_of(einsum, path, dict(einsum.extents))
     schedules = [random_schedule(rng, group, processes) for group in groups]
     starts = {x.name: random_start(rng, x.rank, processes) for x in einsum.operands}

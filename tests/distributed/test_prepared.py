@@ -11,7 +11,7 @@ import feinsum
 from feinsum.distributed import ENGINES, ProgramPlan, local, plan
 from feinsum.errors import FeinsumWarning, PlanError, ProgramError
 from feinsum.ir import array
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.programs import evaluate_program, program
 from tests.distributed import test_planned
 from tests.distributed.cases import KERNELS, by_numpy, operands_of
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused():
 def test_blocks_that_are_too_large_are_refused_before_the_run(monkeypatch):
     """Blocks that are too large raise an error with the rule ``memory``."""
     made = plan(KERNELS["1mm"], processes=4)
-    monkeypatch.setattr(local, "free_bytes", lambda: 1000)
+    monkeypatch.setattr(local, "get_free_bytes", lambda: 1000)
     with pytest.raises(PlanError, match=r"take [\d,]+ bytes; 1,000 are free") as caught:
         made.prepare().run(operands_of(KERNELS["1mm"]))
     assert caught.value.rules == ("memory",)
@@ -129,7 +129,7 @@ def test_a_process_without_a_compiler(monkeypatch, tmp_path):
     ready = plan(einsum, processes=2).prepare(leaf=feinsum.call_einsum)
     operands = operands_of(einsum)
     made, arrays, expected = test_planned.on_processes(2)
-    with fresh_memory():
+    with use_fresh_memory():
         with pytest.warns(FeinsumWarning, match="numpy answers"):
             result = ready.run(operands).results["out"]
         found = made.prepare().run(arrays).results
@@ -144,7 +144,7 @@ def test_operands_that_change_while_they_are_read():
     expected = plan(einsum, processes=4).simulate(operands)
 
     def leaf(*arguments):
-        found = local.numpy_leaf(*arguments)
+        found = local.compute_with_numpy(*arguments)
         for one in operands.values():
             one[...] = 99
         return found

@@ -14,15 +14,15 @@ from feinsum.cli import app
 from feinsum.db import open_store
 from feinsum.distributed import plan_program, with_cyclic
 from feinsum.distributed.facts import (
-    check_of,
+    build_check,
+    choose_sample_boxes,
     compare_samples,
-    plan_in,
-    sample_boxes,
-    tolerance_of,
+    compute_tolerance,
+    get_inner_plan,
 )
-from feinsum.distributed.fleets import RankLocation, fleet_here, fleet_of
-from feinsum.distributed.recorded import random_arrays, record_run
-from feinsum.distributed.storage import slices
+from feinsum.distributed.fleets import RankLocation, build_fleet, describe_fleet_here
+from feinsum.distributed.recorded import make_random_arrays, record_run
+from feinsum.distributed.storage import get_slices
 from feinsum.errors import PlanError, WrongResultError
 from feinsum.programs import multi_head_attention, program
 from feinsum.records import InMemoryStore, PlanRecord, judge
@@ -52,12 +52,12 @@ MADE = {
 def test_a_run_here_is_counted_and_verified(name):
     """A local run records predicted elements, right results and no seconds."""
     made, store = MADE[name], InMemoryStore()
-    fact = record_run(made, random_arrays(made), store)
+    fact = record_run(made, make_random_arrays(made), store)
     assert store.plans(fact.workload) == (fact,)
     assert judge(fact) == ()
     assert (fact.plan_id, fact.counted) == (made.id, made.counts.moved)
     assert fact.fleet.engine == "local"
-    assert fact.fleet.ranks == plan_in(made).processes
+    assert fact.fleet.ranks == get_inner_plan(made).processes
     assert fact.samples_s == ()
     assert fact.verification.n_blocks > 1
     assert fact.verification.largest_error < 1e-12
@@ -67,30 +67,30 @@ def test_a_run_here_is_counted_and_verified(name):
 def test_a_wrong_entry_of_a_sample_is_found(name):
     """Each rank checks its own sample; one wrong entry in it raises an error."""
     made = MADE[name]
-    plan, arrays = plan_in(made), random_arrays(made)
+    plan, arrays = get_inner_plan(made), make_random_arrays(made)
     whole = made.simulate(arrays)
     (output,) = plan.outputs
     result = whole if plan.statements is None else whole[output]
     for rank in (0, plan.processes - 1):
-        for box in sample_boxes(plan, rank).values():
-            part = np.array(result[slices(box)])
+        for box in choose_sample_boxes(plan, rank).values():
+            part = np.array(result[get_slices(box)])
 
             def read(operand, where):
-                return arrays[operand][slices(where)]
+                return arrays[operand][get_slices(where)]
 
             (right,) = compare_samples(made, read, {output: (box, part)})
-            assert right.error <= tolerance_of(plan)
+            assert right.error <= compute_tolerance(plan)
             part.flat[-1] += 0.1 * np.abs(part).max()
             wrong = compare_samples(made, read, {output: (box, part)})
             with pytest.raises(WrongResultError, match="1 of 1 blocks"):
-                check_of(made, wrong)
+                build_check(made, wrong)
 
 
 def test_samples_are_parts_of_what_a_rank_has():
     """Samples are small parts of what a rank has."""
     plan = feinsum.plan(KERNELS["1mm"], processes=9)
     for rank in range(9):
-        for name, box in sample_boxes(plan, rank).items():
+        for name, box in choose_sample_boxes(plan, rank).items():
             held = plan.result_box(rank, name)
             for side, whole in zip(box, held, strict=True):
                 assert set(side) <= set(whole)
@@ -102,31 +102,31 @@ def test_a_fleet_is_of_ranks_that_are_alike():
     cpu, both = make_device(), frozenset({0, 1})
     here = [RankLocation("a", frozenset({k}), 1, cpu) for k in (0, 1)]
     there = [RankLocation("b", both, 1, cpu)] * 3
-    fleet = fleet_of("mpi", here + there)
+    fleet = build_fleet("mpi", here + there)
     assert [(host.ranks, host.cores) for host in fleet.hosts] == [(2, 2), (3, 2)]
     assert (fleet.ranks, fleet.load, fleet.is_timed) == (5, 1.5, False)
-    assert fleet_of("mpi", here).is_timed
-    assert not fleet_of("local", here).is_timed
+    assert build_fleet("mpi", here).is_timed
+    assert not build_fleet("local", here).is_timed
     with pytest.raises(PlanError, match="identical ranks") as caught:
-        fleet_of("mpi", [here[0], RankLocation("a", both, 2, cpu)])
+        build_fleet("mpi", [here[0], RankLocation("a", both, 2, cpu)])
     assert caught.value.rules == ("fleet",)
-    assert fleet_here(2).is_like(fleet_here(2))
-    assert not fleet_here(2).is_like(fleet_here(3))
+    assert describe_fleet_here(2).is_like(describe_fleet_here(2))
+    assert not describe_fleet_here(2).is_like(describe_fleet_here(3))
 
 
 def test_too_few_runs_are_refused_before_the_first():
     """Fewer than three timed runs are refused before the first."""
     made = MADE["einsum"]
     with pytest.raises(PlanError, match="at least 3"):
-        record_run(made, random_arrays(made), InMemoryStore(), runs=1)
+        record_run(made, make_random_arrays(made), InMemoryStore(), runs=1)
 
 
 def test_a_block_that_needs_too_much_memory_is_not_verified(monkeypatch):
     """A sample that depends on too much memory raises an error."""
-    monkeypatch.setattr("feinsum.distributed.facts.free_bytes", lambda: 100)
+    monkeypatch.setattr("feinsum.distributed.facts.get_free_bytes", lambda: 100)
     made = MADE["softmax"]
     with pytest.raises(PlanError, match="cannot be verified") as caught:
-        record_run(made, random_arrays(made), InMemoryStore())
+        record_run(made, make_random_arrays(made), InMemoryStore())
     assert caught.value.rules == ("memory",)
 
 
@@ -161,7 +161,7 @@ def test_a_query_prints_the_plans_of_an_einsum_and_of_a_program(tmp_path):
     database, text = tmp_path / "facts.sqlite", tmp_path / "softmax.txt"
     text.write_text(str(softmax()))
     known = [make_plan_record(0), make_plan_record(1)]
-    here = random_arrays(MADE["softmax"])
+    here = make_random_arrays(MADE["softmax"])
     asked = ["query", "--program", str(text), "--database", str(database), "--json"]
     with open_store(database) as store:
         store.add_all(known)
@@ -185,7 +185,7 @@ def test_ranks_of_mpi_record_what_they_moved(tmp_path):
     """``feinsum.run --record``: seconds if there are cores for all ranks, and links."""
     made = plan_program(softmax(), processes=2)
     (tmp_path / "plan.json").write_text(made.to_json())
-    arrays = random_arrays(made)
+    arrays = make_random_arrays(made)
     for operand, array in arrays.items():
         np.save(tmp_path / f"{operand}.npy", array)
     database, out = tmp_path / "facts.sqlite", tmp_path / "out.npy"
@@ -210,7 +210,7 @@ def test_a_database_that_cannot_be_written_is_named_before_the_run(tmp_path):
     """A database that cannot be written ends the run before it begins."""
     made = feinsum.plan(KERNELS["paper"], processes=2)
     (tmp_path / "plan.json").write_text(made.to_json())
-    for operand, array in random_arrays(made).items():
+    for operand, array in make_random_arrays(made).items():
         np.save(tmp_path / f"{operand}.npy", array)
     (tmp_path / "no-database").write_text("this is none")
     where = ["--inputs", str(tmp_path), "--output", str(tmp_path / "out.npy")]

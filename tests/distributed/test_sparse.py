@@ -18,9 +18,13 @@ from feinsum.distributed import (
     plan,
     with_cyclic,
 )
-from feinsum.distributed.grids import grids_within
-from feinsum.distributed.local import numpy_leaf
-from feinsum.distributed.schedule import needed_by, result_choices, without_copies
+from feinsum.distributed.grids import list_grids
+from feinsum.distributed.local import compute_with_numpy
+from feinsum.distributed.schedule import (
+    derive_distribution,
+    list_result_choices,
+    without_copies,
+)
 from feinsum.distributed.storage import take
 from feinsum.errors import PlanError
 from feinsum.ir import sparse_array
@@ -109,7 +113,7 @@ def on_grid(kernel, grid) -> Plan:
     path = (tuple(range(len(einsum.inputs))),)
     axes = einsum.inputs[0]
     (group,) = groups_of(einsum, path, einsum.extents)
-    result = without_copies(needed_by(axes, group.output, machine))
+    result = without_copies(derive_distribution(axes, group.output, machine))
     blocks = assemble(
         einsum, {}, machine.n_processes, path,
         [GroupSchedule(machine, axes, result)], nonzeros=9,
@@ -143,7 +147,7 @@ def test_no_grid_is_faster(name):
     modes = subscripts.partition(",")[0]
     for processes in (2, 6, 8):
         made = plan(einsum_of(subscripts, extents), processes=processes, nonzeros=9)
-        for grid in grids_within(processes, modes, extents).tolist():
+        for grid in list_grids(processes, modes, extents).tolist():
             other = on_grid(KERNELS[name], tuple(grid)).estimate()
             assert made.estimate().seconds <= other.seconds * 1.02
 
@@ -221,11 +225,11 @@ def test_entries_that_would_move_are_refused():
     """Another start, an axis without an index of the operand, other ends."""
     made = plan(MTTKRP, processes=4, nonzeros=9)
     machine = made.schedules[0].machine
-    elsewhere = needed_by((None,) * machine.n_axes, made.sparse_term, machine)
+    elsewhere = derive_distribution((None,) * machine.n_axes, made.sparse_term, machine)
     wrong = [replace(made, starts={**made.starts, "T": without_copies(elsewhere)})]
     (group,) = made.groups
     axes = ("a",) * machine.n_axes
-    result = next(result_choices(group, axes, machine))
+    result = next(list_result_choices(group, axes, machine))
     wrong.append(replace(made, schedules=(GroupSchedule(machine, axes, result),)))
     for other in wrong:
         with pytest.raises(PlanError) as caught:
@@ -238,10 +242,10 @@ def test_entries_that_would_move_are_refused():
 
 def test_what_has_no_sparse_form_is_refused():
     """Programs of numpy and facts are of dense operands."""
-    from feinsum.distributed.recorded import random_arrays
+    from feinsum.distributed.recorded import make_random_arrays
 
     made = plan(MTTKRP, processes=2, nonzeros=9)
-    for use in (made.to_python, lambda: random_arrays(made)):
+    for use in (made.to_python, lambda: make_random_arrays(made)):
         with pytest.raises(PlanError, match="T is sparse") as caught:
             use()
         assert caught.value.rules == ("sparse",)
@@ -256,8 +260,8 @@ def test_wrong_blocks_are_refused():
         ("A", arrays["A"][1:]),
     ):
         with pytest.raises(PlanError, match="has shape") as caught:
-            made.simulate(arrays | {name: wrong}, leaf=numpy_leaf)
+            made.simulate(arrays | {name: wrong}, leaf=compute_with_numpy)
         assert caught.value.rules == ("blocks",)
     with pytest.raises(PlanError, match="a sparse operand") as caught:
-        made.simulate(arrays | {"T": arrays["A"]}, leaf=numpy_leaf)
+        made.simulate(arrays | {"T": arrays["A"]}, leaf=compute_with_numpy)
     assert caught.value.rules == ("blocks",)

@@ -25,7 +25,9 @@ __all__ = [
 DISTRIBUTED, RUN = ROOT / "feinsum" / "distributed", ROOT / "feinsum" / "run.py"
 
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*")
-_REFUSING = re.compile(r"refusal|_?refuse\w*|NotAnEinsumError|RefusedNest")
+_REFUSING = re.compile(
+    r"_?make_(\w+_)?refusal|_?refuse\w*|NotAnEinsumError|RefusedNest"
+)
 
 
 @cache

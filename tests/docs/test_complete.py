@@ -239,7 +239,7 @@ def test_every_transform_and_parameter_is_documented_and_no_other():
         line = "".join(re.findall(r"^Parameters: .*$", text, re.MULTILINE))
         named = terms(text) - {"parameter", "---"} | set(re.findall(r"`(\w+)`", line))
         for sample in fitting:
-            assert named == set(transform.offered(sample)), transform.name
+            assert named == set(transform.get_space(sample)), transform.name
 
 
 def test_the_changelog_has_a_place_for_the_next_change():

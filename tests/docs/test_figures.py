@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from feinsum.drawing import dot_text
+from feinsum.drawing import write_dot
 from tests.docs.pages import DOCS, ROOT, page
 
 FOLDER = ROOT / "docs" / "figures"
@@ -20,7 +20,7 @@ FIGURES = runpy.run_path(str(FOLDER / "induced_graph.py"))["FIGURES"]
 def test_a_picture_shows_the_graph_of_its_einsum(name):
     """The graph in the SVG is that of the script; if not, run ``make figures``."""
     root = ElementTree.parse(FOLDER / f"{name}.svg")
-    assert root.findtext(".//{*}description") == dot_text(FIGURES[name])
+    assert root.findtext(".//{*}description") == write_dot(FIGURES[name])
 
 
 def test_every_picture_is_drawn_by_the_script_and_on_a_page():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hypothesis import given
 
-from feinsum.canonical import induced_graph
-from feinsum.drawing import dot_text
+from feinsum.canonical import build_induced_graph
+from feinsum.drawing import write_dot
 from feinsum.drawing.graph.picture import KINDS
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
 from tests.strategies import counts, einsums
@@ -26,7 +26,7 @@ def test_the_text_is_on_record() -> None:
 
     It is written anew by ``draw(BATCH, GOLDEN)``.
     """
-    assert dot_text(BATCH) == GOLDEN.read_text()
+    assert write_dot(BATCH) == GOLDEN.read_text()
 
 
 @counts(30, 5000)
@@ -36,7 +36,7 @@ def test_the_induced_graph_is_drawn(e: BatchedEinsum) -> None:
     of the kind in its color, which the legend has; every index, operand and size
     parameter is named on a vertex.
     """
-    graph, text = induced_graph(e), dot_text(e)
+    graph, text = build_induced_graph(e), write_dot(e)
     vertices = re.findall(r"^  v(\d+) \[", text, re.MULTILINE)
     edges = re.findall(r"^  v(\d+) -- v(\d+);$", text, re.MULTILINE)
     assert list(map(int, vertices)) == list(range(len(graph.colors)))
@@ -55,10 +55,10 @@ def test_the_multiplicity_is_a_label_or_a_vertex() -> None:
     """Without vertices for rows, a use says how often it is multiplied; in a batch a
     vertex does, between the row and the use.
     """
-    text = dot_text(einsum("i,i,ij->j", x, x, D))
+    text = write_dot(einsum("i,i,ij->j", x, x, D))
     assert 'label="x\\n<f8 ×2"' in text
     assert 'label="D\\n<f8"' in text
-    text = dot_text(batched_einsum("i,i->i", [[x, x], [x, array("y", 4)]]))
+    text = write_dot(batched_einsum("i,i->i", [[x, x], [x, array("y", 4)]]))
     assert re.search(r'label="×2", shape=diamond', text)
 
 
@@ -69,10 +69,10 @@ def test_kinds_are_told_apart_without_color() -> None:
 
 
 PRINT = """
-from feinsum.drawing import dot_text
+from feinsum.drawing import write_dot
 from feinsum.ir import array, batched_einsum
 x, y, z = (array(name, ("N", "M")) for name in "xyz")
-print(dot_text(batched_einsum("ij,ij,kj->ik", [[x, y, z], [z, z, y]])))
+print(write_dot(batched_einsum("ij,ij,kj->ik", [[x, y, z], [z, z, y]])))
 """
 
 

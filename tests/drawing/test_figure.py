@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from feinsum.drawing import SUFFIXES, dot_text, draw
+from feinsum.drawing import SUFFIXES, draw, write_dot
 from feinsum.drawing.graph import figure
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.ir import array, batched_einsum, einsum
@@ -62,7 +62,7 @@ def test_svg_says_what_it_shows(tmp_path: Path) -> None:
     draw(BATCH, tmp_path / "a.svg")
     root = ElementTree.parse(tmp_path / "a.svg")
     assert root.findtext(".//{*}title") == str(BATCH)
-    assert root.findtext(".//{*}description") == dot_text(BATCH)
+    assert root.findtext(".//{*}description") == write_dot(BATCH)
 
 
 @pytest.mark.filterwarnings("error")

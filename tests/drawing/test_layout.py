@@ -6,20 +6,20 @@ from itertools import combinations
 
 from hypothesis import given
 
-from feinsum.drawing.graph.figure import size_of
+from feinsum.drawing.graph.figure import compute_size
 from feinsum.drawing.graph.layout import (
     PITCH,
     WAYPOINT,
     Box,
-    boxes,
-    layers_of,
-    layout_of,
+    compute_layout,
+    list_layers,
+    place_boxes,
 )
-from feinsum.drawing.graph.picture import KINDS, Picture, picture_of
+from feinsum.drawing.graph.picture import KINDS, Picture, make_picture
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
 from tests.strategies import counts, einsums
 
-PICTURES = einsums().map(picture_of)
+PICTURES = einsums().map(make_picture)
 
 
 @counts(25, 5000)
@@ -30,14 +30,14 @@ def test_layers_are_those_of_kinds_and_edges_lead_from_one_to_the_next(
     """Layers hold all vertices, from the left in the order of their kinds. A route
     joins the ends of its edge and passes no layer without a waypoint.
     """
-    layers = layers_of(picture)
+    layers = list_layers(picture)
     assert sorted(v for layer in layers for v in layer) == list(
         range(len(picture.vertices))
     )
     kinds = [{KINDS[picture.vertices[v].kind].layer for v in layer} for layer in layers]
     assert kinds == sorted(kinds, key=min)
     assert all(len(found) == 1 for found in kinds)
-    layout = layout_of(picture)
+    layout = compute_layout(picture)
     layer_of = {v: k for k, layer in enumerate(layout.layers) for v in layer}
     assert len(layout.routes) == len(picture.edges)
     for edge, route in zip(picture.edges, layout.routes, strict=True):
@@ -54,17 +54,17 @@ def test_vertices_of_a_layer_are_apart_and_boxes_overlap_nothing(
     """By 1, and by less only where an edge passes; axes of a term stand under each
     other, in their order; no edge passes through a box.
     """
-    layout = layout_of(picture)
+    layout = compute_layout(picture)
     n, heights = len(picture.vertices), layout.heights
     for layer in layout.layers:
         for u, v in combinations(layer, 2):
             room = ((1 if u < n else WAYPOINT) + (1 if v < n else WAYPOINT)) / 2
             assert abs(heights[u] - heights[v]) >= room
-    axes = picture.of_kind("axis")
+    axes = picture.list_kind("axis")
     for u, v in picture.edges:
         if u in axes and v in axes:
             assert heights[v] - heights[u] == 1
-    found = boxes(picture, layout, size_of)
+    found = place_boxes(picture, layout, compute_size)
     assert all(are_apart(one, other) for one, other in combinations(found.values(), 2))
     assert all(box.height < PITCH for box in found.values())
 
@@ -73,23 +73,23 @@ def test_long_names_widen_their_layer() -> None:
     """Also names of forty letters do not reach into the next layer."""
     name = "stiffness_of_the_reference_tetrahedron_"
     e = einsum(f"{{{name}}}j, j -> {{{name}}}", array(name, (name, 4)), array("x", 4))
-    picture = picture_of(e)
-    found = list(boxes(picture, layout_of(picture), size_of).values())
+    picture = make_picture(e)
+    found = list(place_boxes(picture, compute_layout(picture), compute_size).values())
     assert all(are_apart(one, other) for one, other in combinations(found, 2))
 
 
 def test_a_hundred_vertices_are_not_crowded() -> None:
     """The layout grows with the batch: nothing overlaps in one of forty rows."""
-    picture = picture_of(large_batch(40))
-    found = list(boxes(picture, layout_of(picture), size_of).values())
+    picture = make_picture(large_batch(40))
+    found = list(place_boxes(picture, compute_layout(picture), compute_size).values())
     assert len(picture.vertices) > 80
     assert all(are_apart(one, other) for one, other in combinations(found, 2))
 
 
 def test_edges_of_a_plain_product_are_level() -> None:
     """What need not be bent is drawn straight."""
-    picture = picture_of(einsum("i,j->ij", array("x", 4), array("y", 4)))
-    heights = layout_of(picture).heights
+    picture = make_picture(einsum("i,j->ij", array("x", 4), array("y", 4)))
+    heights = compute_layout(picture).heights
     assert all(heights[u] == heights[v] for u, v in picture.edges)
 
 

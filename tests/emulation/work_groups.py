@@ -34,9 +34,9 @@ from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 from pytools.tag import Tag
 
 from feinsum.errors import MeasurementError
-from feinsum.targets.cuda.gemm import multiply
+from feinsum.targets.cuda.gemm import multiply_reference
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.targets.layout import entry_kernel
+from feinsum.targets.layout import get_entry_kernel
 from feinsum.targets.protocol import Array
 from feinsum.transforms.primitives.copy_async import (
     AsyncCopy,
@@ -50,7 +50,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     FragmentProduct,
 )
 from feinsum.transforms.primitives.store_pair import PairStore
-from feinsum.words import counted, type_in_words
+from feinsum.words import describe_type, format_count
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]
 
@@ -108,9 +108,9 @@ def execute_groups(t_unit: Any, arguments: Mapping[str, Any]) -> Execution:
     >>> execution.outputs["y"], execution.races
     (array([0., 2., 4., 6., 8.]), ())
     """
-    if entry_kernel(t_unit).linearization is None:
+    if get_entry_kernel(t_unit).linearization is None:
         t_unit = scheduled(t_unit)
-    run = _Run(entry_kernel(t_unit), t_unit.callables_table, arguments)
+    run = _Run(get_entry_kernel(t_unit), t_unit.callables_table, arguments)
     run.execute()
     outputs = {name: run.memory[name] for name in arguments if name in run.memory}
     return Execution(outputs, tuple(dict.fromkeys(run.races)))
@@ -349,7 +349,7 @@ class _Group:
             return
         if not isinstance(insn, lp.Assignment):
             raise MeasurementError(
-                f"the statement {insn.id!r} is {type_in_words(insn)}; expected an "
+                f"the statement {insn.id!r} is {describe_type(insn)}; expected an "
                 "assignment"
             )
         mask = self.mask & self._is_inside(frozenset(insn.within_inames))
@@ -406,7 +406,7 @@ class _Group:
     def _check_places(self, name: str, places: Array, size: int) -> None:
         if ((places < 0) | (places >= size)).any():
             raise MeasurementError(
-                f"{name!r} has {counted(size, 'entry')}, a work-item moves others"
+                f"{name!r} has {format_count(size, 'entry')}, a work-item moves others"
             )
 
     def _note_copies(self, tile: str, places: Array, who: Array) -> None:
@@ -432,7 +432,7 @@ class _Group:
         """What the library makes of whole arrays."""
         names = product.right, product.left, product.result
         arrays = (self.array(name).reshape(-1) for name in names)
-        multiply(product.gemm(self.run.sizes), *arrays)
+        multiply_reference(product.gemm(self.run.sizes), *arrays)
 
     def _multiply(self, _insn: Any, product: FragmentProduct) -> None:
         """Every warp multiplies what its lanes hold; see its primitive for who has

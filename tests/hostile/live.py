@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from feinsum.db.server import Scope, ServingStore, open_serving_store
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.service.running import Answer, Server, running
 
 __all__ = ["Answer", "Live", "database", "live", "schema_in"]
@@ -39,7 +39,7 @@ class Live:
 
     def key(self, scope: Scope, name: str) -> dict[str, str]:
         """Headers with a new key."""
-        secret, key = new_key(name, scope)
+        secret, key = make_key(name, scope)
         with self.store() as store:
             store.add_key(key)
         return {"Authorization": f"Bearer {secret}"}

@@ -9,10 +9,10 @@ import pytest
 
 from feinsum import array, einsum, generate_loopy
 from feinsum.db import HttpStore
-from feinsum.db.address import address_of
+from feinsum.db.address import parse_address
 from feinsum.db.remote import open_remote
 from feinsum.db.remote.cache import Breaker
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import LookUp, TransformSpec
 from feinsum.retrieval import look_up, request, retrieve, search
 from feinsum.transforms import REGISTRY
@@ -56,7 +56,7 @@ def _alone(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "BUDGET_S", 3600.0)
     for name, transform in ODD.items():
         monkeypatch.setitem(REGISTRY, (name, 1), transform)
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
@@ -142,7 +142,7 @@ def test_an_answer_that_is_too_large_costs_no_other_workload_its_facts(monkeypat
         found = service.candidates(LookUp(keys))
         assert set(found[large[0].workload]) & set(large)
         assert found[small.workload] == (small,)
-        assert Breaker(address_of(server.url), None).why_open() == ""
+        assert Breaker(parse_address(server.url), None).explain_open() == ""
         assert "more than" in service.note
         n_asked = server.n_connections
         assert open_remote().candidates(LookUp(keys)) == found
@@ -169,7 +169,7 @@ def test_a_flood_that_takes_all_the_time_is_no_failure_either(monkeypatch):
         assert layer.candidates(LookUp({record.workload: ""})) == {
             record.workload: (record,)
         }
-        assert Breaker(address_of(server.url), None).why_open() == ""
+        assert Breaker(parse_address(server.url), None).explain_open() == ""
 
 
 @pytest.mark.parametrize("is_store", [False, True])

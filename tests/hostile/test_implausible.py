@@ -14,7 +14,7 @@ from feinsum.records import (
     CODES,
     InMemoryStore,
     TuningRecord,
-    content_id,
+    compute_content_id,
     from_json,
     to_json,
 )
@@ -151,4 +151,4 @@ def test_odd_limits_that_are_stored_are_not_the_latest(tmp_path: Path) -> None:
     with open_store(tmp_path / "facts.sqlite") as store:
         store.add_all([honest, *odd])
         assert store.peaks(honest.device.id) == honest
-        assert set(store.ids("peaks")) == set(map(content_id, (honest, *odd)))
+        assert set(store.ids("peaks")) == set(map(compute_content_id, (honest, *odd)))

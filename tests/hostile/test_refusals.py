@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feinsum.cli.shared.output import print_json
-from feinsum.cli.shared.records import fractions_of, print_records, record_document
+from feinsum.cli.shared.records import compute_fractions, print_records, record_document
 from feinsum.records import InMemoryStore
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.factories import make_peaks, make_record
 from tests.hostile.live import database, live
 
@@ -93,7 +93,7 @@ def test_head_is_answered_as_get(live):
 
 def test_a_key_in_a_url_is_refused_and_kept_nowhere(live):
     """A key that was pasted into an address is in no list, page or answer."""
-    secret, _ = new_key("ann", "admin")
+    secret, _ = make_key("ann", "admin")
     live.ask("GET", f"/v1/best/{secret}")
     live.ask("GET", f"/v1/best/k-1?device={secret}")
     live.ask("GET", f"/v1/best/k-1?text={secret}")
@@ -125,7 +125,7 @@ def test_a_query_of_nonsense_limits_prints(capsys):
         store = InMemoryStore()
         store.add(fact)
         store.add(nonsense)
-        fractions = fractions_of([fact], store)
+        fractions = compute_fractions([fact], store)
         print_records([fact], fractions)
         print_json(record_document(fact, fractions))
     assert "rowwise" in capsys.readouterr().out

@@ -15,9 +15,9 @@ from feinsum.db.remote import open_remote
 from feinsum.db.remote.client import Client
 from feinsum.db.server import open_serving_store
 from feinsum.errors import NotAuthenticatedError, NotPermittedError, RecordNotFoundError
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import LookUp, Retraction, RetractionQuery, TuningRecord, to_json
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.conftest import make_postgresql_store
 from tests.db.factories import WORKLOAD, make_device, make_measurement, make_record
 from tests.remote.live import served_here
@@ -77,7 +77,7 @@ def team(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Team]:
     secrets = {}
     with open_serving_store(location) as store:
         for name, scope in (("ci", "record"), ("leaked", "record"), ("ann", "admin")):
-            secrets[name], key = new_key(name, scope)
+            secrets[name], key = make_key(name, scope)
             store.add_key(key)
     settings = {"anonymous_record": False, "max_age_s": 0}
     with served_here(location, tmp_path, **settings) as server:
@@ -95,13 +95,13 @@ def caching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A client with a cache of its own on disk, and time."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_REMOTE_BUDGET_MS", "60000")
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
 def asked(team: Team) -> set[str]:
     """What a client gets, with its cache."""
-    with fresh_memory():
+    with use_fresh_memory():
         found = open_remote(team.server.url).candidates(LOOK_UP)
     return {record.id for record in found[WORKLOAD]}
 
@@ -217,7 +217,7 @@ def test_a_user_forgets_what_a_service_still_says(
         team.send(one, "ci")
 
     def known() -> set[str]:
-        with fresh_memory(), looked_up_store(None) as store:
+        with use_fresh_memory(), looked_up_store(None) as store:
             return {record.id for record in store.candidates(LOOK_UP)[WORKLOAD]}
 
     assert known() == {honest.id, bad.id}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from feinsum.db.remote.best import valid_documents
+from feinsum.db.remote.best import list_valid_documents
 from feinsum.db.server import ApiKey, open_serving_store
 from feinsum.records import (
     Device,
@@ -15,10 +15,10 @@ from feinsum.records import (
     RetractionQuery,
     TransformSpec,
     TuningRecord,
-    best_match,
+    find_best_match,
     to_json,
 )
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -76,7 +76,7 @@ HONEST = honest_facts()
 
 def new_keys(names: Sequence[str]) -> tuple[list[str], list[ApiKey]]:
     """Secrets that may record and are not trusted, and their keys."""
-    made = [new_key(name, "record") for name in names]
+    made = [make_key(name, "record") for name in names]
     return [secret for secret, _ in made], [key for _, key in made]
 
 
@@ -140,9 +140,10 @@ class World:
         answer = self._answer(workload, device, policy)
         assert answer["slower"] == []
         records = cast(
-            list[TuningRecord], valid_documents("record", answer["facts"], workload)
+            list[TuningRecord],
+            list_valid_documents("record", answer["facts"], workload),
         )
-        match = best_match(records, make_environment(device), policy)
+        match = find_best_match(records, make_environment(device), policy)
         recipes = list(dict.fromkeys(str(record.spec) for record in records))
         assert str(match.ranking[0].spec) == recipes[0]
         return recipes

@@ -8,7 +8,11 @@ import pytest
 from feinsum.calling import einsum
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.integrations import jax_einsum, torch_einsum
-from feinsum.integrations.multilinear import batched, shape_of_result, transpose
+from feinsum.integrations.multilinear import (
+    batch_subscripts,
+    infer_result_shape,
+    transpose_einsum,
+)
 
 CASES = [
     ("ij,jk->ik", (2, 3), (3, 4)),
@@ -53,11 +57,11 @@ def test_the_transpose_has_the_same_inner_product(case):
     text, *shapes = case
     operands = operands_of(shapes)
     result = np.asarray(einsum(text, *operands))
-    assert result.shape == shape_of_result(text, shapes)
+    assert result.shape == infer_result_shape(text, shapes)
     (y,) = operands_of([result.shape])
     for position, operand in enumerate(operands):
         others = operands[:position] + operands[position + 1 :]
-        transposed = transpose(text, tuple(shapes), position)
+        transposed = transpose_einsum(text, tuple(shapes), position)
         terms = transposed.operands(y, others, np)
         gradient = np.asarray(einsum(transposed.subscripts, *terms))
         gradient = gradient.reshape(transposed.shape)
@@ -76,7 +80,7 @@ def test_a_batch_is_one_einsum(case):
         axes, first = [0], np.stack([first, 2 * first])
     expected = np.asarray(einsum(text, *operands_of(shapes)))
     terms = [first, *batch]
-    result = einsum(batched(text, [x.shape for x in terms], axes), *terms)
+    result = einsum(batch_subscripts(text, [x.shape for x in terms], axes), *terms)
     factor = 2 ** max(1, len(others))
     np.testing.assert_allclose(result, [expected, factor * expected])
 

@@ -16,15 +16,15 @@ from feinsum import (
     evaluate,
     sparse_array,
 )
-from feinsum.canonical import first_difference, induced_graph
+from feinsum.canonical import build_induced_graph, first_difference
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
     Operand,
     check_profile,
     from_text,
     generalize,
-    nodes_of,
-    profile_names,
+    get_nodes,
+    list_profile_names,
     to_text,
 )
 from tests.canonical.reconstruction import reconstruct
@@ -94,7 +94,7 @@ def test_which_operand_is_sparse_is_in_the_key():
 def test_nothing_is_lost_in_the_graph():
     """An einsum that is made of the graph has the same key."""
     e = mttkrp()
-    assert key(reconstruct(induced_graph(e))) == key(e)
+    assert key(reconstruct(build_induced_graph(e))) == key(e)
 
 
 def rows(subscripts, *names):
@@ -121,7 +121,7 @@ def test_names_and_the_order_of_rows_are_not_in_the_key_of_a_batch(name):
     e = rows(subscripts, *first)
     form = canonicalize(e)
     assert form.key == key(rows(subscripts, *reversed(second)))
-    assert form.key == key(form.einsum) == key(reconstruct(induced_graph(e)))
+    assert form.key == key(form.einsum) == key(reconstruct(build_induced_graph(e)))
     assert from_text(form.text) == form.einsum
     assert len({op.name for op in form.einsum.operands if op.storage}) == 1
 
@@ -134,7 +134,7 @@ def test_the_sparse_operand_has_one_position_in_all_rows():
     position = form.einsum.sparse_position
     assert {row[position].storage for row in form.einsum.rows} == {"csf"}
     for seed in range(8):
-        graph = anonymous(induced_graph(e), Random(seed))
+        graph = anonymous(build_induced_graph(e), Random(seed))
         assert key(reconstruct(graph)) == form.key
 
 
@@ -173,9 +173,9 @@ def test_indices_of_one_array_share_the_parameter():
 def test_a_profile_is_that_of_a_tree(nodes, is_right):
     """Every node has a child, and no more than there are values."""
     e = einsum("ij,j->i", MATRIX8, array("x", 8))
-    sizes = dict(zip(profile_names(e), nodes, strict=True))
+    sizes = dict(zip(list_profile_names(e), nodes, strict=True))
     assert (check_profile(e, sizes) is None) == is_right
-    assert nodes_of(e, sizes) == nodes
+    assert get_nodes(e, sizes) == nodes
 
 
 def test_a_sparse_operand_means_its_dense_array():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from feinsum.errors import BuildError, MeasurementError
-from feinsum.measure import compile_kernel, open_device, random_arguments
-from feinsum.targets.layout import array_layout
+from feinsum.measure import compile_kernel, draw_arguments, open_device
+from feinsum.targets.layout import compute_layout
 from tests.loopy_kernels import build_kernel
 
 
@@ -36,7 +36,7 @@ def test_shapes_and_dtypes(dtype):
     arrays that are only written are left out; sizes are the given ones.
     """
     kernel = scaled_kernel(np.dtype(dtype), np.dtype(dtype))
-    values = random_arguments(kernel, {"N": 3, "M": 4}, rng())
+    values = draw_arguments(kernel, {"N": 3, "M": 4}, rng())
     assert set(values) == {"x", "s", "N", "M"}
     assert values["x"].shape == (7, 4)
     assert values["x"].dtype == np.dtype(dtype)
@@ -48,7 +48,7 @@ def test_shapes_and_dtypes(dtype):
 def test_same_seed_same_values():
     """The values are a function of kernel, sizes and generator."""
     kernel = scaled_kernel(np.float64, np.float64)
-    first, second = (random_arguments(kernel, {"N": 3, "M": 4}, rng()) for _ in "ab")
+    first, second = (draw_arguments(kernel, {"N": 3, "M": 4}, rng()) for _ in "ab")
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
@@ -57,7 +57,7 @@ def test_interval():
     kernel = scaled_kernel(np.complex128, np.float64)
     sizes = {"N": 20, "M": 20}
     for options, (low, high) in (({}, (0.5, 1.5)), ({"interval": (-3, -2)}, (-3, -2))):
-        x = random_arguments(kernel, sizes, rng(), **options)["x"]
+        x = draw_arguments(kernel, sizes, rng(), **options)["x"]
         for part in (x.real, x.imag):
             assert low <= part.min()
             assert part.max() < high
@@ -65,7 +65,7 @@ def test_interval():
 
 def test_open_dtypes_are_inferred(matvec):
     """A size without a declared dtype gets the kernel's index dtype."""
-    values = random_arguments(matvec(), {"N": 3}, rng())
+    values = draw_arguments(matvec(), {"N": 3}, rng())
     assert values["N"] == 3
     assert values["u"].shape == (3, 4)
 
@@ -74,14 +74,14 @@ def test_dtype_that_cannot_be_inferred():
     """An input whose dtype nothing tells is refused by name."""
     kernel = lp.make_kernel("{[i]: 0<=i<4}", "y[i] = 2*x[i]", lang_version=(2018, 2))
     with pytest.raises(BuildError, match="x"):
-        random_arguments(kernel, {}, rng())
+        draw_arguments(kernel, {}, rng())
 
 
 def test_missing_size():
     """A shape whose size is not given is refused, naming array and size."""
     kernel = scaled_kernel(np.float64, np.float64)
     with pytest.raises(MeasurementError, match=r"M\) of 'x' needs the size M"):
-        random_arguments(kernel, {"N": 3}, rng())
+        draw_arguments(kernel, {"N": 3}, rng())
 
 
 def gather_kernel(index):
@@ -101,7 +101,7 @@ def test_indirect_access_stays_inside(index, values, device):
     larger expression. The kernel then reads what numpy reads.
     """
     kernel = gather_kernel(index)
-    arguments = random_arguments(kernel, {}, rng())
+    arguments = draw_arguments(kernel, {}, rng())
     assert set(arguments["map"].tolist()) == values
     bound = compile_kernel(kernel, device).bind(arguments)
     bound.run()
@@ -121,7 +121,7 @@ def test_an_array_of_vectors_lies_as_one_of_entries():
     )
     unit = lp.tag_inames(unit, {"lane": "vec"})
     kernel = compile_kernel(unit, open_device("host"))
-    layout = array_layout(kernel.t_unit.default_entrypoint.arg_dict["y"], {"n": 3})
+    layout = compute_layout(kernel.t_unit.default_entrypoint.arg_dict["y"], {"n": 3})
     assert (layout.shape, layout.strides) == ((3, 2, 4), (8, 4, 1))
     x = np.arange(24.0).reshape(3, 2, 4)
     call = kernel.bind({"x": x})

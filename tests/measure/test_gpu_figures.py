@@ -8,7 +8,7 @@ from feinsum import array, canonicalize, einsum
 from feinsum.errors import BuildError
 from feinsum.ir import to_text
 from feinsum.measure import open_device
-from feinsum.measure.gpu_figures import figures_of_starts
+from feinsum.measure.gpu_figures import get_start_figures
 from feinsum.measure.judging import judge_recipe
 from feinsum.measure.question import Question
 from feinsum.transforms.gpu import GPU_POINTS
@@ -26,7 +26,7 @@ PRODUCT = einsum(
 
 def test_every_start_has_figures():
     """More sums in registers take more of them, larger tiles more shared memory."""
-    found = figures_of_starts(PRODUCT, "sm_80")
+    found = get_start_figures(PRODUCT, "sm_80")
     assert {one.spec.name for one in found} >= {"gpu_product", "gpu_rows", "gpu_points"}
     assert all(0 < one.occupancy <= 1 for one in found)
     by_block = {
@@ -45,9 +45,9 @@ def test_an_architecture_that_is_none_is_refused():
     with pytest.raises(
         BuildError, match="'volta' is unknown; expected one such as 'sm_90'"
     ):
-        figures_of_starts(PRODUCT, "volta")
+        get_start_figures(PRODUCT, "volta")
     with pytest.raises(BuildError, match="NVRTC"):
-        figures_of_starts(PRODUCT, "sm_10")
+        get_start_figures(PRODUCT, "sm_10")
 
 
 def test_what_spills_is_not_verified(stand_in, monkeypatch):

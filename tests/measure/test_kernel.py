@@ -13,10 +13,10 @@ from feinsum.errors import BuildError, MeasurementError, WrongResultError
 from feinsum.measure import (
     BoundKernel,
     compile_kernel,
-    largest_error,
+    compute_largest_error,
+    compute_tolerance,
+    draw_arguments,
     open_device,
-    random_arguments,
-    tolerance_for,
     verify,
 )
 from tests.cpus import OPENCL_CPUS, any_opencl, opened
@@ -24,7 +24,7 @@ from tests.loopy_kernels import build_kernel
 
 
 def bound_at(t_unit, device, sizes):
-    arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
+    arguments = draw_arguments(t_unit, sizes, np.random.default_rng(0))
     return compile_kernel(t_unit, device).bind(arguments), arguments
 
 
@@ -33,7 +33,7 @@ def test_agrees_with_numpy(dtype, matvec, device, capfd):
     """A small einsum kernel computes what numpy computes; nothing is printed."""
     bound, arguments = bound_at(matvec(dtype), device, {"N": 7})
     expected = arguments["u"] @ arguments["D"].T
-    tolerance = tolerance_for(dtype, 4)
+    tolerance = compute_tolerance(dtype, 4)
     assert verify(bound, {"y": expected}, tolerance=tolerance) <= tolerance
     assert bound.read()["y"].dtype == dtype
     assert capfd.readouterr().out == ""
@@ -66,7 +66,7 @@ def test_half_written_output_is_found(dtype, half, device):
     bound.run()
     result = bound.read()["y"]
     assert np.array_equal(result[:5], expected[:5])
-    assert largest_error(result, expected) == np.inf
+    assert compute_largest_error(result, expected) == np.inf
     with pytest.raises(WrongResultError, match=r"y\[5\]"):
         verify(bound, {"y": expected}, tolerance=0.1)
 

@@ -12,12 +12,12 @@ from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.ir import BatchedEinsum, Workload, evaluate, sparse_array
 from feinsum.measure import (
     MinimumWork,
-    einsum_operations,
-    footprint_bytes,
-    n_terms,
-    reference_of,
+    count_footprint_bytes,
+    count_operations,
+    count_terms,
+    make_reference,
 )
-from feinsum.measure.cases import make_case, pairwise_baseline, ragged_cases
+from feinsum.measure.cases import make_case, make_pairwise_baseline, make_ragged_cases
 from feinsum.measure.reference import REFERENCES, Reference
 
 SPARSE = einsum("ij,j->i", sparse_array("A", (9, 4)), array("x", 4))
@@ -47,12 +47,12 @@ def by_entries(workload):
 @pytest.mark.parametrize(
     "asked",
     [
-        lambda: reference_of(SPARSE),
+        lambda: make_reference(SPARSE),
         lambda: make_case(SPARSE, {}),
-        lambda: ragged_cases(SPARSE),
-        lambda: einsum_operations(SPARSE, {}),
-        lambda: footprint_bytes(SPARSE, {}),
-        lambda: n_terms(SPARSE, {}),
+        lambda: make_ragged_cases(SPARSE),
+        lambda: count_operations(SPARSE, {}),
+        lambda: count_footprint_bytes(SPARSE, {}),
+        lambda: count_terms(SPARSE, {}),
         lambda: MinimumWork.of(SPARSE, {}),
     ],
 )
@@ -66,9 +66,9 @@ def test_a_kind_without_a_reference_is_refused_by_name(asked, monkeypatch):
 def test_a_sparse_operand_is_counted_by_its_profile():
     """Without it nothing is; and its kernels are those of recipes."""
     sizes = {"nodes.0": 3, "nodes.1": 5}
-    assert einsum_operations(SPARSE, sizes) == {"<f8": 10}
-    assert footprint_bytes(SPARSE, sizes) == 5 * 8 + 4 * (3 + 5 + 3) + 8 * (4 + 9)
-    for count in (einsum_operations, footprint_bytes):
+    assert count_operations(SPARSE, sizes) == {"<f8": 10}
+    assert count_footprint_bytes(SPARSE, sizes) == 5 * 8 + 4 * (3 + 5 + 3) + 8 * (4 + 9)
+    for count in (count_operations, count_footprint_bytes):
         with pytest.raises(MeasurementError, match=r"nodes\.0"):
             count(SPARSE, {})
     with pytest.raises(InvalidEinsumError, match="is sparse"):
@@ -82,18 +82,18 @@ def test_a_new_kind_costs_one_entry(monkeypatch):
     plain = dense(SPARSE)
     (expected,) = evaluate(plain, {n: case.arguments[n] for n in "Ax"})
     np.testing.assert_allclose(case.expected["out"], expected)
-    assert ragged_cases(SPARSE) == ragged_cases(plain)
-    assert pairwise_baseline(case) is None
+    assert make_ragged_cases(SPARSE) == make_ragged_cases(plain)
+    assert make_pairwise_baseline(case) is None
     work = MinimumWork.of(Workload(SPARSE, {"nodes.0": 3, "nodes.1": 5}), {})
     assert work.operations == {"<f8": 10}
-    assert work.footprint_bytes == footprint_bytes(plain, {})
-    assert n_terms(SPARSE, {}) == 4
+    assert work.footprint_bytes == count_footprint_bytes(plain, {})
+    assert count_terms(SPARSE, {}) == 4
 
 
 def test_what_is_known_of_the_pattern_reaches_the_reference(monkeypatch):
     """A workload has the profile, an einsum has none."""
     monkeypatch.setitem(REFERENCES, "sparse", by_entries)
-    assert einsum_operations(SPARSE, {}) == {"<f8": 1}
-    assert einsum_operations(Workload(SPARSE, {"nodes.0": 2, "nodes.1": 7}), {}) == {
+    assert count_operations(SPARSE, {}) == {"<f8": 1}
+    assert count_operations(Workload(SPARSE, {"nodes.0": 2, "nodes.1": 7}), {}) == {
         "<f8": 14
     }

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure import (
-    fraction_of_roofline,
+    compute_roofline_fraction,
+    compute_roofline_s,
     measure_ladder,
     measure_peaks,
-    roofline_s,
 )
 from feinsum.measure.peaks import (
     _check_chains,
+    choose_triad_array_bytes,
     find_edges,
     measure_cache_rates,
     measure_cache_sizes,
-    triad_array_bytes,
 )
 from feinsum.measure.roofline import STEPS, _Arrays, _Kernel, _write_source
 from feinsum.records import Device, DevicePeaks, from_json, to_json
@@ -38,27 +38,27 @@ def peaks(device):
 
 def test_larger_bound_counts(peaks):
     """The roofline time is the larger of compute time and data time."""
-    assert roofline_s({"<f8": 50}, 100, peaks) == 5.0
-    assert roofline_s({"<f8": 50}, 1000, peaks) == 10.0
-    assert roofline_s({}, 0, peaks) == 0.0
+    assert compute_roofline_s({"<f8": 50}, 100, peaks) == 5.0
+    assert compute_roofline_s({"<f8": 50}, 1000, peaks) == 10.0
+    assert compute_roofline_s({}, 0, peaks) == 0.0
 
 
 def test_dtypes_add_up(peaks):
     """Times of several dtypes add; a complex operation is four real ones."""
-    assert roofline_s({"<f8": 50, "<f4": 20}, 0, peaks) == 6.0
-    assert roofline_s({"<c16": 50}, 0, peaks) == 20.0
-    assert roofline_s({"<c8": 50}, 0, peaks) == 10.0
+    assert compute_roofline_s({"<f8": 50, "<f4": 20}, 0, peaks) == 6.0
+    assert compute_roofline_s({"<c16": 50}, 0, peaks) == 20.0
+    assert compute_roofline_s({"<c8": 50}, 0, peaks) == 10.0
 
 
 def test_fraction(peaks):
     """The fraction is roofline time over measured time."""
-    assert fraction_of_roofline(10.0, {"<f8": 50}, 100, peaks) == 0.5
+    assert compute_roofline_fraction(10.0, {"<f8": 50}, 100, peaks) == 0.5
 
 
 def test_unknown_peak(peaks):
     """A dtype without a measured peak is refused by name."""
     with pytest.raises(MeasurementError, match="<i4"):
-        roofline_s({"<i4": 1}, 1, peaks)
+        compute_roofline_s({"<i4": 1}, 1, peaks)
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -131,7 +131,7 @@ def test_peaks_of_other_dtypes(device):
 
 def test_arrays_exceed_the_cache(device):
     """The arrays of the triad fit the device, and exceed its cache if they can."""
-    n_bytes = triad_array_bytes(device)
+    n_bytes = choose_triad_array_bytes(device)
     memory = device.memory
     assert n_bytes <= memory.allocation_bytes
     assert 3 * n_bytes <= memory.total_bytes

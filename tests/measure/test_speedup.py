@@ -9,17 +9,17 @@ import pytest
 
 from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum
-from feinsum.measure import compile_kernel, footprint_bytes, open_device, verify
+from feinsum.measure import compile_kernel, count_footprint_bytes, open_device, verify
 from feinsum.measure.cases import make_case
-from feinsum.measure.judging import QUICK_BYTES, bind_pair, quick_sizes
+from feinsum.measure.judging import QUICK_BYTES, bind_pair, choose_quick_sizes
 from feinsum.measure.trial import time_in_turns
 from feinsum.select import (
     BUDGET_S,
     FEW_SAMPLES,
     MAX_SAMPLES,
     MIN_SAMPLES,
+    compute_time_ratio,
     sample_in_turns,
-    time_ratio,
 )
 
 MATVEC = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
@@ -48,7 +48,9 @@ class Clocked:
         """How many times as fast the kernel is, in turns."""
         runs = self.run_of("baseline", *baseline), self.run_of("kernel", *kernel)
         clock = lambda: self.now_s  # noqa: E731
-        return time_ratio(*sample_in_turns(runs, first_s, [(0, 1)], clock=clock))
+        return compute_time_ratio(
+            *sample_in_turns(runs, first_s, [(0, 1)], clock=clock)
+        )
 
 
 def noisy(rng, seconds):
@@ -118,9 +120,9 @@ def test_every_kernel_goes_first_in_turn():
 @pytest.mark.parametrize("n", [1, 100, 130_000, 10**9, None])
 def test_sizes_are_near_those_of_the_kernel_and_small(n):
     """Powers of two; one that is not known is as long as time allows."""
-    sizes = quick_sizes(MATVEC, {} if n is None else {"n": n})
+    sizes = choose_quick_sizes(MATVEC, {} if n is None else {"n": n})
     assert sizes["n"].bit_count() == 1
-    assert footprint_bytes(MATVEC, sizes) <= QUICK_BYTES
+    assert count_footprint_bytes(MATVEC, sizes) <= QUICK_BYTES
     if n is not None and n < 100_000:
         assert n / 2 < sizes["n"] < 2 * n
 

@@ -17,8 +17,8 @@ from feinsum.nests import (
     Repeat,
     Reset,
     Sizes,
-    lower,
-    sizes_of,
+    lower_nest,
+    measure_sizes,
 )
 from feinsum.sparse import CSF
 
@@ -44,19 +44,19 @@ def interpret(nest: Nest, operands: Sequence[Array | CSF]) -> Outcome:
 
     Raises:
         InvalidEinsumError: with the rule ``shape``, if operands do not fit the
-            network, or the levels of the tree have other axes.
+            parse_network, or the levels of the tree have other axes.
 
-    >>> from feinsum.nests import network, path_from_pairs
+    >>> from feinsum.nests import parse_network, build_path
     >>> from feinsum.sparse import COO, to_csf
-    >>> spmv = network("ij,j->i")
-    >>> nest = Nest(spmv, path_from_pairs(spmv, [(0, 1)]), (("i", "j"),))
+    >>> spmv = parse_network("ij,j->i")
+    >>> nest = Nest(spmv, build_path(spmv, [(0, 1)]), (("i", "j"),))
     >>> matrix = to_csf(COO((2, 3), ([0, 1, 1], [2, 0, 2]), [5.0, 6.0, 7.0]))
     >>> interpret(nest, [matrix, np.array([1.0, 2.0, 3.0])])
     Outcome(result=array([15., 27.]), n_operations=6)
     """
-    sizes = sizes_of(nest.network, operands)
+    sizes = measure_sizes(nest.network, operands)
     state = _State(nest, operands, sizes)
-    state.run(lower(nest))
+    state.run(lower_nest(nest))
     return Outcome(state.output, state.n_operations)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from feinsum.nests import Nest, Network, network, path_from_pairs, postorders
+from feinsum.nests import Nest, Network, build_path, list_paths, parse_network
 from feinsum.sparse import random_uniform, to_csf, to_dense
 from tests.nests.paper import n_orders
 
@@ -21,27 +21,27 @@ __all__ = [
     "random_network",
 ]
 
-EXAMPLE = network("ijkl,jr,ks,lt->irst")
+EXAMPLE = parse_network("ijkl,jr,ks,lt->irst")
 """The paper's example, section 5.3."""
 
 KERNELS: dict[str, Network] = {
-    "spmv": network("ij,j->i"),
-    "spmm": network("ij,jk->ik"),
-    "sddmm": network("ij,ir,jr->ij", has_sparse_output=True),
-    "mttkrp-3": network("ijk,ja,ka->ia"),
-    "mttkrp-4": network("ijkl,ja,ka,la->ia"),
-    "mttkrp-5": network("ijklm,ja,ka,la,ma->ia"),
-    "mttkrp-3 of the last mode": network("ijk,ia,ja->ka"),
-    "ttmc-3": network("ijk,jr,ks->irs"),
+    "spmv": parse_network("ij,j->i"),
+    "spmm": parse_network("ij,jk->ik"),
+    "sddmm": parse_network("ij,ir,jr->ij", has_sparse_output=True),
+    "mttkrp-3": parse_network("ijk,ja,ka->ia"),
+    "mttkrp-4": parse_network("ijkl,ja,ka,la->ia"),
+    "mttkrp-5": parse_network("ijklm,ja,ka,la,ma->ia"),
+    "mttkrp-3 of the last mode": parse_network("ijk,ia,ja->ka"),
+    "ttmc-3": parse_network("ijk,jr,ks->irs"),
     "ttmc-4": EXAMPLE,
-    "ttmc-3 of all modes": network("ijk,ir,js,kt->rst"),
-    "tttp": network("ijk,ir,jr,kr->ijk", has_sparse_output=True),
-    "tttc": network("ijklmn,ia,ajb,bkc,cld,dme->en"),
-    "tucker": network("ijk,ir,js,kt,rst,jb,kc->ibc"),
-    "full sum": network("ijk,j,k->"),
-    "sparse operand last": network("ja,ka,ijk->ia", sparse=2),
-    "dense chain": network("ij,jk,kl,lm->im", sparse=None),
-    "divergence": network("xre,rij,ej->xei", sparse=None),
+    "ttmc-3 of all modes": parse_network("ijk,ir,js,kt->rst"),
+    "tttp": parse_network("ijk,ir,jr,kr->ijk", has_sparse_output=True),
+    "tttc": parse_network("ijklmn,ia,ajb,bkc,cld,dme->en"),
+    "tucker": parse_network("ijk,ir,js,kt,rst,jb,kc->ibc"),
+    "full sum": parse_network("ijk,j,k->"),
+    "sparse operand last": parse_network("ja,ka,ijk->ia", sparse=2),
+    "dense chain": parse_network("ij,jk,kl,lm->im", sparse=None),
+    "divergence": parse_network("xre,rij,ej->xei", sparse=None),
 }
 
 FORMULAS = [
@@ -98,7 +98,7 @@ def expected(net, operands):
 
 def random_nest(net, rng, paths=None):
     """Any path, and any orders that keep the order of the levels."""
-    paths = list(postorders(net)) if paths is None else paths
+    paths = list(list_paths(net)) if paths is None else paths
     path = paths[rng.integers(len(paths))]
     orders = []
     for term in path:
@@ -122,14 +122,14 @@ def random_network(rng, max_nests=150):
             terms.append("".join(chosen))
         known = sorted({i for term in terms for i in term})
         output = "".join(i for i in known if rng.random() < 0.4)
-        net = network(f"{','.join(terms)}->{output}")
+        net = parse_network(f"{','.join(terms)}->{output}")
         levels = tuple(str(i) for i in rng.permutation(net.levels))
         net = replace(net, levels=levels)
-        paths = list(postorders(net))
+        paths = list(list_paths(net))
         path = paths[rng.integers(len(paths))]
         if 1 < n_orders(net, path) <= max_nests:
             return net, path
 
 
 def path_of(net, *pairs):
-    return path_from_pairs(net, list(pairs))
+    return build_path(net, list(pairs))

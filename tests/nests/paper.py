@@ -20,7 +20,7 @@ from feinsum.nests import (
     Rule,
     TermGroup,
 )
-from feinsum.nests.cost import crossing_buffers
+from feinsum.nests.cost import list_crossing_buffers
 from feinsum.nests.nest import Order, is_allowed
 
 
@@ -35,10 +35,10 @@ def term_orders(network: Network, rule: Rule, term: FactorProduct) -> Iterator[O
 def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
     """Every loop nest of a path: each order of each term.
 
-    >>> from feinsum.nests.networks import network
-    >>> from feinsum.nests.networks import path_from_pairs
-    >>> spmv = network("ij,j->i")
-    >>> list(all_orders(spmv, "relative", path_from_pairs(spmv, [(0, 1)])))
+    >>> from feinsum.nests.networks import parse_network
+    >>> from feinsum.nests.networks import build_path
+    >>> spmv = parse_network("ij,j->i")
+    >>> list(all_orders(spmv, "relative", build_path(spmv, [(0, 1)])))
     [(('i', 'j'),)]
     """
     yield from product(*(list(term_orders(network, rule, term)) for term in path))
@@ -102,5 +102,5 @@ class BufferDimension(_LargestBuffer):
     """The largest number of axes of a buffer."""
 
     def crossing(self, part: TermGroup, split: int) -> float:
-        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
+        kept = (p.result.indices for p, _ in list_crossing_buffers(part, split))
         return max((len(i - part.ancestors) for i in kept), default=0.0)

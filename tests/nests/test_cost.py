@@ -17,9 +17,9 @@ from feinsum.nests import (
     NestLoop,
     Operations,
     Sizes,
-    evaluate,
+    evaluate_cost,
     fuse,
-    sizes_of,
+    measure_sizes,
 )
 from tests.nests.interpret import interpret
 from tests.nests.networks import (
@@ -57,7 +57,7 @@ def test_independent_loops_are_the_dense_ones_at_the_end_of_single_terms(nests):
         is_small = all(len(b.indices) <= 2 for b in nest.buffers)
         cost = IndependentLoops(nest.network, max_dimension=2)
         wanted = -found if is_small else inf
-        assert evaluate(cost, nest.path, nest.orders) == wanted
+        assert evaluate_cost(cost, nest.path, nest.orders) == wanted
 
 
 def depth_of_sharing(forest, number, depth=0, shared=0):
@@ -83,17 +83,17 @@ def test_the_example_of_the_paper_has_six_independent_loops():
     """Section 5.3: (t), (s, t) and (r, s, t)."""
     path = path_of(EXAMPLE, (0, 3), (4, 2), (5, 1))
     orders = (tuple("ijklt"), tuple("ijkst"), tuple("ijrst"))
-    assert evaluate(IndependentLoops(EXAMPLE, 2), path, orders) == -6
-    assert evaluate(IndependentLoops(EXAMPLE, 1), path, orders) == inf
+    assert evaluate_cost(IndependentLoops(EXAMPLE, 2), path, orders) == -6
+    assert evaluate_cost(IndependentLoops(EXAMPLE, 1), path, orders) == inf
 
 
 def test_operations_are_those_that_are_executed(nests):
     """Counted while the nest is interpreted."""
     for nest in nests:
         operands = operands_of(nest.network, seed=3)
-        sizes = sizes_of(nest.network, operands)
+        sizes = measure_sizes(nest.network, operands)
         counted = interpret(nest, operands).n_operations
-        cost = evaluate(Operations(nest.network, sizes), nest.path, nest.orders)
+        cost = evaluate_cost(Operations(nest.network, sizes), nest.path, nest.orders)
         assert cost == pytest.approx(counted, rel=1e-12)
 
 
@@ -101,7 +101,7 @@ def test_no_nest_costs_less_than_the_bound_of_its_path(nests):
     """So a search can leave paths out by it."""
     for nest in nests:
         net = nest.network
-        sizes = sizes_of(net, operands_of(net, seed=3))
+        sizes = measure_sizes(net, operands_of(net, seed=3))
         costs = [
             BufferDimension(),
             IndependentLoops(net),
@@ -110,7 +110,7 @@ def test_no_nest_costs_less_than_the_bound_of_its_path(nests):
             Lexicographic(IndependentLoops(net), Operations(net, sizes)),
         ]
         for cost in costs:
-            value = evaluate(cost, nest.path, nest.orders)
+            value = evaluate_cost(cost, nest.path, nest.orders)
             bound = cost.least(nest.path)
             assert bound < value or bound == pytest.approx(value, rel=1e-12), cost
 
@@ -126,7 +126,7 @@ class TestEstimatedTime:
     def of(self, net, pairs, *orders, **machine):
         path = path_of(net, *pairs)
         cost = EstimatedTime(net, self.SIZES, MachineModel(**machine))
-        return evaluate(cost, path, tuple(map(tuple, orders)))
+        return evaluate_cost(cost, path, tuple(map(tuple, orders)))
 
     def test_a_vector_buffer_is_better_than_a_scalar_one(self):
         """The scalar one has its products one by one: the paper's figure 6c."""
@@ -156,7 +156,7 @@ class TestEstimatedTime:
 
         def time(pairs, *orders):
             cost = EstimatedTime(net, sizes, MachineModel(vector_bytes=64))
-            return evaluate(cost, path_of(net, *pairs), tuple(map(tuple, orders)))
+            return evaluate_cost(cost, path_of(net, *pairs), tuple(map(tuple, orders)))
 
         rows = time([(0, 1), (3, 2)], "ijka", "ika")
         assert rows > time([(0, 2), (3, 1)], "ijka", "ija")
@@ -185,7 +185,7 @@ class TestEstimatedTime:
 
         def time(nodes):
             sizes = Sizes(self.SIZES.extents, nodes)
-            return evaluate(EstimatedTime(net, sizes), path, orders)
+            return evaluate_cost(EstimatedTime(net, sizes), path, orders)
 
         assert time((4000, 2_000_000, 3_000_000)) > 1.5 * time((4000, 9_000, 3_000_000))
 
@@ -198,7 +198,7 @@ def test_rows_read_the_tree_once():
 
     def of(cost, net):
         found = cost(net, TestEstimatedTime.SIZES)
-        return evaluate(found, path, orders), found.least(path)
+        return evaluate_cost(found, path, orders), found.least(path)
 
     assert of(Operations, two) == tuple(2 * n for n in of(Operations, one))
     (batch_ns, bound), (one_ns, _) = of(EstimatedTime, two), of(EstimatedTime, one)

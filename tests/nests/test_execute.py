@@ -15,11 +15,11 @@ from feinsum.nests import (
     Nest,
     Operations,
     Repeat,
-    best_nest,
-    lower,
-    network,
-    postorders,
-    sizes_of,
+    find_best_nest,
+    list_paths,
+    lower_nest,
+    measure_sizes,
+    parse_network,
 )
 from feinsum.sparse import COO, to_csf
 from tests.nests.interpret import interpret
@@ -35,7 +35,7 @@ from tests.nests.networks import (
 from tests.nests.paper import BufferDimension
 from tests.portions import spread
 
-PATHS = {name: list(postorders(net)) for name, net in KERNELS.items()}
+PATHS = {name: list(list_paths(net)) for name, net in KERNELS.items()}
 SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2, "ttmc-4": 2}
 
 
@@ -63,7 +63,7 @@ def test_the_best_nests_compute_what_numpy_computes(name):
     """By each cost."""
     net = KERNELS[name]
     operands = operands_for(name)
-    sizes = sizes_of(net, operands)
+    sizes = measure_sizes(net, operands)
     for cost in (
         BufferDimension(),
         IndependentLoops(net),
@@ -71,7 +71,7 @@ def test_the_best_nests_compute_what_numpy_computes(name):
         EstimatedTime(net, sizes),
     ):
         if name != "tucker" or isinstance(cost, Operations | EstimatedTime):
-            assert_equal_to_numpy(best_nest(net, cost).nest, operands)
+            assert_equal_to_numpy(find_best_nest(net, cost).nest, operands)
 
 
 def test_nests_of_random_networks_compute_what_numpy_computes():
@@ -117,7 +117,7 @@ def test_the_level_of_a_loop_matters():
     operands = operands_for("ttmc-3")
     orders = (tuple("ijks"), tuple("ijsr"))
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), orders)
-    (root,) = lower(nest)
+    (root,) = lower_nest(nest)
     (j,) = (s for s in root.body if isinstance(s, Repeat))
     assert (root.level, j.level) == (0, 1)
     assert [s.level for s in j.body if isinstance(s, Repeat)] == [2, None]
@@ -131,16 +131,16 @@ def test_operations_are_those_of_the_formulas(name, pairs, orders, formula):
     nest = Nest(net, path_of(net, *pairs), tuple(map(tuple, orders)))
     for density in (0.1, 1.0):
         operands = operands_of(net, extent=4, density=density)
-        sizes = sizes_of(net, operands)
+        sizes = measure_sizes(net, operands)
         counted = interpret(nest, operands).n_operations
         assert counted == formula(sizes.nodes, sizes.extents)
 
 
 def test_an_order_that_sums_the_root_first_has_loops_over_the_extent():
     """The root is summed away before the others are read: no tree is left for them."""
-    net = network("ij,i,jr->r")
+    net = parse_network("ij,i,jr->r")
     nest = Nest(net, path_of(net, (0, 1), (3, 2)), (("i", "j"), ("j", "r")))
-    levels = [step.level for step in lower(nest) if isinstance(step, Repeat)]
+    levels = [step.level for step in lower_nest(nest) if isinstance(step, Repeat)]
     assert levels == [0, None]
     assert_equal_to_numpy(nest, operands_of(net))
 

@@ -12,12 +12,12 @@ from feinsum.nests import (
     Nest,
     NestLoop,
     Network,
-    consumers,
+    find_consumers,
+    format_nest,
     fuse,
-    nest_from_text,
-    nest_to_text,
-    network,
-    postorders,
+    list_paths,
+    parse_nest,
+    parse_network,
 )
 from tests.contraction.path_counts import n_pair_sequences, n_postorders
 from tests.nests.networks import EXAMPLE, KERNELS, path_of, random_nest
@@ -106,14 +106,14 @@ def test_orders_that_are_none_of_a_path_are_refused(orders, message):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: network("ijk->i"),
-        lambda: network(",".join(["ij"] * 9)),
-        lambda: network("iij,j->i"),
-        lambda: network("ij,j->i", sparse=2),
-        lambda: network("ij,j->i", sparse=-1),
-        lambda: network("ij,j->i", levels="ik"),
-        lambda: network("ij,j->i", has_sparse_output=True),
-        lambda: network("ij,j->ij", sparse=None, has_sparse_output=True),
+        lambda: parse_network("ijk->i"),
+        lambda: parse_network(",".join(["ij"] * 9)),
+        lambda: parse_network("iij,j->i"),
+        lambda: parse_network("ij,j->i", sparse=2),
+        lambda: parse_network("ij,j->i", sparse=-1),
+        lambda: parse_network("ij,j->i", levels="ik"),
+        lambda: parse_network("ij,j->i", has_sparse_output=True),
+        lambda: parse_network("ij,j->ij", sparse=None, has_sparse_output=True),
         lambda: Network((("i",), ("i",)), ("k",)),
     ],
 )
@@ -132,7 +132,7 @@ def test_a_nest_comes_back_from_its_text(name):
     net, rng = KERNELS[name], np.random.default_rng(2)
     for _ in range(10):
         nest = random_nest(net, rng)
-        assert nest_from_text(net, nest_to_text(nest)) == nest
+        assert parse_nest(net, format_nest(nest)) == nest
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_nest_comes_back_from_its_text(name):
 def test_a_text_that_is_no_nest_is_refused(text):
     """With the rule ``nest``."""
     with pytest.raises(InvalidEinsumError) as caught:
-        nest_from_text(network("ijk,ja,ka->ia"), text)
+        parse_nest(parse_network("ijk,ja,ka->ia"), text)
     assert caught.value.rules == ("nest",)
 
 
@@ -167,7 +167,7 @@ def test_a_text_that_is_no_nest_is_refused(text):
 def test_paths_are_the_postorders_of_binary_trees(n, postordered, sequences):
     """The paper's recurrence counts sequences of pairs, of which there are more."""
     terms = ",".join("abcdefg"[k : k + 1] + "z" for k in range(n))
-    paths = list(postorders(network(f"{terms}->z", sparse=None)))
+    paths = list(list_paths(parse_network(f"{terms}->z", sparse=None)))
     assert len(paths) == len(set(paths)) == n_postorders(n) == postordered
     assert n_pair_sequences(n) == sequences
 
@@ -176,8 +176,8 @@ def test_paths_are_the_postorders_of_binary_trees(n, postordered, sequences):
 def test_a_path_computes_the_network_in_postorder(name):
     """Every result is taken once, and what is taken last was made last."""
     net = KERNELS[name]
-    for path in postorders(net):
-        taken = consumers(path)
+    for path in list_paths(net):
+        taken = find_consumers(path)
         assert taken[-1] is None
         assert path[-1].result.inputs == frozenset(range(len(net.inputs)))
         assert path[-1].result.indices == {*net.output}

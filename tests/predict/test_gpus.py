@@ -10,11 +10,11 @@ import pytest
 
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
-from feinsum.predict import hopeless, machine_of, predictions
+from feinsum.predict import make_hopeless_test, model_machine, predict_recipes
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import check_spec, find_transform
 from feinsum.transforms.cost import Gpu
-from feinsum.transforms.gpu.cost import LaunchWork, launch_s
+from feinsum.transforms.gpu.cost import LaunchWork, predict_launch_s
 from tests.portions import spread
 
 H100 = Device("CUDA", "H100", "", "gpu", "sm_90", 132)
@@ -61,7 +61,7 @@ def test_the_family_is_the_one_that_is_made_for_it(device, case):
     """On every GPU, whatever its figures; and its recipe can be applied."""
     family, subscripts, shapes = CASES[case]
     e = made(subscripts, shapes, "float32")
-    best = predictions(e, {}, device)[0]
+    best = predict_recipes(e, {}, device)[0]
     library = "gpu_matrices" if family == "gpu_product" else family
     assert best.spec.name in (family, library)
     check_spec(best.spec, e)
@@ -74,8 +74,8 @@ def test_more_work_never_costs_less(case):
     longest = max(max(shape) for shape in shapes)
     longer = [tuple(2 * n if n == longest else n for n in shape) for shape in shapes]
     e, more = made(subscripts, shapes), made(subscripts, longer)
-    machine = machine_of(H100)
-    for one in predictions(e, {}, H100)[::10]:
+    machine = model_machine(H100)
+    for one in predict_recipes(e, {}, H100)[::10]:
         cost = find_transform(one.spec.name, one.spec.version).cost
         assert cost(more, one.spec.parameters, machine) >= one.seconds
 
@@ -84,12 +84,12 @@ def test_more_work_never_costs_less(case):
 def test_a_better_gpu_never_takes_longer(case):
     """More bandwidth, a higher clock, a larger cache."""
     _, subscripts, shapes = CASES[case]
-    e, gpu = made(subscripts, shapes), machine_of(H100).gpu
-    best = predictions(e, {}, H100)[0]
+    e, gpu = made(subscripts, shapes), model_machine(H100).gpu
+    best = predict_recipes(e, {}, H100)[0]
     cost = find_transform(best.spec.name, best.spec.version).cost
     for field in ("bandwidth_bytes_per_s", "cycles_per_s", "cache_bytes"):
         better = replace(gpu, **{field: 2 * getattr(gpu, field)})
-        machine = replace(machine_of(H100), gpu=better)
+        machine = replace(model_machine(H100), gpu=better)
         assert cost(e, best.spec.parameters, machine) <= best.seconds
 
 
@@ -97,7 +97,7 @@ def test_large_products_of_doubles_go_to_the_library():
     """Where it has tensor cores that are faster than the other units."""
     e = made("ij,jk->ik", [(4096, 4096), (4096, 4096)])
     names = {
-        device.architecture: predictions(e, {}, device)[0].spec.name
+        device.architecture: predict_recipes(e, {}, device)[0].spec.name
         for device in DEVICES
     }
     assert names == {
@@ -111,7 +111,7 @@ def test_large_products_of_doubles_go_to_the_library():
 def test_what_takes_tensor_cores_is_predicted_where_they_are(device, case):
     """Other GPUs refuse it, or gain nothing by it."""
     _, subscripts, shapes = CASES[case]
-    found = predictions(made(subscripts, shapes), {}, device)
+    found = predict_recipes(made(subscripts, shapes), {}, device)
     names = {one.spec.name for one in found} & {*NEED_TENSOR_CORES}
     expected = {name for name, of in NEED_TENSOR_CORES.items() if of == case}
     assert names == (expected if device == H100 else set())
@@ -121,7 +121,7 @@ def test_entries_that_lie_apart_cost_more():
     """Where neighbouring work-items read neighbours, a warp reads few sectors."""
     shape = (1024, 1024)
     same, turned = made("ij->ij", [shape]), made("ij->ji", [shape])
-    costs = [predictions(e, {}, H100)[0].seconds for e in (same, turned)]
+    costs = [predict_recipes(e, {}, H100)[0].seconds for e in (same, turned)]
     assert costs[0] < costs[1]
 
 
@@ -130,7 +130,7 @@ def test_single_precision_costs_no_more():
     without = DEVICES[1]
     for _, subscripts, shapes in CASES.values():
         single, double = (
-            predictions(made(subscripts, shapes, dtype), {}, without)[0].seconds
+            predict_recipes(made(subscripts, shapes, dtype), {}, without)[0].seconds
             for dtype in ("float32", "float64")
         )
         assert single <= double
@@ -145,31 +145,33 @@ LAUNCH = LaunchWork(1e4, 256, 8, 1e9, 1e6, 1e8, 1e8, 1)
 )
 def test_no_count_makes_a_launch_cheaper(field):
     """Ten times as much of anything takes as long or longer."""
-    gpu = machine_of(H100).gpu
+    gpu = model_machine(H100).gpu
     more = replace(LAUNCH, **{field: 10 * getattr(LAUNCH, field)})
-    assert launch_s(gpu, more) >= launch_s(gpu, LAUNCH)
+    assert predict_launch_s(gpu, more) >= predict_launch_s(gpu, LAUNCH)
 
 
 def test_a_group_that_fits_no_multiprocessor_is_never_predicted():
     """Its cost is infinite."""
-    gpu = machine_of(H100).gpu
-    assert not isfinite(launch_s(gpu, replace(LAUNCH, shared_bytes=1 << 20)))
+    gpu = model_machine(H100).gpu
+    assert not isfinite(predict_launch_s(gpu, replace(LAUNCH, shared_bytes=1 << 20)))
     crowded = replace(LAUNCH, shared_bytes=200 << 10)
-    assert launch_s(gpu, crowded) >= launch_s(gpu, LAUNCH)
+    assert predict_launch_s(gpu, crowded) >= predict_launch_s(gpu, LAUNCH)
 
 
 def test_too_few_groups_leave_multiprocessors_idle():
     """The same work in one group takes longer than in a thousand."""
-    gpu = machine_of(H100).gpu
+    gpu = model_machine(H100).gpu
     alone = replace(LAUNCH, n_groups=1)
-    assert launch_s(gpu, alone) > launch_s(gpu, replace(LAUNCH, n_groups=1056))
+    assert predict_launch_s(gpu, alone) > predict_launch_s(
+        gpu, replace(LAUNCH, n_groups=1056)
+    )
 
 
 def test_measured_limits_go_before_known_ones():
     """Those of the device itself."""
     rates = {"<f8": 33e12, "<f4": 66e12}
     peaks = DevicePeaks(H100, 3e12, rates, "2026-01-01T00:00:00+00:00")
-    gpu, known = machine_of(H100, peaks).gpu, machine_of(H100).gpu
+    gpu, known = model_machine(H100, peaks).gpu, model_machine(H100).gpu
     assert isinstance(gpu, Gpu)
     assert gpu.bandwidth_bytes_per_s == 3e12 != known.bandwidth_bytes_per_s
     each = 2 * gpu.n_multiprocessors * gpu.cycles_per_s
@@ -179,9 +181,9 @@ def test_measured_limits_go_before_known_ones():
 def test_costs_of_families_for_cpus_say_nothing_of_gpus():
     """They are neither predicted nor hopeless there."""
     e = made("ij,jk->ik", [(64, 64), (64, 64)])
-    names = {one.spec.name for one in predictions(e, {}, H100)}
+    names = {one.spec.name for one in predict_recipes(e, {}, H100)}
     assert all(name.startswith("gpu_") for name in names)
     nest = TransformSpec("generic", 2, {})
-    assert not hopeless(e, {}, H100, 1e-30)(nest)
-    worst = predictions(e, {}, H100)[-1].spec
-    assert hopeless(e, {}, H100, 1e-30)(worst)
+    assert not make_hopeless_test(e, {}, H100, 1e-30)(nest)
+    worst = predict_recipes(e, {}, H100)[-1].spec
+    assert make_hopeless_test(e, {}, H100, 1e-30)(worst)

@@ -9,10 +9,10 @@ import pytest
 
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
-from feinsum.predict import predictions
+from feinsum.predict import predict_recipes
 from feinsum.records import Device
 from feinsum.transforms import REGISTRY
-from feinsum.transforms.registry import proposed
+from feinsum.transforms.registry import list_proposed
 from tests.portions import spread
 
 CPU = Device("host", "a CPU", "", "cpu", "x86_64", 2)
@@ -39,7 +39,7 @@ def at(subscripts, extents):
 
 def assert_answered(e, sizes, is_empty):
     for device in (CPU, GPU):
-        found = predictions(e, sizes, device)
+        found = predict_recipes(e, sizes, device)
         assert bool(found) != is_empty
         assert all(isfinite(one.seconds) and one.seconds > 0 for one in found)
 
@@ -67,5 +67,5 @@ def test_large_extents_make_no_more_work(subscripts):
                 for family in REGISTRY.values()
                 if kind in family.devices and family.cost is not None
             ]
-            n = sum(1 for family in families for _ in proposed(family, e))
+            n = sum(1 for family in families for _ in list_proposed(family, e))
             assert 0 < n <= MOST_PROPOSALS[kind]

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
 from feinsum.machine import MachineModel
-from feinsum.predict import has_vectors, hopeless, machine_of, predictions
+from feinsum.predict import (
+    has_vectors,
+    make_hopeless_test,
+    model_machine,
+    predict_recipes,
+)
 from feinsum.records import Device, DevicePeaks, Processor, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
-from feinsum.transforms import REGISTRY, check_spec, configurations, find_transform
-from feinsum.transforms.ranking import at_sizes
+from feinsum.transforms import REGISTRY, check_spec, find_transform, list_configurations
+from feinsum.transforms.ranking import replace_sizes
 from tests.strategies import einsums
 
 CPU = Device("host", "a CPU", "", "cpu", "x86_64", 2)
@@ -38,7 +43,7 @@ def test_every_einsum_has_a_prediction_that_its_family_accepts(e, size):
     """The first few can be applied: they lie in their spaces."""
     canonical = canonicalize(e).einsum
     sizes = {x.name: size for x in canonical.size_params}
-    found = predictions(canonical, sizes, CPU)
+    found = predict_recipes(canonical, sizes, CPU)
     assert found
     assert [one.seconds for one in found] == sorted(one.seconds for one in found)
     for one in found[:3]:
@@ -49,7 +54,7 @@ def test_every_einsum_has_a_prediction_that_its_family_accepts(e, size):
 
 def test_more_work_costs_more():
     """Of one configuration, at larger extents."""
-    for one in predictions(matmul(64), {}, CPU)[:20]:
+    for one in predict_recipes(matmul(64), {}, CPU)[:20]:
         cost = REGISTRY[one.spec.name, one.spec.version].cost
         assert cost(matmul(400), one.spec.parameters, MachineModel()) > one.seconds
 
@@ -57,36 +62,36 @@ def test_more_work_costs_more():
 def test_nothing_is_predicted_for_other_devices():
     """The families were made for CPUs and GPUs."""
     other = Device("OpenCL", "an FPGA", "", "accelerator", "", 132)
-    assert predictions(matmul(64), {}, other) == []
+    assert predict_recipes(matmul(64), {}, other) == []
 
 
 def test_a_machine_is_what_its_processor_says():
     """Vectors, cores and caches; limits that were measured go before what is usual."""
     device = Device("host", "a CPU", "", "cpu", "x86_64", 2, ZEN)
-    machine = machine_of(device)
+    machine = model_machine(device)
     assert (machine.vector_bytes, machine.fma_bytes) == (64, 64)
     assert machine.cache_bytes["L3"] == 1 << 25
     peaks = DevicePeaks(device, 1e11, {"<f8": 1e11}, "2026-01-01T00:00:00+00:00")
-    assert machine_of(device, peaks).bandwidth_bytes_per_s == 1e11
-    assert machine_of(CPU).vector_bytes == 32
+    assert model_machine(device, peaks).bandwidth_bytes_per_s == 1e11
+    assert model_machine(CPU).vector_bytes == 32
 
 
 @pytest.mark.parametrize("extent", [1, 2, 2**15])
 def test_extents_at_the_ends_have_costs(extent):
     """None divides by zero or leaves the numbers."""
     product = matmul(extent)
-    assert all(one.seconds > 0 for one in predictions(product, {}, CPU))
-    assert at_sizes(product, {}).extents == product.extents
+    assert all(one.seconds > 0 for one in predict_recipes(product, {}, CPU))
+    assert replace_sizes(product, {}).extents == product.extents
 
 
 def test_one_nest_of_many_operands_is_hopeless():
     """It would run for minutes where a path takes milliseconds."""
     arrays = [array(name, (300, 300)) for name in "ABC"]
     canonical = canonicalize(einsum("ab,cd,de->be", *arrays)).einsum
-    found = predictions(canonical, {}, CPU)
-    is_hopeless = hopeless(canonical, {}, CPU, found[0].seconds)
+    found = predict_recipes(canonical, {}, CPU)
+    is_hopeless = make_hopeless_test(canonical, {}, CPU, found[0].seconds)
     assert not is_hopeless(found[0].spec)
-    nest = next(configurations(find_transform("generic", 2), canonical))
+    nest = next(list_configurations(find_transform("generic", 2), canonical))
     assert is_hopeless(nest)
 
 
@@ -121,7 +126,7 @@ def test_none_of_such_a_recipe_is_predicted():
     most = {}
     for processor in (ZEN, ZEN3):
         device = replace(host, processor=processor)
-        found = predictions(matmul(300), {}, device)
+        found = predict_recipes(matmul(300), {}, device)
         lanes = [one.spec.parameters.get("lanes", 1) for one in found]
         most[processor.microarchitecture] = max(lanes)
     assert most == {"zen4": 8, "zen3": 4}
@@ -132,7 +137,9 @@ def complex_product(subscripts, dtype, *shapes):
         array(name, shape, dtype) for name, shape in zip("AB", shapes, strict=True)
     )
     device = Device(HOST_PLATFORM, "a CPU", "", "cpu", "x86_64", 2, ZEN3)
-    return predictions(canonicalize(einsum(subscripts, *operands)).einsum, {}, device)
+    return predict_recipes(
+        canonicalize(einsum(subscripts, *operands)).einsum, {}, device
+    )
 
 
 def test_sums_of_complex_numbers_are_slow_in_short_vectors():
@@ -157,7 +164,7 @@ def names_of(subscripts, **extents):
     arrays = [
         array(f"A{k}", tuple(extents[i] for i in term)) for k, term in enumerate(terms)
     ]
-    found = predictions(canonicalize(einsum(subscripts, *arrays)).einsum, {}, CPU)
+    found = predict_recipes(canonicalize(einsum(subscripts, *arrays)).einsum, {}, CPU)
     return [*dict.fromkeys(one.spec.name for one in found)]
 
 

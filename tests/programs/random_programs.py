@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import Operand, array
-from feinsum.ir.expressions import names_in, normal_body
+from feinsum.ir.expressions import list_names, normalize_body
 from feinsum.programs import Program, Statement, evaluate_program
 
 BODIES = {
@@ -122,8 +122,8 @@ def _renamed(one: Statement, names: dict[str, str], source: random.Random) -> St
     order = [*range(len(one.operands))]
     if one.is_product:
         source.shuffle(order)
-    body = normal_body(
-        one.body, {i: letters[i] for i in names_in(one.body) if i in letters}
+    body = normalize_body(
+        one.body, {i: letters[i] for i in list_names(one.body) if i in letters}
     )
     return Statement(
         names[one.result],

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from feinsum.calling.kernel_cache import Calls
-from feinsum.memory import fresh_memory, remembered
+from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.programs import attention, program, run_program
 from feinsum.programs import blocks as blocks_module
-from feinsum.programs.blocks import blocks_of
+from feinsum.programs.blocks import list_blocks
 from feinsum.select import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
@@ -30,9 +30,9 @@ def small(monkeypatch):
     monkeypatch.setattr(blocks_module, "MIN_ROWS", 2)
     monkeypatch.setattr(blocks_module, "STATEMENT_S", 0.0)
     monkeypatch.setattr(blocks_module, "CACHED_BYTES_PER_S", 1e30)
-    blocks_module._blocks_of.cache_clear()
+    blocks_module._choose_blocks.cache_clear()
     yield
-    blocks_module._blocks_of.cache_clear()
+    blocks_module._choose_blocks.cache_clear()
 
 
 def causal(tokens, heads=3, entries=4):
@@ -50,7 +50,7 @@ def test_attention_with_a_mask_in_ragged_blocks(threads, monkeypatch):
     for tokens in (1, 7):
         given = causal(tokens)
         if tokens == 7:
-            (block,) = blocks_of(given, {})
+            (block,) = list_blocks(given, {})
             assert (block.extents, block.lengths) == ((3, 7), (1, 2))
         assert_right(given, numbers(given))
 
@@ -65,7 +65,7 @@ def test_random_programs(seed):
 @pytest.mark.usefixtures("small")
 def test_random_programs_have_blocks():
     given = [random_program(random.Random(seed), 2 + seed % 5) for seed in range(50)]
-    assert sum(any(x.cuts for x in blocks_of(one, {})) for one in given) > 2
+    assert sum(any(x.cuts for x in list_blocks(one, {})) for one in given) > 2
 
 
 @pytest.mark.usefixtures("small")
@@ -83,7 +83,7 @@ def test_scores_never_exist_as_a_whole(monkeypatch):
     monkeypatch.setenv("FEINSUM_IDLE_BYTES", "0")
     given = causal(tokens=384, heads=16, entries=16)
     arrays = numbers(given)
-    with fresh_memory():
+    with use_fresh_memory():
         run_program(given, arrays)  # kernels and numpy's own memory
         tracemalloc.start()
         found = run_program(given, arrays)
@@ -99,10 +99,10 @@ def test_the_faster_of_parts_and_wholes_is_kept():
     """Both compute the same, and every run a right result."""
     given = causal(7)
     arrays = numbers(given)
-    with fresh_memory():
+    with use_fresh_memory():
         for _ in range(2 * MAX_ROUNDS + 2):
             assert_right(given, arrays)
-        (choice,) = remembered(Calls).fused.values()
+        (choice,) = get_remembered(Calls).fused.values()
         assert choice.is_over
         assert choice.trial.baseline_s
 
@@ -114,4 +114,4 @@ def test_products_that_would_be_slower_in_blocks_are_whole():
     X, V, W = (p.input(name, shape) for name, shape in shapes.items())
     hidden = p.map("exp(x0)", p.einsum("ni,ij->nj", X, V))
     p.einsum("nj,jk->nk", hidden, W)
-    assert all(not block.cuts for block in blocks_of(p.build(), {}))
+    assert all(not block.cuts for block in list_blocks(p.build(), {}))

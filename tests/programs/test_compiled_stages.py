@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from feinsum.calling.kernel_cache import Calls, clear_call_cache
 from feinsum.errors import ProgramError
-from feinsum.memory import fresh_memory, remembered
+from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.programs import evaluate_program, program, run_program
 from feinsum.programs import local as local_engine
 from feinsum.programs import parts as parts_module
 from feinsum.programs.choice import KernelChoice
 from feinsum.programs.compiled import kernel as kernel_module
-from feinsum.programs.compiled.expression import CExpression, c_expression
+from feinsum.programs.compiled.expression import CExpression, convert_to_c
 from feinsum.programs.parts import Part
-from feinsum.programs.stages import stages_of
+from feinsum.programs.stages import list_stages
 from feinsum.select import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import numbers, random_program
@@ -70,7 +70,7 @@ def test_random_programs(seed, compared):
 def assert_compiled(p, compared, **sizes):
     """Every part of a program has the results of numpy, and none is left to it."""
     built = p.build()
-    n_stages = sum(not stage.is_contraction for stage in stages_of(built))
+    n_stages = sum(not stage.is_contraction for stage in list_stages(built))
     arrays = numbers(built, **sizes)
     run_program(built, {x.name: arrays[x.name].astype(x.dtype) for x in built.inputs})
     assert_equal(compared)
@@ -189,7 +189,7 @@ def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
     results = [run_program(built, arrays)["r4"] for _ in range(2 * MAX_ROUNDS + 2)]
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], 1e-12)
-    races = remembered(Calls).stages.values()
+    races = get_remembered(Calls).stages.values()
     assert races
     assert all(choice.is_over for choice in races)
 
@@ -241,7 +241,7 @@ def test_bodies_in_c_have_the_values_of_numpy(bodies):
     built = p.build()
     arrays = numbers(built)
     expected = evaluate_program(built, arrays)
-    (stage,) = stages_of(built)
+    (stage,) = list_stages(built)
     part = part_of(stage, arrays, {name: np.empty((5, 33)) for name in built.outputs})
     for name, found in part.run().items():
         np.testing.assert_allclose(found, expected[name], 1e-9, 1e-9, equal_nan=True)
@@ -267,13 +267,13 @@ NAMES = {"x0": CExpression("a", "real"), "s": CExpression("i", "index")}
 )
 def test_what_has_no_equivalent_is_left_to_numpy(body):
     with pytest.raises(ProgramError, match="has no equivalent in C"):
-        c_expression(body, NAMES, 8)
+        convert_to_c(body, NAMES, 8)
 
 
 def test_numpy_computes_with_indices_in_double_precision():
-    assert c_expression("x0 * s", NAMES, 8) == "(a * ((R) i))"
+    assert convert_to_c("x0 * s", NAMES, 8) == "(a * ((R) i))"
     with pytest.raises(ProgramError, match="has no equivalent in C"):
-        c_expression("x0 * s", NAMES, 4)
+        convert_to_c("x0 * s", NAMES, 4)
 
 
 def test_a_kernel_that_fails_later_is_given_up():
@@ -319,22 +319,22 @@ def test_results_of_no_values_and_of_one():
 
 def test_one_source_for_any_sizes_and_names():
     """So the number of compiled stages is bounded by that of different ones."""
-    with fresh_memory():
+    with use_fresh_memory():
         for n in (4, 9, 20):
             p = program()
             p.softmax(p.map("exp(x0)", p.input(f"X{n}", (n, n + 3))))
             built = p.build()
             results = dict.fromkeys(built.outputs, np.empty((n, n + 3)))
-            (stage,) = stages_of(built)
+            (stage,) = list_stages(built)
             part_of(stage, numbers(built), results).run()
-        assert len(remembered(kernel_module._Built)) == 1
+        assert len(get_remembered(kernel_module._Built)) == 1
 
 
 def test_long_bodies_are_written_once():
     """And large numbers are not those of 32 bits."""
     body = "+".join(["x0"] * 200)
-    assert c_expression(body, NAMES, 8).count("a") == 200
-    assert c_expression("x0*(100000*100000)", NAMES, 8).count("100000LL") == 2
+    assert convert_to_c(body, NAMES, 8).count("a") == 200
+    assert convert_to_c("x0*(100000*100000)", NAMES, 8).count("100000LL") == 2
 
 
 def test_functions_without_vectors_are_called_one_by_one():
@@ -342,7 +342,7 @@ def test_functions_without_vectors_are_called_one_by_one():
     p = program()
     p.map("exp(x0)", p.input("X", (4, 50)))
     built = p.build()
-    (stage,) = stages_of(built)
+    (stage,) = list_stages(built)
     outs = {name: np.empty((4, 50)) for name in built.outputs}
     text = part_of(stage, numbers(built), outs).kernel.source.text()
-    assert kernel_module._built(re.sub(r"\bexp\b", "lgamma", text)) is not None
+    assert kernel_module._build(re.sub(r"\bexp\b", "lgamma", text)) is not None

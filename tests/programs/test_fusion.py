@@ -11,13 +11,18 @@ import pytest
 from feinsum.calling import clear_call_cache
 from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import ProgramError
-from feinsum.ir import array, body_value
-from feinsum.memory import fresh_memory, remembered
+from feinsum.ir import array, evaluate_body
+from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.programs import Program, evaluate_program, program, run_program
 from feinsum.programs import blocks as blocks_module
 from feinsum.programs import fusion as fusion_module
-from feinsum.programs.blocks import blocks_of
-from feinsum.programs.fusion import KernelChoice, array_name, choice_of, fusions_of
+from feinsum.programs.blocks import list_blocks
+from feinsum.programs.fusion import (
+    KernelChoice,
+    find_fusions,
+    get_array_name,
+    get_choice,
+)
 from feinsum.select import MAX_ROUNDS
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
@@ -28,9 +33,9 @@ from tests.programs.random_programs import numbers
 def everything_pays(monkeypatch):
     monkeypatch.setattr(fusion_module, "MIN_BYTES", 0)
     monkeypatch.setattr(fusion_module, "MIN_SHARE", 0)
-    blocks_module._blocks_of.cache_clear()
+    blocks_module._choose_blocks.cache_clear()
     yield
-    blocks_module._blocks_of.cache_clear()
+    blocks_module._choose_blocks.cache_clear()
 
 
 MAPS = ("0.5*(x0 - x1)", "max(x0, 0.0) + x1/2", "x0 if i <= k else -x1", "-x0*x1")
@@ -78,16 +83,16 @@ def by_points(program, fusion, arrays):
         extents = {row.indices[i]: n for i, n in program.extents(one).items()}
         grid = np.indices(tuple(extents.values()), sparse=True)
         names = dict(zip(extents, grid, strict=True))
-        names |= {array_name(name): arrays[name] for name in fusion.operands}
+        names |= {get_array_name(name): arrays[name] for name in fusion.operands}
         product = 1.0
         for factor in row.factors():
-            product = product * body_value(factor, names)
+            product = product * evaluate_body(factor, names)
         whole = np.broadcast_to(product, tuple(extents.values()))
         n_free = len(one.output)
         total = whole.sum(axis=tuple(range(n_free, whole.ndim)))
         free = np.indices(total.shape, sparse=True)
         names |= dict(zip([*extents][:n_free], free, strict=True))
-        scale, shift = (body_value(text, names) for text in row.scale_and_shift())
+        scale, shift = (evaluate_body(text, names) for text in row.scale_and_shift())
         result = np.broadcast_to(shift + scale * total, total.shape)
         if row.finish is not None:
             term = row.finish.inputs[row.finish.operands.index(one.result)]
@@ -107,7 +112,7 @@ def test_rows_mean_what_their_statements_mean(seed):
                     (one.result,)),
             {n: known[n] for n in one.operands},
         )  # fmt: skip
-    fusions = fusions_of(given, given.statements, {})
+    fusions = find_fusions(given, given.statements, {})
     fused = [one.result for fusion in fusions for one in fusion.statements]
     assert len(set(fused)) == len(fused) > 1
     for fusion in fusions:
@@ -119,8 +124,8 @@ def test_rows_mean_what_their_statements_mean(seed):
 def test_every_array_is_there_when_it_is_read(seed):
     """Statement by statement, in the order in which fusions run."""
     given = random_fusible(random.Random(seed), 1 + seed % 3)
-    assert any(block.fusion for block in blocks_of(given, {}))
-    with fresh_memory():
+    assert any(block.fusion for block in list_blocks(given, {}))
+    with use_fresh_memory():
         assert_as_reference(lambda a: run_program(given, a), given, numbers(given))
 
 
@@ -144,14 +149,14 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
     monkeypatch.setenv("FEINSUM_VERIFY", "off")  # the run itself compares the results
     given = lifting(dtype)
     arrays = {k: x.astype(dtype) for k, x in numbers(given, n=1237).items()}
-    with fresh_memory():
+    with use_fresh_memory():
         for _ in range(2 * MAX_ROUNDS + 2):
             found = run_program(given, arrays)
             for name, right in evaluate_program(given, arrays).items():
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
-        assert len(remembered(Calls).fused) == 1
-        (block,) = blocks_of(given, {"n": 1237})
-        choice = choice_of(given, block.fusion, {"n": 1237})
+        assert len(get_remembered(Calls).fused) == 1
+        (block,) = list_blocks(given, {"n": 1237})
+        choice = get_choice(given, block.fusion, {"n": 1237})
         assert choice.is_over
         assert choice.trial.baseline_s
         kernel = choice.build()
@@ -178,7 +183,7 @@ def test_what_others_read_is_not_fused():
     p.output(p.einsum("ij,jk->ik", A, twice, name="t"))
     p.output(p.einsum("jk->k", twice, reduction="max", name="largest"))
     given = p.build()
-    for fusion in fusions_of(given, given.statements, {}):
+    for fusion in find_fusions(given, given.statements, {}):
         assert {one.result for one in fusion.statements} <= {"r", "s", "t"}
 
 
@@ -189,7 +194,7 @@ def test_rows_wait_for_no_reader():
     first = p.einsum("ij,jk->ik", A, x)
     p.einsum("ij,jk->ik", A, first)
     given = p.build()
-    assert all(len(f.rows) == 1 for f in fusions_of(given, given.statements, {}))
+    assert all(len(f.rows) == 1 for f in find_fusions(given, given.statements, {}))
     assert_as_reference(lambda a: run_program(given, a), given, numbers(given))
 
 
@@ -212,9 +217,9 @@ def test_a_kernel_that_is_wrong_or_cannot_be_built_is_not_used(caplog):
 def test_a_cleared_cache_forgets_fused_kernels():
     """The next run looks for new facts."""
     given = lifting("f8")
-    (block,) = blocks_of(given, {"n": 1237})
-    with fresh_memory():
-        choice = choice_of(given, block.fusion, {"n": 1237})
-        assert choice_of(given, block.fusion, {"n": 1237}) is choice
+    (block,) = list_blocks(given, {"n": 1237})
+    with use_fresh_memory():
+        choice = get_choice(given, block.fusion, {"n": 1237})
+        assert get_choice(given, block.fusion, {"n": 1237}) is choice
         clear_call_cache()
-        assert choice_of(given, block.fusion, {"n": 1237}) is not choice
+        assert get_choice(given, block.fusion, {"n": 1237}) is not choice

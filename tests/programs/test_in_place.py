@@ -8,12 +8,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from feinsum.ir import array, body_into, body_value
+from feinsum.ir import array, evaluate_body, evaluate_into
 from feinsum.programs import feed_forward_step, parts, program, run_program
 from feinsum.programs import local as local_engine
 from feinsum.programs.choice import KernelChoice
-from feinsum.programs.local import overwritten
-from feinsum.programs.stages import stages_of
+from feinsum.programs.local import find_overwritten
+from feinsum.programs.stages import list_stages
 from tests.portions import spread
 from tests.programs.random_programs import assert_right, numbers, random_program
 
@@ -50,9 +50,9 @@ def test_a_body_in_place_has_the_same_value(body):
         x, y = source.uniform(-1, 1, (2, 5, 4)).astype(dtype)
         names = {"x": x, "y": y, "r": y[:1].copy(), "i": np.arange(5)[:, None]}
         names["inf"] = np.inf
-        expected = np.broadcast_to(body_value(body, names), x.shape).astype(dtype)
+        expected = np.broadcast_to(evaluate_body(body, names), x.shape).astype(dtype)
         out = names[spent] if spent else np.empty_like(x)
-        body_into(body, names, out, spent)
+        evaluate_into(body, names, out, spent)
         np.testing.assert_allclose(out, expected, 1e-6)
 
 
@@ -75,9 +75,9 @@ def test_what_is_read_transposed_is_not_overwritten_part_by_part():
     turned = p.einsum("ij->ji", X, body="exp(x0)", name="T")
     p.einsum("ij,ij->ij", X, turned, body="x0 - x1", name="D")
     built = p.build()
-    stage = stages_of(built)[-1]
+    stage = list_stages(built)[-1]
     assert [one.result for one in stage.statements] == ["T", "D"]
-    assert overwritten(built, stage, {"X"}) == {}
+    assert find_overwritten(built, stage, {"X"}) == {}
     assert_right(lambda a: run_program(built, a), built, numbers(built))
 
 
@@ -89,8 +89,10 @@ def test_a_finish_takes_the_memory_of_its_product():
     feed_forward_step(p, X, Y, weights, 0.1)
     built = p.build()
     found = {}
-    for stage in stages_of(built):
-        found |= overwritten(built, stage, {one.result for one in built.statements})
+    for stage in list_stages(built):
+        found |= find_overwritten(
+            built, stage, {one.result for one in built.statements}
+        )
     assert found == {"r1": 0, "r3": 0, "r5": 1, "r7": 0, "r9": 1}
 
 
@@ -99,8 +101,8 @@ def test_a_block_holds_what_it_still_reads_only(monkeypatch):
     monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
     lost = KernelChoice(lambda: None, is_over=True)
     cut = KernelChoice(lambda: None, is_over=True, kernel=lambda: None)
-    monkeypatch.setattr(local_engine, "choice_of", lambda *_: lost)
-    monkeypatch.setattr(local_engine, "shared_choice", lambda *_: cut)
+    monkeypatch.setattr(local_engine, "get_choice", lambda *_: lost)
+    monkeypatch.setattr(local_engine, "get_shared_choice", lambda *_: cut)
     seen = {}
     stage = local_engine._Run.stage
 

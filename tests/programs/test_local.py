@@ -17,7 +17,7 @@ from feinsum.programs import (
     program,
     run_program,
 )
-from feinsum.programs.stages import stages_of
+from feinsum.programs.stages import list_stages
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
 from tests.programs.random_programs import numbers, random_program
@@ -62,7 +62,9 @@ def test_a_step_of_training():
 
 
 def stages(p):
-    return [[one.result for one in stage.statements] for stage in stages_of(p.build())]
+    return [
+        [one.result for one in stage.statements] for stage in list_stages(p.build())
+    ]
 
 
 def test_an_array_beside_its_transpose_is_not_cut():

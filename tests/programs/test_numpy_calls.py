@@ -13,10 +13,10 @@ from feinsum.errors import ProgramError
 from feinsum.ir import array
 from feinsum.ir.numpy_calls import (
     FUNCTIONS,
-    constant_body,
-    numpy_dtype,
-    numpy_shape,
-    numpy_value,
+    evaluate_numpy,
+    infer_numpy_dtype,
+    infer_numpy_shape,
+    write_constant,
 )
 from feinsum.programs import (
     Program,
@@ -37,7 +37,7 @@ CASES = {
     "argsort": ("argsort(x0, 0, 'stable')", A),
     "broadcast_to": ("broadcast_to(x0, (2, 3, 4))", A),
     "concatenate": ("concatenate(x0, x1, x2, 1)", A, A[:, :0], A.astype("c8")),
-    "constant": (constant_body(A.astype("c8")),),
+    "constant": (write_constant(A.astype("c8")),),
     "cumprod": ("cumprod(x0, 1)", A.astype("f4")),
     "cumsum": ("cumsum(x0, 0)", A.astype("f2")),
     "pad": ("pad(x0, ((1, 0), (0, 2)), -1.5)", A),
@@ -55,9 +55,9 @@ CASES = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_shapes_and_dtypes_are_those_of_the_values(name):
     body, *arrays = CASES[name]
-    value = numpy_value(body, arrays)
-    assert numpy_shape(body, [x.shape for x in arrays]) == value.shape
-    assert numpy_dtype(body, [x.dtype for x in arrays]) == value.dtype
+    value = evaluate_numpy(body, arrays)
+    assert infer_numpy_shape(body, [x.shape for x in arrays]) == value.shape
+    assert infer_numpy_dtype(body, [x.dtype for x in arrays]) == value.dtype
 
 
 def random_subscript(source: random.Random):
@@ -88,7 +88,7 @@ def test_shapes_of_subscripts_are_those_of_numpy():
     for _ in range(150):
         body, arrays = random_subscript(source)
         right = eval(body, {f"x{k}": x for k, x in enumerate(arrays)})
-        assert numpy_shape(body, [x.shape for x in arrays]) == right.shape, body
+        assert infer_numpy_shape(body, [x.shape for x in arrays]) == right.shape, body
 
 
 def made(is_other=False):
@@ -98,7 +98,7 @@ def made(is_other=False):
     halves = p.numpy("reshape(x0, (2, 2, 6))", powers)
     row = p.numpy(f"x0[:, {int(is_other)}, ::-2]", halves)
     both = p.numpy("concatenate(x0, x1, 0)", row, row)
-    ones = p.numpy(constant_body(np.ones((4, 3))))
+    ones = p.numpy(write_constant(np.ones((4, 3))))
     p.output(p.map("x0 + x1", both, ones))
     p.output(p.map("x0 * 2", p.numpy("x0[x1, 1:]", powers, I)))
     p.output(p.map("x0 + 1", powers))

@@ -24,7 +24,7 @@ def numpy_contracts(request, monkeypatch):
     if getattr(request.node, "callspec", None) is None or not (
         {*request.node.callspec.params.values()} & {*BUILT}
     ):
-        monkeypatch.setattr(local, "contracted", evaluate_statement)
+        monkeypatch.setattr(local, "compute_contraction", evaluate_statement)
 
 
 SOURCE = np.random.default_rng(0)

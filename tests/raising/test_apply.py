@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from feinsum import raise_kernel
-from feinsum.measure import compile_kernel, open_device, random_arguments
+from feinsum.measure import compile_kernel, draw_arguments, open_device
 from feinsum.raising import single_nest
-from feinsum.transforms import applicable_transforms, apply_spec
+from feinsum.transforms import apply_spec, find_applicable_transforms
 from tests.loopy_kernels import build_kernel
 from tests.portions import spread
 from tests.raising import almost
@@ -75,7 +75,7 @@ def test_recipes_compute_what_the_kernel_does(name):
     unit = kernel(*FORMS[name])
     raised = raise_kernel(unit)
     nest = single_nest(raised)
-    transforms = applicable_transforms(nest.form.einsum)
+    transforms = find_applicable_transforms(nest.form.einsum)
     assert transforms
     before = compile_kernel(unit, open_device())
     for transform in transforms:
@@ -83,7 +83,7 @@ def test_recipes_compute_what_the_kernel_does(name):
         applied = apply_spec(spec, raised.t_unit, nest.canonical_nest)
         after = compile_kernel(applied, open_device())
         for n in (1, 37):
-            arguments = random_arguments(unit, {"n": n}, np.random.default_rng(n))
+            arguments = draw_arguments(unit, {"n": n}, np.random.default_rng(n))
             found = results(after, arguments)
             for output, expected in results(before, arguments).items():
                 np.testing.assert_allclose(found[output], expected, 1e-12, 1e-12)

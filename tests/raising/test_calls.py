@@ -144,7 +144,7 @@ def test_indices_of_a_dense_nest_are_inames():
     """Each index has the value of its iname, under any names."""
     nest = single_nest(raise_kernel(kernel_of(ONE))).nest
     assert nest.points == {"i": var("i"), "j": var("j")}
-    canonical = nest.relabeled(canonicalize(nest.einsum).relabeling)
+    canonical = nest.relabel(canonicalize(nest.einsum).relabeling)
     assert canonical.points == {"a": var("i"), "b": var("j")}
     assert canonical.inames == {"a": "i", "b": "j"}
     assert canonical.loops == {"i", "j"}
@@ -157,7 +157,7 @@ def test_an_index_can_be_an_entry_that_a_loop_finds():
     points = constantdict({"i": var("i"), "j": parse("idx[p]")})
     sparse = replace(nest, points=points)
     assert sparse.loops == {"i", "idx", "p"}
-    renamed = sparse.relabeled(canonicalize(nest.einsum).relabeling)
+    renamed = sparse.relabel(canonicalize(nest.einsum).relabeling)
     assert renamed.points == {"a": var("i"), "b": parse("idx[p]")}
     with pytest.raises(TransformError, match=r"index 'j' .* is idx\[p\]"):
         begin(raised.t_unit, sparse)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from feinsum import raise_kernel
-from feinsum.measure import compile_kernel, open_device, random_arguments
+from feinsum.measure import compile_kernel, draw_arguments, open_device
 from feinsum.raising import single_nest
 from tests.loopy_kernels import build_kernel
 from tests.raising.forms import kernel_of
@@ -32,7 +32,7 @@ def on_device(unit, arguments):
 
 def assert_same(unit, raised, n=5, tolerance=1e-12):
     """The kernel, the rewritten kernel and its einsums compute one result."""
-    arguments = random_arguments(unit, {"n": n}, np.random.default_rng(n))
+    arguments = draw_arguments(unit, {"n": n}, np.random.default_rng(n))
     expected = on_device(unit, arguments)
     written = {name: np.full_like(value, np.nan) for name, value in expected.items()}
     found = run_raised(raised.t_unit, raised.raised, {**written, **arguments, "n": n})
@@ -195,7 +195,7 @@ def test_scales_of_more_digits_than_the_operands(text, rule):
     raised = raise_kernel(unit)
     assert [one.rule for one in raised.refused] == ([rule] if rule else [])
     if not rule:
-        arguments = random_arguments(unit, {}, np.random.default_rng(0))
+        arguments = draw_arguments(unit, {}, np.random.default_rng(0))
         if "> 0.1" in text:  # which the single-precision number is
             for name in arguments.keys() & {"x", "y"}:
                 arguments[name][0] = 0.1

@@ -11,9 +11,15 @@ import pytest
 
 from feinsum import array, canonicalize, einsum, raise_kernel, sparse_array
 from feinsum.codegen import generate_nest
-from feinsum.ir import profile_names
-from feinsum.nests import EstimatedTime, Sizes, best_nest, network, unfactorized
-from feinsum.raising.trees import compressed_levels
+from feinsum.ir import list_profile_names
+from feinsum.nests import (
+    EstimatedTime,
+    Sizes,
+    build_unfactorized,
+    find_best_nest,
+    parse_network,
+)
+from feinsum.raising.trees import find_compressed_levels
 from tests.raising.trees import (
     BOUNDS,
     C5,
@@ -84,7 +90,7 @@ def test_the_profile_comes_from_shapes():
     unit, _ = WAYS["a sum"]
     given, _ = rows_call(unit, next(rows()), "A@x")
     (nest,) = raise_kernel(unit, arguments=given).raised
-    names = profile_names(nest.einsum)
+    names = list_profile_names(nest.einsum)
     assert [nest.generalized[name] for name in names] == [7, 7]  # 9 rows, 7 entries
     shapes = {name: (np.shape(x), np.asarray(x).dtype) for name, x in given.items()}
     (same,) = raise_kernel(unit, arguments={**given, **shapes}).raised
@@ -99,7 +105,7 @@ def test_the_profile_comes_from_shapes():
 def test_csr_is_recognized(way):
     """By the bounds of its loop, with the scalars that hold them."""
     unit, _ = WAYS[way]
-    (level,) = compressed_levels(unit.default_entrypoint).values()
+    (level,) = find_compressed_levels(unit.default_entrypoint).values()
     assert (level.iname, level.pointers, str(level.parent)) == ("p", "ptr1", "i")
     assert level.scalars >= {"b", "e"}
     assert not raise_kernel(unit).refused
@@ -112,11 +118,11 @@ def test_csr_is_recognized(way):
 def test_kernels_of_nests_raise_to_what_they_compute(name, is_best):
     """Feinsum's own kernels that walk a tree once are among those that it reads."""
     is_kept = name == "ij,ia,ja->ij"
-    net = network(name, has_sparse_output=is_kept)
+    net = parse_network(name, has_sparse_output=is_kept)
     extents = {"i": 9, "j": 8, "k": 7, "a": 5, "r": 4, "s": 6}
     sizes = Sizes({i: extents[i] for i in net.indices}, (5, 20, 60)[: len(net.levels)])
-    best = best_nest(net, EstimatedTime(net, sizes))
-    nest = best.nest if is_best else unfactorized(net)
+    best = find_best_nest(net, EstimatedTime(net, sizes))
+    nest = best.nest if is_best else build_unfactorized(net)
     (found,) = raise_kernel(generate_nest(nest, extents)).raised
     shape = {i: f"n_{i}" if i in net.levels else extents[i] for i in net.indices}
     stored = sparse_array("T", [shape[i] for i in net.levels], gives_pattern=is_kept)

@@ -21,7 +21,7 @@ from feinsum.records import (
     Environment,
     Fleet,
     TuningRecord,
-    content_id,
+    compute_content_id,
     from_json,
     to_json,
 )
@@ -102,7 +102,7 @@ def test_every_part_counts() -> None:
 
 def test_id_is_a_digest_of_the_text() -> None:
     """The id of a document is its content id: 64 hexadecimal digits."""
-    assert RECORD.id == content_id(RECORD) != content_id(HERE)
+    assert RECORD.id == compute_content_id(RECORD) != compute_content_id(HERE)
     assert len(RECORD.id) == len(f"{int(RECORD.id, 16):064x}") == 64
 
 

@@ -46,10 +46,10 @@ def test_code_leads_to_the_class() -> None:
     code that is not known here keeps it in its message.
     """
     for cls in ERRORS:
-        error = errors.error_from_code(cls.code, "why")
+        error = errors.make_error(cls.code, "why")
         assert type(error) is cls
         assert str(error) == "why"
-    error = errors.error_from_code("no-such-code", "why")
+    error = errors.make_error("no-such-code", "why")
     assert type(error) is errors.FeinsumError
     assert str(error) == "no-such-code: why"
 

@@ -10,8 +10,8 @@ import pytest
 
 from feinsum.db.exchange import files, merging
 from feinsum.db.sql.rows import TABLES
-from feinsum.records import KINDS, InMemoryStore, Kind, judge, kind_of
-from feinsum.records.document import STRICT, content_id
+from feinsum.records import KINDS, InMemoryStore, Kind, get_kind, judge
+from feinsum.records.document import STRICT, compute_content_id
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Note:
 
     @cached_property
     def id(self) -> str:
-        return content_id(self)
+        return compute_content_id(self)
 
 
 NOTE = Note("the machine was warm", "2026-01-01T00:00:00+00:00")
@@ -54,7 +54,7 @@ def test_every_kind_says_what_is_asked_of_it():
 def test_a_new_kind_is_kept_written_read_and_judged(notes):
     """With one entry, and without a line of code."""
     store = InMemoryStore()
-    assert kind_of(NOTE) == "note"
+    assert get_kind(NOTE) == "note"
     assert [store.add_all([NOTE]), store.add_all([NOTE])] == [1, 0]
     assert list(store.documents("note")) == [NOTE]
     assert list(store.ids("note")) == [NOTE.id]
@@ -62,7 +62,7 @@ def test_a_new_kind_is_kept_written_read_and_judged(notes):
     assert files.write_lines([NOTE], text) == {"note": 1}
     text.seek(0)
     assert list(files.read_lines(text)) == [("line 2", NOTE)]
-    assert "note" in files.line_schema()["discriminator"]["mapping"]
+    assert "note" in files.make_line_schema()["discriminator"]["mapping"]
     assert judge(NOTE) == ()
     late = replace(NOTE, written_at="9999-01-01T00:00:00+00:00")
     assert [finding.code for finding in judge(late)] == ["future"]

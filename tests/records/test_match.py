@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.db import shipped_facts
+from feinsum.db import get_shipped_facts
 from feinsum.records import (
     MatchLevel,
     Policy,
     Processor,
     TuningRecord,
-    best_match,
-    distance,
-    level_of,
+    compute_distance,
+    compute_remoteness,
+    estimate_resources,
+    find_best_match,
+    get_match_level,
+    mark_untrusted,
     rank,
-    remoteness,
-    resources_of,
-    untrusted,
 )
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.targets.host.code import VERSION
@@ -89,7 +89,7 @@ def test_libraries_of_the_host_come_after_what_they_are_tied_with() -> None:
 @given(record_lists, record_lists, st.randoms(use_true_random=False))
 def test_the_untrusted_rank_behind(trusted, others, random) -> None:
     """However fast they say to be; among them the order is the same."""
-    mixed = [*trusted, *map(untrusted, others)]
+    mixed = [*trusted, *map(mark_untrusted, others)]
     random.shuffle(mixed)
     assert rank(mixed) == (*rank(trusted), *rank(others))
     assert [r.is_trusted for r in rank(mixed)] == [True] * len(rank(trusted)) + [
@@ -129,11 +129,11 @@ def test_equal_names_do_not_make_one_cpu() -> None:
             here = replace(HERE, device=device)
             there = replace(here, driver_version=driver)
             assert (
-                level_of(make_record(environment=there), here)
+                get_match_level(make_record(environment=there), here)
                 == MatchLevel.SAME_ARCHITECTURE
             )
             assert (
-                level_of(make_record(environment=there), HERE)
+                get_match_level(make_record(environment=there), HERE)
                 == MatchLevel.SAME_ARCHITECTURE
             )
 
@@ -141,20 +141,20 @@ def test_equal_names_do_not_make_one_cpu() -> None:
 def test_gpus_need_no_processor() -> None:
     """OpenCL's names tell them apart."""
     driver = replace(GPU, driver_version="driver 2")
-    assert level_of(make_record(environment=GPU), GPU) == MatchLevel.EXACT
+    assert get_match_level(make_record(environment=GPU), GPU) == MatchLevel.EXACT
     assert (
-        level_of(make_record(environment=driver), GPU)
+        get_match_level(make_record(environment=driver), GPU)
         == MatchLevel.SAME_DEVICE_OTHER_DRIVER
     )
 
 
 def test_shipped_facts_without_a_processor_fit_no_machine_exactly() -> None:
     """They are verified before first use; others are exact where they were measured."""
-    for fact in shipped_facts().records():
+    for fact in get_shipped_facts().records():
         device = fact.environment.device
         is_told_apart = device.kind == "gpu" or device.processor is not None
         expected = MatchLevel.EXACT if is_told_apart else MatchLevel.SAME_ARCHITECTURE
-        assert level_of(fact, fact.environment) == expected
+        assert get_match_level(fact, fact.environment) == expected
 
 
 def test_shipped_facts_are_exact_where_they_were_recorded() -> None:
@@ -165,13 +165,15 @@ def test_shipped_facts_are_exact_where_they_were_recorded() -> None:
     platform = f"{VERSION} {' '.join(gcc.flags)}"
     facts = [
         fact
-        for fact in shipped_facts().records()
+        for fact in get_shipped_facts().records()
         if fact.environment.device.platform == HOST_PLATFORM
     ]
     assert facts
     for fact in facts:
         here = replace(fact.environment, platform_version=platform)
-        assert level_of(fact, here) == MatchLevel.EXACT, best_match([fact], here).reason
+        assert get_match_level(fact, here) == MatchLevel.EXACT, find_best_match(
+            [fact], here
+        ).reason
 
 
 OPTIONS = "1 -O3 -ffp-contract=fast -march=native"
@@ -205,7 +207,7 @@ def test_only_options_that_change_times_make_another_driver() -> None:
         there = replace(HOST, platform_version=platform)
         fact = make_record((0.5,), environment=there)
         fact = replace(fact, workload_text=text or fact.workload_text)
-        match = best_match([fact], HOST)
+        match = find_best_match([fact], HOST)
         assert (match.level == MatchLevel.EXACT) == (not difference)
         assert difference in match.reason
         assert f"here it is {HERE.driver_version}" not in match.reason
@@ -217,11 +219,15 @@ NEAREST_FIRST = (OTHER_CPU, NEXT_CPU, OTHER_RUNTIME, FAR)
 
 def test_remoteness_orders_devices() -> None:
     """An unknown microarchitecture is another one, even on both sides."""
-    found = [remoteness(there.device, CPU) for there in NEAREST_FIRST]
+    found = [compute_remoteness(there.device, CPU) for there in NEAREST_FIRST]
     assert found == sorted(set(found))
-    assert remoteness(CPU, CPU) == found[0]
+    assert compute_remoteness(CPU, CPU) == found[0]
     unknown = BEFORE.device
-    assert remoteness(unknown, unknown) == remoteness(unknown, CPU) == found[1]
+    assert (
+        compute_remoteness(unknown, unknown)
+        == compute_remoteness(unknown, CPU)
+        == found[1]
+    )
 
 
 @given(st.permutations(NEAREST_FIRST), st.integers(0, 3))
@@ -237,10 +243,10 @@ def test_nearer_devices_come_first_within_a_level(order, k: int) -> None:
         for n, there in enumerate(NEAREST_FIRST)
     }
     known = [records[there] for there in order if there in NEAREST_FIRST[k:]]
-    match = best_match(known, HERE, extents={"a text": {"N": 1}})
+    match = find_best_match(known, HERE, extents={"a text": {"N": 1}})
     assert match.level == MatchLevel.SAME_ARCHITECTURE
     assert match.ranking == tuple(records[there] for there in NEAREST_FIRST[k:])
-    assert match.remoteness == remoteness(NEAREST_FIRST[k].device, CPU)
+    assert match.remoteness == compute_remoteness(NEAREST_FIRST[k].device, CPU)
 
 
 @pytest.mark.parametrize(
@@ -260,15 +266,15 @@ def test_a_policy_accepts_levels_up_to_its_worst(
     """
     for there, level in LEVELS:
         record = make_record(environment=there)
-        assert level_of(record, HERE) == level
-        match = best_match([record], HERE, policy)
+        assert get_match_level(record, HERE) == level
+        match = find_best_match([record], HERE, policy)
         if level <= worst:
             assert (match.level, match.record) == (level, record)
         else:
             assert (match.level, match.record) == (MatchLevel.MISS, None)
             assert f"the policy {policy!r} rejects" in match.reason
             assert f"level: {level})" in match.reason
-        match = best_match([record], HERE, policy, is_nearest=True)
+        match = find_best_match([record], HERE, policy, is_nearest=True)
         is_accepted = max(level, MatchLevel.NEAREST_EXTENTS) <= worst
         assert (match.record == record) == is_accepted
         if is_accepted and level <= MatchLevel.NEAREST_EXTENTS:
@@ -281,13 +287,17 @@ def test_ranking_is_of_one_level(records: list[TuningRecord], policy: Policy) ->
     """A match ranks the facts of the best level that has any, and no others; those of
     nearer devices first, each by rank.
     """
-    match = best_match(records, HERE, policy)
+    match = find_best_match(records, HERE, policy)
     ranking: list[TuningRecord] = []
-    useless = {r.spec for r in records if level_of(r, HERE) < match.level}
-    of_level = [r for r in records if level_of(r, HERE) == match.level]
-    places = {remoteness(r.environment.device, CPU) for r in of_level}
+    useless = {r.spec for r in records if get_match_level(r, HERE) < match.level}
+    of_level = [r for r in records if get_match_level(r, HERE) == match.level]
+    places = {compute_remoteness(r.environment.device, CPU) for r in of_level}
     for place in sorted(places):
-        near = [r for r in of_level if remoteness(r.environment.device, CPU) == place]
+        near = [
+            r
+            for r in of_level
+            if compute_remoteness(r.environment.device, CPU) == place
+        ]
         found = rank(r for r in near if r.spec not in useless)
         useless |= {r.spec for r in near} - {r.spec for r in found}
         ranking += found
@@ -295,7 +305,7 @@ def test_ranking_is_of_one_level(records: list[TuningRecord], policy: Policy) ->
     if match.level != MatchLevel.MISS:
         assert match.ranking
         # a recipe that is of no use on a nearer level is not taken from a later one
-        levels = [(r, level_of(r, HERE)) for r in records]
+        levels = [(r, get_match_level(r, HERE)) for r in records]
         for nearer in {level for _, level in levels if level < match.level}:
             of_no_use = {r.spec for r, level in levels if level < nearer}
             assert not rank(
@@ -310,16 +320,18 @@ def test_what_is_slow_here_is_not_taken_from_elsewhere() -> None:
     """
     here = make_record((2.0,), environment=HERE)
     there = make_record((0.1,), environment=OTHER_CPU)
-    assert best_match([here, there], HERE).level == MatchLevel.MISS
-    assert best_match([untrusted(here), there], HERE).record == there
+    assert find_best_match([here, there], HERE).level == MatchLevel.MISS
+    assert find_best_match([mark_untrusted(here), there], HERE).record == there
     near = at_size(64, make_record((2.0,)))
     far = at_size(1_000_000, make_record((0.1,)))
-    assert best_match([near, far], HERE, extents={"a text": {"N": 60}}).record is None
-    assert best_match([near, far], HERE).record == far
+    assert (
+        find_best_match([near, far], HERE, extents={"a text": {"N": 60}}).record is None
+    )
+    assert find_best_match([near, far], HERE).record == far
     near = make_record((2.0,), environment=OTHER_CPU)
     far = make_record((0.1,), environment=FAR)
-    assert best_match([near, far], HERE).record is None
-    assert best_match([far], HERE).record == far
+    assert find_best_match([near, far], HERE).record is None
+    assert find_best_match([far], HERE).record == far
 
 
 def test_distance() -> None:
@@ -335,8 +347,8 @@ def test_distance() -> None:
         ({"N": 0}, {"N": 128}, 0.0),
         ({"N": 10**400}, {"N": 1}, 1328.8),
     ):
-        assert distance(sizes, extents) == expected
-        assert distance(extents, sizes) == expected
+        assert compute_distance(sizes, extents) == expected
+        assert compute_distance(extents, sizes) == expected
 
 
 @given(record_lists, st.lists(st.integers(1, 10**6), min_size=6, max_size=6))
@@ -345,8 +357,8 @@ def test_nearest_extents_come_first(records, sizes) -> None:
     the first.
     """
     known = [at_size(n, r) for n, r in zip(sizes, records, strict=False)]
-    match = best_match(known, HERE, "strict", extents={"a text": {"N": 500}})
-    far = [distance(r.measurement.sizes, {"N": 500}) for r in match.ranking]
+    match = find_best_match(known, HERE, "strict", extents={"a text": {"N": 500}})
+    far = [compute_distance(r.measurement.sizes, {"N": 500}) for r in match.ranking]
     assert far == sorted(far)
     assert match.distance == (far[0] if far else 0)
 
@@ -356,7 +368,7 @@ def test_the_reason_states_the_distance() -> None:
     record = at_size(4096, make_record((0.5,)))
     extents = {"a text": {"N": 512}}
     for is_nearest in (False, True):
-        match = best_match([record], HERE, extents=extents, is_nearest=is_nearest)
+        match = find_best_match([record], HERE, extents=extents, is_nearest=is_nearest)
         assert match.distance == 3.0
         words = "measured at N=4096; here it is N=512, a distance of 3 (log2"
         assert words in match.reason
@@ -371,7 +383,7 @@ def test_ties_are_broken_by_fewest_resources() -> None:
     big = make_record((0.5,), spec="a@1(block=64, lanes=8)")
     small = make_record((0.5,), spec="b@1(block=32, index='i', lanes=4)")
     same = make_record((0.5,), spec="c@1(block=128, path=(9, 9))")
-    assert [resources_of(r.spec) for r in (big, small, same)] == [512, 128, 128]
+    assert [estimate_resources(r.spec) for r in (big, small, same)] == [512, 128, 128]
     assert rank([big, same, small]) == (small, same, big)
 
 
@@ -380,10 +392,10 @@ def test_the_answer_does_not_depend_on_the_order_of_rows(records, seed, policy) 
     """Look-ups in rows of any order have one answer; also twenty of them."""
     shuffled = list(records)
     random = Random(seed)
-    expected = best_match(records, HERE, policy, extents={"a text": {"N": 7}})
+    expected = find_best_match(records, HERE, policy, extents={"a text": {"N": 7}})
     for _ in range(20 if seed % 10 == 0 else 2):
         random.shuffle(shuffled)
-        match = best_match(shuffled, HERE, policy, extents={"a text": {"N": 7}})
+        match = find_best_match(shuffled, HERE, policy, extents={"a text": {"N": 7}})
         assert match == expected
 
 
@@ -391,12 +403,12 @@ def test_an_infinite_speed_up_is_not_believed() -> None:
     """Times at the ends of what a float can be make no winner."""
     absurd = make_record((1e-320,), (1e300,), spec="a@1()")
     assert absurd.measurement.speedup == inf
-    assert best_match([absurd], HERE).level == MatchLevel.MISS
+    assert find_best_match([absurd], HERE).level == MatchLevel.MISS
 
 
 def test_nothing_recorded() -> None:
     """No facts at all is a miss of its own."""
-    match = best_match([], HERE)
+    match = find_best_match([], HERE)
     assert (match.level, match.record) == (MatchLevel.MISS, None)
     assert match.reason == "no fact is recorded for this workload"
 
@@ -413,7 +425,7 @@ def test_reason() -> None:
         (NEXT_CPU, "on Some CPU (Portable OpenCL, zen5, 8 units); here it is Some CPU"),
         (BEFORE, "on Some CPU (Portable OpenCL, unknown microarchitecture, 8 units)"),
     ):
-        reason = best_match([make_record((0.4,), environment=there)], HERE).reason
+        reason = find_best_match([make_record((0.4,), environment=there)], HERE).reason
         assert reason.startswith("rowwise@1(lanes=8) ran 2.5 times as fast as")
         assert where in reason
         assert reason.endswith("1 candidate")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.records import Measurement, median_interval, quartiles
+from feinsum.records import Measurement, compute_median_interval, compute_quartiles
 from tests.strategies import SECONDS, make_record, measurements
 
 M = make_record((0.2, 0.1, 0.4, 0.5), (1.0, 0.9, 1.2)).measurement
@@ -25,7 +25,7 @@ def test_statistics() -> None:
 @given(st.lists(SECONDS, min_size=1, max_size=9))
 def test_quartiles_are_numpys(samples: list[float]) -> None:
     """Quartiles are numpy's; those of one sample are that sample."""
-    assert quartiles(tuple(samples)) == pytest.approx(
+    assert compute_quartiles(tuple(samples)) == pytest.approx(
         tuple(np.quantile(samples, [0.25, 0.75]))
     )
 
@@ -40,7 +40,7 @@ def test_noise_is_an_interquartile_range_above_a_fifth() -> None:
 def test_more_samples_tell_closer_medians_apart() -> None:
     """The interval of the median shrinks with the square root of their number."""
     few, many = ((1.0, 1.1) * n for n in (8, 32))
-    widths = [high - low for low, high in map(median_interval, (few, many))]
+    widths = [high - low for low, high in map(compute_median_interval, (few, many))]
     assert widths[0] == pytest.approx(2 * widths[1])
 
 

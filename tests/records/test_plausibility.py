@@ -8,10 +8,15 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.db import shipped_facts
+from feinsum.db import get_shipped_facts
 from feinsum.ir import array, batched_einsum, einsum
-from feinsum.records import TransformSpec, judge, latest_peaks
-from feinsum.records.capability import MAX_UNITS, capability_of, least_work, slowest_s
+from feinsum.records import TransformSpec, find_latest_peaks, judge
+from feinsum.records.capability import (
+    MAX_UNITS,
+    compute_least_work,
+    estimate_slowest_s,
+    get_capability,
+)
 from feinsum.records.plausibility import SHIPPED
 from feinsum.transforms import REGISTRY
 from tests.db.factories import (
@@ -29,7 +34,7 @@ from tests.older import older_key
 
 def test_what_was_measured_is_plausible():
     """Nothing is found in a fact that a tuning recorded."""
-    facts = [*HONEST, *shipped_facts().records()]
+    facts = [*HONEST, *get_shipped_facts().records()]
     assert not [fact.id for fact in facts if judge(fact)]
 
 
@@ -121,33 +126,38 @@ def test_no_time_is_below_the_least_or_above_the_most(seconds, size):
         baseline_s=(1.0,),
         sizes={"n": size},
     )
-    least_s = capability_of(make_device()).seconds(least_work(e, {"n": size}))
+    least_s = get_capability(make_device()).seconds(compute_least_work(e, {"n": size}))
     codes = {f.code for f in judge(replace(fact, measurement=measured))}
     assert ("faster-than-possible" in codes) == (seconds < least_s)
-    assert ("slower-than-possible" in codes) == (seconds > slowest_s(e, {"n": size}))
+    assert ("slower-than-possible" in codes) == (
+        seconds > estimate_slowest_s(e, {"n": size})
+    )
 
 
 def test_the_least_work_of_einsums():
     """Entries that are touched, and multiplications that nothing saves."""
     matmul = einsum("ij,jk->ik", array("A", (5, 3)), array("B", (3, 4)))
-    assert least_work(matmul, {}).operation_bytes == 5 * 3 * 4 * 8
+    assert compute_least_work(matmul, {}).operation_bytes == 5 * 3 * 4 * 8
     outer_sum = einsum("ij,kl->", array("A", (5, 3)), array("B", (3, 4)))
-    assert least_work(outer_sum, {}).operation_bytes == 8
+    assert compute_least_work(outer_sum, {}).operation_bytes == 8
     trace = einsum("ii->", array("A", (7, 7)))
-    assert least_work(trace, {}).n_bytes == 7 * 8 + 8
+    assert compute_least_work(trace, {}).n_bytes == 7 * 8 + 8
     A, x, y = array("A", (5, 3)), array("x", 3), array("y", 3)
     batch = batched_einsum("ij,j->i", [[A, x], [A, y]])
-    assert least_work(batch, {}).n_bytes == (15 + 3 + 3 + 5 + 5) * 8
+    assert compute_least_work(batch, {}).n_bytes == (15 + 3 + 3 + 5 + 5) * 8
 
 
 def test_the_least_work_of_many_operands_is_that_of_the_cheapest_order():
     """Half of its operations; of more than six nothing is searched."""
     A, B, C = (array(name, (50, 50)) for name in "ABC")
     chain = einsum("ij,jk,kl->il", A, B, C)
-    assert least_work(chain, {}).operation_bytes == (2 * (2 * 50**3 - 50**2)) // 2 * 8
+    assert (
+        compute_least_work(chain, {}).operation_bytes
+        == (2 * (2 * 50**3 - 50**2)) // 2 * 8
+    )
     many = einsum("ab,bc,cd,de,ef,fg,gh->ah", A, B, C, A, B, C, A)
-    assert least_work(many, {}).operation_bytes == 0
-    seconds = capability_of(make_device()).seconds(least_work(chain, {}))
+    assert compute_least_work(many, {}).operation_bytes == 0
+    seconds = get_capability(make_device()).seconds(compute_least_work(chain, {}))
     assert seconds > 0
 
 
@@ -156,7 +166,7 @@ def test_of_a_sparse_operand_nothing_is_presumed():
     for tree, n_bytes in (("csf", 5 * 8), ("csf=", 0)):
         A = replace(array("A", (5, 3)), storage=tree)
         subscripts = "ij,j->i" if tree == "csf" else "ij,j->ij"
-        work = least_work(einsum(subscripts, A, array("x", 3)), {})
+        work = compute_least_work(einsum(subscripts, A, array("x", 3)), {})
         assert (work.n_bytes, work.operation_bytes) == (n_bytes, 0)
 
 
@@ -175,5 +185,5 @@ def test_the_latest_limits_are_plausible_and_compared_as_times():
     late = make_peaks(measured_at="2025-01-01T10:00:00-05:00")
     odd = replace(make_peaks(measured_at="2025-02-01"), bandwidth_bytes_per_s=-5.0)
     ahead = make_peaks(measured_at="9999-01-01")
-    assert latest_peaks([early, late, odd, ahead]) == late
-    assert latest_peaks([odd, ahead]) is None
+    assert find_latest_peaks([early, late, odd, ahead]) == late
+    assert find_latest_peaks([odd, ahead]) is None

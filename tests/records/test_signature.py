@@ -15,38 +15,38 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import rekeyed
+from feinsum.db.exchange import rekey_record
 from feinsum.errors import SignatureError, SigningKeyError, TrustedSignersError
 from feinsum.records import TuningRecord, from_json, to_json
 from feinsum.records.signature import (
     SIGNATURE,
     SIGNED_BY,
-    new_signing_key,
-    public_key_of,
+    create_signing_key,
+    explain_untrusted,
+    format_public_key,
     read_signing_key,
+    read_trusted_signers,
     sign,
-    signed_if_wanted,
-    trusted_signers,
-    why_untrusted,
+    sign_if_configured,
 )
 from tests.db.factories import make_environment, make_record, tuning_records
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
-TRUSTED = {public_key_of(KEY)}
+TRUSTED = {format_public_key(KEY)}
 
 
 @given(record=tuning_records())
 def test_a_signed_fact_is_believed(record: TuningRecord) -> None:
     """As it is, read back from its text, and signed again."""
     signed = sign(record, KEY)
-    assert why_untrusted(signed, TRUSTED) == ""
-    assert why_untrusted(from_json(TuningRecord, to_json(signed)), TRUSTED) == ""
+    assert explain_untrusted(signed, TRUSTED) == ""
+    assert explain_untrusted(from_json(TuningRecord, to_json(signed)), TRUSTED) == ""
     assert sign(signed, KEY) == signed
-    assert why_untrusted(record, TRUSTED) == "it is not signed"
+    assert explain_untrusted(record, TRUSTED) == "it is not signed"
     twice = sign(signed, OTHER)
-    assert "not trusted" in why_untrusted(twice, TRUSTED)
-    assert why_untrusted(twice, {public_key_of(OTHER)}) == ""
+    assert "not trusted" in explain_untrusted(twice, TRUSTED)
+    assert explain_untrusted(twice, {format_public_key(OTHER)}) == ""
 
 
 def test_signing_keeps_all_topics() -> None:
@@ -70,9 +70,9 @@ def test_the_signature_is_that_of_the_page() -> None:
 
 def test_a_signature_outlives_rekeying() -> None:
     """The key of the workload follows from its text, and is not signed."""
-    moved = rekeyed(sign(make_record(), KEY), WorkloadKey("fe9-other"))
+    moved = rekey_record(sign(make_record(), KEY), WorkloadKey("fe9-other"))
     assert "rekeyed_from" in moved.provenance
-    assert why_untrusted(moved, TRUSTED) == ""
+    assert explain_untrusted(moved, TRUSTED) == ""
 
 
 def test_a_fact_that_was_changed_is_not_believed() -> None:
@@ -85,7 +85,7 @@ def test_a_fact_that_was_changed_is_not_believed() -> None:
         {"recorded_at": "2030-01-01T00:00:00+00:00"},
     ):
         changed = replace(sign(make_record(), KEY), **changes)
-        assert "its signature is not that of ed25519:" in why_untrusted(
+        assert "its signature is not that of ed25519:" in explain_untrusted(
             changed, TRUSTED
         )
 
@@ -102,25 +102,25 @@ def test_other_topics_are_not_believed() -> None:
     ):
         signed = sign(make_record(), KEY)
         changed = replace(signed, provenance={**signed.provenance, **topics})
-        assert message in why_untrusted(changed, TRUSTED)
+        assert message in explain_untrusted(changed, TRUSTED)
 
 
 def test_a_name_that_is_trusted_by_mistake_is_no_key() -> None:
     """What is no public key verifies nothing."""
     signed = sign(make_record(), KEY)
     changed = replace(signed, provenance={**signed.provenance, SIGNED_BY: "ed25519:"})
-    assert "is not that of" in why_untrusted(changed, {"ed25519:"})
+    assert "is not that of" in explain_untrusted(changed, {"ed25519:"})
 
 
 def test_a_private_key_is_for_its_owner(tmp_path: Path) -> None:
     """Its file is closed to others, is not overwritten, and reads back."""
     path = tmp_path / "signing.pem"
-    public = new_signing_key(path)
+    public = create_signing_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert public_key_of(read_signing_key(path)) == public
+    assert format_public_key(read_signing_key(path)) == public
     before = path.read_bytes()
     with pytest.raises(SigningKeyError, match="exists already"):
-        new_signing_key(path)
+        create_signing_key(path)
     assert path.read_bytes() == before
 
 
@@ -150,30 +150,30 @@ def test_what_is_recorded_is_signed_if_wanted(
 ) -> None:
     """With the key of the variable; without it a fact stays as it is."""
     monkeypatch.delenv("FEINSUM_SIGNING_KEY", raising=False)
-    assert signed_if_wanted(make_record()) == make_record()
-    public = new_signing_key(tmp_path / "signing.pem")
+    assert sign_if_configured(make_record()) == make_record()
+    public = create_signing_key(tmp_path / "signing.pem")
     monkeypatch.setenv("FEINSUM_SIGNING_KEY", str(tmp_path / "signing.pem"))
-    assert why_untrusted(signed_if_wanted(make_record()), {public}) == ""
+    assert explain_untrusted(sign_if_configured(make_record()), {public}) == ""
 
 
 def test_signers_are_named_by_keys_or_by_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Separated by commas, or one in each line with comments; nothing else counts."""
-    keys = [public_key_of(KEY), public_key_of(OTHER)]
+    keys = [format_public_key(KEY), format_public_key(OTHER)]
     monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", " ")
-    assert trusted_signers() == frozenset()
+    assert read_trusted_signers() == frozenset()
     monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", ", ".join(keys))
-    assert trusted_signers() == frozenset(keys)
+    assert read_trusted_signers() == frozenset(keys)
     file = tmp_path / "signers"
     file.write_text(f"# the team\n{keys[0]} # ann\n\n{keys[1]}\n")
     monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", str(file))
-    assert trusted_signers() == frozenset(keys)
+    assert read_trusted_signers() == frozenset(keys)
     file.write_text("# nobody\n")
     for bad in (str(file), "ed25519:abc", f"{keys[0]},x", str(tmp_path / "missing")):
         monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", bad)
         with pytest.raises(TrustedSignersError, match="expected public keys"):
-            trusted_signers()
+            read_trusted_signers()
 
 
 def test_without_cryptography_nothing_is_trusted(
@@ -181,9 +181,9 @@ def test_without_cryptography_nothing_is_trusted(
 ) -> None:
     """The error says how to install it."""
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", public_key_of(KEY))
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", format_public_key(KEY))
     with pytest.raises(SignatureError, match=r"pip install 'feinsum\[signatures\]'"):
-        trusted_signers()
+        read_trusted_signers()
 
 
 def test_nothing_is_imported_before_it_is_used() -> None:

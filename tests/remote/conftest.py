@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.memory import Memory, fresh_memory, use_memory
+from feinsum.memory import Memory, use_fresh_memory, use_memory
 
 
 def forget() -> None:
@@ -21,5 +21,5 @@ def _own(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_REMOTE_BUDGET_MS", "60000")
-    with fresh_memory():
+    with use_fresh_memory():
         yield

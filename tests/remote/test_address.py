@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.db.address import address_of, is_service, key_for
+from feinsum.db.address import get_service_key, is_service, parse_address
 from feinsum.db.remote.client import Client
 from feinsum.errors import StoreUnavailableError
 
@@ -21,8 +21,8 @@ def test_an_address_is_written_in_one_way():
         ("https://10.0.0.1:9/a/b-c_d.e~f", "https://10.0.0.1:9/a/b-c_d.e~f"),
     ):
         assert is_service(url)
-        assert str(address_of(url)) == shown
-        assert address_of(shown) == address_of(url)
+        assert str(parse_address(url)) == shown
+        assert parse_address(shown) == parse_address(url)
 
 
 def test_what_is_no_address_is_refused():
@@ -50,7 +50,7 @@ def test_what_is_no_address_is_refused():
         with pytest.raises(
             StoreUnavailableError, match="expected one such as"
         ) as caught:
-            address_of(url)
+            parse_address(url)
         assert "b@c" not in str(caught.value)
 
 
@@ -62,24 +62,24 @@ def test_paths_and_databases_are_no_services():
 
 def test_a_key_is_read_from_the_environment_or_a_file(monkeypatch, tmp_path):
     """The variable goes before the file; blanks around it do not count."""
-    address = address_of("https://facts.example")
-    assert key_for(address) is None
+    address = parse_address("https://facts.example")
+    assert get_service_key(address) is None
     path = tmp_path / "key"
     path.write_text(f"{KEY}-file\n")
     for variable in ("FEINSUM_REMOTE_KEY", "FEINSUM_REMOTE_KEY_FILE"):
         with monkeypatch.context() as patch:
             patch.setenv(variable, str(path))
-            assert key_for(address) == f"{KEY}-file"
+            assert get_service_key(address) == f"{KEY}-file"
     monkeypatch.setenv("FEINSUM_REMOTE_KEY_FILE", str(path))
     monkeypatch.setenv("FEINSUM_REMOTE_KEY", f" {KEY} ")
-    assert key_for(address) == KEY
+    assert get_service_key(address) == KEY
 
 
 def test_a_file_that_cannot_be_read_is_an_error(monkeypatch, tmp_path):
     """That names the file."""
     monkeypatch.setenv("FEINSUM_REMOTE_KEY", str(tmp_path / "none"))
     with pytest.raises(StoreUnavailableError, match="none"):
-        key_for(address_of("https://facts.example"))
+        get_service_key(parse_address("https://facts.example"))
 
 
 def test_what_is_no_key_is_not_sent(monkeypatch):
@@ -87,7 +87,7 @@ def test_what_is_no_key_is_not_sent(monkeypatch):
     for key in ("two words", "a\r\nb", "é", "x" * 600):
         monkeypatch.setenv("FEINSUM_REMOTE_KEY", key)
         with pytest.raises(StoreUnavailableError, match="characters") as caught:
-            key_for(address_of("https://facts.example"))
+            get_service_key(parse_address("https://facts.example"))
         assert key not in str(caught.value)
 
 
@@ -95,24 +95,24 @@ def test_a_key_is_sent_in_plain_text_to_this_machine_alone(monkeypatch):
     """Unless a setting says that the network is trusted."""
     monkeypatch.setenv("FEINSUM_REMOTE_KEY", KEY)
     for url in ("http://localhost:1", "http://127.0.0.7", "http://[::1]", "https://x"):
-        assert key_for(address_of(url)) == KEY
+        assert get_service_key(parse_address(url)) == KEY
     for url in ("http://facts.example", "http://localhost.example", "http://10.0.0.1"):
         with pytest.raises(StoreUnavailableError, match="use https") as caught:
-            key_for(address_of(url))
+            get_service_key(parse_address(url))
         assert KEY not in str(caught.value)
     monkeypatch.setenv("FEINSUM_REMOTE_KEY_OVER_HTTP", "on")
-    assert key_for(address_of("http://facts.example")) == KEY
+    assert get_service_key(parse_address("http://facts.example")) == KEY
 
 
 def test_the_key_of_one_service_is_not_sent_to_another(monkeypatch):
     """Where a service is set, the key is its own; a path makes no other one."""
     monkeypatch.setenv("FEINSUM_REMOTE_KEY", KEY)
     monkeypatch.setenv("FEINSUM_REMOTE", "https://facts.example/team")
-    assert key_for(address_of("https://facts.example/other")) == KEY
+    assert get_service_key(parse_address("https://facts.example/other")) == KEY
     for url in ("https://other.example", "https://facts.example:9", "http://localhost"):
-        assert key_for(address_of(url)) is None
+        assert get_service_key(parse_address(url)) is None
     monkeypatch.setenv("FEINSUM_REMOTE", "nonsense")
-    assert key_for(address_of("https://facts.example")) is None
+    assert get_service_key(parse_address("https://facts.example")) is None
 
 
 def test_a_client_does_not_show_its_key(monkeypatch):

@@ -8,12 +8,12 @@ import pickle
 
 import pytest
 
-from feinsum.db.address import address_of
+from feinsum.db.address import parse_address
 from feinsum.db.remote import open_remote
 from feinsum.db.remote.best import request_best
 from feinsum.db.remote.client import Client
 from feinsum.errors import StoreUnavailableError
-from feinsum.records import LookUp, content_id
+from feinsum.records import LookUp, compute_content_id
 from feinsum.retrieval import look_up
 from tests.db.factories import make_record
 from tests.remote.answers import best_of, entry
@@ -115,7 +115,7 @@ def test_only_records_are_taken_from_an_answer(answered, tmp_path):
     for name, bad in BAD_ENTRIES.items():
         found = answered(best(bad, entry(GOOD)))
         assert GOOD in found, name
-        assert all(content_id(record) == record.id for record in found), name
+        assert all(compute_content_id(record) == record.id for record in found), name
         assert {record.workload for record in found} == {KEY}, name
     assert not (tmp_path / "exploded").exists()
 
@@ -175,7 +175,7 @@ def test_no_answer_is_kept_for_ever():
     for age in ("999999999999", "-1", "x", "9" * 9, None):
         header = "" if age is None else f"max-age={age}"
         with chaos(answering("200 OK", best(), Cache_Control=header)) as server:
-            client = Client(address_of(server.url))
+            client = Client(parse_address(server.url))
             ((_, answer),) = request_best(client, LookUp({KEY: ""}))
             assert 0 <= answer.max_age_s <= 86400
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from feinsum.cache import default_cache
+from feinsum.cache import get_default_cache
 from feinsum.canonical import WorkloadKey
-from feinsum.db import HttpStore, open_store, opened_store, states_of
-from feinsum.db.address import remote_url
+from feinsum.db import HttpStore, list_layer_states, open_store, opened_store
+from feinsum.db.address import get_remote_url
 from feinsum.db.remote import cache, layer, open_remote
 from feinsum.db.server import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import LookUp, MatchLevel, best_match, to_json
+from feinsum.records import LookUp, MatchLevel, find_best_match, to_json
 from feinsum.service.routes import best
 from tests.db.factories import (
     WORKLOAD,
@@ -105,14 +105,14 @@ def test_an_old_answer_is_confirmed_and_not_sent_again(service, clock):
     forget()
     assert ask() == {WORKLOAD: (GOOD,)}
     assert len(service.requests) == 2
-    HttpStore.at(remote_url()).add(make_record(1))
+    HttpStore.at(get_remote_url()).add(make_record(1))
     clock.now += 61
     assert {r.id for r in ask()[WORKLOAD]} == {GOOD.id, make_record(1).id}
 
 
 def test_a_cached_answer_says_what_is_trusted(service):
     """In this process, and in the next one, which reads it from disk."""
-    with open_store(service.path(remote_url())) as owned:
+    with open_store(service.path(get_remote_url())) as owned:
         owned.add(make_record(1))
     for _ in range(3):
         marks = {record.id: record.is_trusted for record in ask()[WORKLOAD]}
@@ -124,9 +124,9 @@ def test_a_cached_answer_says_what_is_trusted(service):
 def test_plans_of_the_untrusted_are_not_asked_for(service):
     """They would be of no use, and could be any number."""
     record = make_plan_record()
-    assert HttpStore.at(remote_url()).add(record)
+    assert HttpStore.at(get_remote_url()).add(record)
     assert open_remote().plans(record.workload) == ()
-    with open_serving_store(service.path(remote_url())) as owned:
+    with open_serving_store(service.path(get_remote_url())) as owned:
         owned.add(record)
     assert open_remote().plans(record.workload) == (record,)
 
@@ -135,7 +135,7 @@ def test_an_old_miss_is_asked_for_again(service, clock):
     """When a minute has gone, facts that came meanwhile are found."""
     assert ask(BOTH) == {WORKLOAD: (GOOD,), OTHER: ()}
     found = make_record(workload=OTHER)
-    HttpStore.at(remote_url()).add(found)
+    HttpStore.at(get_remote_url()).add(found)
     assert ask(BOTH)[OTHER] == ()
     clock.now += 61
     assert ask(BOTH)[OTHER] == (found,)
@@ -186,7 +186,7 @@ def test_facts_of_another_processor_are_answered(service):
             answer = ask(LookUp({WORKLOAD: "", **many}, here, policy))[WORKLOAD]
             assert answer == found
         if answer:
-            match = best_match(answer, make_environment(here), policy)
+            match = find_best_match(answer, make_environment(here), policy)
             assert match.level == MatchLevel.SAME_ARCHITECTURE
 
 
@@ -211,7 +211,7 @@ def test_old_answers_serve_when_none_come(behave, clock, caplog, monkeypatch):
             for _ in range(3):
                 remote = open_remote()
                 assert remote.candidates(BOTH) == {WORKLOAD: (GOOD,), OTHER: ()}
-                (state,) = states_of(remote)
+                (state,) = list_layer_states(remote)
                 assert "answered from disk, because the service" in str(state)
             assert len(caplog.records) == 1
             forget()
@@ -300,7 +300,7 @@ def test_what_is_signed_and_still_no_answer_is_none(service):
         b'{"at": 1e9, "max_age_s": 60}\n{}',
     ):
         forget()
-        default_cache().write(kept.name_of(WORKLOAD), content)
+        get_default_cache().write(kept.name_of(WORKLOAD), content)
         assert ask() == {WORKLOAD: (GOOD,)}
 
 
@@ -325,7 +325,7 @@ def test_the_service_is_one_of_the_layers(service, monkeypatch):
         found = store.candidates(HERE)[WORKLOAD]
         assert len(found) == 2
         assert [r.id for r in found] == sorted(r.id for r in found)
-        assert states_of(store)[-1].name == "remote"
+        assert list_layer_states(store)[-1].name == "remote"
         assert store.get(GOOD.id) == GOOD
     monkeypatch.setenv("FEINSUM_LAYERS", "user")
     with opened_store(None, has_shipped=True) as store:
@@ -340,5 +340,5 @@ def test_many_failures_are_one_warning(monkeypatch, caplog):
             for _ in range(3):
                 with opened_store(None, has_shipped=True) as store:
                     assert store.candidates(HERE) == {WORKLOAD: ()}
-                    assert "status 500" in states_of(store)[-1].problem
+                    assert "status 500" in list_layer_states(store)[-1].problem
         assert len(caplog.records) == 1

@@ -14,7 +14,7 @@ from feinsum.db.remote import open_remote
 from feinsum.db.server import open_serving_store
 from feinsum.errors import InvalidRecordError, ServiceError
 from feinsum.records import LookUp, Retraction, RetractionQuery, to_json
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.factories import WORKLOAD, make_device, make_peaks, make_record
 from tests.remote.chaos import answering, chaos
 from tests.remote.conftest import forget
@@ -35,7 +35,7 @@ def running(tmp_path_factory):
 def url(running, monkeypatch):
     """A service with three facts, and the key of an administrator."""
     found = running.lease()
-    secret, key = new_key("ann", "admin")
+    secret, key = make_key("ann", "admin")
     with open_serving_store(running.path(found)) as store:
         store.add_key(key)
         store.add_all([*FACTS, make_peaks()])
@@ -61,7 +61,7 @@ def test_who_retracts_forgets_at_once(url):
     forget()
     assert known(url) == every - {FACTS[0].id}
     assert len(store) == 2
-    assert store.lacking("record", every) == frozenset()
+    assert store.find_lacking("record", every) == frozenset()
 
 
 def test_retractions_go_both_ways(url, tmp_path):
@@ -85,7 +85,7 @@ def test_retractions_go_both_ways(url, tmp_path):
 def test_packaged_facts_are_sent_by_a_command(url, monkeypatch):
     """The documented one; here few of them, for they go one by one."""
     few = ShippedStore(tuple(to_json(make_record(10 + n)) for n in range(3)))
-    monkeypatch.setattr("feinsum.db.shipped_facts", lambda: few)
+    monkeypatch.setattr("feinsum.db.get_shipped_facts", lambda: few)
     done = CliRunner().invoke(app, ["db", "import", "packaged", "--database", url])
     assert (done.exit_code, done.stderr) == (0, "")
     assert "new: 3 records" in done.stdout

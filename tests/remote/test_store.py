@@ -22,7 +22,7 @@ from feinsum.errors import (
     TooManyRequestsError,
 )
 from feinsum.records import InMemoryStore, LookUp
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.factories import (
     WORKLOAD,
     make_device,
@@ -56,7 +56,7 @@ def key(running, service, monkeypatch):
     """Sets a new key of a scope."""
 
     def make(scope):
-        secret, key = new_key(scope, scope)
+        secret, key = make_key(scope, scope)
         with open_serving_store(running.path(service)) as store:
             store.add_key(key)
         monkeypatch.setenv("FEINSUM_REMOTE_KEY", secret)
@@ -241,7 +241,7 @@ def test_lists_of_something_else_are_refused():
                 "devices": lambda store: list(store.ids("peaks")),
                 "demand": lambda store: list(store.demands()),
                 "peaks": lambda store: store.peaks("0" * 64),
-                "missing": lambda store: store.lacking("record", ["0" * 64]),
+                "missing": lambda store: store.find_lacking("record", ["0" * 64]),
             }[path]
             refused = pytest.raises((ServiceError, InvalidRecordError))
             with chaos(answering("200 OK", body)) as server, refused:
@@ -256,6 +256,6 @@ def test_an_older_service_has_no_plans():
         own.add(record)
         assert far.plans(record.workload) == ()
         assert list(far.documents("plan")) == []
-        assert far.lacking("plan", [record.id]) == frozenset()
+        assert far.find_lacking("plan", [record.id]) == frozenset()
         with pytest.raises(NoSuchRouteError):
             far.add(record)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from feinsum.db.server import open_serving_store
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.docs.pages import ROOT
 from tests.service.running import PATIENCE_S, running
 
@@ -42,7 +42,7 @@ def test_a_second_process_retrieves_what_a_first_one_recorded(tmp_path):
     secrets = {}
     with open_serving_store(database) as store:
         for scope in ("read", "record"):
-            secrets[scope], key = new_key(scope, scope)
+            secrets[scope], key = make_key(scope, scope)
             store.add_key(key)
     with running(str(database), tmp_path, anonymous_read=False) as server:
         recorded = run(

@@ -11,7 +11,7 @@ import tracemalloc
 
 import pytest
 
-from feinsum.db.address import address_of
+from feinsum.db.address import parse_address
 from feinsum.db.remote.client import ExchangeLimits, HttpRequest, exchange
 from feinsum.errors import StoreUnavailableError
 from tests.remote import chaos as c
@@ -23,7 +23,9 @@ HASTY = ExchangeLimits(0.3, 0.1, c.MIB)
 
 
 def ask(server, limits=PATIENT, **headers):
-    return exchange(address_of(server.url), HttpRequest("GET", "/x?y", headers), limits)
+    return exchange(
+        parse_address(server.url), HttpRequest("GET", "/x?y", headers), limits
+    )
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
@@ -71,7 +73,9 @@ def test_no_more_is_waited_than_the_limit(behave):
 def test_a_name_that_is_not_known_is_told():
     """Names that end in .invalid are never known."""
     with pytest.raises(StoreUnavailableError, match="unknown host name"):
-        exchange(address_of("http://x.invalid"), HttpRequest("GET", "/", {}), PATIENT)
+        exchange(
+            parse_address("http://x.invalid"), HttpRequest("GET", "/", {}), PATIENT
+        )
 
 
 def test_a_redirect_is_not_followed():
@@ -111,7 +115,7 @@ def test_a_server_without_tls_is_told_so():
     """Nothing is sent to it that it could read."""
     with chaos(c.saying(b"")) as server:
         plain = server.listening.getsockname()[1]
-        address = address_of(f"https://127.0.0.1:{plain}")
+        address = parse_address(f"https://127.0.0.1:{plain}")
         limits = ExchangeLimits(2.0, 1.0, c.MIB)
         with pytest.raises(StoreUnavailableError):
             exchange(address, HttpRequest("GET", "/secret", {}), limits)

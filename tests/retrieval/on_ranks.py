@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from feinsum import FeinsumWarning, open_store, retrieve
 from feinsum.errors import FeinsumError, RecordNotFoundError
-from feinsum.retrieval.identity import text_of
+from feinsum.retrieval.identity import serialize_value
 from feinsum.transforms import REGISTRY
 from tests.retrieval.facts import fact, fact_of, recipe
 from tests.retrieval.kernels import contraction, gradients, reduction
@@ -35,7 +35,7 @@ class UpperCase:
 
 def told(unit) -> str:
     """A kernel as a digest of its text: equal exactly if the kernels are."""
-    return hashlib.sha256(text_of(unit).encode()).hexdigest()
+    return hashlib.sha256(serialize_value(unit).encode()).hexdigest()
 
 
 def outcome(kernel, database, **options):

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from feinsum import FeinsumWarning, explain, retrieve
-from feinsum.measure import compile_kernel, largest_error, open_device
+from feinsum.measure import compile_kernel, compute_largest_error, open_device
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
 
@@ -70,7 +70,7 @@ def assert_right(example, t_unit):
         expected = example.in_numpy(arguments)
         assert set(results) == set(expected)
         for name, right in expected.items():
-            assert largest_error(results[name], right) < 1e-13, (name, sizes)
+            assert compute_largest_error(results[name], right) < 1e-13, (name, sizes)
 
 
 def n_inames(t_unit):

@@ -143,10 +143,10 @@ def test_whatever_a_retrieval_depends_on_changes_the_key(kept, monkeypatch):
     ]
     none = Transform("new", 1, "", lambda _: None, lambda unit, *_: unit)
     with monkeypatch.context() as patch:
-        patch.setattr(identity, "_versions", lambda: ("other",))
+        patch.setattr(identity, "_list_versions", lambda: ("other",))
         others.append(key())
     with monkeypatch.context() as patch:
-        patch.setattr(identity, "_source_digest", lambda: "other")
+        patch.setattr(identity, "_digest_sources", lambda: "other")
         others.append(key())
     with monkeypatch.context() as patch:
         patch.setitem(REGISTRY, ("new", 1), none)

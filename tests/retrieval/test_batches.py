@@ -13,7 +13,7 @@ from feinsum.measure.question import (
     Question,
     RandomArgument,
 )
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import TransformSpec
 from feinsum.retrieval import verifiers
 from feinsum.retrieval.cell_batches import batch_cells
@@ -104,7 +104,7 @@ TIMED = {"verify": True, "policy": "loose"}
 @pytest.fixture
 def oracle(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with fresh_memory():
+    with use_fresh_memory():
         yield Oracle(tmp_path, monkeypatch)
 
 
@@ -144,7 +144,7 @@ def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
     """Whatever is the fastest, it computes the same; nothing is timed twice."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     unit = wrapped("Laplace", "triangle", 3)
-    with fresh_memory():
+    with use_fresh_memory():
         made = predicted(unit, **TIMED)
         monkeypatch.setattr(verifiers, "COMMAND", ("false",))
         again = predicted(unit, **TIMED)
@@ -185,7 +185,7 @@ def test_functions_in_turns(tmp_path, monkeypatch):
     pairs = tuple((0, k) for k in (1, 2, 3))
     asked = KernelComparison("", tuple(programs), pairs, arguments, 1e-9)
     question = Question("", TransformSpec("f", 1, {}), "", 2**32, kernels=asked)
-    with fresh_memory():
+    with use_fresh_memory():
         verdict = verifiers.request_verdict(question)
     given, same, *others = verdict.samples
     assert len(given) == len(same) >= 3

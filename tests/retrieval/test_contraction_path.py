@@ -8,7 +8,7 @@ import pytest
 from feinsum import retrieve
 from feinsum.measure import compile_kernel, open_device
 from feinsum.raising import raise_kernel
-from feinsum.transforms import configurations
+from feinsum.transforms import list_configurations
 from feinsum.transforms.library import CONTRACTION_PATH
 from tests.retrieval.facts import fact
 from tests.retrieval.support import given
@@ -23,7 +23,7 @@ def test_retrieval_takes_a_kernel_apart():
     """The chain gets its device kernels, and what reads its result comes after."""
     t_unit = user_kernel(KERNEL + USES)
     chain = raise_kernel(t_unit).raised[0].form.einsum
-    spec = next(configurations(CONTRACTION_PATH, chain))
+    spec = next(list_configurations(CONTRACTION_PATH, chain))
     result = retrieve(t_unit, database=given(fact(chain, spec)))
     compiled = compile_kernel(result, open_device())
     assert compiled.built.n_launches == 3

@@ -10,7 +10,7 @@ import pytest
 from feinsum import explain
 from feinsum.canonical import canonicalize
 from feinsum.db import open_store
-from feinsum.db.exchange import rekey, rekeyed
+from feinsum.db.exchange import rekey, rekey_record
 from feinsum.ir import array, einsum, to_text
 from feinsum.records import MatchLevel, TransformSpec
 from feinsum.retrieval import look_up, query
@@ -31,7 +31,7 @@ EXAMPLES = (gradients, contraction, reduction)
 
 def in_other_frame(record):
     """The fact under the key of today, in the names of an older canonicalizer."""
-    other = rekeyed(respelled(record), record.workload)
+    other = rekey_record(respelled(record), record.workload)
     assert other.workload_text != record.workload_text
     assert other.spec != record.spec
     return other
@@ -106,7 +106,7 @@ def test_where_neither_recipe_can_be_applied_both_reasons_are_given():
     """Even if the specs are equal, and also from machines that fit less well."""
     example = reduction()
     alien = fact(example.einsum, TransformSpec("alien", 1, {}))
-    older = rekeyed(respelled(alien), alien.workload)
+    older = rekey_record(respelled(alien), alien.workload)
     found = look_up(example.kernel, database=given(alien, older))
     assert (found.nests[0].applied, found.t_unit) == (None, example.kernel)
     assert [spec for spec, _ in found.nests[0].failures] == [alien.spec] * 2

@@ -21,7 +21,7 @@ from pytools.tag import Tag
 
 import feinsum.db
 import feinsum.targets
-from feinsum.retrieval.identity import NoTextError, deciding_files, text_of
+from feinsum.retrieval.identity import NoTextError, list_deciding_files, serialize_value
 from feinsum.targets.host import HostCTarget
 from tests.docs.pages import ROOT
 from tests.raising.kernels import k21_pytato_grad as captured
@@ -56,8 +56,10 @@ def typed(value):
 @given(one=TREES, other=TREES)
 def test_texts_are_equal_if_and_only_if_the_values_are(one, other):
     """Nothing is lost, not even the kind of a number."""
-    assert (text_of(one) == text_of(other)) == (typed(one) == typed(other))
-    assert text_of(one) == text_of(one)
+    assert (serialize_value(one) == serialize_value(other)) == (
+        typed(one) == typed(other)
+    )
+    assert serialize_value(one) == serialize_value(one)
 
 
 class Note(Tag):
@@ -90,7 +92,9 @@ def test_kernels_of_every_target_have_a_text():
     """The same for two objects, another one for another class of targets."""
     kinds = (lp.CTarget, lp.ExecutableCTarget, lp.PyOpenCLTarget, HostCTarget)
     unit = gradients().kernel
-    texts = [[text_of(unit.copy(target=kind())) for kind in kinds] for _ in range(2)]
+    texts = [
+        [serialize_value(unit.copy(target=kind())) for kind in kinds] for _ in range(2)
+    ]
     assert texts[0] == texts[1]
     assert len(set(texts[0])) == len(kinds)
 
@@ -99,7 +103,7 @@ def test_any_change_of_a_kernel_changes_its_text():
     """Domains, instructions, arguments, rules, tags, options, target."""
     kernel = gradients().kernel
     for name, change in CHANGES.items():
-        assert text_of(change(kernel)) != text_of(kernel), name
+        assert serialize_value(change(kernel)) != serialize_value(kernel), name
 
 
 def test_kernels_that_are_built_twice_have_one_text():
@@ -110,30 +114,31 @@ def test_kernels_that_are_built_twice_have_one_text():
         used = make().kernel
         lp.generate_code_v2(lp.preprocess_kernel(used))
         hash(used.target)
-        assert text_of(used) == text_of(make().kernel)
+        assert serialize_value(used) == serialize_value(make().kernel)
 
 
 def test_what_is_no_data_has_no_text():
     """A function, or an object of an unknown class, is refused by its class."""
     for value in (len, lambda: 0, object(), np.array([object()]), Note):
         with pytest.raises(NoTextError, match="cannot be written as text"):
-            text_of(value)
+            serialize_value(value)
 
 
 BUILD = """
 import hashlib, warnings
 warnings.simplefilter("ignore")
-from feinsum.retrieval.identity import text_of
+from feinsum.retrieval.identity import serialize_value
 from tests.raising.kernels import k21_pytato_grad, k45_pytato_grad_private_bounds
 from tests.retrieval.kernels import gradients
 kernels = k21_pytato_grad.build(), k45_pytato_grad_private_bounds.build()
-print(hashlib.sha256(text_of((*kernels, gradients().kernel)).encode()).hexdigest())
+text = serialize_value((*kernels, gradients().kernel))
+print(hashlib.sha256(text.encode()).hexdigest())
 """
 
 
 def test_every_process_writes_the_same_text():
     """Sets have another order in each of them, and the text has none of it."""
-    assert text_of(captured.build()) == text_of(captured.build())
+    assert serialize_value(captured.build()) == serialize_value(captured.build())
     runs = [
         subprocess.Popen(
             [sys.executable, "-c", BUILD],
@@ -154,7 +159,7 @@ def test_packaged_facts_and_compiled_sources_decide():
     names = {
         path.relative_to(folder).as_posix()
         for folder in (Path(m.__path__[0]) for m in (feinsum.db, feinsum.targets))
-        for path in deciding_files(folder)
+        for path in list_deciding_files(folder)
     }
     assert {"shipped.py", "host/pool.c"} <= names
     assert any(name.startswith("packaged/host-") for name in names)

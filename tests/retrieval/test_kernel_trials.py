@@ -10,11 +10,11 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum import generate_loopy
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.raising import LoopNest
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import identity, kernel_trials, look_up, matching
-from feinsum.retrieval.kernel_times import RAGGED, KernelTimes, ragged_sizes
+from feinsum.retrieval.kernel_times import RAGGED, KernelTimes, choose_ragged_sizes
 from feinsum.retrieval.kernel_trials import KernelTrials
 from feinsum.select import Ratio
 from feinsum.transforms import REGISTRY, Parameters, Transform
@@ -33,7 +33,7 @@ def _alone(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.setenv("FEINSUM_VERIFY", "on")
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
@@ -43,7 +43,7 @@ class Times:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.together, self.alone = 2.0, [2.0, 2.0]
         self.n_timed: list[int] = []
-        monkeypatch.setattr(KernelTrials, "_times", self._times_of)
+        monkeypatch.setattr(KernelTrials, "_time_units", self._times_of)
         monkeypatch.setattr(KernelTrials, "verify_together", lambda *_: None)
 
     def _times_of(self, units, form):
@@ -153,11 +153,11 @@ def test_ragged_sizes_are_those_that_a_kernel_allows():
     kernel = unit.default_entrypoint
     (name,) = kernel.outer_params()
     sizes = {name: 1024}
-    assert ragged_sizes(kernel, sizes, []) == ()
-    assert ragged_sizes(kernel, sizes, [name]) == ({name: 1}, {name: RAGGED[0]})
+    assert choose_ragged_sizes(kernel, sizes, []) == ()
+    assert choose_ragged_sizes(kernel, sizes, [name]) == ({name: 1}, {name: RAGGED[0]})
     for words, expected in (
         (f"{name} >= 2", ({name: RAGGED[0]},)),
         (f"{name} mod 8 = 0", ()),
     ):
         assumed = lp.assume(unit, words).default_entrypoint
-        assert ragged_sizes(assumed, sizes, [name]) == expected
+        assert choose_ragged_sizes(assumed, sizes, [name]) == expected

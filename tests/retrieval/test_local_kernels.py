@@ -10,7 +10,7 @@ from pymbolic import var
 
 from feinsum import explain, raise_kernel, retrieve
 from feinsum.errors import TransformError
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import InMemoryStore
 from feinsum.retrieval.result import NOTHING_FASTER
 from feinsum.targets.host import HostCTarget
@@ -98,7 +98,7 @@ def test_values_of_tables_are_in_the_code_and_not_in_the_key():
     }
     other = unit.with_kernel(kernel.copy(temporary_variables=doubled))
     database = InMemoryStore()
-    with fresh_memory():
+    with use_fresh_memory():
         first, second = (predicted(u, database=database) for u in (unit, other))
         results = [retrieve(u, database=database, **ESTIMATED) for u in (unit, other)]
     assert first.applied == second.applied != ()
@@ -119,7 +119,7 @@ def test_where_nothing_is_faster_the_kernel_comes_back(tmp_path, monkeypatch):
     oracle.says(**{"@": (1e-6, 1e-6)})
     unit = KERNELS["helmholtz_action of order 1"]()
     options = {**ESTIMATED, "database": InMemoryStore(), "verify": True}
-    with fresh_memory():
+    with use_fresh_memory():
         found = predicted(unit, **options)
         again = retrieve(unit, on_miss="return", **options)
     assert oracle.compared
@@ -157,7 +157,7 @@ def test_recipes_that_do_not_fit_the_caller_are_left_out(monkeypatch):
     def unfit(given, unit):
         raise TransformError("kernel 'cell' does not fit its caller: no loop nesting")
 
-    monkeypatch.setattr("feinsum.retrieval.generating.in_caller", unfit)
+    monkeypatch.setattr("feinsum.retrieval.generating.put_in_caller", unfit)
     unit = wrapped()
     found = predicted(unit)
     assert found.applied == ()

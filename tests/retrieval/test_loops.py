@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, note, reject
 
 from feinsum.errors import BuildError
-from feinsum.measure import compile_kernel, open_device, random_arguments
+from feinsum.measure import compile_kernel, draw_arguments, open_device
 from feinsum.targets.host import HostCTarget
 from tests.loopy_kernels import build_kernel
 from tests.portions import spread
@@ -52,7 +52,7 @@ def assert_right(unit):
     assert found.applied
     assert all(nest.chosen for nest in found.nests)
     for n in (1, 65):
-        arguments = random_arguments(unit, {"n": n}, np.random.default_rng(n))
+        arguments = draw_arguments(unit, {"n": n}, np.random.default_rng(n))
         expected = on_host(unit, arguments)
         for name, value in on_host(found.t_unit, arguments).items():
             np.testing.assert_allclose(value, expected[name], 1e-11, 1e-11)
@@ -67,7 +67,7 @@ def test_scales_of_single_precision_sums(text):
     unit = for_host(unit)
     found = predicted(unit)
     assert found.applied
-    arguments = random_arguments(unit, {}, np.random.default_rng(0))
+    arguments = draw_arguments(unit, {}, np.random.default_rng(0))
     expected = on_host(unit, arguments)
     for name, value in on_host(found.t_unit, arguments).items():
         np.testing.assert_allclose(value, expected[name], 1e-5)
@@ -141,7 +141,7 @@ def test_loops_that_are_left_keep_their_order(names):
     ]
     arrays = {"x": "6", "u": "40", "B": "40,300", "C": "300,500", "F": "40,500"}
     unit = build_kernel(domains, text, arrays, target=HostCTarget())
-    arguments = random_arguments(unit, {}, np.random.default_rng(0))
+    arguments = draw_arguments(unit, {}, np.random.default_rng(0))
     expected = on_host(unit, arguments)
     found = predicted(unit)
     assert found.applied

@@ -12,12 +12,12 @@ import feinsum
 from feinsum import array, canonicalize, einsum
 from feinsum.db import open_store
 from feinsum.errors import FeinsumError, RecordNotFoundError
-from feinsum.predict import EFFORT_VARIABLE, effort_of, has_vectors, is_outdone
+from feinsum.predict import EFFORT_VARIABLE, get_effort, has_vectors, is_outdone
 from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.retrieval import look_up
 from feinsum.retrieval.matching import N_PREDICTED
 from feinsum.targets.host import HostCTarget
-from feinsum.transforms import configurations, find_transform
+from feinsum.transforms import find_transform, list_configurations
 from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact, here
 from tests.retrieval.recipes import first_recipe
@@ -76,7 +76,7 @@ def test_a_slow_recipe_of_another_microarchitecture_comes_second(kernel, is_fore
     form, device = canonicalize(MATMUL), here().device
     slow = next(
         spec
-        for spec in configurations(family, form.einsum)
+        for spec in list_configurations(family, form.einsum)
         if is_outdone(form.einsum, {}, device, spec, predicted)
         and has_vectors(spec, form.einsum, device)
     )
@@ -109,13 +109,13 @@ def test_several_predictions_are_candidates(kernel):
 def test_the_effort_is_that_of_the_argument_then_of_the_variable(kernel, monkeypatch):
     """Anything else is refused, and says what is expected."""
     monkeypatch.setenv(EFFORT_VARIABLE, "estimate")
-    assert effort_of(None) == "estimate"
-    assert effort_of("recorded") == "recorded"
+    assert get_effort(None) == "estimate"
+    assert get_effort("recorded") == "recorded"
     monkeypatch.setenv(EFFORT_VARIABLE, "")
-    assert effort_of(None) == "estimate"
+    assert get_effort(None) == "estimate"
     monkeypatch.setenv(EFFORT_VARIABLE, "much")
     with pytest.raises(FeinsumError, match="recorded, estimate"):
-        effort_of(None)
+        get_effort(None)
     with pytest.raises(ValueError, match="effort is 'much'"):
         feinsum.retrieve(kernel, effort="much")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from feinsum.measure.question import Question, Verdict
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import OK, InMemoryStore
 from feinsum.retrieval import einsum_trials, look_up, verifiers
@@ -75,7 +75,7 @@ def test_what_has_another_layout_or_tag_is_not_alike(unit, found):
 def verified(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
-    with fresh_memory():
+    with use_fresh_memory():
         yield Oracle(tmp_path, monkeypatch)
 
 
@@ -127,7 +127,7 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(
         partial(verifiers.request_verdict, replace(asked, timing_lock=str(lock)))
         for asked in questions
     ]
-    with fresh_memory():
+    with use_fresh_memory():
         answers = dict(verifiers.request_together(requests, lambda: steps.append(None)))
     assert len(steps) == 2
     for k, question in enumerate(questions):

@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from feinsum import canonicalize, evaluate, generate_loopy
-from feinsum.db import shipped_facts
+from feinsum.db import get_shipped_facts
 from feinsum.ir import BatchedEinsum, SizeParam, from_text, with_extents
 from feinsum.measure import (
     compile_kernel,
-    n_terms,
+    compute_tolerance,
+    count_terms,
+    draw_arguments,
     open_device,
-    random_arguments,
-    tolerance_for,
     verify,
 )
-from feinsum.measure.gpu_figures import figures_of_recipe
+from feinsum.measure.gpu_figures import get_recipe_figures
 from feinsum.raising import identify_as_einsum
 from feinsum.records import MatchLevel, TransformSpec, TuningRecord
 from feinsum.retrieval import look_up
 from feinsum.suites import read_suite
 from feinsum.transforms import (
-    applicable_transforms,
     check_spec,
-    configurations,
+    find_applicable_transforms,
     find_transform,
+    list_configurations,
 )
 from tests.portions import spread
 from tests.targets.cuda.stand_in import needs_nvrtc
@@ -37,7 +37,7 @@ pytestmark = LOOPY_WARNINGS
 
 SIZE = 53
 """Elements; no tile divides them."""
-ALL = sorted(shipped_facts().records(), key=lambda fact: fact.workload_text)
+ALL = sorted(get_shipped_facts().records(), key=lambda fact: fact.workload_text)
 FACTS = [fact for fact in ALL if fact.environment.device.kind != "gpu"]
 OF_GPUS = [fact for fact in ALL if fact.environment.device.kind == "gpu"]
 SAMPLE = FACTS[:: max(1, len(FACTS) // 3)]
@@ -64,12 +64,12 @@ def assert_served(fact: TuningRecord) -> None:
     assert found.nests[0].match.record in FACTS
     assert found.applied
     sizes = {x.name: SIZE for x in einsum.size_params}
-    arguments = random_arguments(kernel, sizes, np.random.default_rng(0))
+    arguments = draw_arguments(kernel, sizes, np.random.default_rng(0))
     arrays = {op.name: arguments[op.name] for op in einsum.operands}
     outputs = [insn.assignee_name for insn in kernel.default_entrypoint.instructions]
     results = evaluate(einsum, arrays, optimize=True)
     expected = dict(zip(outputs, results, strict=True))
-    tolerance = tolerance_for(einsum.operands[0].dtype, n_terms(einsum, sizes))
+    tolerance = compute_tolerance(einsum.operands[0].dtype, count_terms(einsum, sizes))
     bound = compile_kernel(found.t_unit, open_device()).bind(arguments)
     verify(bound, expected, tolerance=tolerance)
 
@@ -98,7 +98,7 @@ def assert_right(spec: TransformSpec, workload: BatchedEinsum) -> None:
     )
     apply = find_transform(spec.name, spec.version).apply
     transformed = apply(kernel, nest, spec.parameters)
-    arguments = random_arguments(kernel, sizes, np.random.default_rng(0))
+    arguments = draw_arguments(kernel, sizes, np.random.default_rng(0))
     arrays = {op.name: arguments[op.name] for op in einsum.operands}
     results = evaluate(einsum, arrays, optimize=True)
     dtype = min(einsum.output_dtypes, key=lambda kind: kind.itemsize)
@@ -106,7 +106,7 @@ def assert_right(spec: TransformSpec, workload: BatchedEinsum) -> None:
     verify(
         bound,
         dict(zip(nest.outputs, results, strict=True)),
-        tolerance=tolerance_for(dtype, n_terms(einsum, sizes)),
+        tolerance=compute_tolerance(dtype, count_terms(einsum, sizes)),
     )
 
 
@@ -134,8 +134,8 @@ def test_a_recipe_of_literal_extents_is_right_on_a_small_instance(name):
     small, sizes = small_instance(workload)
     extents = [sizes.get(str(n)) or n for n in small.extents.values()]
     assert prod(extents) < 10_000
-    transform = applicable_transforms(workload)[0]
-    assert_right(next(iter(configurations(transform, workload))), workload)
+    transform = find_applicable_transforms(workload)[0]
+    assert_right(next(iter(list_configurations(transform, workload))), workload)
 
 
 @pytest.mark.parametrize("fact", SAMPLE, ids=lambda fact: fact.id[:12])
@@ -156,6 +156,6 @@ def test_every_shipped_fact_is_right(fact):
 def test_a_shipped_recipe_compiles_for_its_gpu(fact):
     """Without spills to speak of, in groups that a multiprocessor holds."""
     einsum, device = from_text(fact.workload_text), fact.environment.device
-    for one in figures_of_recipe(fact.spec, einsum, device.architecture):
+    for one in get_recipe_figures(fact.spec, einsum, device.architecture):
         assert one.figures.spill_bytes <= 512
         assert one.occupancy > 0

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feinsum import FeinsumWarning, explain, retrieve
 from feinsum.errors import TrustedSignersError
-from feinsum.records.signature import public_key_of, sign
+from feinsum.records.signature import format_public_key, sign
 from feinsum.retrieval import look_up
 from tests.retrieval.facts import fact_of
 from tests.retrieval.kernels import gradients
@@ -19,7 +19,7 @@ EVE = Ed25519PrivateKey.from_private_bytes(bytes(32))
 
 @pytest.fixture(autouse=True)
 def _trusted(monkeypatch):
-    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", public_key_of(KEY))
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", format_public_key(KEY))
 
 
 @pytest.mark.parametrize("sign_by", [None, EVE], ids=["unsigned", "of another"])

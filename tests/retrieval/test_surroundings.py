@@ -16,9 +16,9 @@ from feinsum import raise_kernel, retrieve
 from feinsum.errors import TransformError
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up
-from feinsum.retrieval.phases import phases_of
+from feinsum.retrieval.phases import order_phases
 from feinsum.targets.host import HostCTarget
-from feinsum.transforms import applicable_transforms, configurations
+from feinsum.transforms import find_applicable_transforms, list_configurations
 from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact
 from tests.retrieval.kernels import texts
@@ -75,7 +75,7 @@ def test_barriers_and_conditions_keep_a_kernel_together():
     """A part between barriers must not be under one condition, so nothing moves."""
     text = f"{SUM}... gbarrier {{id=wait}}\nz[k] = 1 {{dep=wait:nest,if=x[0] > 2}}"
     kernel = kernel_of(text).default_entrypoint
-    assert phases_of(kernel, [{"nest"}])[1] == [{"nest"}]
+    assert order_phases(kernel, [{"nest"}])[1] == [{"nest"}]
 
 
 def test_what_is_written_in_c_keeps_a_kernel_together():
@@ -290,9 +290,9 @@ def test_any_statements_that_share_arrays(statements, data):
     store = InMemoryStore()
     for nest in raise_kernel(t_unit).raised:
         einsum = nest.form.einsum
-        transforms = {str(t.name): t for t in applicable_transforms(einsum)}
+        transforms = {str(t.name): t for t in find_applicable_transforms(einsum)}
         transform = transforms[data.draw(st.sampled_from([*transforms]))]
-        for spec in configurations(transform, einsum):
+        for spec in list_configurations(transform, einsum):
             store.add(fact(einsum, spec))
             break
     result = retrieve(t_unit, database=store, verify=False)

@@ -11,7 +11,7 @@ import pytest
 from feinsum.retrieval import look_up
 from feinsum.targets.host import EmbeddedCTarget, HostCTarget
 from feinsum.targets.units import LibraryUnit
-from feinsum.transforms import configurations
+from feinsum.transforms import list_configurations
 from feinsum.transforms.host import LIBRARY_CONTRACTION
 from feinsum.transforms.library import GENERIC, PACKED_CONTRACTION
 from tests.loopy_kernels import build_kernel
@@ -71,7 +71,7 @@ def test_vectors_are_declared_in_the_code_for_others(tmp_path):
     """The code is whole: its types stand in it."""
     example = contraction()
     einsum = form_of(example).einsum
-    spec = next(configurations(PACKED_CONTRACTION, einsum))
+    spec = next(list_configurations(PACKED_CONTRACTION, einsum))
     found = retrieved(
         kernel_for(example, lp.CTarget()), database=given(fact(example.einsum, spec))
     )
@@ -102,8 +102,8 @@ def plain_contraction():
 def with_a_library(example):
     """Facts of the einsum, of which the best one calls a library."""
     einsum = form_of(example).einsum
-    library = next(configurations(LIBRARY_CONTRACTION, einsum))
-    other = next(configurations(GENERIC, einsum))
+    library = next(list_configurations(LIBRARY_CONTRACTION, einsum))
+    other = next(list_configurations(GENERIC, einsum))
     best = surely_faster(fact(example.einsum, library, speedup=100.0))
     return library, other, given(best, fact(example.einsum, other))
 

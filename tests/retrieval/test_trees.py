@@ -16,7 +16,7 @@ from feinsum.measure import compile_kernel
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up
 from feinsum.sparse import to_csr, to_dense
-from feinsum.transforms import apply_spec, configurations
+from feinsum.transforms import apply_spec, list_configurations
 from feinsum.transforms.nests import SPARSE_NEST
 from tests.cpus import any_opencl
 from tests.portions import spread
@@ -126,7 +126,7 @@ def recipes():
     for name in ("SpMM", "MTTKRP-3", "TTMc-3", "SDDMM"):
         unit = tree_kernel(EINSUMS[name])
         (nest,) = raise_kernel(unit).raised
-        for spec in configurations(SPARSE_NEST, nest.form.einsum):
+        for spec in list_configurations(SPARSE_NEST, nest.form.einsum):
             if spec.parameters["threads"] != "copies":
                 yield name, spec
 
@@ -390,7 +390,7 @@ def find_recipe(einsum, **parameters: object) -> TransformSpec:
             for name, wanted in parameters.items()
         )
 
-    return next(filter(fits, configurations(SPARSE_NEST, einsum)))
+    return next(filter(fits, list_configurations(SPARSE_NEST, einsum)))
 
 
 def with_recipe(

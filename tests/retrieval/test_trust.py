@@ -21,7 +21,7 @@ from feinsum.errors import MeasurementError
 from feinsum.measure import own
 from feinsum.measure.own import mark_as_own
 from feinsum.measure.question import Verdict
-from feinsum.memory import Memory, fresh_memory, remembered, use_memory
+from feinsum.memory import Memory, get_remembered, use_fresh_memory, use_memory
 from feinsum.records import MatchLevel, Processor, TransformSpec, from_json, to_json
 from feinsum.retrieval import (
     einsum_trials,
@@ -35,7 +35,7 @@ from feinsum.retrieval import (
     verifiers,
 )
 from feinsum.retrieval.result import NO_FASTER_THAN_GENERATED, NOTHING_FASTER
-from feinsum.transforms import REGISTRY, configurations, find_transform
+from feinsum.transforms import REGISTRY, find_transform, list_configurations
 from feinsum.transforms.plugins import VARIABLE
 from tests.docs.pages import ROOT
 from tests.retrieval.facts import fact, fact_of, here
@@ -59,7 +59,7 @@ def kept(tmp_path, monkeypatch) -> Iterator[DiskCache]:
     monkeypatch.setattr(search, "LIMIT_S", 600.0)  # however busy the machine is
     monkeypatch.setattr(search, "BUDGET_S", 3600.0)
     monkeypatch.setattr(search, "SEARCH_S", 3600.0)
-    with fresh_memory():
+    with use_fresh_memory():
         yield DiskCache(tmp_path / "cache")
 
 
@@ -115,7 +115,7 @@ def test_a_recipe_from_elsewhere_is_verified_once(
     assert_right(example, retrieved(example.kernel, database=store))
     no_process()
     assert found(store).judgement == first.judgement
-    monkeypatch.setattr(identity, "_versions", lambda: ("newer",))
+    monkeypatch.setattr(identity, "_list_versions", lambda: ("newer",))
     again = found(store)
     assert again.applied is None
     assert "trial-crashed" in again.why_unchanged
@@ -127,7 +127,7 @@ def test_the_same_for_other_extents_and_for_another_device(no_process, monkeypat
     device = replace(here().device, name="another")
     near = fact_of(reduction(), environment=elsewhere(device=device))
     assert "trial-crashed" in found(given(near)).why_unchanged
-    monkeypatch.setattr(matching, "_predictions", lambda *_: ())
+    monkeypatch.setattr(matching, "_list_predictions", lambda *_: ())
     generic = found(given(), policy="loose", effort="estimate")
     assert generic.match.level == MatchLevel.GENERIC
     assert "(trial-crashed)" in generic.why_unchanged
@@ -161,10 +161,10 @@ def test_a_mark_is_of_one_machine_and_outlives_the_process(no_process, monkeypat
     no_process()
     record = fact_of(reduction())
     mark_as_own(record.id)
-    with fresh_memory():
+    with use_fresh_memory():
         assert found(given(record)).applied == record.spec
-    monkeypatch.setattr(own, "machine_id", lambda: "another")
-    with fresh_memory():
+    monkeypatch.setattr(own, "get_machine_id", lambda: "another")
+    with use_fresh_memory():
         assert found(given(record)).applied is None
 
 
@@ -294,7 +294,7 @@ def test_the_kernel_has_the_recipe_that_was_judged_to_be_the_best(oracle, times)
     """Also where it was built with another one while that was being judged."""
     example = reduction()
     form = canonicalize(example.einsum).einsum
-    specs = [*islice(configurations(find_transform("rowwise", 1), form), 2)]
+    specs = [*islice(list_configurations(find_transform("rowwise", 1), form), 2)]
     first, second = (
         fact(example.einsum, spec, speedup=speedup)
         for spec, speedup in zip(specs, (9.0, 3.0), strict=True)
@@ -316,10 +316,10 @@ def test_a_record_made_with_longer_vectors_promises_less_here(features, share):
     processor = Processor("", -1, -1, -1, "", ("avx2",), 1, {})
     mine = replace(here().device, processor=processor)
     there = replace(mine, processor=replace(processor, features=features))
-    assert search._share(mine, there) == share
+    assert search._compute_share(mine, there) == share
     twice = replace(there, compute_units=2 * mine.compute_units)
-    assert search._share(mine, twice) == share / 2
-    assert search._share(mine, replace(there, processor=None)) == 1
+    assert search._compute_share(mine, twice) == share / 2
+    assert search._compute_share(mine, replace(there, processor=None)) == 1
 
 
 @pytest.mark.usefixtures("odd")
@@ -542,7 +542,7 @@ def test_a_recipe_of_others_is_remembered_by_this_process_alone(kept):
     assert "odd_right" in str(nest.applied or nest.failures[0][0])
     assert not verdicts_in(kept)
     assert (
-        len(remembered(verifiers._Verdicts)) == 2
+        len(get_remembered(verifiers._Verdicts)) == 2
     )  # on the recipe, and on the kernel with it
 
 
@@ -552,7 +552,7 @@ def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):
     used.
     """
     monkeypatch.setenv(request.VERIFY_VARIABLE, "off")
-    monkeypatch.setattr(matching, "_predictions", lambda *_: ())
+    monkeypatch.setattr(matching, "_list_predictions", lambda *_: ())
     example = reduction()
     loose = found(given(), policy="loose", effort="estimate")
     assert (
@@ -580,13 +580,13 @@ def test_a_recipe_is_timed_in_the_process_that_verifies_it():
 
 PROGRAM = """
 import sys
-from feinsum.records import TuningRecord, best_match, from_json
+from feinsum.records import TuningRecord, find_best_match, from_json
 from random import Random
 
 lines = sys.stdin.read().splitlines()
 Random(int(sys.argv[1])).shuffle(lines)
 records = [from_json(TuningRecord, line) for line in lines]
-match = best_match(records, records[0].environment, extents={"a text": {"N": 300}})
+match = find_best_match(records, records[0].environment, extents={"a text": {"N": 300}})
 print(match.record.id, match.level, match.distance)
 """
 

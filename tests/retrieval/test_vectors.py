@@ -10,7 +10,7 @@ from constantdict import constantdict
 from feinsum import array, canonicalize, einsum
 from feinsum.records import Device, Processor, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
-from feinsum.retrieval.matching import LookupForm, MatchingFacts, nearest
+from feinsum.retrieval.matching import LookupForm, MatchingFacts, find_nearest
 from tests.retrieval.facts import fact, here
 from tests.retrieval.support import given
 
@@ -42,6 +42,6 @@ def test_facts_in_longer_vectors_than_the_processor_has_are_left_out(
     form = canonicalize(PRODUCT)
     environment = environment_of("avx2")
     facts = MatchingFacts(given(record), environment.device, "loose")
-    found, match = nearest([LookupForm(form, {})], facts, environment, "loose")
+    found, match = find_nearest([LookupForm(form, {})], facts, environment, "loose")
     assert found.records == ([record] if served else [])
     assert bool(match.ranking) is served

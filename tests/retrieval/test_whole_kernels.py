@@ -11,17 +11,17 @@ import pytest
 
 from feinsum import FeinsumWarning, raise_kernel, retrieve
 from feinsum.errors import RecordNotFoundError, TransformError
-from feinsum.measure import largest_error
+from feinsum.measure import compute_largest_error
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import generating, look_up
 from feinsum.retrieval.applying import extract_nest
-from feinsum.retrieval.phases import phases_of
+from feinsum.retrieval.phases import order_phases
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import (
     REGISTRY,
     Transform,
-    applicable_transforms,
-    configurations,
+    find_applicable_transforms,
+    list_configurations,
 )
 from tests.loopy_kernels import build_kernel
 from tests.raising.test_captured import captured
@@ -41,8 +41,8 @@ def facts_for(t_unit, **options):
     store = InMemoryStore()
     for nest in raise_kernel(t_unit, **options).raised:
         einsum = nest.form.einsum
-        for transform in applicable_transforms(einsum):
-            spec = next(configurations(transform, einsum), None)
+        for transform in find_applicable_transforms(einsum):
+            spec = next(list_configurations(transform, einsum), None)
             if spec is not None:
                 store.add(fact(einsum, spec))
                 break
@@ -54,7 +54,7 @@ def assert_same_results(t_unit, other, sizes):
     expected, found = run(t_unit, sizes), run(other, sizes)
     assert set(expected) == set(found)
     for name, right in expected.items():
-        assert largest_error(found[name], right) < 1e-13, name
+        assert compute_largest_error(found[name], right) < 1e-13, name
 
 
 def assert_all_transformed_and_right(t_unit, *sizes):
@@ -201,7 +201,7 @@ def test_nests_in_no_stated_order_stay():
 def test_what_can_be_separated(text, stuck):
     """Loops are shared out only where an iteration keeps to its own entries."""
     t_unit = build_kernel("{[i,k]: 0<=i,k<6}", text, {"A": "6,2", "y,z": "6"})
-    _, left = phases_of(t_unit.default_entrypoint, [{"a"}, {"b"}])
+    _, left = order_phases(t_unit.default_entrypoint, [{"a"}, {"b"}])
     assert {insn for nest in left for insn in nest} <= stuck
     assert bool(left) == bool(stuck)
 
@@ -216,7 +216,7 @@ def test_what_subscripts_tell_apart_is_no_conflict(first, second):
         f"{first} = y[i]*2 {{id=a}}\n{second} = y[i]*z[i] {{id=b}}",
         {"A": "6,2", "B": "12", "y,z": "6"},
     )
-    phases, stuck = phases_of(t_unit.default_entrypoint, [{"a"}, {"b"}])
+    phases, stuck = order_phases(t_unit.default_entrypoint, [{"a"}, {"b"}])
     assert (phases, stuck) == ([{"a"}, {"b"}], [])
 
 
@@ -233,7 +233,7 @@ def test_others_in_no_stated_order_stay_together():
         {"A": "6,2", "y,z": "6", "s": "1"},
     )
     kernel = t_unit.default_entrypoint
-    assert phases_of(kernel, [{"nest"}]) == ([{"set", "add", "use"}, {"nest"}], [])
+    assert order_phases(kernel, [{"nest"}]) == ([{"set", "add", "use"}, {"nest"}], [])
 
 
 TWO = """

@@ -13,7 +13,7 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore
 from feinsum.db.server import DemandLimits, DemandRequest, ServingStore
 from feinsum.records import Miss
-from feinsum.service import Settings, create_app, new_key
+from feinsum.service import Settings, create_app, make_key
 from tests.db.conftest import make_postgresql_store
 
 __all__ = ["make_postgresql_store"]
@@ -69,7 +69,7 @@ def store_of(client: TestClient) -> ServingStore:
 
 def key_for(client: TestClient, scope: str, name: str = "ci") -> dict[str, str]:
     """Headers with a new key of that scope."""
-    secret, key = new_key(name, scope)
+    secret, key = make_key(name, scope)
     store_of(client).add_key(key)
     return {"Authorization": f"Bearer {secret}"}
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from feinsum.db import open_store
 from feinsum.db.server import StoredFact, open_serving_store
-from feinsum.records import TuningRecord, best_match, from_json, rank, to_json
+from feinsum.records import TuningRecord, find_best_match, from_json, rank, to_json
 from feinsum.service import answers
-from feinsum.service.answers import DeviceQuery, answer_of
+from feinsum.service.answers import DeviceQuery, make_answer
 from feinsum.service.lookup import Lookup
 from feinsum.service.routes import best
 from feinsum.service.routes.best import PREFIX, Shortcut
@@ -207,8 +207,10 @@ def test_the_shortcut_changes_nothing(client, monkeypatch):
 def test_an_answer_does_not_depend_on_the_order_of_rows(order):
     """Permuted facts give the same bytes and the same ETag."""
     facts = [StoredFact(r, to_json(r)) for r in map(make_record, range(6))]
-    expected = answer_of(WORKLOAD, facts, DeviceQuery(), {})
-    assert answer_of(WORKLOAD, [facts[k] for k in order], DeviceQuery(), {}) == expected
+    expected = make_answer(WORKLOAD, facts, DeviceQuery(), {})
+    assert (
+        make_answer(WORKLOAD, [facts[k] for k in order], DeviceQuery(), {}) == expected
+    )
 
 
 def test_a_recipe_that_was_slower_is_told_and_not_served(client):
@@ -230,7 +232,7 @@ def test_a_recipe_that_was_slower_is_told_and_not_served(client):
     ]
     for driver in ("6.0", "7.0"):
         at = make_environment(make_device(0), driver)
-        assert best_match(told, at).ranking == best_match(every, at).ranking
+        assert find_best_match(told, at).ranking == find_best_match(every, at).ranking
 
 
 def test_no_kind_of_device_crowds_out_another(monkeypatch):
@@ -244,7 +246,7 @@ def test_no_kind_of_device_crowds_out_another(monkeypatch):
     alone = make_record(0, environment=make_environment(slow))
     records.append(replace(alone, measurement=measured))
     stored = [StoredFact(record, to_json(record)) for record in records]
-    answer = answer_of(WORKLOAD, stored, DeviceQuery(architecture="cpu/x86_64"), {})
+    answer = make_answer(WORKLOAD, stored, DeviceQuery(architecture="cpu/x86_64"), {})
     ranked = [record.id for record in rank(records)]
     told = [fact["id"] for fact in json.loads(answer.body)["facts"]]
     assert told == [*ranked[:3], records[-1].id]

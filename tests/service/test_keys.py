@@ -8,8 +8,8 @@ import pytest
 
 from feinsum.records import to_json
 from feinsum.service import keys as keys_module
-from feinsum.service import new_key
-from feinsum.service.keys import key_id_of
+from feinsum.service import make_key
+from feinsum.service.keys import parse_key_id
 from feinsum.service.texts import without_secrets
 from tests.db.factories import WORKLOAD, make_record
 from tests.service.conftest import key_for, send, store_of
@@ -88,7 +88,7 @@ def test_keys_are_compared_in_constant_time(closed, monkeypatch):
 def test_a_key_that_ended_opens_nothing(closed, end, monkeypatch):
     """Revoked and expired keys are 401; a service that runs notices."""
     monkeypatch.setattr(keys_module, "CACHE_S", 0)
-    secret, key = new_key("ci", "read", datetime.now(UTC) + timedelta(days=1))
+    secret, key = make_key("ci", "read", datetime.now(UTC) + timedelta(days=1))
     store = store_of(closed)
     store.add_key(key)
     headers = {"Authorization": f"Bearer {secret}"}
@@ -113,7 +113,7 @@ def test_only_a_digest_is_stored(closed):
     """Nothing that is stored of a key opens anything, nor does a wrong secret under
     its id.
     """
-    secret, key = new_key("ci", "admin")
+    secret, key = make_key("ci", "admin")
     store_of(closed).add_key(key)
     assert secret not in repr(store_of(closed).keys())
     assert secret.split("_", 2)[2] not in repr(key)
@@ -125,8 +125,8 @@ def test_only_a_digest_is_stored(closed):
 
 def test_secrets_differ_and_are_named():
     """Every key has its own secret, which carries its id and can be blotted out."""
-    made = [new_key("ci", "read") for _ in range(50)]
+    made = [make_key("ci", "read") for _ in range(50)]
     assert len({secret for secret, _ in made}) == 50
     for secret, key in made:
-        assert key_id_of(secret) == key.id
+        assert parse_key_id(secret) == key.id
         assert without_secrets(f"/x/{secret}/y") == "/x/feinsum_.../y"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.errors import TooLargeError
-from feinsum.service.middleware import MAX_CALLERS, RateLimit, check_values
+from feinsum.service.middleware import MAX_CALLERS, RateLimit, check_value_count
 
 
 class Clock:
@@ -84,6 +84,6 @@ def test_values_are_counted_whatever_texts_say(document):
     """Twice as many as a document has are enough, and half as many are too few."""
     body = json.dumps([document, ""]).encode()
     n = n_values([document, ""])
-    check_values(body, 2 * n)
+    check_value_count(body, 2 * n)
     with pytest.raises(TooLargeError):
-        check_values(body, n // 2 - 1)
+        check_value_count(body, n // 2 - 1)

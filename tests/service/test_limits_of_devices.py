@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from feinsum.records import to_json
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.factories import make_device, make_peaks
 from tests.service.conftest import store_of
 
@@ -28,7 +28,7 @@ def careful(serve):
 
 
 def header(client, name, *, is_trusted=False, scope="record"):
-    secret, key = new_key(name, scope, is_trusted=is_trusted)
+    secret, key = make_key(name, scope, is_trusted=is_trusted)
     store_of(client).add_key(key)
     return {"Authorization": f"Bearer {secret}"}
 

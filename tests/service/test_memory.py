@@ -134,13 +134,13 @@ TEXTS = {
 }
 
 RESULTS = {
-    "words": notation.notation_of.__wrapped__,
+    "words": notation.make_notation.__wrapped__,
     "drawing": lambda text: replace(DRAWING, text=text),
     "nothing": graph.Drawing,
     "key": lambda text: (str(len(text)) * 40, text),
 }
 
-DRAWING = graph.drawing_of("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
+DRAWING = graph.draw_graph("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_results_take_no_more_than_they_may(result, text):
     most = MB // 4
     sizes = []
     for _ in range(3):  # threads of other tests allocate, too: the least counts
-        kept = cached(LRUCache(most, notation.n_bytes_of))(RESULTS[result])
+        kept = cached(LRUCache(most, notation.estimate_bytes))(RESULTS[result])
         with growth() as grown:
             for n in range(300):
                 kept(TEXTS[text](n))
@@ -166,5 +166,5 @@ def test_results_take_no_more_than_they_may(result, text):
 
 def test_every_cache_of_the_service_has_a_bound_in_bytes():
     """What pages keep of texts is less than a worker keeps of answers."""
-    functions = (notation.notation_of, graph.drawing_of, search._key_of)
+    functions = (notation.make_notation, graph.draw_graph, search._compute_key)
     assert sum(function.cache.maxsize for function in functions) <= 64 * 2**20

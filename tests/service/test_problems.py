@@ -7,7 +7,7 @@ import json
 from feinsum import errors
 from feinsum.records import to_json
 from feinsum.service import keys
-from feinsum.service.problems import INTERNAL, MEDIA_TYPE, STATUS, problem_of
+from feinsum.service.problems import INTERNAL, MEDIA_TYPE, STATUS, convert_error
 from tests.db.factories import WORKLOAD, make_record
 from tests.service.conftest import key_for, send
 
@@ -168,8 +168,8 @@ def test_a_mistake_of_ours_is_500_and_says_nothing(client, monkeypatch, caplog):
 def test_every_error_has_a_status():
     """An error of the tree is the status of its class or of the next above it."""
     for kind in STATUS:
-        assert problem_of(kind("what")).status_code == STATUS[kind]
-    assert problem_of(errors.SchemaVersionError("newer")).status_code == 500
+        assert convert_error(kind("what")).status_code == STATUS[kind]
+    assert convert_error(errors.SchemaVersionError("newer")).status_code == 500
 
 
 def test_a_miss_keeps_the_connection(client):

@@ -12,7 +12,7 @@ import pytest
 
 from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
-from feinsum.service import new_key
+from feinsum.service import make_key
 from tests.db.factories import WORKLOAD, make_record, make_workload
 from tests.service.running import PATIENCE_S, running
 
@@ -29,7 +29,7 @@ def database(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def secret(database):
-    made, key = new_key("ci", "record")
+    made, key = make_key("ci", "record")
     with open_serving_store(database) as store:
         store.add_key(key)
         store.add(make_record())
@@ -115,7 +115,7 @@ def test_a_body_that_ends_early_harms_nobody(server):
 
 def test_logs_are_json_with_ids_and_without_keys(database, secret, tmp_path):
     """Wherever a key is put, and right or wrong, no log has it; the id is there."""
-    wrong = new_key("eve", "admin")[0]
+    wrong = make_key("eve", "admin")[0]
     with running(str(database), tmp_path, log_level="debug") as server:
         for key in (secret, wrong):
             ask(server, f"/v1/best/{WORKLOAD}", secret=key)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.db.server import open_serving_store
-from feinsum.service import new_key
+from feinsum.service import make_key
 from feinsum.service.paging import to_cursor
 from tests.service import refused_by_rule
 from tests.service.examples import PEAKS, PLAN, RECORD
@@ -87,7 +87,7 @@ def n_cases(output: str) -> int:
 def attacked(folder: Path, *options: str) -> str:
     """What Schemathesis says of a new service, which has withstood it."""
     database = folder / "facts.sqlite"
-    secret, key = new_key("tester", "admin")
+    secret, key = make_key("tester", "admin")
     with open_serving_store(database) as store:
         store.add_key(key)
         store.add(RECORD)

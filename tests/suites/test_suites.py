@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from feinsum.ir import SizeParam
-from feinsum.suites import NAMES, documents, read_suite, scaled_sizes
+from feinsum.suites import NAMES, read_suite, read_suite_documents, scale_sizes
 from tests.docs.pages import ROOT
 from tests.docs.pages import files as files_of
 
@@ -28,7 +28,7 @@ def test_an_entry_has_every_key_that_is_written() -> None:
     """The count of entries, and their names, are those of the files."""
     for name in NAMES:
         assert [e.name for e in read_suite(name)] == [
-            e["name"] for e in documents(name)
+            e["name"] for e in read_suite_documents(name)
         ]
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES) == 88
 
@@ -49,5 +49,5 @@ def test_few_operations_stay_as_they_are() -> None:
     """Scaling only ever shrinks, and never below 8."""
     for entry in read_suite("tccg"):
         n_operations = 2 * prod(entry.sizes.values())
-        assert scaled_sizes(entry.sizes, n_operations, n_operations) == entry.sizes
-        assert set(scaled_sizes(entry.sizes, n_operations, 1).values()) == {8}
+        assert scale_sizes(entry.sizes, n_operations, n_operations) == entry.sizes
+        assert set(scale_sizes(entry.sizes, n_operations, 1).values()) == {8}

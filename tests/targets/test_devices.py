@@ -137,11 +137,11 @@ def test_what_does_not_work_is_passed_over(monkeypatch):
         pytest.skip("there is no other device")
     host = open_device(HOST).device
     monkeypatch.setattr(
-        devices, "why_not", lambda _, d: "it burns" if d == host else ""
+        devices, "find_trouble", lambda _, d: "it burns" if d == host else ""
     )
     assert open_device("").device == others[0]
     assert open_device(HOST).device == host
-    monkeypatch.setattr(devices, "why_not", lambda _, __: "it burns")
+    monkeypatch.setattr(devices, "find_trouble", lambda _, __: "it burns")
     with pytest.raises(DeviceUnavailableError, match=r"it burns.*it burns"):
         open_device("")
 

@@ -10,7 +10,11 @@ import pytest
 
 from feinsum.records import Processor, from_json, to_json
 from feinsum.targets import processor
-from feinsum.targets.processor import MASKED, host_processor, processor_of
+from feinsum.targets.processor import (
+    MASKED,
+    describe_host_processor,
+    describe_processor,
+)
 
 NOWHERE = Path("/a/folder/that/is/not/there")
 
@@ -35,7 +39,7 @@ SAMPLES = [
 
 def read(name: str, system: Path = NOWHERE) -> Processor:
     text = Path(__file__).with_name("cpuinfo").joinpath(f"{name}.txt").read_text()
-    return processor_of(text, MACHINES[name][0], system)
+    return describe_processor(text, MACHINES[name][0], system)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -58,7 +62,7 @@ def test_microarchitectures_are_those_of_archspec() -> None:
     for sample in SAMPLES:
         text = sample.read_text()
         machine = "aarch64" if "CPU implementer" in text else "x86_64"
-        found = processor_of(text, machine, NOWHERE)
+        found = describe_processor(text, machine, NOWHERE)
         if found.is_known:
             assert found.microarchitecture == sample.name.rpartition("-")[2]
 
@@ -82,19 +86,21 @@ def test_what_hypervisors_mask_does_not_matter() -> None:
     """A processor is the same, whether the masked features are seen or not."""
     text = Path(__file__).with_name("cpuinfo").joinpath("zen4-vm.txt").read_text()
     seen = text.replace(" hypervisor", "".join(f" {name}" for name in sorted(MASKED)))
-    assert processor_of(seen, "x86_64", NOWHERE) == read("zen4-vm")
+    assert describe_processor(seen, "x86_64", NOWHERE) == read("zen4-vm")
 
 
 def test_an_unknown_vendor_gets_a_generic_name() -> None:
     """So does a processor that is older than all that archspec knows."""
     text = Path(__file__).with_name("cpuinfo").joinpath("zen4-vm.txt").read_text()
-    found = processor_of(text.replace("AuthenticAMD", "Nobody"), "x86_64", NOWHERE)
+    found = describe_processor(
+        text.replace("AuthenticAMD", "Nobody"), "x86_64", NOWHERE
+    )
     assert (found.vendor, found.microarchitecture) == ("Nobody", "x86_64_v4")
 
 
 def test_an_unknown_architecture_is_unknown() -> None:
     """Where archspec knows no feature, nothing is claimed."""
-    found = processor_of("processor: 0\nisa: rv64gc", "a-new-one", NOWHERE)
+    found = describe_processor("processor: 0\nisa: rv64gc", "a-new-one", NOWHERE)
     assert (found.microarchitecture, found.is_known) == ("", False)
 
 
@@ -134,8 +140,8 @@ def test_a_cache_that_is_not_described_is_left_out(system: Path, name: str) -> N
 
 def test_this_machine() -> None:
     """It is known, the same each time, and a part of documents that read back."""
-    found = host_processor()
-    assert host_processor() is found
+    found = describe_host_processor()
+    assert describe_host_processor() is found
     assert from_json(Processor, to_json(found)) == found
     if platform.machine() == "x86_64":
         assert found.is_known
@@ -148,5 +154,5 @@ def test_nothing_to_read_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any file of the system the processor is unknown."""
     monkeypatch.setattr(processor, "CPUINFO", NOWHERE)
     monkeypatch.setattr(processor, "SYSTEM", NOWHERE)
-    found = host_processor.__wrapped__()
+    found = describe_host_processor.__wrapped__()
     assert found == Processor("", -1, -1, -1, "", (), -1, {})

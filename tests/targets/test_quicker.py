@@ -12,7 +12,11 @@ from feinsum.measure.cases import make_case
 from feinsum.records import TransformSpec
 from feinsum.targets.host import HostCTarget
 from feinsum.targets.quiet import quicker, uncached
-from feinsum.transforms import applicable_transforms, apply_spec, configurations
+from feinsum.transforms import (
+    apply_spec,
+    find_applicable_transforms,
+    list_configurations,
+)
 from tests.portions import spread
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -32,9 +36,9 @@ EINSUMS = {
 def recipes() -> list[tuple[str, TransformSpec]]:
     """The first configuration of every transform of the einsums."""
     return [
-        (name, next(iter(configurations(transform, given))))
+        (name, next(iter(list_configurations(transform, given))))
         for name, given in EINSUMS.items()
-        for transform in applicable_transforms(given)
+        for transform in find_applicable_transforms(given)
     ]
 
 

@@ -17,19 +17,19 @@ from feinsum.ir import BatchedEinsum, with_extents
 from feinsum.measure import (
     OpenDevice,
     compile_kernel,
-    n_terms,
+    compute_tolerance,
+    count_terms,
+    draw_arguments,
     open_device,
-    random_arguments,
-    tolerance_for,
     verify,
 )
 from feinsum.raising import LoopNest, identify_as_einsum, raise_kernel, single_nest
 from feinsum.records import TransformSpec
 from feinsum.transforms import (
     Transform,
-    applicable_transforms,
     apply_spec,
-    configurations,
+    find_applicable_transforms,
+    list_configurations,
 )
 from tests.cpus import opened
 
@@ -168,9 +168,9 @@ def sampled(
 
     They are drawn, since there are millions in all.
     """
-    found = {next(configurations(transform, e)): None}
+    found = {next(list_configurations(transform, e)): None}
     rng = random.Random(f"{e} {transform.name}")
-    space = transform.offered(e) or {}
+    space = transform.get_space(e) or {}
     for _ in range(DRAWS if n_samples else 0):
         drawn = {name: rng.choice(values) for name, values in space.items()}
         if not space or space.constraint(drawn) is None:
@@ -187,7 +187,7 @@ def recipes(
     return [
         (name, spec)
         for name, e in einsums.items()
-        for transform in applicable_transforms(e)
+        for transform in find_applicable_transforms(e)
         for spec in sampled(e, transform, n_samples)
     ]
 
@@ -236,11 +236,11 @@ class Case:
 
     def _reference(self, sizes: dict[str, int]) -> tuple[Arrays, Arrays, float]:
         rng = np.random.default_rng(0)
-        arguments = random_arguments(self.t_unit, sizes, rng)
+        arguments = draw_arguments(self.t_unit, sizes, rng)
         dtype = min(self.einsum.output_dtypes, key=lambda d: d.itemsize)
         names = {x.name: self.nest.sizes[x.name] for x in self.einsum.size_params}
         values = {x: n if isinstance(n, int) else sizes[n] for x, n in names.items()}
-        tolerance = tolerance_for(dtype, n_terms(self.einsum, values))
+        tolerance = compute_tolerance(dtype, count_terms(self.einsum, values))
         return arguments, self.expected(arguments), tolerance
 
 

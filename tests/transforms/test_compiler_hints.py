@@ -11,7 +11,7 @@ import pytest
 from feinsum import array, canonicalize, einsum, raise_kernel, retrieve
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.targets.host import EmbeddedCTarget
-from feinsum.transforms import configurations
+from feinsum.transforms import list_configurations
 from feinsum.transforms.library import GENERIC_ON_CPUS, ROWWISE_ON_CPUS
 from tests.cpus import CPUS, HOST
 from tests.retrieval.facts import fact, surely_faster
@@ -31,7 +31,7 @@ WIDEST = '#pragma GCC target ("prefer-vector-width=512")'
 
 def configured(transform, e, **hints):
     """The first configuration of a family with these hints."""
-    first = next(configurations(transform, e))
+    first = next(list_configurations(transform, e))
     return transform.spec({**first.parameters, **hints})
 
 
@@ -88,7 +88,7 @@ def test_sums_of_integers_have_no_order():
     ints = einsum("ij->i", array("a", ("n", 8), np.int64))
     product = einsum("i,i->i", array("a", "n"), array("b", "n"))
     for e in (ints, product):
-        assert ROWWISE_ON_CPUS.offered(e)["sums"] == ("in_order",)
+        assert ROWWISE_ON_CPUS.get_space(e)["sums"] == ("in_order",)
 
 
 def hinted_fact(e):

@@ -23,16 +23,16 @@ from feinsum.raising import raise_kernel
 from feinsum.records import TransformSpec
 from feinsum.suites import NAMES, read_suite
 from feinsum.transforms import (
-    applicable_transforms,
     apply_spec,
     check_spec,
-    configurations,
+    find_applicable_transforms,
+    list_configurations,
 )
 from feinsum.transforms.library import CONTRACTION_PATH
 from feinsum.transforms.library.pairwise import (
     PairwisePath,
-    good_paths,
-    nest_operations,
+    count_nest_operations,
+    find_good_paths,
 )
 from tests.strategies import SIZES, counts, sketches
 from tests.transforms.support import (
@@ -139,7 +139,7 @@ def test_an_impossible_path_of_a_record_is_refused(path, why):
 
 def test_a_path_that_is_not_offered_is_valid():
     """Which ones are offered may change; a recipe on record is for ever."""
-    assert "0,2 0,1" not in CONTRACTION_PATH.offered(CHAIN)["path"]
+    assert "0,2 0,1" not in CONTRACTION_PATH.get_space(CHAIN)["path"]
     assert check_spec(recipe("0,2 0,1"), CHAIN) is CONTRACTION_PATH
     with pytest.raises(InvalidParameterError, match="outside its space"):
         check_spec(recipe("0,2 0,1", lanes=5), CHAIN)
@@ -162,7 +162,7 @@ def test_the_steps_of_a_path_leave_the_result(e, data):
 def test_good_paths_are_near_the_best(e):
     """None of all paths takes less than half of the operations of the first."""
     least = min(path.n_operations(e) for path in every_path(e.n_operands))
-    costs = [path.n_operations(e) for path in good_paths(e)]
+    costs = [path.n_operations(e) for path in find_good_paths(e)]
     assert costs == sorted(costs)
     assert costs[0] <= 2 * least
 
@@ -171,8 +171,8 @@ def test_good_paths_are_the_same_in_every_process():
     """Names of indices are hashed in another way in each of them."""
     program = (
         "from tests.transforms.support import CHAINS\n"
-        "from feinsum.transforms.library.pairwise import good_paths\n"
-        "print([list(map(str, good_paths(e))) for e in CHAINS.values()])"
+        "from feinsum.transforms.library.pairwise import find_good_paths\n"
+        "print([list(map(str, find_good_paths(e))) for e in CHAINS.values()])"
     )
     found = {
         subprocess.run(
@@ -196,7 +196,7 @@ def test_products_of_shared_operands_come_first():
         batched_einsum("ij,jk,kl->il", rows),
     )
     first = PairwisePath.parse("0,1 0,1", 3)
-    assert good_paths(three)[0] == first
+    assert find_good_paths(three)[0] == first
     assert first.n_operations(three) == 2 * first.n_operations(one)
 
 
@@ -214,9 +214,9 @@ def test_operators_and_contractions_of_the_suites_are_left_to_other_families():
 def test_chains_are_searched(name):
     """Whatever their names are, and with the fewest operations first."""
     e = canonicalize(CHAINS[name]).einsum
-    assert CONTRACTION_PATH in applicable_transforms(e)
-    first = PairwisePath.parse(CONTRACTION_PATH.offered(e)["path"][0], e.n_operands)
-    assert 8 * first.n_operations(e) <= nest_operations(e)
+    assert CONTRACTION_PATH in find_applicable_transforms(e)
+    first = PairwisePath.parse(CONTRACTION_PATH.get_space(e)["path"][0], e.n_operands)
+    assert 8 * first.n_operations(e) <= count_nest_operations(e)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_what_packing_folds_is_not_searched():
     shapes = {"A": (12, 13), "B": (13, 12), "C": ("N", 12, 14)}
     e = einsum("ij,jk,bkl->bil", *[array(n, shape) for n, shape in shapes.items()])
     assert CONTRACTION_PATH.fits(e)
-    assert CONTRACTION_PATH not in applicable_transforms(e)
+    assert CONTRACTION_PATH not in find_applicable_transforms(e)
 
 
 # what the recipes compute
@@ -264,7 +264,7 @@ def test_random_configurations_are_right(name):
 @pytest.mark.parametrize("name", CHAINS)
 def test_every_configuration_is_right(name):
     """And so are all of them."""
-    for spec in configurations(CONTRACTION_PATH, CHAINS[name]):
+    for spec in list_configurations(CONTRACTION_PATH, CHAINS[name]):
         assert_right(CHAINS[name], spec)
 
 
@@ -276,7 +276,7 @@ def test_literal_extents_are_right(name, size):
     e = CHAINS[name]
     sizes = {x.name: size for x in e.size_params}
     case = generated(with_literals(e, sizes))
-    spec = next(configurations(CONTRACTION_PATH, e))
+    spec = next(list_configurations(CONTRACTION_PATH, e))
     t_unit = CONTRACTION_PATH.apply(case.t_unit, case.nest, spec.parameters)
     case.assert_right(t_unit, [{}])
 
@@ -308,7 +308,7 @@ def test_each_step_is_a_device_kernel():
 
 def test_fused_steps_are_one_device_kernel():
     """Their products are private arrays."""
-    (spec, *_) = configurations(CONTRACTION_PATH, FUSED)
+    (spec, *_) = list_configurations(CONTRACTION_PATH, FUSED)
     assert spec.parameters["fused"] == "b"
     t_unit = generated(FUSED).apply(spec)
     assert compile_kernel(t_unit, device()).built.n_launches == 1
@@ -406,6 +406,6 @@ def test_a_kernel_that_does_more_is_refused():
     """The barriers of a path would be in the middle of what else there is."""
     nest = raise_kernel(user_kernel(KERNEL + USES)).raised[0]
     einsum_ = nest.form.einsum
-    spec = next(configurations(CONTRACTION_PATH, einsum_))
+    spec = next(list_configurations(CONTRACTION_PATH, einsum_))
     with pytest.raises(TransformError, match="does more than the einsum"):
         apply_spec(spec, user_kernel(KERNEL + USES), nest.canonical_nest)

@@ -11,11 +11,11 @@ from constantdict import constantdict
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.machine import MachineModel
-from feinsum.transforms.cost import distinct_bytes
+from feinsum.transforms.cost import count_distinct_bytes
 from feinsum.transforms.heuristics import LINE_BYTES
-from feinsum.transforms.library.packed.cost import packed_cost
-from feinsum.transforms.library.streaming_cost import read_bytes
-from feinsum.transforms.ranking import at_sizes
+from feinsum.transforms.library.packed.cost import predict_packed_s
+from feinsum.transforms.library.streaming_cost import count_read_bytes
+from feinsum.transforms.ranking import replace_sizes
 
 MACHINE = MachineModel(n_cores=2, vector_bytes=64, fma_bytes=128)
 TILES = {
@@ -40,7 +40,7 @@ def product_of(subscripts: str, extents: dict[str, int]) -> BatchedEinsum:
 
 
 def cost(e: BatchedEinsum, **parameters: int | str) -> float:
-    return packed_cost(e, {**TILES, **parameters}, MACHINE)
+    return predict_packed_s(e, {**TILES, **parameters}, MACHINE)
 
 
 SIX = {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}
@@ -82,9 +82,9 @@ def test_tiles_are_even_so_no_thread_is_idle(extent):
 def sized(n: int) -> tuple[BatchedEinsum, BatchedEinsum]:
     """A product of square matrices: with that extent built in, and at run time."""
     general = einsum("ik,kj->ij", array("A", ("N", "N")), array("B", ("N", "N")))
-    return at_sizes(product_of("ik,kj->ij", dict.fromkeys("ikj", n)), {}), at_sizes(
-        general, {"N": n}
-    )
+    return replace_sizes(
+        product_of("ik,kj->ij", dict.fromkeys("ikj", n)), {}
+    ), replace_sizes(general, {"N": n})
 
 
 PAIR = {"vector": "j", "register": "i"}
@@ -122,7 +122,7 @@ ORDERS = [[(i, EXTENTS[i]) for i in order] for order in permutations("ijk")]
 
 
 def passing(loops, second_level):
-    return read_bytes(
+    return count_read_bytes(
         MATRICES, loops, MachineModel(cache_bytes=constantdict(L2=second_level))
     )
 
@@ -130,7 +130,7 @@ def passing(loops, second_level):
 @pytest.mark.parametrize("loops", ORDERS)
 def test_arrays_that_stay_pass_once(loops):
     """In whole lines, whatever the order of the loops."""
-    assert passing(loops, 1 << 30) == distinct_bytes(MATRICES)[0]
+    assert passing(loops, 1 << 30) == count_distinct_bytes(MATRICES)[0]
 
 
 @pytest.mark.parametrize("loops", ORDERS)

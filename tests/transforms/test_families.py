@@ -16,12 +16,12 @@ from feinsum.machine import MachineModel
 from feinsum.records import TransformSpec
 from feinsum.transforms import (
     Transform,
-    applicable_transforms,
-    configurations,
+    find_applicable_transforms,
     find_transform,
+    list_configurations,
 )
 from feinsum.transforms.library import ELEMENT_BLOCKED, PACKED_CONTRACTION
-from feinsum.transforms.ranking import ranked
+from feinsum.transforms.ranking import rank_recipes
 from tests.cpus import CPUS
 from tests.portions import spread
 from tests.strategies import SIZES, counts, sketches
@@ -87,7 +87,7 @@ def test_the_first_configuration_is_right(name, spec, cpu):
     [
         (name, spec)
         for name in IN_EVERY_RUN
-        for transform in applicable_transforms(EINSUMS[name])
+        for transform in find_applicable_transforms(EINSUMS[name])
         if transform.name != "rowwise"
         for spec in sampled(EINSUMS[name], transform, 1)[1:]
     ],
@@ -101,7 +101,7 @@ def test_the_best_candidate_is_right():
     """So is what predictions choose for vectors of 64 bytes."""
     e = EINSUMS["matrix product"]
     machine = MachineModel(vector_bytes=64, fma_bytes=128)
-    spec = ranked(e, {}, [PACKED_CONTRACTION], machine)[0].spec
+    spec = rank_recipes(e, {}, [PACKED_CONTRACTION], machine)[0].spec
     assert spec.parameters["lanes"] * e.operands[0].dtype.itemsize == 64
     assert_right("matrix product", spec)
 
@@ -109,7 +109,11 @@ def test_the_best_candidate_is_right():
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "transform"),
-    [(name, one) for name, e in EINSUMS.items() for one in applicable_transforms(e)],
+    [
+        (name, one)
+        for name, e in EINSUMS.items()
+        for one in find_applicable_transforms(e)
+    ],
 )
 def test_many_configurations_are_right(name, transform):
     """And so are a dozen."""
@@ -174,7 +178,7 @@ def test_literal_extents_shorter_than_a_block_are_right(name, spec):
 def test_a_single_element_has_no_vectors():
     """A family of vectors over elements refuses an einsum that has only one."""
     case = generated(with_literals(EINSUMS["mass"], _small("mass", 1)))
-    spec = next(configurations(ELEMENT_BLOCKED, EINSUMS["mass"]))
+    spec = next(list_configurations(ELEMENT_BLOCKED, EINSUMS["mass"]))
     with pytest.raises(TransformError, match="too short for vectors"):
         ELEMENT_BLOCKED.apply(case.t_unit, case.nest, spec.parameters)
 
@@ -195,9 +199,9 @@ def test_recipes_that_share_a_kernel_do_not_disturb_each_other():
 def test_every_remainder_of_a_register_tile_is_right(rows):
     """The last tile of rows is right however many of them are in the array."""
     (first,) = (
-        t for t in applicable_transforms(EINSUMS["face mass"]) if "pack" in t.name
+        t for t in find_applicable_transforms(EINSUMS["face mass"]) if "pack" in t.name
     )
-    spec = next(iter(configurations(first, EINSUMS["face mass"])))
+    spec = next(iter(list_configurations(first, EINSUMS["face mass"])))
     vectors = max(2, -(-8 // rows))
     spec = first.spec({**spec.parameters, "rows": rows, "vectors": vectors})
     case = generated(EINSUMS["face mass"])
@@ -226,7 +230,9 @@ def test_the_same_code_is_generated_again():
     """Applying a recipe changes nothing in the kernel that it is applied to."""
     case = generated(EINSUMS["mass"])
     before = str(case.t_unit)
-    spec = sampled(EINSUMS["mass"], applicable_transforms(EINSUMS["mass"])[0], 0)[0]
+    spec = sampled(EINSUMS["mass"], find_applicable_transforms(EINSUMS["mass"])[0], 0)[
+        0
+    ]
     first, second = (
         lp.generate_code_v2(case.apply(spec)).device_code() for _ in range(2)
     )
@@ -254,7 +260,7 @@ def long_einsums(draw):
 def test_what_is_offered_for_any_einsum_is_right(e):
     """For random einsums of any dtype, what the families offer is right."""
     case = generated(e)
-    for transform in applicable_transforms(e):
-        spec = next(configurations(transform, e))
+    for transform in find_applicable_transforms(e):
+        spec = next(list_configurations(transform, e))
         sizes = [{"N": 13}, {"N": 2}] if e.size_params else [{}]
         case.assert_right(case.apply(spec), sizes)

@@ -19,17 +19,21 @@ from feinsum import array, batched_einsum, einsum
 from feinsum.errors import BuildError, InvalidParameterError
 from feinsum.ir import Workload
 from feinsum.measure import compile_kernel, open_device
-from feinsum.measure.gpu_figures import figures_of_recipe
-from feinsum.predict import machine_of
+from feinsum.measure.gpu_figures import get_recipe_figures
+from feinsum.predict import model_machine
 from feinsum.raising import identify_as_einsum
 from feinsum.records import Device
 from feinsum.retrieval.applying import _check_loops
 from feinsum.targets.cuda import CudaTarget
 from feinsum.targets.cuda.built import check_launch
-from feinsum.targets.cuda.code import generated as cuda_code
-from feinsum.targets.cuda.figures import figures_of, occupancy
+from feinsum.targets.cuda.code import generate_cuda as cuda_code
+from feinsum.targets.cuda.figures import occupancy, parse_figures
 from feinsum.targets.cuda.nvrtc import find_nvrtc
-from feinsum.transforms import applicable_transforms, check_spec, configurations
+from feinsum.transforms import (
+    check_spec,
+    find_applicable_transforms,
+    list_configurations,
+)
 from feinsum.transforms.gpu import (
     GPU_COLUMNS,
     GPU_ELEMENTS,
@@ -44,7 +48,7 @@ from feinsum.transforms.gpu import (
     GPU_TURNED,
 )
 from feinsum.transforms.gpu import cost as gpu_cost
-from feinsum.transforms.gpu.sides import sides_of
+from feinsum.transforms.gpu.sides import find_sides
 from feinsum.transforms.gpu.tiles import GPUS
 from feinsum.transforms.primitives.copy_async import AwaitGroups
 from feinsum.transforms.registry import REGISTRY
@@ -232,7 +236,7 @@ EXTENTS = (5, 3, 4, 2)
 
 def spec_of(transform, name, changes):
     """A small configuration, of which the rest is what is recommended."""
-    recommended = next(configurations(transform, ALL[name])).parameters
+    recommended = next(list_configurations(transform, ALL[name])).parameters
     return transform.spec({**recommended, **SMALL[transform], **changes})
 
 
@@ -345,7 +349,7 @@ def test_a_gpu_without_tensor_cores_is_refused(monkeypatch):
 )
 def test_large_tiles_stay_in_registers(parameters, architecture):
     """Of every start for tensor cores, for indices that take divisions."""
-    for launch in figures_of_recipe(GPU_MMA.spec(parameters), LARGE, architecture):
+    for launch in get_recipe_figures(GPU_MMA.spec(parameters), LARGE, architecture):
         assert launch.figures.spill_bytes == 0
         assert launch.occupancy > 0
 
@@ -365,7 +369,7 @@ def test_the_recommended_code_compiles(transform, dtype):
     By default for double precision: other types take ``-m long``.
     """
     e = instance(transform, dtype)
-    code = cuda_code_of(e, next(configurations(transform, e)))
+    code = cuda_code_of(e, next(list_configurations(transform, e)))
     needs_tensor_cores = transform.name in {t.name for t in ON_TENSOR_CORES}
     for architecture in ARCHITECTURES:
         if needs_tensor_cores and architecture == "sm_70":
@@ -404,8 +408,8 @@ def test_costs_know_what_a_kernel_takes(transform, name, changes, monkeypatch):
     monkeypatch.setattr(gpu_cost, "occupancy", full_occupancy)
     e, spec = ALL[name], spec_of(transform, name, changes)
     known = Workload(e, sizes_of(e, (5000, 500, 400, 3))).sized
-    transform.cost(known, spec.parameters, machine_of(H100))
-    launches = figures_of_recipe(spec, e, "sm_90")
+    transform.cost(known, spec.parameters, model_machine(H100))
+    launches = get_recipe_figures(spec, e, "sm_90")
     used = [(launch.figures.registers, launch.shared_bytes) for launch in launches]
     measured, predicted = (np.maximum(x, (FEW_REGISTERS, 0)) for x in (used, counted))
     assert np.all((predicted <= 2 * measured) & (measured <= 2 * predicted))
@@ -435,13 +439,13 @@ def assert_compiles(code, architecture, most_spilled=0):
     capability = int(architecture.removeprefix("sm_"))
     for launch in code.launches:
         check_launch(launch, capability)
-        figures, n_items = figures_of(log, launch.name), prod(launch.block)
+        figures, n_items = parse_figures(log, launch.name), prod(launch.block)
         assert figures.shared_bytes <= launch.static_bytes
         assert figures.spill_bytes <= most_spilled
         assert occupancy(figures, n_items, capability, launch.shared_bytes) > 0
 
 
-@pytest.mark.parametrize("copies", GPU_MMA.offered(LARGE)["copies"])
+@pytest.mark.parametrize("copies", GPU_MMA.get_space(LARGE)["copies"])
 @pytest.mark.parametrize(
     ("statement", "kind"), [(lp.BarrierInstruction, "read-write"), (AwaitGroups, "")]
 )
@@ -477,11 +481,11 @@ TURNED = einsum(
 @needs_nvrtc
 def test_indices_are_cut_where_operands_are_at_odds(stand_in):
     """Pieces go together, and are copied in twos."""
-    sides = sides_of(CROSSED, CROSSED.extents)
+    sides = find_sides(CROSSED, CROSSED.extents)
     assert (sides.summed.indices, sides.summed.cut) == (("e", "f"), "e")
-    sides = sides_of(TURNED, TURNED.extents)
+    sides = find_sides(TURNED, TURNED.extents)
     assert (sides.across.indices, sides.across.cut) == (("c", "d"), "c")
-    assert GPU_MMA.offered(ALL["in pieces"])["cut"] == (8, 4, 16, 1)
+    assert GPU_MMA.get_space(ALL["in pieces"])["cut"] == (8, 4, 16, 1)
     for e, transform, changes in (
         (CROSSED, GPU_MMA, {}), (TURNED, GPU_PRODUCT, {}),
         (ALL["in pieces"], GPU_MMA, {"cut": 8}),
@@ -492,7 +496,7 @@ def test_indices_are_cut_where_operands_are_at_odds(stand_in):
         case.assert_right(unit, [{}], "cuda")
 
 
-@pytest.mark.parametrize("copies", GPU_MMA.offered(LARGE)["copies"])
+@pytest.mark.parametrize("copies", GPU_MMA.get_space(LARGE)["copies"])
 def test_nothing_is_read_beyond_the_last_tile(copies):
     """Also where all tiles are full, and the next one is loaded none the less."""
     case = generated(CROSSED)
@@ -588,8 +592,10 @@ def with_functions(e):
 def test_they_are_for_gpus_alone():
     """No search on a CPU meets them; one on a GPU does."""
     e = ALL["gradient"]
-    assert not set(SMALL) & set(applicable_transforms(e, "cpu"))
-    assert {GPU_ELEMENTS, GPU_POINTS, GPU_ROWS} <= set(applicable_transforms(e, "gpu"))
+    assert not set(SMALL) & set(find_applicable_transforms(e, "cpu"))
+    assert {GPU_ELEMENTS, GPU_POINTS, GPU_ROWS} <= set(
+        find_applicable_transforms(e, "gpu")
+    )
 
 
 def test_what_no_group_has_room_for_is_refused():

@@ -29,7 +29,7 @@ from feinsum.transforms.gpu.layouts import (
     Swizzle,
     is_evenly_partitioned,
     partition,
-    ragged_partition,
+    partition_raggedly,
 )
 from feinsum.transforms.primitives.multiply_fragments import COLUMNS, DEPTHS, ROWS, WARP
 
@@ -173,7 +173,7 @@ def test_work_items_share_a_tile_evenly(slow, fast, n_items, lanes):
 )
 def test_ragged_tiles_are_shared_too(slow, fast, n_items):
     """Each entry has one work-item; the others are beyond a limit, or idle."""
-    axes = ragged_partition(slow, fast, n_items, var("item"))
+    axes = partition_raggedly(slow, fast, n_items, var("item"))
     loads: Counter[tuple[int, ...]] = Counter()
     for item in range(n_items):
         first = evaluate(axes[0].first, {"item": item})
@@ -193,7 +193,7 @@ def test_a_swizzle_is_one_place_in_both_orders(piece, run):
     for wide in range(piece * run):
         load = evaluate(swizzle.to_load_order(var("w")), {"w": wide})
         place = evaluate(swizzle.position(var("w")), {"w": wide})
-        assert place == evaluate(swizzle.position_of_load(var("w")), {"w": load})
+        assert place == evaluate(swizzle.compute_load_position(var("w")), {"w": load})
         places.append(place)
     assert len({*places}) == piece * run
     assert max(places) < piece * run + swizzle.padding

@@ -20,14 +20,14 @@ from feinsum.records import TransformSpec
 from feinsum.retrieval import look_up
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import (
-    applicable_transforms,
     apply_spec,
-    configurations,
+    find_applicable_transforms,
+    list_configurations,
     suits_device,
 )
 from feinsum.transforms.host import LIBRARY_CONTRACTION
 from feinsum.transforms.host.array_function import ArrayFunction, ArrayRead
-from feinsum.transforms.host.matrix_product import each_box
+from feinsum.transforms.host.matrix_product import evaluate_boxes
 from tests.portions import spread
 from tests.retrieval.facts import surely_faster
 from tests.retrieval.support import given
@@ -171,7 +171,7 @@ def test_what_numpy_cannot_evaluate_is_refused_by_name(name):
 
 
 def library_unit(case):
-    spec = next(configurations(LIBRARY_CONTRACTION, case.einsum))
+    spec = next(list_configurations(LIBRARY_CONTRACTION, case.einsum))
     return apply_spec(spec, case.t_unit, case.nest)
 
 
@@ -249,7 +249,7 @@ def product_einsum() -> BatchedEinsum:
 def fact(tmp_path_factory):
     """A measured fact about the first recipe, no noise of which can make it useless."""
     e = product_einsum()
-    spec = next(configurations(LIBRARY_CONTRACTION, canonicalize(e).einsum))
+    spec = next(list_configurations(LIBRARY_CONTRACTION, canonicalize(e).einsum))
     path = tmp_path_factory.mktemp("facts") / "facts.sqlite"
     return surely_faster(record_facts(e, spec, sizes={"N": 300}, database=path))
 
@@ -306,11 +306,11 @@ def test_it_is_searched_on_cpus_only():
     """Families for some devices are offered where the device is known to be one."""
     e = canonicalize(product_einsum()).einsum
     offered = {
-        kind: LIBRARY_CONTRACTION in applicable_transforms(e, kind)
+        kind: LIBRARY_CONTRACTION in find_applicable_transforms(e, kind)
         for kind in ("cpu", "gpu", None)
     }
     assert offered == {"cpu": True, "gpu": False, None: False}
-    spec = next(configurations(LIBRARY_CONTRACTION, e))
+    spec = next(list_configurations(LIBRARY_CONTRACTION, e))
     assert suits_device(spec, "cpu")
     assert not suits_device(spec, "gpu")
 
@@ -328,7 +328,7 @@ def test_cores_share_what_is_evaluated(n_cores):
         threads.add(get_ident())
         seen[box["a"], box["b"]] += 1
 
-    each_box(evaluate, ranges, ("b",), n_cores)
+    evaluate_boxes(evaluate, ranges, ("b",), n_cores)
     assert (seen == 1).all()
     assert len(threads) <= n_cores
     assert (threads == {get_ident()}) == (n_cores == 1)
@@ -336,7 +336,7 @@ def test_cores_share_what_is_evaluated(n_cores):
 
 def test_an_error_of_a_thread_is_not_lost():
     with pytest.raises(ZeroDivisionError):
-        each_box(lambda box: 1 / 0, {"a": slice(0, 1 << 20)}, (), n_cores=2)
+        evaluate_boxes(lambda box: 1 / 0, {"a": slice(0, 1 << 20)}, (), n_cores=2)
 
 
 SOURCES = (

@@ -9,11 +9,16 @@ from feinsum import array, batched_einsum, call_einsum, canonicalize, einsum
 from feinsum.errors import InvalidParameterError, TransformError
 from feinsum.measure import compile_kernel
 from feinsum.options import INTERMEDIATE_VARIABLE
-from feinsum.predict import predictions
+from feinsum.predict import predict_recipes
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.targets.units import LibraryUnit
-from feinsum.transforms import apply_spec, check_spec, configurations, in_full
+from feinsum.transforms import (
+    apply_spec,
+    check_spec,
+    list_configurations,
+    with_named_steps,
+)
 from feinsum.transforms.host import LIBRARY_PATH
 from tests.portions import spread
 from tests.transforms.support import (
@@ -70,12 +75,12 @@ def test_every_path_is_right_in_short_and_in_full(name):
     """Run-time extents that nothing divides, and steps that name their recipes."""
     e = EINSUMS[name]
     case = generated(e)
-    specs = [*configurations(LIBRARY_PATH, e)]
+    specs = [*list_configurations(LIBRARY_PATH, e)]
     assert specs
     for short in specs:
-        full = in_full(short, e)
+        full = with_named_steps(short, e)
         assert TransformSpec.parse(str(full)) == full
-        assert in_full(full, e) == full
+        assert with_named_steps(full, e) == full
         for spec in (short, full):
             case.assert_right(case.apply(spec), ragged_sizes(e))
 
@@ -109,7 +114,7 @@ def test_functions_are_evaluated_where_they_are_read():
         return {"out": 2 * (left @ a["B"] @ right)}
 
     case = written(unit, expected)
-    for spec in configurations(LIBRARY_PATH, case.einsum):
+    for spec in list_configurations(LIBRARY_PATH, case.einsum):
         case.assert_right(case.apply(spec), [{"N": n} for n in (1, 37, 301)])
 
 
@@ -117,7 +122,7 @@ def test_nothing_is_built_and_the_unit_is_that_of_the_user():
     """Code is generated only where the host has no access."""
     e = EINSUMS["chain"]
     case = generated(e)
-    unit = case.apply(next(configurations(LIBRARY_PATH, e)))
+    unit = case.apply(next(list_configurations(LIBRARY_PATH, e)))
     assert isinstance(unit, LibraryUnit)
     assert unit.plain == case.t_unit
     assert compile_kernel(unit, device()).built.n_launches == 0
@@ -132,7 +137,7 @@ def test_a_kernel_that_does_more_is_refused():
     )
     raised = raise_kernel(unit)
     nest = raised.raised[0].canonical_nest
-    spec = next(configurations(LIBRARY_PATH, nest.einsum))
+    spec = next(list_configurations(LIBRARY_PATH, nest.einsum))
     with pytest.raises(TransformError, match="more than the einsum"):
         apply_spec(spec, raised.t_unit, nest)
 
@@ -150,7 +155,7 @@ FOREIGN = {
 def test_steps_of_a_record_are_checked(steps):
     """A record may say anything; what is no recipe of a step is refused."""
     e = EINSUMS["chain"]
-    short = next(configurations(LIBRARY_PATH, e))
+    short = next(list_configurations(LIBRARY_PATH, e))
     spec = LIBRARY_PATH.spec({**short.parameters, "steps": steps})
     with pytest.raises(InvalidParameterError):
         check_spec(spec, e)
@@ -165,12 +170,12 @@ def test_products_count_as_intermediates(monkeypatch):
     def found():
         return [
             x.spec
-            for x in predictions(e, {}, device().device)
+            for x in predict_recipes(e, {}, device().device)
             if x.spec.name == LIBRARY_PATH.name
         ]
 
     (spec, *_) = found()
-    n_bytes = LIBRARY_PATH.intermediate_bytes(e, spec.parameters)
+    n_bytes = LIBRARY_PATH.count_intermediate_bytes(e, spec.parameters)
     monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(n_bytes))
     assert spec in found()
     monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(n_bytes - 1))
@@ -180,9 +185,9 @@ def test_products_count_as_intermediates(monkeypatch):
 def test_a_call_by_a_path_of_products_gives_numpys_result(monkeypatch):
     """What is predicted may be a library; the call looks like any other."""
     monkeypatch.setattr(
-        "feinsum.calling.predicted.predictions",
+        "feinsum.calling.predicted.predict_recipes",
         lambda *a, **k: [
-            x for x in predictions(*a, **k) if x.spec.name == LIBRARY_PATH.name
+            x for x in predict_recipes(*a, **k) if x.spec.name == LIBRARY_PATH.name
         ],
     )
     rng = np.random.default_rng(0)
@@ -199,4 +204,4 @@ def test_an_extent_that_is_no_argument_is_refused():
     left = [arg for arg in kernel_without.args if arg.name != "N"]
     unit = case.t_unit.with_kernel(kernel_without.copy(args=left))
     with pytest.raises(TransformError, match="N is not an argument"):
-        apply_spec(next(configurations(LIBRARY_PATH, e)), unit, case.nest)
+        apply_spec(next(list_configurations(LIBRARY_PATH, e)), unit, case.nest)

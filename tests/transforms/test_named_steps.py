@@ -13,12 +13,17 @@ from feinsum.errors import InvalidParameterError
 from feinsum.machine import MachineModel
 from feinsum.measure import open_device
 from feinsum.measure.cases import make_case
-from feinsum.predict import predictions
+from feinsum.predict import predict_recipes
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import explain
-from feinsum.transforms import apply_spec, check_spec, configurations, in_full
+from feinsum.transforms import (
+    apply_spec,
+    check_spec,
+    list_configurations,
+    with_named_steps,
+)
 from feinsum.transforms.library import CONTRACTION_PATH, SPLIT_SUM
-from feinsum.transforms.ranking import ranked
+from feinsum.transforms.ranking import rank_recipes
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -44,8 +49,10 @@ def short_and_full(name):
     """The canonical einsum, a recipe that leaves its steps to costs, and in full."""
     workload, family = WORKLOADS[name]
     canonical = canonicalize(workload).einsum
-    (short, *_) = [one.spec for one in ranked(canonical, {}, [family], MachineModel())]
-    return canonical, short, in_full(short, canonical)
+    (short, *_) = [
+        one.spec for one in rank_recipes(canonical, {}, [family], MachineModel())
+    ]
+    return canonical, short, with_named_steps(short, canonical)
 
 
 def code_of(spec, einsum):
@@ -60,7 +67,7 @@ def test_a_recipe_in_full_is_the_same_recipe(name):
     assert full != short
     assert isinstance(full.parameters["steps"], tuple)
     assert TransformSpec.parse(str(full)) == full
-    assert in_full(full, canonical) == full
+    assert with_named_steps(full, canonical) == full
     assert code_of(full, canonical) == code_of(short, canonical)
 
 
@@ -73,7 +80,7 @@ def test_costs_do_not_change_a_recipe_in_full(name, monkeypatch):
     def refuse(*_args):
         raise AssertionError("a step was chosen by its cost")
 
-    monkeypatch.setattr("feinsum.transforms.library.steps.cheapest", refuse)
+    monkeypatch.setattr("feinsum.transforms.library.steps.find_cheapest_recipe", refuse)
     assert code_of(full, canonical) == code
 
 
@@ -93,8 +100,8 @@ def test_every_prediction_can_be_recorded():
     device = open_device("host").device
     for workload, _ in WORKLOADS.values():
         canonical = canonicalize(workload).einsum
-        for one in predictions(canonical, {"N0": 5}, device):
-            check_spec(in_full(one.spec, canonical), canonical)
+        for one in predict_recipes(canonical, {"N0": 5}, device):
+            check_spec(with_named_steps(one.spec, canonical), canonical)
 
 
 BAD = {
@@ -125,5 +132,5 @@ def test_every_configuration_of_a_path_costs_something(name):
     """Whatever its steps are; a tuning compares it with the least that is expected."""
     canonical, *_ = short_and_full(name)
     machine = MachineModel()
-    for spec in configurations(CONTRACTION_PATH, canonical):
+    for spec in list_configurations(CONTRACTION_PATH, canonical):
         assert CONTRACTION_PATH.cost(canonical, spec.parameters, machine) > 0

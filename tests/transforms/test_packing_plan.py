@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms import configurations
+from feinsum.transforms import list_configurations
 from feinsum.transforms.heuristics import LINE_ENTRIES
 from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.transforms.library.packed.plan import (
@@ -88,5 +88,5 @@ def test_the_register_index_is_read_along_the_last_axis():
     for term, expected in (("bda", "a"), ("adb", "b")):
         shape = (312, 312, 312)
         sketch = einsum(f"{term},dc->abc", array("A", shape), array("B", (312, 24)))
-        first = next(configurations(PACKED_CONTRACTION, sketch))
+        first = next(list_configurations(PACKED_CONTRACTION, sketch))
         assert first.parameters["register"] == expected

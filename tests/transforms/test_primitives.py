@@ -32,7 +32,7 @@ from feinsum.transforms.primitives import (
     stage_operand,
     vectorize_last_axis,
 )
-from feinsum.transforms.primitives.vector_store import stands_together
+from feinsum.transforms.primitives.vector_store import is_contiguous
 from tests.transforms.support import LOOPY_WARNINGS, Case, generated, opencl_code
 
 pytestmark = LOOPY_WARNINGS
@@ -135,7 +135,7 @@ def written():
         points["e"] = 4 * var(tile) + var(stored)
         value = var(array)[(var(stored),)]
         writer.store(row, value, points, (tile, i, stored), after=[summed])
-    steps.schedule = writer.finished()
+    steps.schedule = writer.build()
     return steps
 
 
@@ -152,12 +152,12 @@ def stored_in_vectors(is_streamed=False):
     dot = sum(left(var(i), j) * right(j, k) for j in range(5))
     at = var(array)[(var(lane),)]
     summed = writer.assign("summed", at, dot, (i, tile, lane))
-    assert stands_together(steps.schedule, 0, "k")
+    assert is_contiguous(steps.schedule, 0, "k")
     points = {"i": var(i), "k": 4 * var(tile)}
     writer.store_vector(
         *(0, var(array), points, (i, tile), [summed]), lanes=4, is_streamed=is_streamed
     )
-    steps.schedule = writer.finished()
+    steps.schedule = writer.build()
     return steps
 
 
@@ -374,7 +374,7 @@ def test_names_are_new():
     second = steps.then(split, first.inner, 4)
     assert len({first.outer, first.inner, second.outer, second.inner}) == 4
     assert steps.schedule.fresh("a") != "a"
-    assert steps.schedule.fresh_id("row_0") != "row_0"
+    assert steps.schedule.generate_id("row_0") != "row_0"
 
 
 @pytest.mark.parametrize("target", [1, 2, 4, 8])

@@ -22,11 +22,11 @@ from feinsum.transforms import (
     REGISTRY,
     Space,
     Transform,
-    applicable_transforms,
     apply_spec,
     check_spec,
-    configurations,
+    find_applicable_transforms,
     find_transform,
+    list_configurations,
     register,
 )
 from feinsum.transforms.library import (
@@ -35,15 +35,15 @@ from feinsum.transforms.library import (
     PACKED_CONTRACTION,
     ROWWISE,
 )
-from feinsum.transforms.ranking import ranked
-from feinsum.transforms.registry import proposed
+from feinsum.transforms.ranking import rank_recipes
+from feinsum.transforms.registry import list_proposed
 from tests.portions import spread
 from tests.transforms.support import EINSUMS, generated
 
 MASS, PRODUCT = EINSUMS["mass"], EINSUMS["matrix product"]
 POINTWISE = EINSUMS["pointwise product"]
-BLOCKED = next(configurations(ELEMENT_BLOCKED, MASS))
-OFFERED = ELEMENT_BLOCKED.offered(MASS)
+BLOCKED = next(list_configurations(ELEMENT_BLOCKED, MASS))
+OFFERED = ELEMENT_BLOCKED.get_space(MASS)
 
 
 @pytest.fixture
@@ -98,7 +98,11 @@ COLOUR = {**BLOCKED.parameters, "colour": 1}
         (with_parameters(BLOCKED, element="i"), MASS, str([*OFFERED["element"]])),
         (replace(BLOCKED, parameters=COLOUR), MASS, ", ".join(sorted(COLOUR))),
         (replace(BLOCKED, parameters={}), MASS, ", ".join(sorted(BLOCKED.parameters))),
-        (next(configurations(PACKED_CONTRACTION, PRODUCT)), POINTWISE, "does not fit"),
+        (
+            next(list_configurations(PACKED_CONTRACTION, PRODUCT)),
+            POINTWISE,
+            "does not fit",
+        ),
     ],
 )
 def test_what_is_not_in_the_space_of_an_einsum_is_refused(spec, e, words):
@@ -125,8 +129,8 @@ def test_a_truth_value_is_no_number(toy, wrong):
 def test_candidates_lie_in_the_space(name):
     """Whatever predictions choose from is a valid recipe."""
     e = EINSUMS[name]
-    for transform in applicable_transforms(e):
-        for parameters in islice(proposed(transform, Workload(e)), 0, None, 7):
+    for transform in find_applicable_transforms(e):
+        for parameters in islice(list_proposed(transform, Workload(e)), 0, None, 7):
             assert check_spec(transform.spec(parameters), e) is transform
 
 
@@ -154,10 +158,10 @@ def test_families_know_the_sizes(toy):
         )
     )
     workload = Workload(e, {size.name: 12})
-    found = [spec.parameters["block"] for spec in configurations(sized, workload)]
+    found = [spec.parameters["block"] for spec in list_configurations(sized, workload)]
     assert found == [12, 24]
-    assert [p["block"] for p in proposed(sized, workload)] == [12]
-    costed = ranked(e, {size.name: 12}, [sized], MachineModel())
+    assert [p["block"] for p in list_proposed(sized, workload)] == [12]
+    costed = rank_recipes(e, {size.name: 12}, [sized], MachineModel())
     assert [(x.seconds, x.spec.parameters["block"]) for x in costed] == [(1.0, 12)]
     with pytest.raises(InvalidParameterError, match="outside its space"):
         check_spec(sized.spec({"block": 96}), workload)
@@ -168,8 +172,8 @@ def test_a_broken_constraint_is_refused(toy):
     spec = toy.spec({"flag": True, "size": 2, "order": ("i", 1)})
     with pytest.raises(InvalidParameterError, match="size 2 has no flag"):
         check_spec(spec, MASS)
-    assert spec not in list(configurations(toy, MASS))
-    first = next(configurations(PACKED_CONTRACTION, PRODUCT))
+    assert spec not in list(list_configurations(toy, MASS))
+    first = next(list_configurations(PACKED_CONTRACTION, PRODUCT))
     same = with_parameters(first, register=first.parameters["vector"])
     with pytest.raises(InvalidParameterError, match=r"split no operands|outside"):
         check_spec(same, PRODUCT)
@@ -186,8 +190,8 @@ def test_two_transforms_of_one_name_and_version_are_refused(toy):
 
 
 def assert_texts_survive(e, most=None, stride=1):
-    for transform in applicable_transforms(e):
-        specs = [*islice(configurations(transform, e), 0, most, stride)]
+    for transform in find_applicable_transforms(e):
+        specs = [*islice(list_configurations(transform, e), 0, most, stride)]
         assert specs
         for spec in specs:
             assert TransformSpec.parse(str(spec)) == spec
@@ -212,7 +216,7 @@ def test_the_first_configuration_has_the_recommended_values():
     einsum that does not fit.
     """
     assert dict(BLOCKED.parameters) == {n: choices[0] for n, choices in OFFERED.items()}
-    assert [*configurations(PACKED_CONTRACTION, POINTWISE)] == []
+    assert [*list_configurations(PACKED_CONTRACTION, POINTWISE)] == []
 
 
 @pytest.mark.parametrize(
@@ -231,15 +235,15 @@ def test_the_families_that_fit(name, expected):
     """
     e = EINSUMS[name]
     for named in (e, canonicalize(e).einsum):
-        assert {t.name for t in applicable_transforms(named)} == expected
-    assert applicable_transforms(einsum("i->i", array("a", 5))) == (GENERIC,)
+        assert {t.name for t in find_applicable_transforms(named)} == expected
+    assert find_applicable_transforms(einsum("i->i", array("a", 5))) == (GENERIC,)
 
 
 def test_the_newest_version_is_offered(toy):
-    """applicable_transforms() offers one version of a transform, the newest."""
+    """find_applicable_transforms() offers one version of a transform, the newest."""
     newer = register(replace(toy, version=10))
     register(replace(toy, version=9))
-    offered = [t for t in applicable_transforms(MASS) if t.name == "toy"]
+    offered = [t for t in find_applicable_transforms(MASS) if t.name == "toy"]
     assert offered == [newer]
 
 
@@ -249,7 +253,7 @@ def test_what_calls_the_host_says_so_by_its_name():
     case = generated(e)
     for transform in REGISTRY.values():
         if transform.fits(e):
-            spec = next(configurations(transform, e))
+            spec = next(list_configurations(transform, e))
             unit = case.apply(spec)
             assert isinstance(unit, LibraryUnit) == spec.is_on_host
             assert transform.devices == {"cpu"} or not spec.is_on_host
@@ -257,10 +261,10 @@ def test_what_calls_the_host_says_so_by_its_name():
 
 def test_what_is_not_searched_is_valid_on_record(toy):
     """A family that declines to be searched still applies recorded recipes."""
-    space = replace(toy.offered(MASS), is_searched=False)
+    space = replace(toy.get_space(MASS), is_searched=False)
     idle = register(replace(toy, version=2, space=lambda _workload: space))
-    assert idle not in applicable_transforms(MASS)
-    assert check_spec(next(configurations(idle, MASS)), MASS) is idle
+    assert idle not in find_applicable_transforms(MASS)
+    assert check_spec(next(list_configurations(idle, MASS)), MASS) is idle
 
 
 @pytest.mark.parametrize("error", [lp.LoopyError("no"), KeyError("no")])

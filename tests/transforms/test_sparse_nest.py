@@ -10,33 +10,33 @@ import pytest
 
 from feinsum import array, batched_einsum, canonicalize, sparse_array
 from feinsum.errors import InvalidParameterError, TransformError, WrongResultError
-from feinsum.ir import Workload, generalize, nodes_of
+from feinsum.ir import Workload, generalize, get_nodes
 from feinsum.measure import open_device, verify
 from feinsum.measure.sparse_cases import (
     PART_ENTRIES,
     _split_entries,
+    compute_sparse_reference,
+    make_ragged_sparse_cases,
     make_sparse_case,
-    ragged_sparse_cases,
-    sparse_reference,
 )
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.nests import (
     EstimatedTime,
-    best_nest,
-    nest_from_text,
-    nest_to_text,
-    network_of,
-    sizes_at,
-    unfactorized,
+    build_network,
+    build_unfactorized,
+    find_best_nest,
+    format_nest,
+    get_sizes,
+    parse_nest,
 )
 from feinsum.records import TransformSpec
 from feinsum.threads import THREADS_VARIABLE
 from feinsum.transforms import (
     REGISTRY,
-    applicable_transforms,
     apply_spec,
     check_spec,
-    configurations,
+    find_applicable_transforms,
+    list_configurations,
 )
 from feinsum.transforms.nests import SPARSE_NEST
 from tests.nests.networks import KERNELS, expected, operands_of
@@ -88,10 +88,10 @@ def test_recipes_are_right_for_ragged_trees(name):
     without lanes and with tiles. Those of MTTKRP are among those of its rows.
     """
     host, e = open_device("host"), EINSUMS[name]
-    left = [*islice(configurations(SPARSE_NEST, e), 40)]
+    left = [*islice(list_configurations(SPARSE_NEST, e), 40)]
     specs = left[:2]
     plain = next(s for s in left if not s.parameters["lane"])
-    for case in ragged_sparse_cases(e):
+    for case in make_ragged_sparse_cases(e):
         for kernel in (
             case.untransformed(host),
             *(case.kernel(spec, host) for spec in (*specs, plain)),
@@ -101,8 +101,10 @@ def test_recipes_are_right_for_ragged_trees(name):
 
 def test_ragged_trees_are_what_they_are_called():
     """One entry, rows without any, and each entry."""
-    *_, ragged, dense = ragged_sparse_cases(EINSUMS["mttkrp"])
-    profiles = [case.tree.profile for case in ragged_sparse_cases(EINSUMS["mttkrp"])]
+    *_, ragged, dense = make_ragged_sparse_cases(EINSUMS["mttkrp"])
+    profiles = [
+        case.tree.profile for case in make_ragged_sparse_cases(EINSUMS["mttkrp"])
+    ]
     assert profiles[:2] == [(1, 1, 1)] * 2
     assert ragged.tree.profile[1] < np.prod(ragged.tree.shape[:2])
     assert dense.tree.profile[-1] == np.prod(dense.tree.shape)
@@ -113,7 +115,7 @@ def test_the_reference_computes_what_numpy_computes(name):
     """Entry by entry, for every kernel."""
     net = KERNELS[name]
     operands = operands_of(net)
-    assert np.allclose(sparse_reference(net, operands), expected(net, operands))
+    assert np.allclose(compute_sparse_reference(net, operands), expected(net, operands))
 
 
 def test_a_wrong_nest_is_found_out(monkeypatch):
@@ -126,8 +128,8 @@ def test_a_wrong_nest_is_found_out(monkeypatch):
                 super()._zero(array, scope)
 
     monkeypatch.setattr("feinsum.codegen.nests.Writer", Kept)
-    case = ragged_sparse_cases(EINSUMS["mttkrp"])[2]
-    with fresh_memory(), pytest.raises(WrongResultError):
+    case = make_ragged_sparse_cases(EINSUMS["mttkrp"])[2]
+    with use_fresh_memory(), pytest.raises(WrongResultError):
         verify(
             case.kernel(SPECS["in short vectors"], open_device("host")),
             case.expected,
@@ -138,12 +140,12 @@ def test_a_wrong_nest_is_found_out(monkeypatch):
 def test_the_family_is_for_one_sparse_operand():
     """Dense families have no recipe for it, and it has none for dense operands."""
     e = EINSUMS["mttkrp"]
-    assert applicable_transforms(e, "cpu") == (SPARSE_NEST,)
-    assert not applicable_transforms(e, "gpu")
+    assert find_applicable_transforms(e, "cpu") == (SPARSE_NEST,)
+    assert not find_applicable_transforms(e, "gpu")
     dense = canonical("ij,j->i", array("A", (4, 5)), array("x", 5))
-    assert SPARSE_NEST not in applicable_transforms(dense, "cpu")
+    assert SPARSE_NEST not in find_applicable_transforms(dense, "cpu")
     rowwise = REGISTRY["rowwise", 1]
-    assert rowwise.offered(e) is None
+    assert rowwise.get_space(e) is None
     for einsum_, why in (
         (canonical("ij,jj->i", T2, array("B", ("J", "J"))), "an index is repeated"),
         (canonical("ij,j->i", sparse_array("T", ("I", "J"), "i8"),
@@ -161,15 +163,15 @@ def test_the_space_has_unfactorized_nests_tiles_and_threads():
     e = canonical("ijk,ja,ka->ia", T3, array("B", ("J", 64)), array("C", ("K", 64)))
     sizes = {"N0": 40, "N1": 30, "N2": 20, "nodes.0": 38, "nodes.1": 300}
     workload = Workload(e, {**sizes, "nodes.2": 2000})
-    assert workload.nodes == (38, 300, 2000) == nodes_of(e, workload.sizes)
-    space = SPARSE_NEST.offered(workload)
-    nests = [nest_from_text(network_of(e), text) for text in space["nest"]]
-    assert unfactorized(network_of(e)) in nests
+    assert workload.nodes == (38, 300, 2000) == get_nodes(e, workload.sizes)
+    space = SPARSE_NEST.get_space(workload)
+    nests = [parse_nest(build_network(e), text) for text in space["nest"]]
+    assert build_unfactorized(build_network(e)) in nests
     assert {"chunks", "none"} == set(space["threads"])
     assert {0, 16, 32} < set(space["tile"])
     last = EINSUMS["mttkrp of the last mode"]
-    assert SPARSE_NEST.offered(last)["threads"] == ("copies", "none")
-    found = [*configurations(SPARSE_NEST, workload)]
+    assert SPARSE_NEST.get_space(last)["threads"] == ("copies", "none")
+    found = [*list_configurations(SPARSE_NEST, workload)]
     assert {spec.parameters["tile"] for spec in found} == {0, 16, 32}
     assert all(check_spec(spec, e) for spec in found)
 
@@ -177,14 +179,14 @@ def test_the_space_has_unfactorized_nests_tiles_and_threads():
 def test_the_first_nest_is_that_of_the_estimate_at_these_sizes():
     """Of a large tree, and of a small one that is nearly full."""
     e = EINSUMS["ttmc"]
-    net, names = network_of(e), [x.name for x in e.size_params]
+    net, names = build_network(e), [x.name for x in e.size_params]
     seen = set()
     for extent, nodes in ((4000, (4000, 100_000, 900_000)), (8, (8, 60, 300))):
         sizes = dict.fromkeys(names, extent)
         sizes |= {f"nodes.{level}": n for level, n in enumerate(nodes)}
-        cost = EstimatedTime(net, sizes_at(e, sizes), n_threads=2)
-        space = SPARSE_NEST.offered(Workload(e, sizes))
-        assert space["nest"][0] == nest_to_text(best_nest(net, cost).nest)
+        cost = EstimatedTime(net, get_sizes(e, sizes), n_threads=2)
+        space = SPARSE_NEST.get_space(Workload(e, sizes))
+        assert space["nest"][0] == format_nest(find_best_nest(net, cost).nest)
         seen.add(space["nest"][0])
     assert len(seen) == 2
 
@@ -213,7 +215,7 @@ def test_recipes_that_make_no_sense_are_refused(name):
 def test_a_nest_found_at_other_sizes_is_admitted():
     """A recipe on record may have any nest of the einsum."""
     e = canonicalize(generalize(mttkrp())[0]).einsum
-    known = SPARSE_NEST.offered(e)["nest"]
+    known = SPARSE_NEST.get_space(e)["nest"]
     other = next(
         text
         for text in ("1 2, 3 0 | a c d b, a c b", "2 1, 0 3 | a c d b, a c b")
@@ -232,7 +234,7 @@ def test_copies_beyond_the_memory_are_refused(monkeypatch):
     case = make_sparse_case(e, sizes | nodes)
     spec = next(
         spec
-        for spec in configurations(SPARSE_NEST, e)
+        for spec in list_configurations(SPARSE_NEST, e)
         if spec.parameters["threads"] == "copies"
     )
     with pytest.raises(TransformError, match="MB"):

@@ -14,7 +14,7 @@ from feinsum.measure import compile_kernel, open_device, verify
 from feinsum.measure.cases import Case, make_case
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
-from feinsum.transforms import apply_spec, check_spec, configurations
+from feinsum.transforms import apply_spec, check_spec, list_configurations
 from feinsum.transforms.library import (
     PACKED_CONTRACTION,
     ROWWISE_ON_CPUS,
@@ -56,7 +56,7 @@ JAMMED = {
 def test_rows_together_give_what_each_gives_alone(name, as_functions):
     """At extents that no number of rows divides, and where there are fewer."""
     canonical = canonicalize(JAMMED[name]).einsum
-    specs = [*configurations(UNROLL_AND_JAM, canonical)]
+    specs = [*list_configurations(UNROLL_AND_JAM, canonical)]
     assert specs
     sizes = (1, 16, 37) if canonical.size_params else (1,)
     cases = [
@@ -81,7 +81,7 @@ def assert_right(spec, cases):
 def test_it_fits_sums_along_an_axis_of_unit_stride_alone(subscripts):
     """With results to be jammed."""
     canonical = canonicalize(einsum(subscripts, array("A", (70, 80)))).einsum
-    assert not [*configurations(UNROLL_AND_JAM, canonical)]
+    assert not [*list_configurations(UNROLL_AND_JAM, canonical)]
 
 
 def test_the_index_that_shares_operands_is_the_first_choice():
@@ -89,7 +89,7 @@ def test_the_index_that_shares_operands_is_the_first_choice():
     e = einsum("xij,ij->xi", array("A", (30, 40, 50)), array("B", (40, 50)))
     canonical = canonicalize(e)
     x = canonical.relabeling.indices["x"]
-    spec = next(configurations(UNROLL_AND_JAM, canonical.einsum))
+    spec = next(list_configurations(UNROLL_AND_JAM, canonical.einsum))
     assert spec.parameters["index"] == x
 
 
@@ -113,7 +113,7 @@ def test_the_sum_of_parts_is_the_sum(name):
     """For every index and every number of parts."""
     canonical = canonicalize(LONG_SUMS[name]).einsum
     case = make_case(canonical, {x.name: 5 for x in canonical.size_params})
-    specs = [*configurations(SPLIT_SUM, canonical)]
+    specs = [*list_configurations(SPLIT_SUM, canonical)]
     assert specs
     for spec in specs[:3]:
         assert_right(spec, [case])
@@ -131,7 +131,7 @@ def test_the_sum_of_parts_is_the_sum(name):
 def test_it_fits_long_sums_with_few_results_alone(subscripts, shape):
     """And those that have equal parts: a prime has none."""
     canonical = canonicalize(einsum(subscripts, array("A", shape))).einsum
-    assert not [*configurations(SPLIT_SUM, canonical)]
+    assert not [*list_configurations(SPLIT_SUM, canonical)]
 
 
 def test_parts_that_are_not_equal_are_refused():
@@ -157,7 +157,7 @@ def of_two_sums(e, f):
 
 def in_packed_tiles(extents):
     case = generated(canonicalize(of_two_sums(*extents)).einsum)
-    first = next(configurations(PACKED_CONTRACTION, case.einsum)).parameters
+    first = next(list_configurations(PACKED_CONTRACTION, case.einsum)).parameters
     return case, case.apply(PACKED_CONTRACTION.spec({**first, "depth": 64}))
 
 
@@ -182,7 +182,7 @@ def test_whole_tiles_are_summed_in_one_loop(extents):
 
 
 def by_rows(case):
-    spec = next(configurations(ROWWISE_ON_CPUS, case.einsum))
+    spec = next(list_configurations(ROWWISE_ON_CPUS, case.einsum))
     return apply_spec(spec, case.t_unit, case.nest)
 
 

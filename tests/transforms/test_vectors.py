@@ -20,9 +20,12 @@ from feinsum.codegen import generate_loopy
 from feinsum.measure import open_device
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
-from feinsum.transforms import apply_spec, configurations
+from feinsum.transforms import apply_spec, list_configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
-from feinsum.transforms.primitives.vector_square import _transposition, find_lines
+from feinsum.transforms.primitives.vector_square import (
+    _format_transposition,
+    find_lines,
+)
 from tests.cpus import CPUS, HOST, opened
 from tests.targets.host.kernels import source_of
 from tests.transforms.support import (
@@ -59,7 +62,7 @@ def test_squares_are_transposed(element, lanes, how, compiler, tmp_path):
     {HOW[how]}
     typedef {element} {name}
       __attribute__((vector_size({lanes} * sizeof({element})), aligned(1)));
-    {_transposition(element, lanes)}
+    {_format_transposition(element, lanes)}
     void transpose({name} *given)
     {{
       {name} square[{lanes}];
@@ -142,7 +145,7 @@ def case_of_functions(dtype, lanes):
     )
     spec = next(
         spec
-        for spec in configurations(PACKED_CONTRACTION, of.nest.einsum)
+        for spec in list_configurations(PACKED_CONTRACTION, of.nest.einsum)
         if spec.parameters["lanes"] == lanes
     )
     return of, spec
@@ -176,11 +179,11 @@ def product_of_matrices(n_columns, lanes=4):
         )
     ).einsum
     found = {}
-    for stores in PACKED_CONTRACTION.offered(e)["stores"]:
+    for stores in PACKED_CONTRACTION.get_space(e)["stores"]:
         wanted = {"vector": e.output[-1], "lanes": lanes, "stores": stores}
         spec = next(
             spec
-            for spec in configurations(PACKED_CONTRACTION, e)
+            for spec in list_configurations(PACKED_CONTRACTION, e)
             if wanted.items() <= spec.parameters.items()
         )
         t_unit, nest = identify_as_einsum(generate_loopy(e), e)
@@ -266,7 +269,7 @@ def test_arrays_may_begin_within_others(spot):
         )
     )
     nest = raised.raised[0].nest
-    spec = next(iter(configurations(PACKED_CONTRACTION, nest.einsum)))
+    spec = next(iter(list_configurations(PACKED_CONTRACTION, nest.einsum)))
     unit = lp.expand_subst(apply_spec(spec, raised.t_unit, nest))
     device = opened(HOST)
     memory = {
@@ -293,7 +296,7 @@ def recipe(
     version: int = PACKED_CONTRACTION.version, tile: Mapping[str, int] = TILE
 ) -> TransformSpec:
     e = generated(EINSUMS[PRODUCT]).nest.einsum
-    first = next(configurations(PACKED_CONTRACTION, e)).parameters
+    first = next(list_configurations(PACKED_CONTRACTION, e)).parameters
     return TransformSpec("packed_contraction", version, {**first, **tile})
 
 
@@ -309,7 +312,7 @@ def of_functions() -> lp.TranslationUnit:
     )
     raised = raise_kernel(kernel)
     nest = raised.raised[0].nest
-    first = next(configurations(PACKED_CONTRACTION, nest.einsum)).parameters
+    first = next(list_configurations(PACKED_CONTRACTION, nest.einsum)).parameters
     indices = {"register": "c", "vector": "d"}
     spec = PACKED_CONTRACTION.spec({**first, **TILE, **indices})
     return lp.expand_subst(apply_spec(spec, raised.t_unit, nest))

@@ -24,7 +24,7 @@ from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import Parameters, Space, Transform, register
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tuning.requirements import free_memory_bytes
+from feinsum.tuning.requirements import get_free_memory_bytes
 
 ODD_EXTENT = 13
 TUNED_SIZE = 64
@@ -88,7 +88,7 @@ def _slow(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
 
 def _greedy(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     """Wants all free memory, which a process without a limit could reserve."""
-    bytearray(max(1 << 31, free_memory_bytes()))
+    bytearray(max(1 << 31, get_free_memory_bytes()))
     return t_unit
 
 

@@ -29,7 +29,7 @@ from feinsum.errors import (
 )
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
-from feinsum.measure.cases import ragged_cases
+from feinsum.measure.cases import make_ragged_cases
 from feinsum.processes import Worker
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.tuning import make_problem, record_facts, tune_einsum
@@ -387,7 +387,7 @@ def test_a_fact_reads_back_with_everything(registered, tmp_path):
         assert tuple(store.query(canonicalize(odd_einsum()).key)) == (record,)
     measured = record.measurement
     (size,) = canonicalize(odd_einsum()).relabeling.size_params.values()
-    _, ragged = ragged_cases(canonicalize(odd_einsum()).einsum)
+    _, ragged = make_ragged_cases(canonicalize(odd_einsum()).einsum)
     assert record.spec == TransformSpec.parse(spec)
     assert record.workload_text == canonicalize(odd_einsum()).text
     assert min(len(measured.samples_s), len(measured.baseline_s)) >= 20

@@ -10,7 +10,7 @@ import pytest
 from feinsum import array, einsum
 from feinsum.errors import ImplausibleError
 from feinsum.measure import open_device, timing
-from feinsum.measure.cases import ragged_cases
+from feinsum.measure.cases import make_ragged_cases
 from feinsum.records import InMemoryStore, from_json, to_json
 from feinsum.transforms.gpu import GPU_ROWS
 from feinsum.tuning import bench as bench_module
@@ -18,7 +18,7 @@ from feinsum.tuning import make_problem
 from feinsum.tuning.bench import Bench
 from feinsum.tuning.recording import record
 from feinsum.tuning.trials import TrialAnswer, TrialRequest
-from feinsum.tuning.worker import serve, try_specs
+from feinsum.tuning.worker import serve_requests, try_specs
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec
 
@@ -106,7 +106,7 @@ def test_a_recipe_that_needs_a_known_extent_is_refused(literal_bench):
 def test_a_right_recipe_is_measured(bench):
     """A measurement: enough samples of both kernels, sizes, all that was verified."""
     measurement = outcome_of(bench, "odd_right", is_comparison=True).measurement
-    _, ragged = ragged_cases(bench.problem.einsum)
+    _, ragged = make_ragged_cases(bench.problem.einsum)
     (name,) = bench.problem.sizes
     assert len(measurement.samples_s) >= 20
     assert len(measurement.baseline_s) >= 20
@@ -208,7 +208,7 @@ def test_the_environment_says_how_was_measured(bench):
 def answers_to(*requests):
     """What a worker says to the requests, in this process."""
     lines = []
-    serve([to_json(request) for request in requests], lines.append)
+    serve_requests([to_json(request) for request in requests], lines.append)
     return [from_json(TrialAnswer, line) for line in lines]
 
 

@@ -23,7 +23,7 @@ from feinsum.db import open_store
 from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import InMemoryStore
 from feinsum.tuning import cluster, make_problem, tune_einsum
-from feinsum.tuning.cluster import check_agreement, difference
+from feinsum.tuning.cluster import check_agreement, describe_difference
 from feinsum.tuning.trials import TrialAnswer
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.tune.odd_transforms import COUNTER, odd_einsum, odd_spec
@@ -321,8 +321,11 @@ def test_a_population_has_one_environment():
     with pytest.raises(DeviceUnavailableError, match="the worker a: no such device"):
         check_agreement({"a": broken, "b": broken})
     newer = replace(here, driver_version="next")
-    assert difference(here, here) is None
-    assert difference(newer, here) == f"driver version next, not {here.driver_version}"
+    assert describe_difference(here, here) is None
+    assert (
+        describe_difference(newer, here)
+        == f"driver version next, not {here.driver_version}"
+    )
     with pytest.raises(DeviceUnavailableError, match=r"a: .*; b: driver version next"):
         check_agreement(
             {"a": TrialAnswer(environment=here), "b": TrialAnswer(environment=newer)}
@@ -335,11 +338,11 @@ def test_processors_of_one_name_are_different_environments():
         make_environment(make_device(processor=make_processor(name)))
         for name in ("zen4", "zen5")
     )
-    found = difference(zen5, zen4)
+    found = describe_difference(zen5, zen4)
     assert found is not None
     assert found.endswith(f", not {zen4.device}: it differs in microarchitecture")
     unknown = make_environment(make_device())
-    assert difference(unknown, zen4).endswith("it differs in processor")
+    assert describe_difference(unknown, zen4).endswith("it differs in processor")
     with pytest.raises(DeviceUnavailableError, match="it differs in micro"):
         check_agreement(
             {"a": TrialAnswer(environment=zen4), "b": TrialAnswer(environment=zen5)}

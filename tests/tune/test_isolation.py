@@ -15,7 +15,7 @@ from feinsum.errors import MeasurementError
 from feinsum.measure import open_device
 from feinsum.records import to_json
 from feinsum.tuning import IsolatedBench, make_problem
-from feinsum.tuning.bench import lock_file, locked_device
+from feinsum.tuning.bench import lock_device, lock_file
 from feinsum.tuning.trials import TrialRequest
 from tests.tune.conftest import living_in_session
 from tests.tune.odd_transforms import TUNED_SIZE, odd_einsum, odd_spec
@@ -125,11 +125,11 @@ def test_a_turn_begins_when_the_one_before_has_ended(tmp_path):
         is_waiting.set()
 
     def second():
-        with locked_device(path, say):
+        with lock_device(path, say):
             seen.append("second")
 
     thread = Thread(target=second)
-    with locked_device(path, seen.append):
+    with lock_device(path, seen.append):
         thread.start()
         assert is_waiting.wait(60)
         seen.append("first ends")
@@ -142,10 +142,10 @@ def test_a_turn_ends_with_its_body_by_an_error_too(tmp_path):
     seen = []
     with (
         pytest.raises(ZeroDivisionError),
-        locked_device(tmp_path / "lock", seen.append),
+        lock_device(tmp_path / "lock", seen.append),
     ):
         1 / 0  # noqa: B018
-    with locked_device(tmp_path / "lock", seen.append):
+    with lock_device(tmp_path / "lock", seen.append):
         assert seen == []
 
 
@@ -154,7 +154,7 @@ def test_a_file_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with (
         pytest.raises(MeasurementError, match="cannot lock the device"),
-        locked_device(tmp_path / "lock", print),
+        lock_device(tmp_path / "lock", print),
     ):
         pass
     assert not (tmp_path / "elsewhere").exists()
@@ -183,7 +183,7 @@ def test_a_wait_for_the_device_is_not_counted(monkeypatch, tmp_path):
         trial = Thread(
             target=lambda: outcomes.append(bench.trial(odd_spec("odd_right")))
         )
-        with locked_device(lock_file(open_device()), print):
+        with lock_device(lock_file(open_device()), print):
             trial.start()
             trial.join(LIMIT_S + 2)
             assert outcomes == []

@@ -11,13 +11,13 @@ from feinsum.errors import MeasurementError
 from feinsum.measure import disturbance, open_device
 from feinsum.measure.disturbance import Watch
 from feinsum.records import Device, DevicePeaks, InMemoryStore
-from feinsum.tuning import peaks_of
+from feinsum.tuning import get_peaks
 from tests.db.factories import make_device, make_peaks
 
 
 @dataclass
 class FakeDevice:
-    """What :func:`peaks_of` reads of an opened device."""
+    """What :func:`get_peaks` reads of an opened device."""
 
     device: Device
 
@@ -38,7 +38,7 @@ def test_limits_are_measured_once_per_device():
     store, meter = InMemoryStore(), Meter()
     devices = [FakeDevice(make_device(n)) for n in (0, 1)]
     for opencl in [*devices, *reversed(devices)]:
-        found = peaks_of(opencl, store, measure=meter)
+        found = get_peaks(opencl, store, measure=meter)
         assert found == store.peaks(opencl.device.id) == make_peaks(opencl.device)
     assert meter.calls == [opencl.device.id for opencl in devices]
 
@@ -48,7 +48,7 @@ def test_limits_outlive_the_process(tmp_path):
     meter = Meter()
     for _ in range(2):
         with open_store(tmp_path / "facts.sqlite") as store:
-            peaks_of(FakeDevice(make_device()), store, measure=meter)
+            get_peaks(FakeDevice(make_device()), store, measure=meter)
     assert len(meter.calls) == 1
 
 
@@ -60,9 +60,9 @@ def test_a_failed_measurement_stores_nothing():
 
     store, meter, opencl = InMemoryStore(), Meter(), FakeDevice(make_device())
     with pytest.raises(MeasurementError, match="hangs"):
-        peaks_of(opencl, store, measure=fail)
+        get_peaks(opencl, store, measure=fail)
     assert store.peaks(opencl.device.id) is None
-    peaks_of(opencl, store, measure=meter)
+    get_peaks(opencl, store, measure=meter)
     assert len(meter.calls) == 1
 
 
@@ -70,7 +70,7 @@ def test_stored_limits_of_a_real_device_are_given_back():
     """By default nothing is measured where the store holds limits."""
     store, opencl = InMemoryStore(), open_device()
     store.add(make_peaks(opencl.device))
-    assert peaks_of(opencl, store) == make_peaks(opencl.device)
+    assert get_peaks(opencl, store) == make_peaks(opencl.device)
 
 
 def test_limits_of_a_busy_machine_are_not_stored(monkeypatch):
@@ -80,12 +80,12 @@ def test_limits_of_a_busy_machine_are_not_stored(monkeypatch):
     busy = "other programs used 48% of the processors"
     monkeypatch.setattr(Watch, "disturbance", lambda watch: busy)
     store, meter, opencl, said = InMemoryStore(), Meter(), FakeDevice(make_device()), []
-    found = peaks_of(opencl, store, measure=meter, say=said.append)
+    found = get_peaks(opencl, store, measure=meter, say=said.append)
     assert found == make_peaks(opencl.device)
     assert store.peaks(opencl.device.id) is None
     assert busy in said[0]
     assert "--again" in said[0]
-    peaks_of(opencl, store, even_if_busy=True, measure=meter, say=said.append)
+    get_peaks(opencl, store, even_if_busy=True, measure=meter, say=said.append)
     assert store.peaks(opencl.device.id) == found
     assert busy in said[1]
 
@@ -103,9 +103,11 @@ def test_limits_of_a_busy_machine_are_not_stored(monkeypatch):
 def test_what_disturbs_a_measurement(monkeypatch, used_s, own_s, throttled, told):
     """Processor time of others, and limits of the system; not the work itself."""
     monkeypatch.setattr(disturbance.os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(disturbance, "_used_s", lambda: 100 + used_s)
-    monkeypatch.setattr(disturbance, "_own_s", lambda: 10 + own_s)
-    monkeypatch.setattr(disturbance, "throttled_periods", lambda: (9, 2 + throttled))
+    monkeypatch.setattr(disturbance, "_get_used_s", lambda: 100 + used_s)
+    monkeypatch.setattr(disturbance, "_get_own_s", lambda: 10 + own_s)
+    monkeypatch.setattr(
+        disturbance, "count_throttled_periods", lambda: (9, 2 + throttled)
+    )
     monkeypatch.setattr(disturbance, "perf_counter", lambda: 4.0)
     assert Watch(0.0, 100.0, 10.0, 2).disturbance() == told
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from feinsum import array, canonicalize, einsum
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, evaluate
-from feinsum.measure import footprint_bytes
-from feinsum.measure.cases import ragged_cases
+from feinsum.measure import count_footprint_bytes
+from feinsum.measure.cases import make_ragged_cases
 from feinsum.records import TransformSpec, from_json, to_json
-from feinsum.tuning import Problem, TrialOutcome, default_sizes, make_problem
+from feinsum.tuning import Problem, TrialOutcome, choose_default_sizes, make_problem
 from feinsum.tuning.problem import DEFAULT_FOOTPRINT_BYTES
 from feinsum.tuning.trials import TrialAnswer, TrialRequest
 from tests.db.factories import make_environment, make_measurement
@@ -73,10 +73,10 @@ def test_long_literal_extents_are_sizes():
 @given(einsums())
 def test_default_sizes_stay_within_the_footprint(random: BatchedEinsum):
     """All arrays together take at most 64 MB, and no size is zero."""
-    sizes = default_sizes(random)
+    sizes = choose_default_sizes(random)
     assert set(sizes) == {x.name for x in random.size_params}
     assert all(size >= 1 for size in sizes.values())
-    assert footprint_bytes(random, sizes) <= DEFAULT_FOOTPRINT_BYTES
+    assert count_footprint_bytes(random, sizes) <= DEFAULT_FOOTPRINT_BYTES
 
 
 def test_default_sizes_use_the_footprint():
@@ -84,10 +84,13 @@ def test_default_sizes_use_the_footprint():
     however many axes there are.
     """
     tensor = einsum("abcde->abcde", array("T", tuple("VWXYZ")))
-    assert footprint_bytes(tensor, default_sizes(tensor)) <= DEFAULT_FOOTPRINT_BYTES
-    sizes = default_sizes(canonicalize(GEMM).einsum)
+    assert (
+        count_footprint_bytes(tensor, choose_default_sizes(tensor))
+        <= DEFAULT_FOOTPRINT_BYTES
+    )
+    sizes = choose_default_sizes(canonicalize(GEMM).einsum)
     assert len(set(sizes.values())) == 1
-    assert footprint_bytes(canonicalize(GEMM).einsum, sizes) > 32_000_000
+    assert count_footprint_bytes(canonicalize(GEMM).einsum, sizes) > 32_000_000
 
 
 def test_given_sizes_leave_less_for_the_others():
@@ -96,7 +99,9 @@ def test_given_sizes_leave_less_for_the_others():
     renamed = canonicalize(GEMM).relabeling.size_params
     assert problem.sizes[renamed["M"]] == 1_000_000
     assert 1 <= problem.sizes[renamed["K"]] == problem.sizes[renamed["P"]]
-    assert footprint_bytes(problem.einsum, problem.sizes) <= DEFAULT_FOOTPRINT_BYTES
+    assert (
+        count_footprint_bytes(problem.einsum, problem.sizes) <= DEFAULT_FOOTPRINT_BYTES
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,7 @@ def test_given_sizes_leave_less_for_the_others():
 def test_ragged_cases_have_run_time_sizes(subscripts, shapes, n_params):
     """Free indices get sizes that no tile divides; each has 1, and some beyond 300."""
     operands = [array("AB"[k], shape) for k, shape in enumerate(shapes)]
-    variant, cases = ragged_cases(einsum(subscripts, *operands))
+    variant, cases = make_ragged_cases(einsum(subscripts, *operands))
     assert len(variant.size_params) == n_params
     assert len(cases) == (3 if n_params else 0)
     for sizes in cases:
@@ -133,7 +138,7 @@ def test_ragged_cases_keep_an_array_in_two_roles():
     """Where an array ties a free to a contraction index, no extent changes."""
     A = array("A", (4, 4))
     square = einsum("ik,kj->ij", A, A)
-    assert ragged_cases(square) == (square, [])
+    assert make_ragged_cases(square) == (square, [])
 
 
 @counts(20, 300)
@@ -197,7 +202,7 @@ def test_ragged_cases_of_many_indices_are_affordable():
     shapes = {"A": (24, 16, 24, 24), "B": (24, 16, 16, 16)}
     operands = [array(name, shape) for name, shape in shapes.items()]
     many = einsum("dega,gfbc->abcdef", *operands)
-    variant, cases = ragged_cases(many)
+    variant, cases = make_ragged_cases(many)
     assert len(variant.size_params) == 6
-    assert all(footprint_bytes(variant, sizes) < 40e6 for sizes in cases)
+    assert all(count_footprint_bytes(variant, sizes) < 40e6 for sizes in cases)
     assert any(len(set(sizes.values())) > 3 for sizes in cases)

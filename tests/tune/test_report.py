@@ -19,7 +19,7 @@ from feinsum.tuning import (
     make_problem,
     write_report,
 )
-from feinsum.tuning.progress import both
+from feinsum.tuning.progress import combine_callbacks
 from feinsum.tuning.report import LivePage, make_figure
 from feinsum.tuning.tuning import compute_least_times
 from tests.db.factories import make_environment, make_measurement, make_peaks
@@ -202,7 +202,7 @@ def test_the_page_has_every_trial_once_it_is_made():
             n_trials=2,
             strategy="random",
             on_start=page.begin,
-            on_progress=both(page.show, lambda _: seen.append(read(page))),
+            on_progress=combine_callbacks(page.show, lambda _: seen.append(read(page))),
             on_final=page.final,
         )
         last = read(page)

@@ -8,11 +8,11 @@ import pytest
 
 from feinsum.errors import MeasurementError
 from feinsum.ir import array, einsum
-from feinsum.measure import footprint_bytes
+from feinsum.measure import count_footprint_bytes
 from feinsum.measure.own import is_own
 from feinsum.processes import Worker
 from feinsum.records import InMemoryStore
-from feinsum.transforms import configurations, find_transform
+from feinsum.transforms import find_transform, list_configurations
 from feinsum.transforms.plugins import VARIABLE
 from feinsum.tuning import (
     IsolatedBench,
@@ -25,7 +25,7 @@ from feinsum.tuning.problem import make_problem
 from feinsum.tuning.requirements import (
     check_requirements,
     estimate_requirements,
-    memory_limit_bytes,
+    get_memory_limit_bytes,
 )
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import odd_einsum, odd_spec
@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_started(extent):
     """With what it takes, and what to do."""
     store = InMemoryStore()
     problem, path = make_problem(chain(extent)), find_transform("contraction_path", 3)
-    spec = next(iter(configurations(path, problem.einsum)))
+    spec = next(iter(list_configurations(path, problem.einsum)))
     with pytest.raises(MeasurementError, match=r"tuning a c.* takes at least .* GB"):
         tune_einsum(chain(extent), database=store)
     with pytest.raises(MeasurementError, match="smaller sizes"):
@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_started(extent):
 @pytest.mark.usefixtures("nothing_starts")
 def test_what_would_take_for_ever_is_refused(monkeypatch):
     """However little memory it takes."""
-    monkeypatch.setattr(requirements, "free_memory_bytes", lambda: 10**15)
+    monkeypatch.setattr(requirements, "get_free_memory_bytes", lambda: 10**15)
     with pytest.raises(MeasurementError, match="s until the first recipe is tried"):
         tune_einsum(chain(20_000), database=InMemoryStore())
 
@@ -76,7 +76,7 @@ def test_the_need_counts_arrays_and_products():
     """All arrays several times, and the products of operands of the reference."""
     problem = make_problem(chain(100))
     found = estimate_requirements(problem)
-    least = 5 * footprint_bytes(problem.einsum, problem.sizes) + 2 * 100 * 100 * 8
+    least = 5 * count_footprint_bytes(problem.einsum, problem.sizes) + 2 * 100 * 100 * 8
     assert found.n_bytes == least
     assert 0 < found.seconds < 1
     check_requirements(problem)
@@ -85,13 +85,13 @@ def test_the_need_counts_arrays_and_products():
 def test_the_limit_is_a_part_of_what_is_free(monkeypatch, tmp_path):
     """A container has its own memory."""
     monkeypatch.setattr(requirements, "_CGROUP", tmp_path)
-    whole = memory_limit_bytes()
+    whole = get_memory_limit_bytes()
     assert whole >= requirements.MIN_LIMIT_BYTES
     (tmp_path / "memory.max").write_text("3000000000\n")
     (tmp_path / "memory.current").write_text("1000000000\n")
-    assert memory_limit_bytes() <= 1_500_000_000
+    assert get_memory_limit_bytes() <= 1_500_000_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit_bytes() >= requirements.MIN_LIMIT_BYTES
+    assert get_memory_limit_bytes() >= requirements.MIN_LIMIT_BYTES
 
 
 def test_a_trial_that_wants_too_much_fails_alone(monkeypatch):

@@ -88,7 +88,7 @@ def unpicklable():
 
 def test_what_cannot_be_handed_over_is_named(unpicklable, tmp_path):
     """The error has the transform, and says what to do."""
-    assert unpicklable in plugins.local_transforms()
+    assert unpicklable in plugins.list_local_transforms()
     with pytest.raises(TransformError, match="locked@1 cannot be passed") as caught:
         plugins.export_transforms(tmp_path)
     assert "FEINSUM_TRANSFORMS" in str(caught.value)
@@ -97,5 +97,5 @@ def test_what_cannot_be_handed_over_is_named(unpicklable, tmp_path):
 
 def test_the_library_is_not_handed_over(tmp_path):
     """Other processes have it."""
-    names = {t.apply.__module__ for t in plugins.local_transforms()}
+    names = {t.apply.__module__ for t in plugins.list_local_transforms()}
     assert not [name for name in names if name.startswith("feinsum.")]

@@ -8,7 +8,7 @@ import pytest
 
 from feinsum import array, canonicalize, einsum
 from feinsum.errors import FeinsumError
-from feinsum.transforms import applicable_transforms, configurations
+from feinsum.transforms import find_applicable_transforms, list_configurations
 from feinsum.tuning import Strategy, make_search
 
 GEMM = canonicalize(
@@ -34,7 +34,7 @@ def seconds(spec) -> float:
 
 def proposals(strategy, einsum, seed=0, limit=None):
     """What a search proposes, until it has nothing left or there are enough."""
-    search = make_search(strategy, einsum, applicable_transforms(einsum), seed)
+    search = make_search(strategy, einsum, find_applicable_transforms(einsum), seed)
     found = []
     while len(found) != limit and (spec := search.ask()) is not None:
         search.tell(spec, seconds(spec))
@@ -43,8 +43,8 @@ def proposals(strategy, einsum, seed=0, limit=None):
 
 
 def space(einsum):
-    families = applicable_transforms(einsum)
-    return {t.name: list(configurations(t, einsum)) for t in families}
+    families = find_applicable_transforms(einsum)
+    return {t.name: list(list_configurations(t, einsum)) for t in families}
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
@@ -56,7 +56,7 @@ def test_each_configuration_is_proposed_exactly_once(strategy):
     found = proposals(strategy, SCALED)
     assert len(found) == len(set(found))
     assert set(found) == set(everything)
-    search = make_search(strategy, SCALED, applicable_transforms(SCALED), 0)
+    search = make_search(strategy, SCALED, find_applicable_transforms(SCALED), 0)
     assert search.n_configurations == len(everything)
     search.ask()
     assert search.n_configurations == len(everything)
@@ -97,7 +97,7 @@ def test_tpe_begins_with_the_first_of_each_family():
 def test_tpe_goes_on_with_one_change_of_the_best_at_a_time():
     """Each parameter of the best recommended configuration is changed once, alone."""
     families = space(GRADIENT)
-    search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
+    search = make_search("tpe", GRADIENT, find_applicable_transforms(GRADIENT), 0)
     for _ in families:
         spec = search.ask()
         search.tell(spec, 0.1 if spec.name == "packed_contraction" else 1.0)
@@ -130,7 +130,7 @@ def test_tpe_puts_together_what_is_good():
         better = (n for n in good if spec.parameters[n] != first.parameters[n])
         return 1.0 - 0.1 * len(list(better))
 
-    search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
+    search = make_search("tpe", GRADIENT, find_applicable_transforms(GRADIENT), 0)
     found = []
     while not found or n_changed(first, found[-1]) < 2:
         spec = search.ask()
@@ -153,7 +153,7 @@ def test_what_is_asked_for_comes_first(strategy):
     specs = [spec for found in space(SCALED).values() for spec in found]
     wanted = [specs[7], specs[-1], specs[7]]
     stranger = next(iter(space(GEMM)["packed_contraction"]))
-    search = make_search(strategy, SCALED, applicable_transforms(SCALED), 0)
+    search = make_search(strategy, SCALED, find_applicable_transforms(SCALED), 0)
     search.prefer([stranger, *wanted])
     found = [search.ask() for _ in range(6)]
     assert found[:2] == wanted[:2]
@@ -166,7 +166,7 @@ def test_what_is_asked_for_comes_first(strategy):
 def test_what_is_learnt_is_never_proposed(strategy):
     """What is known counts as proposed; what is not in the space is not learnt."""
     specs = [spec for found in space(MATVEC).values() for spec in found]
-    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
+    search = make_search(strategy, MATVEC, find_applicable_transforms(MATVEC), 0)
     stranger = next(iter(space(GEMM)["packed_contraction"]))
     known = specs[::2]
     assert all(search.learn(spec, seconds(spec)) for spec in known)
@@ -181,7 +181,7 @@ def test_tpe_learns_from_what_is_known():
     """Costs that are told beforehand lead it as much as those of its own trials."""
 
     def n_good(is_taught):
-        search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
+        search = make_search("tpe", GRADIENT, find_applicable_transforms(GRADIENT), 0)
         everything = [s for specs in space(GRADIENT).values() for s in specs]
         for spec in everything[:: len(everything) // 40] if is_taught else ():
             search.learn(spec, 1e-3 if spec.parameters.get("vectors") == 64 else 1.0)
@@ -196,7 +196,7 @@ def test_several_proposals_may_be_under_way(strategy):
     """Answers come in any order, or not at all; every configuration is still proposed
     once.
     """
-    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
+    search = make_search(strategy, MATVEC, find_applicable_transforms(MATVEC), 0)
     found, pending = [], []
     while True:
         while len(pending) < 3 and (spec := search.ask()) is not None:
@@ -220,4 +220,4 @@ def test_nothing_fits_nothing_is_proposed(strategy):
 def test_an_unknown_strategy_is_refused():
     """The message names the strategies."""
     with pytest.raises(FeinsumError, match=r"'genetic'.*tpe.*random.*exhaustive"):
-        make_search("genetic", MATVEC, applicable_transforms(MATVEC), 0)
+        make_search("genetic", MATVEC, find_applicable_transforms(MATVEC), 0)

@@ -8,7 +8,7 @@ import pytest
 
 from feinsum import array, canonicalize, einsum
 from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.transforms import applicable_transforms, configurations
+from feinsum.transforms import find_applicable_transforms, list_configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.tuning import tune_einsum
 from feinsum.tuning.search import find_neighbours
@@ -40,8 +40,8 @@ HERE = make_environment(make_device(processor=make_processor("zen5")))
 TARGET = matvec(20)
 SPECS = [
     spec
-    for transform in applicable_transforms(TARGET.einsum)
-    for spec in configurations(transform, TARGET.einsum)
+    for transform in find_applicable_transforms(TARGET.einsum)
+    for spec in list_configurations(transform, TARGET.einsum)
 ]
 
 
@@ -114,7 +114,7 @@ def test_a_recipe_of_an_older_version_is_taken_up_in_the_newest():
     matrices = canonicalize(
         einsum("ij,jk->ik", array("A", (96, 96)), array("B", (96, 96)))
     )
-    fitting = [*configurations(PACKED_CONTRACTION, matrices.einsum)]
+    fitting = [*list_configurations(PACKED_CONTRACTION, matrices.einsum)]
     wanted = fitting[7]
     store = InMemoryStore()
     store.add(fact(matrices, replace(wanted, version=wanted.version - 1)))

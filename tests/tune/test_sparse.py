@@ -15,9 +15,9 @@ from feinsum.db.exchange.files import read_lines, write_lines
 from feinsum.errors import FeinsumWarning, InvalidEinsumError, RecordNotFoundError
 from feinsum.ir import generalize
 from feinsum.measure import open_device
-from feinsum.measure.judging import judge_recipe, quick_sizes
+from feinsum.measure.judging import choose_quick_sizes, judge_recipe
 from feinsum.measure.question import Question
-from feinsum.memory import fresh_memory, remembered
+from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.nests import Nest
 from feinsum.records import InMemoryStore, MatchLevel, from_json, to_json
 from feinsum.records.plausibility import check_plausible, judge
@@ -46,10 +46,12 @@ def facts(*records):
 
 def called(subscripts, *arrays, **options):
     """The result of a call, and the nest that computed it."""
-    with fresh_memory():
+    with use_fresh_memory():
         found = call_einsum(subscripts, *arrays, **options)
         made = [
-            v for v in remembered(Calls).sparse._entries.values() if hasattr(v, "nest")
+            v
+            for v in get_remembered(Calls).sparse._entries.values()
+            if hasattr(v, "nest")
         ]
         return found, made[0]
 
@@ -111,7 +113,7 @@ def test_a_recipe_of_others_is_judged_on_ragged_trees():
     """Here, and in the process that verifies: it is right, and it was timed."""
     form = canonicalize(generalize(mttkrp())[0])
     host = open_device("host")
-    sizes = quick_sizes(form.einsum, {"N0": 40, **profile_sizes()})
+    sizes = choose_quick_sizes(form.einsum, {"N0": 40, **profile_sizes()})
     question = Question(form.text, SPECS["factorized"], host.device.id, 2**30, sizes)
     for verdict in (judge_recipe(question, host), request_verdict(question)):
         assert verdict.is_ok, verdict.message
@@ -128,13 +130,13 @@ def test_a_recipe_of_others_is_judged_on_ragged_trees():
 def test_a_quick_timing_has_a_profile_that_there_is(known):
     """However large the tree of a call is, and if nothing is known of it."""
     from feinsum.ir import check_profile
-    from feinsum.measure import footprint_bytes
+    from feinsum.measure import count_footprint_bytes
     from feinsum.measure.judging import QUICK_BYTES
 
     e = canonicalize(generalize(mttkrp())[0]).einsum
-    sizes = quick_sizes(e, known)
+    sizes = choose_quick_sizes(e, known)
     assert check_profile(e, sizes) is None
-    assert footprint_bytes(e, sizes) <= QUICK_BYTES
+    assert count_footprint_bytes(e, sizes) <= QUICK_BYTES
 
 
 @pytest.mark.parametrize("recipe", SPECS)

@@ -1,7 +1,7 @@
 """Analytic costs of kernels on GPUs; :mod:`feinsum.transforms.cost` is for CPUs.
 
-A family counts the work of one launch; :func:`launch_s` converts it to seconds. Costs
-rank recipes; they need not be accurate.
+A family counts the work of one launch; :func:`predict_launch_s` converts it to seconds.
+Costs rank recipes; they need not be accurate.
 
 Sources: Williams, Waterman and Patterson, Roofline (2009), for rates; Volkov,
 Understanding Latency Hiding on GPUs (2016), for the cost of too few work-items.
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import ceil, inf, prod
 
 from feinsum.ir import BatchedEinsum, IndexList
-from feinsum.targets.cuda.figures import KernelFigures, multiprocessor_of, occupancy
-from feinsum.transforms.cost import Gpu, points
+from feinsum.targets.cuda.figures import KernelFigures, get_multiprocessor, occupancy
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.layouts import Flat, grid_axes
+from feinsum.transforms.gpu.layouts import Flat, split_into_grid_axes
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class LaunchWork:
     is_on_tensor_cores: bool = False
 
 
-def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
+def predict_launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     """Predict the seconds of one launch; infinite if no work-group fits.
 
     >>> gpu = Gpu(90, 100, 1e9, 1e12, 1 << 25, launch_s=0)
     >>> copy = LaunchWork(1e6, 256, 8, 0, 0, 0, 1e9, 1)
-    >>> round(launch_s(gpu, copy), 3)
+    >>> round(predict_launch_s(gpu, copy), 3)
     0.001
     """
     figures = KernelFigures(launch.registers, 0, 0, launch.shared_bytes)
@@ -69,7 +69,7 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     n_resident = occupancy(figures, launch.n_items, gpu.capability)
     if not n_resident:
         return inf
-    n_threads = n_resident * multiprocessor_of(gpu.capability).threads
+    n_threads = n_resident * get_multiprocessor(gpu.capability).threads
     n_units = gpu.n_multiprocessors
     # in the last round of groups, some multiprocessors may be idle
     rounds = ceil(launch.n_groups / n_units)
@@ -89,7 +89,7 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
         launch.requests / (cycles_per_s * hidden),
         launch.cached_bytes
         / min(h.CACHE_BYTES_PER_CYCLE * cycles_per_s, in_flight / h.CACHE_LATENCY_S),
-        _memory_bytes(gpu, launch)
+        _count_memory_bytes(gpu, launch)
         / min(gpu.bandwidth_bytes_per_s, in_flight / h.LATENCY_S),
         waves * launch.steps * h.LATENCY_S / h.UNROLLED,
     )
@@ -98,13 +98,13 @@ def launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     return gpu.launch_s + longest + h.OVERLAP * (sum(times_s) - longest)
 
 
-def _memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
+def _count_memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
     if launch.distinct_bytes <= gpu.cache_bytes:
         return launch.distinct_bytes
     return max(launch.distinct_bytes, launch.cached_bytes / h.REREAD)
 
 
-def read_bytes(
+def count_sector_bytes(
     einsum: BatchedEinsum, term: IndexList, itemsize: int, box: Mapping[str, int]
 ) -> float:
     """Count the bytes that a group reads of an array in C order, in whole sectors.
@@ -117,14 +117,14 @@ def read_bytes(
 
     >>> from feinsum.ir import array, einsum
     >>> copy = einsum("ij->ij", array("A", (64, 64)))
-    >>> [read_bytes(copy, ("i", "j"), 8, h) for h in ({"j": 64}, {"i": 64})]
+    >>> [count_sector_bytes(copy, ("i", "j"), 8, h) for h in ({"j": 64}, {"i": 64})]
     [512, 2048]
     """
     entries, run, is_whole = 1, 1, True
     # from the last index on: while all values of an index are needed, the run of
     # contiguous entries continues along the index before it
     for index in reversed(dict.fromkeys(term)):
-        extent = points(einsum, (index,))
+        extent = count_points(einsum, (index,))
         values = min(box.get(index, 1), extent)
         entries *= values
         if is_whole:
@@ -133,7 +133,7 @@ def read_bytes(
     return entries // run * max(h.SECTOR_BYTES, run * itemsize)
 
 
-def request_cycles(
+def count_request_cycles(
     einsum: BatchedEinsum,
     term: IndexList,
     itemsize: int,
@@ -150,14 +150,14 @@ def request_cycles(
     >>> from feinsum.ir import array, einsum
     >>> copy = einsum("ij->ij", array("A", (64, 64)))
     >>> lanes = [{"j": k} for k in range(32)], [{"i": k} for k in range(32)]
-    >>> [request_cycles(copy, ("i", "j"), 8, each) for each in lanes]
+    >>> [count_request_cycles(copy, ("i", "j"), 8, each) for each in lanes]
     [2.0, 8.0]
     """
     steps: dict[str, int] = {}
     step = 1
     # a repeated index, of a diagonal, advances along both axes at once
     for index in reversed(term):
-        extent = points(einsum, (index,))
+        extent = count_points(einsum, (index,))
         steps[index] = steps.get(index, 0) + step
         step *= extent
     # lanes that read the same sector share its transfer
@@ -168,9 +168,9 @@ def request_cycles(
     return max(1.0, len(sectors) * h.SECTOR_BYTES / h.LINE_BYTES)
 
 
-def n_output_groups(einsum: BatchedEinsum, n_items: int) -> tuple[Flat, int]:
+def count_output_groups(einsum: BatchedEinsum, n_items: int) -> tuple[Flat, int]:
     """Return the first axis of an output's grid, and the number of its groups."""
-    axes = grid_axes(einsum.output, einsum.extents)
+    axes = split_into_grid_axes(einsum.output, einsum.extents)
     assert axes is not None
     first, *outer_axes = axes
     n_groups = -(-first.n_values // n_items) * prod(
@@ -179,7 +179,7 @@ def n_output_groups(einsum: BatchedEinsum, n_items: int) -> tuple[Flat, int]:
     return first, n_groups
 
 
-def loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
+def list_loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
     """List the indices and the itemsize of every array that is read."""
     seen = {
         (operand.name, term): operand.dtype.itemsize
@@ -189,16 +189,16 @@ def loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
     return [(term, itemsize) for (_, term), itemsize in seen.items()]
 
 
-def itemsize_of(einsum: BatchedEinsum) -> int:
+def get_itemsize(einsum: BatchedEinsum) -> int:
     return max(operand.dtype.itemsize for operand in einsum.operands)
 
 
-def factors_of(einsum: BatchedEinsum) -> int:
+def count_factors(einsum: BatchedEinsum) -> int:
     """Count the multiply-adds of an iteration of the nest, for all rows."""
     return max(1, einsum.n_operands - 1) * einsum.batch_size
 
 
-def warp_cycles(
+def count_warp_cycles(
     einsum: BatchedEinsum, lanes: Sequence[Mapping[str, int]], n_terms: float
 ) -> float:
     """Count the cycles in which a warp issues the reads of its terms and its writes.
@@ -208,23 +208,29 @@ def warp_cycles(
         lanes: for each work-item of the warp, the values of indices that differ.
         n_terms: terms of the sum of a work-item.
     """
-    of_term = sum(request_cycles(einsum, *load, lanes) for load in loads(einsum))
-    itemsize = itemsize_of(einsum)
-    stored = request_cycles(einsum, einsum.output, itemsize, lanes) * einsum.batch_size
+    of_term = sum(
+        count_request_cycles(einsum, *load, lanes) for load in list_loads(einsum)
+    )
+    itemsize = get_itemsize(einsum)
+    stored = (
+        count_request_cycles(einsum, einsum.output, itemsize, lanes) * einsum.batch_size
+    )
     return (of_term + h.OVERHEAD_CYCLES) * n_terms + stored
 
 
-def group_bytes(einsum: BatchedEinsum, box: Mapping[str, int]) -> float:
+def count_group_bytes(einsum: BatchedEinsum, box: Mapping[str, int]) -> float:
     """Return the bytes that a group reads and writes, in whole sectors.
 
-    See :func:`read_bytes`.
+    See :func:`count_sector_bytes`.
     """
-    read = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
-    written = read_bytes(einsum, einsum.output, itemsize_of(einsum), box)
+    read = sum(count_sector_bytes(einsum, *load, box) for load in list_loads(einsum))
+    written = count_sector_bytes(einsum, einsum.output, get_itemsize(einsum), box)
     return read + written * einsum.batch_size
 
 
-def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> float:
+def predict_product_s(
+    sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu
+) -> float:
     """Predict the seconds of a stack of matrix products by cuBLAS or a similar library.
 
     Args:
@@ -234,7 +240,8 @@ def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> 
         gpu: the GPU.
 
     >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {}, {8: 128.0})
-    >>> 0.002 < product_s((1, 4096, 4096, 4096), 3 * 8 * 4096**2, 8, gpu) < 0.004
+    >>> 0.002 < predict_product_s((1, 4096, 4096, 4096), 3 * 8 * 4096**2, 8,
+    ...     gpu) < 0.004
     True
     """
     n_products, m, n, k = sizes
@@ -260,11 +267,13 @@ def product_s(sizes: Sequence[int], n_bytes: float, itemsize: int, gpu: Gpu) -> 
     return h.CALL_S + max(moved, prod(sizes) / (rate * share))
 
 
-def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> float:
+def predict_streamed_s(
+    n_points: float, n_bytes: float, itemsize: int, gpu: Gpu
+) -> float:
     """Predict the seconds of a kernel without reuse, which reads everything once.
 
     >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {8: 64.0}, {})
-    >>> streamed_s(1e6, 8e6, 8, gpu) < streamed_s(1e6, 8e7, 8, gpu)
+    >>> predict_streamed_s(1e6, 8e6, 8, gpu) < predict_streamed_s(1e6, 8e7, 8, gpu)
     True
     """
     rate = gpu.multiply_adds[4 if itemsize <= 4 else 8]
@@ -274,6 +283,6 @@ def streamed_s(n_points: float, n_bytes: float, itemsize: int, gpu: Gpu) -> floa
     return h.CALL_S + max(moved, n_points / rate)
 
 
-def copied_s(n_bytes: float, gpu: Gpu) -> float:
+def predict_copy_s(n_bytes: float, gpu: Gpu) -> float:
     """Predict the seconds of a transposing copy of an array of ``n_bytes``."""
     return h.CALL_S + 2 * n_bytes / (h.COPY_SHARE * gpu.bandwidth_bytes_per_s)

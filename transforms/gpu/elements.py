@@ -27,18 +27,18 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.contraction.paths import pairwise_path
+from feinsum.contraction.paths import find_pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import MachineModel, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
-    group_bytes,
-    itemsize_of,
-    launch_s,
-    request_cycles,
+    count_group_bytes,
+    count_request_cycles,
+    get_itemsize,
+    predict_launch_s,
 )
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
@@ -48,14 +48,14 @@ from feinsum.transforms.registry import (
     Space,
     Transform,
     register,
-    starting_with,
+    with_starts,
 )
 from feinsum.transforms.roles import (
-    element_indices,
+    find_element_indices,
+    get_number,
+    get_text,
+    get_typical_extent,
     has_real_dtype,
-    number,
-    text,
-    typical,
 )
 
 LANES = ("element", "row")
@@ -64,7 +64,7 @@ LANES = ("element", "row")
 NAMES = ("elements", "workers", "rows", "lane", "stage_matrices")
 
 
-def gpu_elements(
+def apply_gpu_elements(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Contract pairs of operands for the elements of a group, in shared memory.
@@ -109,19 +109,20 @@ class _Product(NamedTuple):
     summed: Names
 
 
-def _products(
+def _list_products(
     terms: Sequence[IndexList], output: IndexList, extents: Mapping[str, int]
 ) -> list[_Product]:
     """List the products of pairs with the fewest operations; the last is the output.
 
-    >>> for step in _products(["xre", "rij", "ej"], "xei", dict(zip("xreij", [9] * 5))):
+    >>> for step in _list_products(["xre", "rij", "ej"], "xei",
+    ...     dict(zip("xreij", [9] * 5))):
     ...     print(step.positions, *step.factors, "->", *step.free)
     (1, 2) rij ej -> r i e
     (0, 1) xre ('r', 'i', 'e') -> x e i
     """
     terms, products = list(terms), []
     pairs = (
-        pairwise_path(tuple(terms), output, tuple(extents.items()))
+        find_pairwise_path(tuple(terms), output, tuple(extents.items()))
         if len(terms) > 1
         else ((0,),)
     )
@@ -140,7 +141,7 @@ def _products(
     return products
 
 
-def _longest_first(
+def _split_off_longest(
     indices: Sequence[str], element: str, length: Callable[[str], int]
 ) -> tuple[str, list[str]]:
     """Return the longest index, which workers share, and the others; empty for none."""
@@ -174,17 +175,17 @@ class _Axis(NamedTuple):
 
 
 class _Elements(GroupWriter):
-    """Writes the loops; see :func:`gpu_elements`."""
+    """Writes the loops; see :func:`apply_gpu_elements`."""
 
     def __init__(self, schedule: Schedule, parameters: Parameters) -> None:
-        n_elements = number(parameters, "elements")
-        super().__init__(schedule, text(parameters, "element"), n_elements)
-        self.n_sums = number(parameters, "rows")
+        n_elements = get_number(parameters, "elements")
+        super().__init__(schedule, get_text(parameters, "element"), n_elements)
+        self.n_sums = get_number(parameters, "rows")
         self.is_staged = bool(parameters["stage_matrices"])
         self.is_by_element = parameters["lane"] == LANES[0]
         fast, slow = ("l.0", "l.1") if self.is_by_element else ("l.1", "l.0")
         self.elements = _Axis(fast, n_elements)
-        self.workers = _Axis(slow, number(parameters, "workers"))
+        self.workers = _Axis(slow, get_number(parameters, "workers"))
         self.items: dict[str, str] = {}
         self.extent = schedule.extents[self.element]
         self.group = self.loop("group", f"{n_elements}*{{}} < {self.extent}", tag="g.0")
@@ -193,13 +194,15 @@ class _Elements(GroupWriter):
         """Return the schedule with the nest replaced."""
         schedule = self.schedule
         # count the elements of a group only: the fewer, the more matrices cost
-        extents = {i: typical(extent) for i, extent in schedule.extents.items()}
+        extents = {
+            i: get_typical_extent(extent) for i, extent in schedule.extents.items()
+        }
         extents[self.element] = self.n_elements
-        *inner, last = _products(schedule.terms, schedule.output, extents)
+        *inner, last = _list_products(schedule.terms, schedule.output, extents)
         # rows of the batch share products of equal factors
         computed: dict[Names, _Value] = {}
         for operand in schedule.operands:
-            computed[operand,] = self._operand(operand)
+            computed[operand,] = self._stage_operand(operand)
         for k, row in enumerate(schedule.rows):
             names: list[Names] = [(name,) for name in row]
             for product in inner:
@@ -210,14 +213,14 @@ class _Elements(GroupWriter):
                 name = (*first, "*", *second, "|", *key)
                 if name not in computed:
                     factors = [computed[first], computed[second]]
-                    computed[name] = self._product(factors, product)
+                    computed[name] = self._write_product(factors, product)
                 names.append(name)
             self._store(k, [computed[name] for name in names], last)
-        return self.finished()
+        return self.build()
 
     # shared memory
 
-    def _operand(self, name: str) -> _Value:
+    def _stage_operand(self, name: str) -> _Value:
         """Copy an operand to shared memory, except for matrices read from the cache."""
         schedule = self.schedule
         span, dtype = schedule.spans[name], schedule.dtypes[name]
@@ -230,14 +233,14 @@ class _Elements(GroupWriter):
         # all groups read a matrix, so it is in the cache
         if not span or not (self.element in span or self.is_staged):
             return _Value(span, dtype, in_global_memory, ())
-        entry = self._tile(f"{name}_tile", span, dtype)
-        loops, points_loaded = self._load_loops(span)
+        entry = self._declare_tile(f"{name}_tile", span, dtype)
+        loops, points_loaded = self._make_load_loops(span)
         load = self.assign(
             "load", entry(points_loaded), in_global_memory(points_loaded), loops
         )
         return _Value(span, dtype, entry, (load,))
 
-    def _tile(
+    def _declare_tile(
         self, stem: str, span: Names, dtype: np.dtype[Any]
     ) -> Callable[[Point], Expression]:
         """Declare a shared array; return a function from points to its entries.
@@ -255,28 +258,28 @@ class _Elements(GroupWriter):
         array = var(self.array(stem, shape, dtype, is_shared=True))
         return lambda points: array[tuple(points[index] for index in axes)]
 
-    def _load_loops(self, span: Names) -> tuple[list[str], dict[str, Expression]]:
+    def _make_load_loops(self, span: Names) -> tuple[list[str], dict[str, Expression]]:
         """Loop over a tile: work-items along ``l.0`` read along the last index."""
         # `l.0` first: its neighbours get the last index, which is contiguous in memory
         axes = sorted((self.elements, self.workers), key=lambda axis: axis.tag)
-        second, sequential = _longest_first(span[:-1], "", self.length)
+        second, sequential = _split_off_longest(span[:-1], "", self.length)
         indices = (span[-1], second) if second else span[-1:]
         axis_of = dict(zip(indices, axes, strict=False))
         loops, points = [self.group], {}
         for index, axis in axis_of.items():
-            item = self._item(axis)
+            item = self._get_item_loop(axis)
             value = f"{item} + {axis.n_items}*{{0}}"
-            step = self.loop("step", *self._limits(index, value))
+            step = self.loop("step", *self._format_limits(index, value))
             loops += [item, step]
             points[index] = p.Sum((var(item), axis.n_items * var(step)))
         # one row of work-items loads an operand of one axis
-        loops += [self._first_of(axis) for axis in axes[len(axis_of) :]]
+        loops += [self._enter_first_item(axis) for axis in axes[len(axis_of) :]]
         for index in sequential:
-            loops.append(self.loop(index, *self._limits(index, "{0}")))
+            loops.append(self.loop(index, *self._format_limits(index, "{0}")))
             points[index] = var(loops[-1])
         return loops, points
 
-    def _item(self, axis: _Axis) -> str:
+    def _get_item_loop(self, axis: _Axis) -> str:
         """Return the loop over work-items of an axis, the same for all statements.
 
         Each further loop over work-items would slow down Loopy's code generator.
@@ -285,11 +288,11 @@ class _Elements(GroupWriter):
             self.items[axis.tag] = self.loop("item", size=axis.n_items, tag=axis.tag)
         return self.items[axis.tag]
 
-    def _first_of(self, axis: _Axis) -> str:
+    def _enter_first_item(self, axis: _Axis) -> str:
         """Make a loop that only the first work-item of an axis enters."""
         return self.loop("item", size=1, tag=axis.tag)
 
-    def _limits(self, index: str, value: str) -> list[str]:
+    def _format_limits(self, index: str, value: str) -> list[str]:
         """Return conditions that a value, counted within the group, is in range."""
         limits = [f"{value} < {self.length(index)}"]
         if index == self.element:
@@ -299,10 +302,10 @@ class _Elements(GroupWriter):
 
     # sums
 
-    def _product(self, factors: Sequence[_Value], product: _Product) -> _Value:
+    def _write_product(self, factors: Sequence[_Value], product: _Product) -> _Value:
         """Write a product to shared memory."""
         dtype = np.dtype(np.result_type(*(value.dtype for value in factors)))
-        entry = self._tile("product_tile", product.free, dtype)
+        entry = self._declare_tile("product_tile", product.free, dtype)
 
         def share(
             value: Expression, points: Point, loops: list[str], after: Names
@@ -321,7 +324,7 @@ class _Elements(GroupWriter):
             all_points = self.points_of_all(points, self.group)
             return self.store(row, value, all_points, loops, after)
 
-        dtype = self.schedule.dtype_of_row(row)
+        dtype = self.schedule.get_row_dtype(row)
         self._sum(factors, product, dtype, store, is_last=True)
 
     def _sum(
@@ -340,24 +343,28 @@ class _Elements(GroupWriter):
         points: dict[str, Expression] = {}
         loops = [self.group]
         if self.element not in product.free:
-            loops.append(self._first_of(self.elements))
+            loops.append(self._enter_first_item(self.elements))
         else:
-            item = self._item(self.elements)
+            item = self._get_item_loop(self.elements)
             points[self.element] = var(item)
             loops.append(item)
             if is_last:
                 # elements beyond the last are summed as well, but not stored
-                limits = self._limits(self.element, f"{item} + {{0}}")
+                limits = self._format_limits(self.element, f"{item} + {{0}}")
                 loops.append(self.loop("once", *limits, size=1))
-        dealt, sequential = _longest_first(product.free, self.element, self.length)
+        dealt, sequential = _split_off_longest(product.free, self.element, self.length)
         # workers share the longest index, which leaves the fewest of them idle
-        worker = self._item(self.workers) if dealt else self._first_of(self.workers)
+        worker = (
+            self._get_item_loop(self.workers)
+            if dealt
+            else self._enter_first_item(self.workers)
+        )
         loops.append(worker)
         n_sums, stride = self.n_sums, self.workers.n_items * self.n_sums
         if dealt:
             length = self.length(dealt)
             step = self.loop("step", f"{worker} + {stride}*{{}} < {length}")
-            inames, of_others = self.loops_over(sequential)
+            inames, of_others = self.loop_over(sequential)
             points |= of_others
             loops += [step, *inames]
             start = p.Sum((var(worker), stride * var(step)))
@@ -380,7 +387,7 @@ class _Elements(GroupWriter):
         zero = self.assign(
             "zero", acc[var(all_sums)], dtype.type(0), [*loops, all_sums]
         )
-        sums, of_sums = self.loops_over(product.summed)
+        sums, of_sums = self.loop_over(product.summed)
         r, of_block = block()
         factors = tuple(value.at({**points, **of_block, **of_sums}) for value in values)
         term = factors[0] if len(factors) == 1 else p.Product(factors)
@@ -392,15 +399,15 @@ class _Elements(GroupWriter):
         return store(acc[var(r)], {**points, **of_block}, [*loops, r], (add,))
 
 
-def space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit einsums with one long output index, if all tiles fit shared memory."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
     elements = tuple(
         i
-        for i in element_indices(einsum)
-        if _shared_bytes(einsum, i, h.MIN_ELEMENTS, False) <= h.SHARED_BYTES
+        for i in find_element_indices(einsum)
+        if _count_shared_bytes(einsum, i, h.MIN_ELEMENTS, False) <= h.SHARED_BYTES
     )
     if not elements:
         return None
@@ -417,28 +424,31 @@ def space(workload: Workload) -> Space | None:
         for values in h.ELEMENT_STARTS:
             yield {"element": elements[0], **dict(zip(NAMES, values, strict=True))}
 
-    return starting_with(Space(table, partial(_excess, einsum)), starts)
+    return with_starts(Space(table, partial(_find_excess, einsum)), starts)
 
 
-def _excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _find_excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """Explain which limit of every GPU is exceeded; None if none is."""
-    n_elements = number(parameters, "elements")
-    n_items = n_elements * number(parameters, "workers")
+    n_elements = get_number(parameters, "elements")
+    n_items = n_elements * get_number(parameters, "workers")
     if not h.WARP <= n_items <= h.MAX_ITEMS:
         return f"{n_items} work-items in a group, expected {h.WARP} to {h.MAX_ITEMS}"
-    element, is_staged = text(parameters, "element"), bool(parameters["stage_matrices"])
-    n_bytes = _shared_bytes(einsum, element, n_elements, is_staged)
+    element, is_staged = (
+        get_text(parameters, "element"),
+        bool(parameters["stage_matrices"]),
+    )
+    n_bytes = _count_shared_bytes(einsum, element, n_elements, is_staged)
     if n_bytes > h.SHARED_BYTES:
         return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES}"
     return None
 
 
-def _shared_bytes(
+def _count_shared_bytes(
     einsum: BatchedEinsum, element: str, n_elements: int, is_staged: bool
 ) -> int:
     """Count the bytes of a work-group: operands, and products of the chosen path."""
     # run-time extents count with a typical value, the element index with a group's
-    extents = {i: typical(extent) for i, extent in einsum.extents.items()}
+    extents = {i: get_typical_extent(extent) for i, extent in einsum.extents.items()}
     extents[element] = n_elements
     used = {
         (operand.name, term)
@@ -448,22 +458,26 @@ def _shared_bytes(
     # tiles of operands: those with elements, and matrices if they are copied
     tiles = [term for _, term in used if term and (element in term or is_staged)]
     # the last product goes to the output; those before it to shared memory
-    inner = _products(einsum.inputs, einsum.output, extents)[:-1]
+    inner = _list_products(einsum.inputs, einsum.output, extents)[:-1]
     tiles += einsum.batch_size * [product.free for product in inner]
     n_entries = sum(prod(extents[index] for index in span) for span in tiles)
     return n_entries * einsum.operands[0].dtype.itemsize
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds; sums read shared memory, or matrices from the cache."""
     assert machine.gpu is not None
-    element, rows = text(parameters, "element"), number(parameters, "rows")
-    n_elements, workers = (number(parameters, name) for name in NAMES[:2])
+    element, rows = get_text(parameters, "element"), get_number(parameters, "rows")
+    n_elements, workers = (get_number(parameters, name) for name in NAMES[:2])
     is_staged = bool(parameters["stage_matrices"])
     is_by_element = parameters["lane"] == LANES[0]
-    itemsize = itemsize_of(einsum)
-    n_groups = -(-points(einsum, (element,)) // n_elements)
-    extents = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
+    itemsize = get_itemsize(einsum)
+    n_groups = -(-count_points(einsum, (element,)) // n_elements)
+    extents = {i: count_points(einsum, (i,)) for i in einsum.indices} | {
+        element: n_elements
+    }
 
     def load_cycles(value: IndexList, dealt: str) -> float:
         """Count the cycles of a load of a warp; a broadcast entry takes one."""
@@ -481,12 +495,12 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         # from the cache: as many sectors as the workers of a warp touch
         return max(1.0, min(workers * stride * words * 4 / h.LINE_BYTES, workers / 4))
 
-    products = _products(einsum.inputs, einsum.output, extents)
+    products = _list_products(einsum.inputs, einsum.output, extents)
     multiply_adds, requests = 0.0, 0.0
     for product in products:
         # a product without elements is computed by the first item of each worker
         n_lanes = n_elements if element in product.free else 1
-        dealt, other_indices = _longest_first(
+        dealt, other_indices = _split_off_longest(
             product.free, element, extents.__getitem__
         )
         length = extents[dealt] if dealt else 1
@@ -502,7 +516,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         n_terms *= h.WARP / min(h.WARP, n_lanes * busy)
         multiply_adds += n_terms * max(1, len(product.factors) - 1)
         requests += n_terms / h.WARP * (cycles + h.OVERHEAD_CYCLES / rows)
-    n_bytes = group_bytes(einsum, extents)
+    n_bytes = count_group_bytes(einsum, extents)
     # a warp that writes scattered entries moves a sector for each
     output, n_rows = einsum.output, einsum.batch_size
     other_indices = [i for i in output if i != element]
@@ -512,10 +526,10 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         n = min(workers, extents[longest])
         lanes = [{longest: k % n, element: k // n} for k in range(h.WARP)]
     n_results = prod(extents[i] for i in output) * n_rows
-    stored = request_cycles(einsum, output, itemsize, lanes) * n_results / h.WARP
+    stored = count_request_cycles(einsum, output, itemsize, lanes) * n_results / h.WARP
     # sums of a work-item along the longest index, which compilers unroll
     n_dealt = -(-max((extents[i] for i in other_indices), default=1) // workers)
-    return launch_s(
+    return predict_launch_s(
         machine.gpu,
         LaunchWork(
             n_groups=n_groups,
@@ -525,9 +539,9 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
             requests=n_groups
             * (n_rows * requests + stored + 2 * n_bytes / h.LINE_BYTES),
             cached_bytes=n_groups * (n_bytes + stored * h.LINE_BYTES),
-            distinct_bytes=sum(distinct_bytes(einsum)),
+            distinct_bytes=sum(count_distinct_bytes(einsum)),
             steps=h.STEPS_OF_SUM * (1 + len(products)),
-            shared_bytes=_shared_bytes(einsum, element, n_elements, is_staged),
+            shared_bytes=_count_shared_bytes(einsum, element, n_elements, is_staged),
             # 44 for addresses and counters; unrolled sums stay in registers
             registers=min(MAX_REGISTERS, 44 + 2 * (itemsize // 4) * n_dealt),
             chains=rows,
@@ -540,9 +554,9 @@ GPU_ELEMENTS = register(
         "gpu_elements",
         1,
         "short contractions over many elements, in shared memory",
-        space,
-        gpu_elements,
-        cost,
+        _make_space,
+        apply_gpu_elements,
+        _predict_s,
         devices=GPUS,
     )
 )

@@ -122,7 +122,7 @@ class WarpProduct:
         """Return the term of the lane's entry q (``quad``) in one step of a sum."""
         return p.Sum((self.terms * step, *TERM(quad, self.t).children))
 
-    def row_or_column(
+    def compute_row_or_column(
         self, first: Expression, length: int, block: Expression, half: Expression
     ) -> Expression:
         """Return the lane's row in a left fragment or sum, or column in a right one.
@@ -206,7 +206,7 @@ class WarpProduct:
             var(left)[down, 0, 0],
             var(right[0])[right[1](across)],
         )
-        offsets = [writer.offset_scalar(entry, loops) for entry in entries]
+        offsets = [writer.assign_offset(entry, loops) for entry in entries]
         (at_sums, *_), (at_left, *_), (at_right, *_) = offsets
         product = FragmentProduct(
             self.terms, (sums[0], at_sums), (left, at_left), (right[0], at_right)

@@ -108,11 +108,11 @@ class Layout:
         modes = [
             mode
             for extent, stride in zip(inner.shape, inner.strides, strict=True)
-            for mode in self._strided(extent, stride)
+            for mode in self._stride_modes(extent, stride)
         ]
         return Layout(tuple(n for n, _ in modes), tuple(step for _, step in modes))
 
-    def _strided(self, extent: int, step: int) -> list[tuple[int, int]]:
+    def _stride_modes(self, extent: int, step: int) -> list[tuple[int, int]]:
         """Return extents and strides of ``extent`` entries, ``step`` numbers apart."""
         modes, n_needed = [], extent
         for n, stride in zip(self.shape, self.strides, strict=True):
@@ -264,7 +264,9 @@ class Flat:
         return box
 
 
-def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | None:
+def flatten_indices(
+    indices: Sequence[str], extents: Mapping[str, Extent]
+) -> Flat | None:
     """Flatten indices in order, but the one with a run-time extent first.
 
     Returns:
@@ -277,7 +279,7 @@ def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | Non
     return Flat(order, tuple(extents[i] for i in order))
 
 
-def grid_axes(
+def split_into_grid_axes(
     indices: Sequence[str], extents: Mapping[str, Extent]
 ) -> tuple[Flat, ...] | None:
     """Distribute indices to the axes of a grid; the fastest has all fixed extents.
@@ -286,7 +288,8 @@ def grid_axes(
         The axes; None if there are more run-time extents than axes.
 
     >>> from feinsum.ir import SizeParam
-    >>> axes = grid_axes("aib", {"a": SizeParam("A"), "i": 3, "b": SizeParam("B")})
+    >>> axes = split_into_grid_axes("aib",
+    ...     {"a": SizeParam("A"), "i": 3, "b": SizeParam("B")})
     >>> [axis.indices for axis in axes]
     [('b', 'i'), ('a',)]
     """
@@ -296,7 +299,9 @@ def grid_axes(
     # The last run-time index shares an axis with the fixed ones. To divide by the other
     # run-time extents would be slow, so each of these indices gets an axis of its own.
     last = running[-1] if running else None
-    first = flat_of([i for i in indices if i == last or i not in running], extents)
+    first = flatten_indices(
+        [i for i in indices if i == last or i not in running], extents
+    )
     assert first is not None
     return (first, *(Flat((i,), (extents[i],)) for i in reversed(running[:-1])))
 
@@ -341,12 +346,14 @@ def partition(
     >>> (slow.stride, slow.n), (fast.stride, fast.n)
     ((2, 8), (128, 1))
     """
-    width = _width(slow, fast // lanes, n_items)
+    width = _choose_width(slow, fast // lanes, n_items)
     threads = Layout((lanes, width, n_items // width), (1, lanes, fast))
     steps = threads.complement(slow * fast)
     of_fast, of_slow = steps.shape[2:]
     # if all items are in one row, they need no division
-    column, row = (item, 0) if width == n_items else threads_of(width).coordinates(item)
+    column, row = (
+        (item, 0) if width == n_items else make_thread_layout(width).coordinates(item)
+    )
     if lanes > 1:
         column = p.Product((lanes, column))
     return (
@@ -355,17 +362,18 @@ def partition(
     )
 
 
-def threads_of(width: int) -> Layout:
+def make_thread_layout(width: int) -> Layout:
     """Return the layout of rows of ``width`` work-items, for any number of rows."""
     return Layout((width, 1), (1, width))
 
 
-def _width(slow: int, fast: int, n_items: int) -> int:
+def _choose_width(slow: int, fast: int, n_items: int) -> int:
     """Return the most work-items along ``fast`` with which all get equal shares.
 
     It is 0 if no number does.
 
-    >>> _width(16, 64, 128), _width(16, 80, 128), _width(8, 80, 128)
+    >>> (_choose_width(16, 64, 128), _choose_width(16, 80, 128),
+    ...  _choose_width(8, 80, 128))
     (64, 16, 16)
     """
     # wide rows read long runs of neighbours, in the fewest transactions
@@ -376,17 +384,17 @@ def _width(slow: int, fast: int, n_items: int) -> int:
 
 def is_evenly_partitioned(slow: int, fast: int, n_items: int) -> bool:
     """Tell whether :func:`partition` can give all work-items equal shares."""
-    return _width(slow, fast, n_items) > 0
+    return _choose_width(slow, fast, n_items) > 0
 
 
-def ragged_partition(
+def partition_raggedly(
     slow: int, fast: int, n_items: int, item: Expression
 ) -> tuple[Share, Share]:
     """Partition a tile of any shape, neighbours along ``fast``, with ragged edges.
 
     Shares may have values beyond the tile, which need a guard.
 
-    >>> slow, fast = ragged_partition(32, 35, 160, var("item"))
+    >>> slow, fast = partition_raggedly(32, 35, 160, var("item"))
     >>> (slow.stride, slow.n, slow.limit, slow.is_idle), (fast.n, fast.limit)
     ((4, 8, 33, True), (1, 35))
     """
@@ -396,12 +404,12 @@ def ragged_partition(
     # distribute whole rows; items beyond them would start rows that others have
     rows = n_items // fast
     n, n_firsts = -(-slow // rows), -(-n_items // fast)
-    column, row = threads_of(fast).coordinates(item)
+    column, row = make_thread_layout(fast).coordinates(item)
     of_slow = Share(row, rows, n, rows * (n - 1) + n_firsts, n_firsts > rows)
     return of_slow, Share(column, fast, 1, fast)
 
 
-def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
+def find_uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
     """Explain why work-items cannot share tiles evenly along either axis, or None."""
     for tile in tiles:
         # either axis may be the fast one, depending on the operand
@@ -441,11 +449,11 @@ class Swizzle:
     def position(self, wide: Expression) -> Expression:
         """Return the position in shared memory of the entry with a number in results.
 
-        It equals ``position_of_load(to_load_order(wide))``, in a shorter form.
+        It equals ``compute_load_position(to_load_order(wide))``, in a shorter form.
         """
         return wide if self.piece == 1 else p.Sum((wide, p.FloorDiv(wide, self.run)))
 
-    def position_of_load(self, wide: Expression) -> Expression:
+    def compute_load_position(self, wide: Expression) -> Expression:
         """Return the position in shared memory of the entry with a number in loads."""
         if self.piece == 1:
             return wide
@@ -465,11 +473,11 @@ class Swizzle:
 UNSWIZZLED = Swizzle()
 
 
-def n_tile_entries(tile: int, depth: int, swizzle: Swizzle) -> int:
+def count_tile_entries(tile: int, depth: int, swizzle: Swizzle) -> int:
     """Return the entries that a tile takes in shared memory, whatever its order."""
     return max(tile * (depth + PADDING), depth * (tile + swizzle.padding))
 
 
-def clamped(value: Expression, extent: Expression) -> Expression:
+def clamp(value: Expression, extent: Expression) -> Expression:
     """Limit an index to its extent, so that it can be read."""
     return p.If(p.Comparison(value, "<", extent), value, extent - 1)

@@ -26,17 +26,22 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.cost import MachineModel, points
+from feinsum.transforms.cost import MachineModel, count_points
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.cost import itemsize_of, loads, product_s
-from feinsum.transforms.gpu.layouts import grid_axes
-from feinsum.transforms.gpu.sides import sides_of
-from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, extent_of
+from feinsum.transforms.gpu.cost import get_itemsize, list_loads, predict_product_s
+from feinsum.transforms.gpu.layouts import split_into_grid_axes
+from feinsum.transforms.gpu.sides import find_sides
+from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, express_extent
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.roles import has_real_dtype, number, reuse, volume
+from feinsum.transforms.roles import (
+    compute_reuse,
+    count_index_tuples,
+    get_number,
+    has_real_dtype,
+)
 
 MAX_RUNNING = 2
 """Run-time extents of an array that a copy can have: those of one axis of the grid and
@@ -44,7 +49,7 @@ of the loop over contiguous entries.
 """
 
 
-def gpu_matrices(
+def apply_gpu_matrices(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Evaluate operands once, as matrices, which cuBLAS multiplies.
@@ -69,7 +74,9 @@ def gpu_matrices(
             "a library computes whole kernels; this one does more than the einsum"
         )
     schedule = begin(t_unit, nest)
-    plan = StackRoles.of(nest.einsum, schedule.extents, number(parameters, "stacked"))
+    plan = StackRoles.of(
+        nest.einsum, schedule.extents, get_number(parameters, "stacked")
+    )
     if plan is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is not a stack of products of matrices"
@@ -109,7 +116,7 @@ class StackRoles:
         >>> roles.stack, roles.rows, roles.columns, roles.summed, roles.are_single
         (('a',), ('b',), ('c',), ('d',), (True, False))
         """
-        sides = sides_of(einsum, extents)
+        sides = find_sides(einsum, extents)
         if sides is None:
             return None
         output, shared = einsum.output, sides.batch.indices
@@ -124,12 +131,12 @@ class StackRoles:
         # indices of the stack, or none
         is_step = all(not h or h == {*stack} for h in has)
         # sum in the order of the larger operand, which then needs a copy less often
-        larger = max(einsum.inputs, key=lambda term: volume(einsum, term))
+        larger = max(einsum.inputs, key=lambda term: count_index_tuples(einsum, term))
         summed = tuple(i for i in dict.fromkeys(larger) if i not in output)
         is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
         if not (rows and columns and is_step and is_whole):
             return None
-        if _has_many_running(einsum, extents):
+        if _has_many_run_time_extents(einsum, extents):
             return None
         return cls(stack, rows, columns, summed, sides.first, (not has[0], not has[1]))
 
@@ -157,7 +164,9 @@ class StackRoles:
             yield einsum.output
 
 
-def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> bool:
+def _has_many_run_time_extents(
+    einsum: BatchedEinsum, extents: Mapping[str, Extent]
+) -> bool:
     """Tell whether an array has more run-time extents than a copy supports."""
     return any(
         sum(not isinstance(extents[i], int) for i in term) > MAX_RUNNING
@@ -166,7 +175,7 @@ def _has_many_running(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> b
 
 
 class _Products:
-    """Writes the launches; see :func:`gpu_matrices`."""
+    """Writes the launches; see :func:`apply_gpu_matrices`."""
 
     def __init__(self, schedule: Schedule, plan: StackRoles) -> None:
         self.schedule, self.plan = schedule, plan
@@ -179,15 +188,15 @@ class _Products:
         for row in self.schedule.rows:
             for position, operand in enumerate(row):
                 if operand not in self.matrices:
-                    self.matrices[operand] = self._matrices(operand, position)
+                    self.matrices[operand] = self._get_matrices(operand, position)
         for k, row_id in enumerate(self.schedule.instructions):
-            self._product(k)
+            self._write_product(k)
             # each product is a separate launch; the last one ends with the kernel
             if k + 1 < len(self.schedule.rows):
-                self.after = (*self.after, row_id, self.writer.launch_end([row_id]))
-        return self.writer.finished()
+                self.after = (*self.after, row_id, self.writer.end_launch([row_id]))
+        return self.writer.build()
 
-    def _matrices(self, operand: str, position: int) -> tuple[str, bool]:
+    def _get_matrices(self, operand: str, position: int) -> tuple[str, bool]:
         """Return an operand's array, and whether the matrices in it are transposed."""
         schedule, span = self.schedule, self.schedule.spans[operand]
         order, is_transposed = self.plan.order(
@@ -195,27 +204,29 @@ class _Products:
         )
         rule = schedule.kernel.substitutions[schedule.rules[operand]]
         extents = [schedule.extents[i] for i in span]
-        array = whole_array(schedule.kernel, rule.expression, rule.arguments, extents)
+        array = find_whole_array(
+            schedule.kernel, rule.expression, rule.arguments, extents
+        )
         if array is None or order != span:
             array, packed = pack(self.writer, operand, order, self.after)
             self.after = (*self.after, *packed)
         return array, is_transposed
 
-    def _product(self, k: int) -> None:
+    def _write_product(self, k: int) -> None:
         """Write the products of a row, in place or in a temporary."""
         schedule, writer, order = self.schedule, self.writer, self.plan.result
-        direct = self._result_of(k)
-        shape = [extent_of(schedule.extents[i]) for i in order]
+        direct = self._find_result(k)
+        shape = [express_extent(schedule.extents[i]) for i in order]
         result = direct or writer.array(
-            "product", shape, schedule.dtype_of_row(k), is_global=True
+            "product", shape, schedule.get_row_dtype(k), is_global=True
         )
-        build = partial(multiply_matrices, self._call(k, result), len(order))
+        build = partial(multiply_matrices, self._make_call(k, result), len(order))
         # cuBLAS writes the result itself if it needs neither scaling nor a copy
         if direct:
             writer.replace(k, build, (), self.after)
             return
         step = writer.add("multiply", build, (), self.after)
-        self.after = (*self.after, step, writer.launch_end([step]))
+        self.after = (*self.after, step, writer.end_launch([step]))
         entries = visit_entries(writer, schedule.output, order[-1], self.after)
         value = var(result)[tuple(entries.points[i] for i in order)]
         writer.store(
@@ -224,24 +235,24 @@ class _Products:
         )  # fmt: skip
         writer.note_apart(schedule.instructions[k])
 
-    def _call(self, k: int, result: str) -> MatrixProduct:
+    def _make_call(self, k: int, result: str) -> MatrixProduct:
         plan = self.plan
         row = self.schedule.rows[k]
         left, right = (self.matrices[row[n]] for n in (1 - plan.right, plan.right))
         sizes = plan.stack, plan.rows, plan.columns, plan.summed
-        n_products, rows, columns, terms = map(self._size, sizes)
+        n_products, rows, columns, terms = map(self._multiply_extents, sizes)
         return MatrixProduct(
             left[0], right[0], result, (n_products, rows, columns, terms),
             (left[1], right[1]), plan.are_single,
         )  # fmt: skip
 
-    def _size(self, indices: IndexList) -> Expression:
+    def _multiply_extents(self, indices: IndexList) -> Expression:
         size: Expression = 1
         for index in indices:
-            size = size * extent_of(self.schedule.extents[index])
+            size = size * express_extent(self.schedule.extents[index])
         return size
 
-    def _result_of(self, k: int) -> str | None:
+    def _find_result(self, k: int) -> str | None:
         """Return the array that can receive a row's products unchanged; else None."""
         schedule, order = self.schedule, self.plan.result
         if not schedule.is_sum(k):
@@ -249,7 +260,7 @@ class _Products:
         statement = schedule.kernel.id_to_insn[schedule.instructions[k]]
         inames = [schedule.inames[i] for i in order]
         extents = [schedule.extents[i] for i in order]
-        return whole_array(schedule.kernel, statement.assignee, inames, extents)
+        return find_whole_array(schedule.kernel, statement.assignee, inames, extents)
 
 
 class Entries(NamedTuple):
@@ -294,26 +305,28 @@ def visit_entries(
     # if both arrays end in the same index, a warp reads and writes one run
     is_wide = order[-1] == near and isinstance(extent, int) and extent % h.WARP == 0
     lanes = h.WARP if is_wide else h.PACKING_LANES
-    steps = _steps(extent, lanes)
+    steps = _choose_steps(extent, lanes)
     chunk = writer.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
     lane = writer.loop("lane", size=lanes, tag="l.0")
     slow_indices = [i for i in order if i != near]
-    rows = _others(writer, slow_indices, h.PACKING_ITEMS // lanes, (chunk, lane), after)
+    rows = _loop_over_rows(
+        writer, slow_indices, h.PACKING_ITEMS // lanes, (chunk, lane), after
+    )
     step = writer.loop("step", size=steps, tag="unr")
     of_lanes = p.Sum((steps * var(chunk), var(step)))
     value = p.Sum((lanes * of_lanes, var(lane)))
     inside = rows.inside
     if not isinstance(extent, int) or extent % (lanes * steps):
-        inside = (*inside, p.Comparison(value, "<", extent_of(extent)))
+        inside = (*inside, p.Comparison(value, "<", express_extent(extent)))
     points = {**rows.points, near: value}
     return Entries((*rows.loops, step), points, inside, rows.before)
 
 
-def _others(
+def _loop_over_rows(
     writer: GroupWriter, order: list[str], n_rows: int, within: Names, after: Names
 ) -> Entries:
     """Loop over groups and their ``n_rows`` rows, which have the other indices."""
-    axes = grid_axes(order, writer.schedule.extents)
+    axes = split_into_grid_axes(order, writer.schedule.extents)
     # plans refuse arrays with more run-time extents than axes
     assert axes is not None
     first, *alone = axes
@@ -326,17 +339,19 @@ def _others(
     chunk, lane = within
     loops = (group, chunk, *single.values(), item, lane)
     row = p.Sum((n_rows * var(group), var(item)))
-    row_points = writer.points_of(first, 1, lambda _: row, loops, after, tile=n_rows)
+    row_points = writer.compute_points(
+        first, 1, lambda _: row, loops, after, tile=n_rows
+    )
     points = {**row_points.at(0), **{i: var(name) for i, name in single.items()}}
     return Entries(
         loops, points, row_points.inside(0), (*after, *row_points.statements)
     )
 
 
-def _steps(extent: Extent, lanes: int) -> int:
+def _choose_steps(extent: Extent, lanes: int) -> int:
     """Choose the steps of a work-item so that few work-items idle.
 
-    >>> [_steps(n, 8) for n in (5, 40, 72, 296)]
+    >>> [_choose_steps(n, 8) for n in (5, 40, 72, 296)]
     [1, 5, 5, 8]
     """
     if not isinstance(extent, int):
@@ -357,7 +372,7 @@ def pack(
     schedule = writer.schedule
     span = schedule.spans[operand]
     entries = visit_entries(writer, order, span[-1], after)
-    shape = [extent_of(schedule.extents[i]) for i in order]
+    shape = [express_extent(schedule.extents[i]) for i in order]
     array = writer.array(
         f"{operand}_packed", shape, schedule.dtypes[operand], is_global=True
     )
@@ -370,10 +385,10 @@ def pack(
         predicates=entries.inside,
     )
     writer.note_apart(packed)
-    return array, (packed, writer.launch_end([packed]))
+    return array, (packed, writer.end_launch([packed]))
 
 
-def whole_array(
+def find_whole_array(
     kernel: lp.LoopKernel,
     entry: Expression,
     variables: Names | list[str],
@@ -403,7 +418,7 @@ def whole_array(
         stride = getattr(tag, "stride", None)
         if stride is None or not _are_equal(stride, wanted):
             return None
-        wanted = wanted * extent_of(extent)
+        wanted = wanted * express_extent(extent)
     return str(array.name)
 
 
@@ -415,38 +430,41 @@ def _are_equal(left: Expression, right: Expression) -> bool:
     return bool(evaluate(left, values) == evaluate(right, values))
 
 
-def space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit products of two real operands that use each entry several times."""
     einsum = workload.einsum
-    if not has_real_dtype(einsum) or reuse(einsum) < h.MIN_REUSE:
+    if not has_real_dtype(einsum) or compute_reuse(einsum) < h.MIN_REUSE:
         return None
     plans = [StackRoles.of(einsum, einsum.extents, n) for n in range(3)]
     stacked = tuple(n for n, plan in enumerate(plans) if plan is not None)
     return Space({"stacked": stacked})
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds of the products and of the copies before and after them.
 
     Arrays that are not in order are read and written once more, in separate launches.
     """
     gpu = machine.gpu
     assert gpu is not None
-    plan = StackRoles.of(einsum, einsum.extents, number(parameters, "stacked"))
-    itemsize = itemsize_of(einsum)
+    plan = StackRoles.of(einsum, einsum.extents, get_number(parameters, "stacked"))
+    itemsize = get_itemsize(einsum)
     if plan is None or gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf
     n, rows, columns, summed = (
-        points(einsum, x) for x in (plan.stack, plan.rows, plan.columns, plan.summed)
+        count_points(einsum, x)
+        for x in (plan.stack, plan.rows, plan.columns, plan.summed)
     )
     sizes = n, rows, columns, summed
     # each copy reads and writes its array, in a separate launch
-    moved = [points(einsum, term) * itemsize for term in plan.moved(einsum)]
+    moved = [count_points(einsum, term) * itemsize for term in plan.moved(einsum)]
     rate = h.PACKING_SHARE * gpu.bandwidth_bytes_per_s
-    arrays = sum(points(einsum, term) * size for term, size in loads(einsum))
-    arrays += points(einsum, einsum.output) * itemsize
+    arrays = sum(count_points(einsum, term) * size for term, size in list_loads(einsum))
+    arrays += count_points(einsum, einsum.output) * itemsize
     return (
-        einsum.batch_size * product_s(sizes, arrays, itemsize, gpu)
+        einsum.batch_size * predict_product_s(sizes, arrays, itemsize, gpu)
         + 2 * sum(moved) / rate
         + gpu.launch_s * len(moved)
     )
@@ -457,9 +475,9 @@ GPU_MATRICES = register(
         "gpu_matrices",
         1,
         "products of two operands by cuBLAS, after launches that bring them in order",
-        space,
-        gpu_matrices,
-        cost,
+        _make_space,
+        apply_gpu_matrices,
+        _predict_s,
         devices=GPUS,
     )
 )

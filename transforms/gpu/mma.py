@@ -33,12 +33,21 @@ from feinsum.transforms.gpu.fragments import HALVES, QUAD, WarpProduct
 from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Swizzle,
-    n_tile_entries,
-    uneven_tile,
+    count_tile_entries,
+    find_uneven_tile,
 )
 from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS, Tiled
-from feinsum.transforms.gpu.sides import pieces_of, sides_of, staged, suited
-from feinsum.transforms.gpu.tiled_product import TiledProduct, TileSizes, tiled_s
+from feinsum.transforms.gpu.sides import (
+    filter_suited,
+    find_sides,
+    list_pieces,
+    list_staged,
+)
+from feinsum.transforms.gpu.tiled_product import (
+    TiledProduct,
+    TileSizes,
+    predict_tiled_s,
+)
 from feinsum.transforms.gpu.tiles import GPUS, Items, is_double
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
@@ -52,11 +61,11 @@ from feinsum.transforms.registry import (
     Parameters,
     Space,
     Transform,
-    choices,
+    list_choices,
     register,
-    starting_with,
+    with_starts,
 )
-from feinsum.transforms.roles import number, reuse, volume
+from feinsum.transforms.roles import compute_reuse, count_index_tuples, get_number
 
 NAMES = (
     "across", "along", "depth", "columns", "rows", "terms", "stages", "copies", "cut",
@@ -64,7 +73,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def gpu_mma(
+def apply_gpu_mma(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Multiply tiles in shared memory on tensor cores, each warp a block of sums.
@@ -104,7 +113,7 @@ def gpu_mma(
 
 
 class _Product(TiledProduct):
-    """Writes the loops; see :func:`gpu_mma`.
+    """Writes the loops; see :func:`apply_gpu_mma`.
 
     The operand along is the left factor, with blocks of 16 rows; the one across is the
     right factor, with blocks of 8 columns. The warps along ``l.1`` share the columns of
@@ -115,7 +124,7 @@ class _Product(TiledProduct):
 
     def items(self, parameters: Parameters) -> Items:
         terms, self.rows, self.columns = (
-            number(parameters, name) for name in ("terms", "rows", "columns")
+            get_number(parameters, name) for name in ("terms", "rows", "columns")
         )
         n_across = self.across.tile // self.columns
         n_along = self.along.tile // self.rows
@@ -156,7 +165,7 @@ class _Product(TiledProduct):
         )
 
         def entry(block: Expression, quad: Expression, half: Expression) -> Expression:
-            wide = product.row_or_column(size * var(warp), length, block, half)
+            wide = product.compute_row_or_column(size * var(warp), length, block, half)
             return tile.at(product.term(var(k), quad), wide)
 
         shape = (size // length, product.terms // QUAD, n_halves)
@@ -173,18 +182,24 @@ class _Product(TiledProduct):
         down = p.Sum((y.start, self.rows * var(self.warp_along), product.g))
         right = p.Sum((self.columns * var(self.warp_across), 2 * product.t))
         # halves of 8 rows are numbered through all blocks
-        rows = writer.points_of(
+        rows = writer.compute_points(
             y.flat, HALVES * n_down, lambda step: p.Sum((down, 8 * step)),
             self.around, after, tile=y.tile,
         )  # fmt: skip
         # two neighbouring columns of each block of 8
-        columns = writer.points_of(
-            x.flat, 2 * n_across,
-            lambda step: x.start + x.swizzle.to_load_order(
-                p.Sum((right, COLUMNS * p.FloorDiv(step, 2), p.Remainder(step, 2)))
+        columns = writer.compute_points(
+            x.flat,
+            2 * n_across,
+            lambda step: (
+                x.start
+                + x.swizzle.to_load_order(
+                    p.Sum((right, COLUMNS * p.FloorDiv(step, 2), p.Remainder(step, 2)))
+                )
             ),
-            self.around, after, tile=x.tile,
-        )  # fmt: skip
+            self.around,
+            after,
+            tile=x.tile,
+        )
         is_pair = self._is_paired(row)
         inames = tuple(
             writer.unroll(n) for n in (n_down, HALVES, n_across, 1 if is_pair else 2)
@@ -230,13 +245,13 @@ def _has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
     return is_alone and strides[-1] == 1 and not array.offset
 
 
-def space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit products in double precision that use each entry several times."""
     einsum = workload.einsum
-    sides = sides_of(einsum, einsum.extents)
-    if sides is None or not is_double(einsum) or reuse(einsum) < h.MIN_REUSE:
+    sides = find_sides(einsum, einsum.extents)
+    if sides is None or not is_double(einsum) or compute_reuse(einsum) < h.MIN_REUSE:
         return None
-    cuts = pieces_of(einsum)
+    cuts = list_pieces(einsum)
     table = {
         "across": (64, 128, 32, 80),
         "along": (64, 128, 32, 80),
@@ -253,13 +268,13 @@ def space(workload: Workload) -> Space | None:
     def starts() -> Iterator[Parameters]:
         # with the longest pieces, and with shares for two rounds of groups
         tried = (
-            (*values, cuts[0], _shares(workload.sized, *values[:3]))
+            (*values, cuts[0], _choose_shares(workload.sized, *values[:3]))
             for values in h.MMA_STARTS
         )
-        return suited(workload, NAMES, tried)
+        return filter_suited(workload, NAMES, tried)
 
     def others() -> Iterable[Parameters]:
-        return choices(
+        return list_choices(
             {
                 **table,
                 "depth": (16,),
@@ -271,18 +286,18 @@ def space(workload: Workload) -> Space | None:
             }
         )
 
-    points = Space(table, partial(_constraint, workload))
-    return starting_with(points, starts, others)
+    points = Space(table, partial(_find_problem, workload))
+    return with_starts(points, starts, others)
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     """Require tiles that fit every GPU with such tensor cores, and long shares."""
     across, along, depth, columns, rows, terms = (
-        number(parameters, name) for name in NAMES[:6]
+        get_number(parameters, name) for name in NAMES[:6]
     )
     # short shares would mostly wait for the pipeline to fill
-    einsum, shares = workload.sized, number(parameters, "shares")
-    n_tiles = volume(einsum, tuple(einsum.summation_indices)) // depth
+    einsum, shares = workload.sized, get_number(parameters, "shares")
+    n_tiles = count_index_tuples(einsum, tuple(einsum.summation_indices)) // depth
     if shares > 1 and n_tiles < h.MIN_TILES * shares:
         return f"{n_tiles} tiles of a sum, expected {h.MIN_TILES} for each share"
     # a tile has to consist of whole blocks and whole instructions
@@ -294,34 +309,35 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     n_sums = len(workload.einsum.rows) * rows * columns // WARP
     if n_sums > h.MAX_SUMS:
         return f"{n_sums} sums of a lane, expected at most {h.MAX_SUMS}"
-    uneven = uneven_tile((across, along), depth, n_items)
+    uneven = find_uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
-    n_bytes = _shared_bytes(workload.einsum, parameters)
+    n_bytes = _count_shared_bytes(workload.einsum, parameters)
     if n_bytes > h.SHARED_BYTES_SM80:
         return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM80}"
     return None
 
 
-def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+def _count_shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     """Return the shared memory of a work-group, in bytes."""
     across, along, depth, stages, cut = (
-        number(parameters, n) for n in ("across", "along", "depth", "stages", "cut")
+        get_number(parameters, n) for n in ("across", "along", "depth", "stages", "cut")
     )
-    of_across = n_tile_entries(across, depth, Swizzle(cut, across // cut))
-    of_along = n_tile_entries(along, depth, UNSWIZZLED)
+    of_across = count_tile_entries(across, depth, Swizzle(cut, across // cut))
+    of_along = count_tile_entries(along, depth, UNSWIZZLED)
     return stages * sum(
-        8 * (of_across if is_across else of_along) for _, is_across in staged(einsum)
+        8 * (of_across if is_across else of_along)
+        for _, is_across in list_staged(einsum)
     )
 
 
-def _shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
+def _choose_shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
     """Return the largest power of two of shares that keeps them long and few."""
-    sides = sides_of(einsum, einsum.extents)
+    sides = find_sides(einsum, einsum.extents)
     assert sides is not None
-    n_groups = -(-volume(einsum, sides.across.indices) // across)
-    n_groups *= -(-volume(einsum, sides.along.indices) // along)
-    n_tiles = volume(einsum, sides.summed.indices) // depth
+    n_groups = -(-count_index_tuples(einsum, sides.across.indices) // across)
+    n_groups *= -(-count_index_tuples(einsum, sides.along.indices) // along)
+    n_tiles = count_index_tuples(einsum, sides.summed.indices) // depth
     shares = 1
     while (
         not sides.batch.indices
@@ -333,12 +349,14 @@ def _shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -> int:
     return shares
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds; a warp reads both sides of its block from shared memory."""
     across, along, depth, columns, rows, terms, stages = (
-        number(parameters, name) for name in NAMES[:7]
+        get_number(parameters, name) for name in NAMES[:7]
     )
-    cut, shares = (number(parameters, name) for name in NAMES[8:])
+    cut, shares = (get_number(parameters, name) for name in NAMES[8:])
     gpu = machine.gpu
     assert gpu is not None
     # the family gains nothing where tensor cores are not faster than other units
@@ -346,14 +364,14 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         return inf
     n_sums, n_rows = rows * columns // WARP, einsum.batch_size
     fragments = -(-(rows + columns) * terms // WARP)
-    return tiled_s(
+    return predict_tiled_s(
         einsum,
         machine,
         TileSizes(across, along, depth, stages, cut, shares),
         n_items=WARP * (across // columns) * (along // rows),
         # 8 bytes of each row and column; the loop of an instruction takes a cycle
         cycles=n_rows * ((rows + columns) * 8 / h.LINE_BYTES + 1 / terms),
-        shared_bytes=_shared_bytes(einsum, parameters),
+        shared_bytes=_count_shared_bytes(einsum, parameters),
         # a double takes two registers; 40 are for addresses and counters
         registers=40 + 2 * (n_rows * n_sums + fragments),
         chains=n_sums,
@@ -366,9 +384,9 @@ GPU_MMA = register(
         "gpu_mma",
         2,
         "products of two operands on tensor cores of double precision",
-        space,
-        gpu_mma,
-        cost,
+        _make_space,
+        apply_gpu_mma,
+        _predict_s,
         devices=GPUS,
     )
 )

@@ -19,9 +19,9 @@ import loopy as lp
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.cost import LaunchWork, group_bytes, launch_s
+from feinsum.transforms.gpu.cost import LaunchWork, count_group_bytes, predict_launch_s
 from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
 from feinsum.transforms.gpu.tiles import GPUS, is_double
@@ -30,14 +30,14 @@ from feinsum.transforms.registry import (
     Parameters,
     Space,
     Transform,
-    choices,
+    list_choices,
     register,
-    starting_with,
+    with_starts,
 )
-from feinsum.transforms.roles import element_indices, text
+from feinsum.transforms.roles import find_element_indices, get_text
 
 
-def gpu_operator_mma(
+def apply_gpu_operator_mma(
     t_unit: lp.TranslationUnit,
     nest: LoopNest,
     parameters: Parameters,
@@ -71,7 +71,7 @@ def gpu_operator_mma(
         ahead: whether to load a tile to registers while the previous one is multiplied.
     """
     schedule = begin(t_unit, nest)
-    steps = _steps(nest.einsum, text(parameters, "element"))
+    steps = _find_steps(nest.einsum, get_text(parameters, "element"))
     if steps is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix whose "
@@ -85,25 +85,25 @@ def gpu_operator_mma(
 def _apply_1(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    return gpu_operator_mma(t_unit, nest, parameters, has_early_loads=False)
+    return apply_gpu_operator_mma(t_unit, nest, parameters, has_early_loads=False)
 
 
-def _steps(einsum: BatchedEinsum, element: str) -> OperatorSteps | None:
+def _find_steps(einsum: BatchedEinsum, element: str) -> OperatorSteps | None:
     """Return steps that sum over all indices of a tile, and store results in order."""
     steps = OperatorSteps.of(einsum, element)
     # An outer index would need a tile for each value. The results go through shared
     # memory in the order of the output, so rows of an element have to be adjacent.
     if steps is None or {*steps.tile} != {*steps.contracted} or not steps.contracted:
         return None
-    return steps if steps.lies_in_order(einsum) else None
+    return steps if steps.has_results_in_order(einsum) else None
 
 
-def space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit operators in double precision with a long element index and one matrix."""
     einsum = workload.einsum
     if not is_double(einsum):
         return None
-    fits = {i: s for i in element_indices(einsum) if (s := _steps(einsum, i))}
+    fits = {i: s for i in find_element_indices(einsum) if (s := _find_steps(einsum, i))}
     if not fits:
         return None
     table = {
@@ -118,10 +118,10 @@ def space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits.get(text(parameters, "element"))
+        steps = fits.get(get_text(parameters, "element"))
         if steps is None:
             return "no product of elements with one matrix"
-        return _excess(OperatorTiles.of(einsum, steps, parameters))
+        return _find_excess(OperatorTiles.of(einsum, steps, parameters))
 
     def starts() -> Iterator[Parameters]:
         first = {"element": table["element"][0], "ahead": True}
@@ -130,12 +130,14 @@ def space(workload: Workload) -> Space | None:
 
     def others() -> Iterable[Parameters]:
         # more terms in an instruction waste more of the last one of a sum
-        return choices({**table, "terms": (4,), "turns": (4, 7, 10), "ahead": (True,)})
+        return list_choices(
+            {**table, "terms": (4,), "turns": (4, 7, 10), "ahead": (True,)}
+        )
 
-    return starting_with(Space(table, constraint), starts, others)
+    return with_starts(Space(table, constraint), starts, others)
 
 
-def _excess(tiles: OperatorTiles) -> str | None:
+def _find_excess(tiles: OperatorTiles) -> str | None:
     """Explain which limit of GPUs with such tensor cores is exceeded, or None."""
     if tiles.elements % tiles.height:
         return f"{tiles.height} elements of a warp do not divide {tiles.elements}"
@@ -159,24 +161,26 @@ def _excess(tiles: OperatorTiles) -> str | None:
     return None
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds; tiles and results pass once through shared memory."""
     gpu = machine.gpu
     assert gpu is not None
     # the family gains nothing where tensor cores are not faster than other units
     if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
         return inf
-    element = text(parameters, "element")
-    steps = _steps(einsum, element)
+    element = get_text(parameters, "element")
+    steps = _find_steps(einsum, element)
     assert steps is not None
     tiles = OperatorTiles.of(einsum, steps, parameters)
     n_rows = einsum.batch_size
-    n_turns = -(-points(einsum, (element,)) // tiles.elements)
+    n_turns = -(-count_points(einsum, (element,)) // tiles.elements)
     n_groups = -(-n_turns // tiles.turns)
-    box = {i: points(einsum, (i,)) for i in einsum.indices}
+    box = {i: count_points(einsum, (i,)) for i in einsum.indices}
     # each group reads the matrix once, not for each tile
     matrices = 8 * tiles.n_matrices * tiles.n_deferred * tiles.n_rows * tiles.n_terms
-    n_bytes = group_bytes(einsum, box | {element: tiles.elements}) - matrices
+    n_bytes = count_group_bytes(einsum, box | {element: tiles.elements}) - matrices
     products = tiles.n_deferred * tiles.across * tiles.width * tiles.depth
     per_line = h.LINE_BYTES // 8
     n_items = h.WARP * tiles.n_warps
@@ -187,7 +191,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     entries = tiles.across * tiles.depth + 2 * tiles.n_fan * tiles.n_rows
     entries += (len(steps.early) + 2) * tiles.n_terms
     of_turn = h.STEPS_AHEAD if tiles.is_ahead else h.STEPS_OF_TURN
-    return launch_s(
+    return predict_launch_s(
         gpu,
         LaunchWork(
             n_groups=n_groups,
@@ -196,12 +200,12 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
             multiply_adds=n_turns * n_rows * tiles.elements * products,
             requests=n_turns * n_rows * tiles.elements * entries / per_line,
             cached_bytes=n_turns * n_bytes + n_groups * matrices,
-            distinct_bytes=sum(distinct_bytes(einsum)),
+            distinct_bytes=sum(count_distinct_bytes(einsum)),
             steps=h.STEPS_OF_TURN + of_turn * n_rows * tiles.turns,
             shared_bytes=8 * tiles.n_shared,
             registers=min(most, 64 + 2 * (tiles.n_sums + tiles.n_fragments)),
             chains=tiles.n_sums,
-            n_loads=points(einsum, of_element) * tiles.elements / n_items,
+            n_loads=count_points(einsum, of_element) * tiles.elements / n_items,
             is_on_tensor_cores=True,
         ),
     )
@@ -212,9 +216,9 @@ GPU_OPERATOR_MMA = register(
         "gpu_operator_mma",
         2,
         "one matrix for all elements, on tensor cores of double precision",
-        space,
-        gpu_operator_mma,
-        cost,
+        _make_space,
+        apply_gpu_operator_mma,
+        _predict_s,
         devices=GPUS,
     )
 )

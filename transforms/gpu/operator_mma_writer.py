@@ -5,7 +5,7 @@ global memory to registers while the previous tile is multiplied. Then it moves 
 shared memory, where the warps of the group read it in fragments::
 
     global memory      u[e, 0..34]               rows of 35 terms, say, of each element
-         |  all work-items, neighbours along the terms (``ragged_partition``)
+         |  all work-items, neighbours along the terms (``partition_raggedly``)
     registers          ahead[steps]              a few entries of each work-item
          |  scaled by factors of the element; barrier
     shared memory      tile[32][36]              an odd multiple of 4 between elements
@@ -52,9 +52,9 @@ from feinsum.transforms.gpu.fragments import (
     ZERO,
     WarpProduct,
 )
-from feinsum.transforms.gpu.layouts import Share, clamped, ragged_partition
+from feinsum.transforms.gpu.layouts import Share, clamp, partition_raggedly
 from feinsum.transforms.gpu.operator_steps import OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.tiles import GroupWriter, Point, extent_of
+from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
@@ -62,7 +62,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     ROWS,
     WARP,
 )
-from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.primitives.schedule import Expression, Names, make_product
 
 
 class _Factors(NamedTuple):
@@ -174,7 +174,9 @@ class OperatorMmaWriter(GroupWriter):
         turn = self.loop("turn", within, size=tiles.turns)
         self.loops = (*self.around, turn)
         self.first = of_group * var(group)
-        self.now = self._start(p.Sum((self.first, of_tile * var(turn))), self.loops)
+        self.now = self._assign_start(
+            p.Sum((self.first, of_tile * var(turn))), self.loops
+        )
         number = p.Sum((var(lane), WARP * var(warp)))
         self.item, self.numbered = self.scalar("number", number, self.around)
         self.n_items = WARP * tiles.n_warps
@@ -190,20 +192,20 @@ class OperatorMmaWriter(GroupWriter):
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
         steps, tiles, schedule = self.steps, self.tiles, self.schedule
-        self.tile = self._shared("tile", (), (tiles.elements, tiles.stride))
-        self.scales = self._factors("scales", tiles.scaling)
-        self.factors = self._factors("factors", steps.late)
+        self.tile = self._declare_shared("tile", (), (tiles.elements, tiles.stride))
+        self.scales = self._declare_factors("scales", tiles.scaling)
+        self.factors = self._declare_factors("factors", steps.late)
         shape = (tiles.elements, tiles.row_stride)
-        self.result = self._shared("result", steps.fan, shape)
+        self.result = self._declare_shared("result", steps.fan, shape)
         self.matrices = {
             name: self._load_matrix(name)
             for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows)
         }
-        parts_of_rows = [self._parts_of_row(k) for k in range(len(schedule.rows))]
-        before = [self._pad()] if tiles.depth > tiles.n_terms else []
+        parts_of_rows = [self._list_parts(k) for k in range(len(schedule.rows))]
+        before = [self._zero_padding()] if tiles.depth > tiles.n_terms else []
         loads: list[str] = []
         if tiles.is_ahead:
-            start = self._start(self.first, self.around)
+            start = self._assign_start(self.first, self.around)
             loads = self._load_parts(parts_of_rows[0], start, before)
         for k in range(len(schedule.rows)):
             if not tiles.is_ahead:
@@ -213,7 +215,7 @@ class OperatorMmaWriter(GroupWriter):
             before = self._write_row(k, [*settled, *loads])
         self.note_ordered(*self.shared_accesses)
         self.note_apart(*self.shared_accesses)
-        schedule = self.finished().with_preamble(PRODUCTS)
+        schedule = self.build().with_preamble(PRODUCTS)
         tags: set[Tag] = {LeastGroups(tiles.groups)}
         if self.has_early_loads:
             tags |= {OrderedLoads()}
@@ -240,18 +242,18 @@ class OperatorMmaWriter(GroupWriter):
         # lanes store results of other lanes
         before = [self.barrier(self.loops, [shared]), shared]
         output_part = _StagedPart((), (), (self.element,), self.steps.rows, "")
-        entries = self._entries(output_part, self.now)
-        inames, fan = self.loops_over(self.steps.fan, "unr")
+        entries = self._loop_over_entries(output_part, self.now)
+        inames, fan = self.loop_over(self.steps.fan, "unr")
         points = {**entries.points, **fan}
         stored = self.store(
-            k, self._result_at(points, self.rows.ravel(points)),
+            k, self._get_result_entry(points, self.rows.ravel(points)),
             {**entries.points_of_all, **fan}, [*self.loops, *inames, *entries.loops],
             [*before, *entries.after], predicates=entries.exists,
         )  # fmt: skip
         self._note_shared(stored)
         return before
 
-    def _parts_of_row(self, k: int) -> RowParts:
+    def _list_parts(self, k: int) -> RowParts:
         """Return the parts of a row that are not yet in shared memory."""
         rows = self.schedule.rows
         new_factors = []
@@ -292,11 +294,13 @@ class OperatorMmaWriter(GroupWriter):
         array = self.array("ahead", (*map(self.length, outer), *steps), DOUBLE)
         return _StagedPart(operands, outer, slow, fast, array)
 
-    def _start(self, value: Expression, loops: Names, after: Names = ()) -> _TileStart:
+    def _assign_start(
+        self, value: Expression, loops: Names, after: Names = ()
+    ) -> _TileStart:
         """Assign the first element of a tile to a scalar."""
         return _TileStart(loops, *self.scalar("start", value, loops, after))
 
-    def _entries(self, part: _StagedPart, start: _TileStart) -> _Entries:
+    def _loop_over_entries(self, part: _StagedPart, start: _TileStart) -> _Entries:
         """Loop over a work-item's entries of a tile."""
         axes, after = self._partition(part.slow, part.fast)
         loops: list[str] = []
@@ -311,7 +315,7 @@ class OperatorMmaWriter(GroupWriter):
                 inside.append(p.Comparison(value, "<", size))
             points |= self.flat(indices).unravel(value)
             if self.element in indices:
-                n_left, counted = self._elements_left(share, start, after)
+                n_left, counted = self._count_elements_left(share, start, after)
                 exists = p.Comparison(share.stride * var(step), "<", var(n_left))
         if axes[0].is_idle:
             # these items would load and store rows that other items have
@@ -322,7 +326,7 @@ class OperatorMmaWriter(GroupWriter):
             (*inside, exists), (*after, start.insn_id, counted),
         )  # fmt: skip
 
-    def _elements_left(
+    def _count_elements_left(
         self, share: Share, start: _TileStart, after: Names
     ) -> tuple[str, str]:
         """Count the elements from a work-item's first one on, at most a tile.
@@ -333,7 +337,7 @@ class OperatorMmaWriter(GroupWriter):
         key = share.first, start.name
         if key not in self._left:
             first = p.Sum((var(start.name), share.first))
-            n_left = p.Sum((extent_of(self.extent), -1 * first))
+            n_left = p.Sum((express_extent(self.extent), -1 * first))
             n = self.tiles.elements
             n_left = p.If(p.Comparison(n_left, "<", n), n_left, n)
             array = self.array("left", (), np.dtype(np.int32))
@@ -347,7 +351,7 @@ class OperatorMmaWriter(GroupWriter):
         key = self.volume(slow), self.volume(fast)
         # parts of one shape share the scalars of their starts
         if key not in self._partitions:
-            axes = ragged_partition(*key, self.n_items, var(self.item))
+            axes = partition_raggedly(*key, self.n_items, var(self.item))
             self._partitions[key] = self.hold_starts(
                 axes, self.around, (self.numbered,)
             )
@@ -363,21 +367,21 @@ class OperatorMmaWriter(GroupWriter):
         :data:`feinsum.transforms.gpu.fragments.INTERLEAVED`.
         """
         tiles = self.tiles
-        loops, points = self.loops_over(self.steps.deferred, "unr")
+        loops, points = self.loop_over(self.steps.deferred, "unr")
         shape = (
             tiles.width // COLUMNS, tiles.depth // tiles.terms, tiles.terms // QUAD
         )  # fmt: skip
         inames = [self.unroll(n) for n in shape]
         block, step, quad = map(var, inames)
         term = self.product.term(step, quad)
-        row = self._matrix_row(block, INTERLEAVED.at(self.product.g))
-        points |= self._points_of_row(row)
+        row = self._compute_matrix_row(block, INTERLEAVED.at(self.product.g))
+        points |= self._unravel_row(row)
         # The last instruction may have terms beyond the matrix. They must not be read,
         # and must be zero: NaN times the zeros of the tile would be NaN.
         is_padded = tiles.depth > tiles.n_terms
-        existing = clamped(term, tiles.n_terms) if is_padded else term
+        existing = clamp(term, tiles.n_terms) if is_padded else term
         points |= self.terms.unravel(existing)
-        value = calls_product(self.schedule, (name,), points)
+        value = make_product(self.schedule, (name,), points)
         if is_padded:
             value = p.If(p.Comparison(term, "<", tiles.n_terms), value, ZERO)
         lengths = tuple(map(self.length, self.steps.deferred))
@@ -386,7 +390,7 @@ class OperatorMmaWriter(GroupWriter):
         entry = var(array)[tuple(map(var, loops))]
         return array, self.assign("load", entry, value, [*self.around, *loops])
 
-    def _pad(self) -> str:
+    def _zero_padding(self) -> str:
         """Zero the padding terms of a tile, which fill the last instruction.
 
         Once before the first turn is enough: tiles are not written there.
@@ -413,7 +417,7 @@ class OperatorMmaWriter(GroupWriter):
         if k + 1 < len(parts_of_rows):
             return self._load_parts(parts_of_rows[k + 1], self.now, before)
         first = p.Sum((var(self.now.name), self.tiles.elements))
-        start = self._start(first, self.loops, (self.now.insn_id,))
+        start = self._assign_start(first, self.loops, (self.now.insn_id,))
         return self._load_parts(parts_of_rows[0], start, before)
 
     def _load_parts(
@@ -430,11 +434,11 @@ class OperatorMmaWriter(GroupWriter):
         self, part: _StagedPart, start: _TileStart, before: Collection[str]
     ) -> str:
         """Load a work-item's entries to registers; zero beyond the last element."""
-        entries = self._entries(part, start)
-        inames, outer = self.loops_over(part.outer, "unr")
+        entries = self._loop_over_entries(part, start)
+        inames, outer = self.loop_over(part.outer, "unr")
         loops = (*inames, *entries.loops)
         points = {**entries.points_of_all, **outer}
-        value = calls_product(self.schedule, part.operands, points)
+        value = make_product(self.schedule, part.operands, points)
         return self.assign(
             "load", var(part.array)[tuple(map(var, loops))],
             # zeros in place of elements that do not exist add nothing to any sum
@@ -446,8 +450,8 @@ class OperatorMmaWriter(GroupWriter):
         """Move all parts of a row from registers to shared memory."""
         streamed, factor_parts = row_parts
         for factors, part in factor_parts:
-            entries = self._entries(part, self.now)
-            inames, outer = self.loops_over(part.outer, "unr")
+            entries = self._loop_over_entries(part, self.now)
+            inames, outer = self.loop_over(part.outer, "unr")
             points, loops = {**outer, **entries.points}, (*inames, *entries.loops)
             settled = self.assign(
                 "settle", factors.at(points, points[self.element]),
@@ -463,15 +467,15 @@ class OperatorMmaWriter(GroupWriter):
 
     def _fill(self, part: _StagedPart, before: Collection[str]) -> str:
         """Write the scaled streamed operand to the tile."""
-        steps, entries = self.steps, self._entries(part, self.now)
+        steps, entries = self.steps, self._loop_over_entries(part, self.now)
         dealt_out = {*part.slow, *part.fast}
         outer = [i for i in steps.tile if i not in dealt_out]
-        inames, of_outer = self.loops_over(outer, "unr")
+        inames, of_outer = self.loop_over(outer, "unr")
         points = {**of_outer, **entries.points}
         element = points[self.element]
         terms: list[Expression] = []
         # the tile lacks gathered indices: they are summed here
-        for gathered in self._values(steps.gathered):
+        for gathered in self._list_values(steps.gathered):
             term_points = {**points, **gathered}
             value = var(part.array)[
                 (*(term_points[i] for i in part.outer), *map(var, entries.loops))
@@ -481,11 +485,14 @@ class OperatorMmaWriter(GroupWriter):
             terms.append(value)
         return self._note_shared(
             self.assign(
-                "fill", self.tile[element, self.terms.ravel(points)], _sum(terms),
-                [*self.loops, *inames, *entries.loops], [*entries.after, *before],
+                "fill",
+                self.tile[element, self.terms.ravel(points)],
+                _make_sum(terms),
+                [*self.loops, *inames, *entries.loops],
+                [*entries.after, *before],
                 predicates=entries.inside,
             )
-        )  # fmt: skip
+        )
 
     # the product
 
@@ -501,7 +508,9 @@ class OperatorMmaWriter(GroupWriter):
         def of_tile(
             block: Expression, quad: Expression, half: Expression
         ) -> Expression:
-            return self.tile[self._element(block, half), product.term(var(step), quad)]
+            return self.tile[
+                self._compute_element(block, half), product.term(var(step), quad)
+            ]
 
         shape = (tiles.height // ROWS, tiles.terms // QUAD, HALVES)
         left, loaded = product.load_fragments(
@@ -522,15 +531,17 @@ class OperatorMmaWriter(GroupWriter):
     def _share_result(self, acc: str, summed: str, filled: Sequence[str]) -> str:
         """Write the sums, multiplied by the late factors, to shared memory."""
         tiles, steps = self.tiles, self.steps
-        inames, points = self.loops_over(steps.fan, "unr")
+        inames, points = self.loop_over(steps.fan, "unr")
         shape = (tiles.height // ROWS, HALVES, tiles.width // COLUMNS, 2)
         block = [self.unroll(n) for n in shape]
         down, half, across, e = map(var, block)
-        points[self.element] = self._element(down, half)
-        row = self._matrix_row(across, INTERLEAVED_SUM_COLUMN(e, self.product.t))
-        points |= self._points_of_row(row)
+        points[self.element] = self._compute_element(down, half)
+        row = self._compute_matrix_row(
+            across, INTERLEAVED_SUM_COLUMN(e, self.product.t)
+        )
+        points |= self._unravel_row(row)
         terms: list[Expression] = []
-        for late in self._values(steps.deferred):
+        for late in self._list_values(steps.deferred):
             # entry [h, e] of the sums of a fragment
             of_fragment = down, across, p.Sum((2 * half, e))
             term = var(acc)[(*(late[i] for i in steps.deferred), *of_fragment)]
@@ -540,14 +551,16 @@ class OperatorMmaWriter(GroupWriter):
             terms.append(term)
         loops = [*self.loops, *inames, *block]
         # the result has room for padding rows, so no lane needs a guard
-        entry = self._result_at(points, row)
+        entry = self._get_result_entry(points, row)
         return self._note_shared(
-            self.assign("share", entry, _sum(terms), loops, [summed, *filled])
+            self.assign("share", entry, _make_sum(terms), loops, [summed, *filled])
         )
 
     # small parts
 
-    def _shared(self, stem: str, indices: Names, shape: tuple[int, ...]) -> Expression:
+    def _declare_shared(
+        self, stem: str, indices: Names, shape: tuple[int, ...]
+    ) -> Expression:
         """Declare a shared array with an axis for each index, and axes of ``shape``."""
         shape = (*map(self.length, indices), *shape)
         return var(self.array(stem, shape, DOUBLE, is_shared=True))
@@ -557,16 +570,18 @@ class OperatorMmaWriter(GroupWriter):
         self.shared_accesses.append(insn_id)
         return insn_id
 
-    def _values(self, indices: Sequence[str]) -> Iterator[dict[str, Expression]]:
+    def _list_values(self, indices: Sequence[str]) -> Iterator[dict[str, Expression]]:
         """Yield all combinations of values of indices."""
         for values in product(*(range(self.length(i)) for i in indices)):
             yield dict(zip(indices, values, strict=True))
 
-    def _result_at(self, points: Point, row: Expression) -> Expression:
+    def _get_result_entry(self, points: Point, row: Expression) -> Expression:
         outer = tuple(points[i] for i in (*self.steps.fan, self.element))
         return self.result[(*outer, row)]
 
-    def _factors(self, stem: str, positions: tuple[int, ...]) -> _Factors | None:
+    def _declare_factors(
+        self, stem: str, positions: tuple[int, ...]
+    ) -> _Factors | None:
         """Declare the shared array for a product of operands, if there are any."""
         if not positions:
             return None
@@ -574,23 +589,23 @@ class OperatorMmaWriter(GroupWriter):
         joint = dict.fromkeys(i for span in spans for i in span)
         indices = tuple(i for i in joint if i != self.element)
         # elements last: lanes of neighbouring elements read neighbours
-        array = self._shared(stem, indices, (self.tiles.elements,))
+        array = self._declare_shared(stem, indices, (self.tiles.elements,))
         return _Factors(positions, indices, array)
 
-    def _element(self, block: Expression, half: Expression) -> Expression:
+    def _compute_element(self, block: Expression, half: Expression) -> Expression:
         """Return the element of a lane, counted within the tile."""
         first = self.tiles.height * self.down
-        return self.product.row_or_column(first, ROWS, block, half)
+        return self.product.compute_row_or_column(first, ROWS, block, half)
 
-    def _matrix_row(self, block: Expression, column: Expression) -> Expression:
+    def _compute_matrix_row(self, block: Expression, column: Expression) -> Expression:
         return p.Sum((self.tiles.width * self.across, COLUMNS * block, column))
 
-    def _points_of_row(self, row: Expression) -> dict[str, Expression]:
+    def _unravel_row(self, row: Expression) -> dict[str, Expression]:
         """Return the point of a row of the matrix; a padding row has the last one."""
         tiles = self.tiles
         is_full = tiles.width * tiles.across == tiles.n_rows
-        return self.rows.unravel(row if is_full else clamped(row, tiles.n_rows))
+        return self.rows.unravel(row if is_full else clamp(row, tiles.n_rows))
 
 
-def _sum(terms: Sequence[Expression]) -> Expression:
+def _make_sum(terms: Sequence[Expression]) -> Expression:
     return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))

@@ -25,7 +25,7 @@ from feinsum.ir import BatchedEinsum
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.primitives.multiply_fragments import WARP
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import number, typical
+from feinsum.transforms.roles import get_number, get_typical_extent
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class OperatorSteps:
             k for k in range(einsum.n_operands) if k != matrix and k not in early
         )
         of_matrix, output = einsum.inputs[matrix], einsum.output
-        of_early = _joint(einsum, early)
-        of_late = _joint(einsum, late)
+        of_early = _join_indices(einsum, early)
+        of_late = _join_indices(einsum, late)
         # indices of early operands alone are summed while the tile is filled
         used_later = {*of_matrix, *output, *of_late}
         tile = tuple(i for i in of_early if i in used_later and i != element)
@@ -132,7 +132,7 @@ class OperatorSteps:
             tuple(i for i in output if i not in {*rows, *tile, element}),
         )
 
-    def lies_in_order(self, einsum: BatchedEinsum) -> bool:
+    def has_results_in_order(self, einsum: BatchedEinsum) -> bool:
         """Tell whether the results of an element are adjacent, and elements, too."""
         tail = (self.element, *self.rows)
         return einsum.output[-len(tail) :] == tail
@@ -146,12 +146,12 @@ class OperatorSteps:
             (2 * len(self.late), {*sums, *self.fan}),
         ]
         return sum(
-            n * prod(typical(einsum.extents[i]) for i in indices)
+            n * prod(get_typical_extent(einsum.extents[i]) for i in indices)
             for n, indices in steps
         )
 
 
-def _joint(einsum: BatchedEinsum, positions: Sequence[int]) -> tuple[str, ...]:
+def _join_indices(einsum: BatchedEinsum, positions: Sequence[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i for k in positions for i in einsum.inputs[k]))
 
 
@@ -202,7 +202,7 @@ class OperatorTiles:
         cls, einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
     ) -> OperatorTiles:
         def volume(indices: Collection[str]) -> int:
-            return prod(typical(einsum.extents[i]) for i in indices)
+            return prod(get_typical_extent(einsum.extents[i]) for i in indices)
 
         def n_factors(positions: Collection[int]) -> int:
             joint = {i for k in positions for i in einsum.inputs[k]} - {steps.element}
@@ -210,7 +210,7 @@ class OperatorTiles:
 
         streamed = max(steps.early, key=lambda k: volume(einsum.inputs[k]))
         scaling = tuple(k for k in steps.early if k != streamed)
-        sizes = {name: number(parameters, name) for name in NAMES}
+        sizes = {name: get_number(parameters, name) for name in NAMES}
         return cls(
             **sizes,
             is_ahead=bool(parameters["ahead"]),
@@ -241,12 +241,12 @@ class OperatorTiles:
     @property
     def stride(self) -> int:
         """Distance of elements of a tile in shared memory, in entries."""
-        return spread(self.depth)
+        return avoid_bank_conflicts(self.depth)
 
     @property
     def row_stride(self) -> int:
         """Distance of elements of the results there, with padding of the rows."""
-        return spread(self.across * self.width)
+        return avoid_bank_conflicts(self.across * self.width)
 
     @property
     def n_sums(self) -> int:
@@ -265,10 +265,10 @@ class OperatorTiles:
         return self.elements * of_element
 
 
-def spread(n: int) -> int:
+def avoid_bank_conflicts(n: int) -> int:
     """Round up to an odd multiple of half the banks, to avoid bank conflicts.
 
-    >>> [spread(n) for n in (4, 5, 12, 35, 40)]
+    >>> [avoid_bank_conflicts(n) for n in (4, 5, 12, 35, 40)]
     [4, 12, 12, 36, 44]
     """
     return n + (h.BANKS // 2 - n) % h.BANKS

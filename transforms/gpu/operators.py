@@ -32,37 +32,37 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
-    group_bytes,
-    itemsize_of,
-    launch_s,
-    request_cycles,
+    count_group_bytes,
+    count_request_cycles,
+    get_itemsize,
+    predict_launch_s,
 )
-from feinsum.transforms.gpu.layouts import clamped
+from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import OperatorSteps
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.primitives.schedule import Expression, Names, make_product
 from feinsum.transforms.registry import (
     Parameters,
     Space,
     Transform,
     register,
-    starting_with,
+    with_starts,
 )
 from feinsum.transforms.roles import (
-    element_indices,
+    count_index_tuples,
+    find_element_indices,
+    get_number,
+    get_text,
     has_real_dtype,
-    number,
-    text,
-    volume,
 )
 
 
-def gpu_operator(
+def apply_gpu_operator(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Multiply a tile of elements by the matrix, with blocks of sums in registers.
@@ -93,7 +93,7 @@ def gpu_operator(
         stage_output: write results through shared memory, in their order in memory.
     """
     schedule = begin(t_unit, nest)
-    steps = OperatorSteps.of(nest.einsum, text(parameters, "element"))
+    steps = OperatorSteps.of(nest.einsum, get_text(parameters, "element"))
     if steps is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix"
@@ -124,13 +124,13 @@ class _Block(NamedTuple):
 
 
 class _Operator(GroupWriter):
-    """Writes the loops; see :func:`gpu_operator`."""
+    """Writes the loops; see :func:`apply_gpu_operator`."""
 
     def __init__(
         self, schedule: Schedule, steps: OperatorSteps, parameters: Parameters
     ) -> None:
         self.n_lanes, self.n_columns, self.n_rows = (
-            number(parameters, name) for name in ("lanes", "columns", "rows")
+            get_number(parameters, name) for name in ("lanes", "columns", "rows")
         )
         super().__init__(schedule, steps.element, self.n_lanes * self.n_columns)
         self.steps = steps
@@ -156,7 +156,7 @@ class _Operator(GroupWriter):
         if self.is_matrix_staged:
             for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows):
                 matrices[name] = self._stage_matrix(name)
-        dtype = schedule.dtype_of_row(0)
+        dtype = schedule.get_row_dtype(0)
         shape = [self.length(i) for i in steps.tile]
         # an odd stride, so that neighbours along other indices are in different banks
         shape.append(self.n_elements + 1)
@@ -170,9 +170,9 @@ class _Operator(GroupWriter):
         for k, row in enumerate(schedule.rows):
             filled = self._fill(row, dtype, before)
             before = [self._multiply(k, row, matrices, [filled, *before])]
-        return self.finished()
+        return self.build()
 
-    def _tile_at(self, points: Point) -> Expression:
+    def _get_tile_entry(self, points: Point) -> Expression:
         return self.tile[(*(points[i] for i in self.steps.tile), points[self.element])]
 
     # shared memory
@@ -184,14 +184,14 @@ class _Operator(GroupWriter):
         shape = (*map(self.length, inner), self.n_workers * self.n_rows)
         array = self.array(f"{name}_tile", shape, schedule.dtypes[name], is_shared=True)
         *outside, slow, fast = ("", *span)[-max(len(span), 2) :]
-        extra, of_extra = self.loops_over(outside)
-        loops, points = self._share_points(slow, (fast,))
+        extra, of_extra = self.loop_over(outside)
+        loops, points = self._loop_over_points(slow, (fast,))
         points |= of_extra
         value = var(schedule.rules[name])(*(points[i] for i in span))
         entry = var(array)[(*(points[i] for i in inner), self.flat_rows.ravel(points))]
         return array, self.assign("load", entry, value, [*self.around, *extra, *loops])
 
-    def _share_points(
+    def _loop_over_points(
         self, slow: str, fast: Names
     ) -> tuple[list[str], dict[str, Expression]]:
         """Loop over points that work-items share, neighbours along the last index.
@@ -203,17 +203,21 @@ class _Operator(GroupWriter):
         item = f"({self.lane} + {self.n_lanes}*{self.worker})"
         at_once = self.n_items // volume
         if not at_once:
-            steps = self._steps(slow, "{0}")
+            steps = self._loop_below_extent(slow, "{0}")
             turn = self.loop("turn", f"{item} + {self.n_items}*{{}} < {volume}")
             points = flat.unravel(p.Sum((self.item, self.n_items * var(turn))))
             return [*steps, turn], {**points, slow: var(steps[0])}
         # work-items beyond a whole number of values are idle
         idle = f"{item} + 0*{{0}} < {at_once * volume}"
-        loops = self._steps(slow, f"{item} + {at_once * volume}*{{0}}", volume, idle)
+        loops = self._loop_below_extent(
+            slow, f"{item} + {at_once * volume}*{{0}}", volume, idle
+        )
         value = p.Sum((p.FloorDiv(self.item, volume), at_once * var(loops[0])))
         return loops, {**flat.unravel(p.Remainder(self.item, volume)), slow: value}
 
-    def _steps(self, index: str, value: str, times: int = 1, *limits: str) -> list[str]:
+    def _loop_below_extent(
+        self, index: str, value: str, times: int = 1, *limits: str
+    ) -> list[str]:
         """Loop while an index is within the group, and below its extent.
 
         A separate loop, entered at most once, checks the extent of elements: otherwise
@@ -238,13 +242,13 @@ class _Operator(GroupWriter):
         """Fill the tile with the product of early operands; the largest is in order."""
         schedule, steps = self.schedule, self.steps
         early = tuple(row[k] for k in steps.early)
-        loops, points = self._share_tile(early)
+        loops, points = self._loop_over_tile(early)
         unrolled = [i for i in steps.tile if i not in points]
-        inames, of_others = self.loops_over(unrolled, "unr")
+        inames, of_others = self.loop_over(unrolled, "unr")
         all_points = {**points, **of_others}
         if not steps.gathered:
-            value = calls_product(schedule, early, self._of_all(all_points))
-            entry = self._tile_at(all_points)
+            value = make_product(schedule, early, self._count_from_first(all_points))
+            entry = self._get_tile_entry(all_points)
             return self.assign("fill", entry, value, [*loops, *inames], before)
         shape = tuple(map(self.length, unrolled))
         total = var(self.array("total", shape, dtype))
@@ -255,19 +259,19 @@ class _Operator(GroupWriter):
         zero = self.assign(
             "zero", total_at(of_others), dtype.type(0), [*loops, *inames], before
         )
-        gathered, of_gathered = self.loops_over(steps.gathered)
-        inames, of_others = self.loops_over(unrolled, "unr")
-        all_points = self._of_all({**points, **of_others, **of_gathered})
+        gathered, of_gathered = self.loop_over(steps.gathered)
+        inames, of_others = self.loop_over(unrolled, "unr")
+        all_points = self._count_from_first({**points, **of_others, **of_gathered})
         entry = total_at(of_others)
-        value = p.Sum((entry, calls_product(schedule, early, all_points)))
+        value = p.Sum((entry, make_product(schedule, early, all_points)))
         last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
-        inames, of_others = self.loops_over(unrolled, "unr")
-        target = self._tile_at({**points, **of_others})
+        inames, of_others = self.loop_over(unrolled, "unr")
+        target = self._get_tile_entry({**points, **of_others})
         return self.assign(
             "fill", target, total_at(of_others), [*loops, *inames], [last]
         )
 
-    def _share_tile(self, early: Names) -> tuple[list[str], dict[str, Expression]]:
+    def _loop_over_tile(self, early: Names) -> tuple[list[str], dict[str, Expression]]:
         """Loop over a work-item's entries of a tile; return the loops and the point.
 
         Work-items share the indices of the largest operand from the element on. If the
@@ -279,20 +283,20 @@ class _Operator(GroupWriter):
         axis = span.index(self.element)
         if len(span) > axis + 1:
             outside = span[:axis]
-            loops, points = self._share_points(self.element, span[axis + 1 :])
+            loops, points = self._loop_over_points(self.element, span[axis + 1 :])
         else:
             outside, nearest = span[: max(axis - 1, 0)], span[max(axis - 1, 0) : axis]
-            loops = self._steps(self.element, self._lane_of("{0}"))
+            loops = self._loop_below_extent(self.element, self._format_lane("{0}"))
             points = {self.element: var(self.lane) + self.n_lanes * var(loops[0])}
             for index in nearest:
                 of_worker = f"{self.worker} + {self.n_workers}*{{}}"
                 turn = self.loop("turn", f"{of_worker} < {self.length(index)}")
                 points[index] = var(self.worker) + self.n_workers * var(turn)
                 loops.append(turn)
-        extra, of_extra = self.loops_over(outside)
+        extra, of_extra = self.loop_over(outside)
         return [*self.around, *extra, *loops], points | of_extra
 
-    def _lane_of(self, step: str) -> str:
+    def _format_lane(self, step: str) -> str:
         return f"{self.lane} + {self.n_lanes}*{step}"
 
     # the product
@@ -306,17 +310,17 @@ class _Operator(GroupWriter):
     ) -> str:
         """Sum and store the blocks of a row; return the last statement on the tile."""
         schedule, steps = self.schedule, self.steps
-        name, dtype = row[steps.matrix], schedule.dtype_of_row(k)
-        outer, of_outer = self.loops_over(steps.outer)
+        name, dtype = row[steps.matrix], schedule.get_row_dtype(k)
+        outer, of_outer = self.loop_over(steps.outer)
         around = [*self.around, *outer]
         shape = [*map(self.length, steps.deferred), self.n_rows, self.n_columns]
         acc = var(self.array("acc", shape, dtype))
-        block = self._block()
+        block = self._loop_over_block()
         zero = self.assign(
             "zero", acc[block.sums], dtype.type(0), [*around, *block.loops]
         )
-        sums, of_sums = self.loops_over(steps.contracted)
-        block = self._block()
+        sums, of_sums = self.loop_over(steps.contracted)
+        block = self._loop_over_block()
         points = {**block.points, **of_outer, **of_sums}
         after = [zero, *before]
         if name in matrices:
@@ -327,12 +331,12 @@ class _Operator(GroupWriter):
         else:
             # work-items beyond the last row read that row
             is_full = self.n_workers * self.n_rows == self.n_matrix_rows
-            existing = block.row if is_full else clamped(block.row, self.n_matrix_rows)
+            existing = block.row if is_full else clamp(block.row, self.n_matrix_rows)
             of_matrix = points | self.flat_rows.unravel(existing)
             span = schedule.spans[name]
             factor = var(schedule.rules[name])(*(of_matrix[i] for i in span))
         # in the order of the operands
-        pair = (factor, self._tile_at(points))
+        pair = (factor, self._get_tile_entry(points))
         pair = pair if steps.matrix < steps.early[0] else pair[::-1]
         add = self.assign(
             "add", acc[block.sums], p.Sum((acc[block.sums], p.Product(pair))),
@@ -341,11 +345,11 @@ class _Operator(GroupWriter):
         self._store(k, row, acc, (outer, of_outer), [add])
         return add
 
-    def _block(self, *, is_bounded: bool = False) -> _Block:
+    def _loop_over_block(self, *, is_bounded: bool = False) -> _Block:
         """Loop over the sums of a work-item; if bounded, only over those that exist."""
-        sums, points = self.loops_over(self.steps.deferred, "unr")
+        sums, points = self.loop_over(self.steps.deferred, "unr")
         start = f"{self.n_elements}*{self.group}"
-        limits = [f"{start} + {self._lane_of('{}')} < {self.extent}"]
+        limits = [f"{start} + {self._format_lane('{}')} < {self.extent}"]
         limits = limits if is_bounded else []
         column = self.loop("column", *limits, size=self.n_columns, tag="unr")
         of_worker = f"{self.n_rows}*{self.worker} + {{}}"
@@ -367,48 +371,50 @@ class _Operator(GroupWriter):
     ) -> None:
         """Multiply sums by the late operands, and store the results."""
         steps = self.steps
-        fan, of_fan = self.loops_over(steps.fan)
+        fan, of_fan = self.loop_over(steps.fan)
         around = [*self.around, *outer[0], *fan]
         named = {**outer[1], **of_fan}
-        block = self._block(is_bounded=True)
+        block = self._loop_over_block(is_bounded=True)
         inside = [*around, *block.inside]
         points = {**block.points, **named, **self.flat_rows.unravel(block.row)}
         value, last = acc[block.sums], list(after)
         late = tuple(row[position] for position in steps.late)
         if late:
-            calls = calls_product(self.schedule, late, self._of_all(points))
+            calls = make_product(self.schedule, late, self._count_from_first(points))
             value = p.Product((value, calls))
             if block.deferred:
-                dtype = self.schedule.dtype_of_row(k)
+                dtype = self.schedule.get_row_dtype(k)
                 value, add = self.add_up(dtype, value, inside, block.deferred, last)
                 last = [add]
         if self.result is None:
-            self.store(k, value, self._of_all(points), inside, last)
+            self.store(k, value, self._count_from_first(points), inside, last)
             return
         entry = self.result[points[self.element], block.row]
         last += self.schedule.instructions[:k][-1:]  # the row before reads `result`
         share = self.assign("share", entry, value, inside, last)
-        loops, of_store = self._share_points(self.element, steps.rows)
+        loops, of_store = self._loop_over_points(self.element, steps.rows)
         stored = self.result[of_store[self.element], self.flat_rows.ravel(of_store)]
-        store_points = self._of_all({**named, **of_store})
+        store_points = self._count_from_first({**named, **of_store})
         self.store(k, stored, store_points, [*around, *loops], [share])
 
-    def _of_all(self, points: Point) -> dict[str, Expression]:
+    def _count_from_first(self, points: Point) -> dict[str, Expression]:
         return self.points_of_all(points, self.group)
 
 
 NAMES = ("lanes", "columns", "rows", "stage_matrix", "stage_output")
 
 
-def space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit operators with a long element index and one matrix."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
-    fits = {i: s for i in element_indices(einsum) if (s := OperatorSteps.of(einsum, i))}
+    fits = {
+        i: s for i in find_element_indices(einsum) if (s := OperatorSteps.of(einsum, i))
+    }
     if not fits:
         return None
-    in_order = all(steps.lies_in_order(einsum) for steps in fits.values())
+    in_order = all(steps.has_results_in_order(einsum) for steps in fits.values())
     table = {
         "element": tuple(fits),
         "lanes": (32, 16, 64),
@@ -419,108 +425,116 @@ def space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits.get(text(parameters, "element"))
+        steps = fits.get(get_text(parameters, "element"))
         if steps is None:
             return "no product of elements with one matrix"
-        return _excess(einsum, steps, parameters)
+        return _find_excess(einsum, steps, parameters)
 
     def starts() -> Iterator[Parameters]:
         firsts = {name: values[0] for name, values in table.items()}
         for values in h.OPERATOR_STARTS:
             yield firsts | dict(zip(NAMES, values, strict=False))
 
-    return starting_with(Space(table, constraint), starts)
+    return with_starts(Space(table, constraint), starts)
 
 
-def _excess(
+def _find_excess(
     einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
 ) -> str | None:
     """Explain which limit of GPUs since Volta is exceeded; None if none is."""
-    lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
-    n_items = lanes * -(-volume(einsum, steps.rows) // rows)
+    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
+    n_items = lanes * -(-count_index_tuples(einsum, steps.rows) // rows)
     if not h.MIN_OPERATOR_ITEMS <= n_items <= h.MAX_ITEMS:
         return (
             f"{n_items} work-items in a group, expected {h.MIN_OPERATOR_ITEMS} to "
             f"{h.MAX_ITEMS}"
         )
     # more sums would spill to memory
-    n_sums = volume(einsum, steps.deferred) * rows * columns
+    n_sums = count_index_tuples(einsum, steps.deferred) * rows * columns
     if n_sums > h.MAX_SUMS:
         return f"{n_sums} sums of a work-item, of {h.MAX_SUMS}"
-    n_bytes = _shared_bytes(einsum, steps, parameters)
+    n_bytes = _count_shared_bytes(einsum, steps, parameters)
     if n_bytes > h.SHARED_BYTES_SM70:
         return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM70}"
     return None
 
 
-def _shared_bytes(
+def _count_shared_bytes(
     einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
 ) -> int:
     """Return the shared memory of a work-group, in bytes."""
-    lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
-    n_rows, n_elements = volume(einsum, steps.rows), lanes * columns
+    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
+    n_rows, n_elements = count_index_tuples(einsum, steps.rows), lanes * columns
     # one entry more, and an odd number of rows below: see `_Operator.written`
-    entries = volume(einsum, steps.tile) * (n_elements + 1)
+    entries = count_index_tuples(einsum, steps.tile) * (n_elements + 1)
     if parameters["stage_matrix"]:
         n_matrices = len({row[steps.matrix] for row in einsum.rows})
-        inner = volume(einsum, (*steps.contracted, *steps.deferred))
+        inner = count_index_tuples(einsum, (*steps.contracted, *steps.deferred))
         entries += n_matrices * inner * -(-n_rows // rows) * rows
     if parameters["stage_output"]:
         entries += n_elements * (n_rows | 1)
     return entries * einsum.operands[0].dtype.itemsize
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
     assert machine.gpu is not None
-    element = text(parameters, "element")
+    element = get_text(parameters, "element")
     steps = OperatorSteps.of(einsum, element)
     assert steps is not None
-    lanes, columns, rows = (number(parameters, name) for name in NAMES[:3])
+    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
     # the last worker may have fewer rows, but takes as long
-    n_workers = -(-points(einsum, steps.rows) // rows)
+    n_workers = -(-count_points(einsum, steps.rows) // rows)
     n_elements, n_items = lanes * columns, lanes * n_workers
-    n_groups = -(-points(einsum, (element,)) // n_elements)
-    itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
-    box = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
-    n_bytes = group_bytes(einsum, box)
-    n_deferred = points(einsum, steps.deferred)
+    n_groups = -(-count_points(einsum, (element,)) // n_elements)
+    itemsize, n_rows = get_itemsize(einsum), einsum.batch_size
+    box = {i: count_points(einsum, (i,)) for i in einsum.indices} | {
+        element: n_elements
+    }
+    n_bytes = count_group_bytes(einsum, box)
+    n_deferred = count_points(einsum, steps.deferred)
     n_sums = n_deferred * rows * columns
-    n_steps = points(einsum, (*steps.outer, *steps.contracted))
+    n_steps = count_points(einsum, (*steps.outer, *steps.contracted))
     # lanes read the same entries of the matrix, but different ones of the tile
     of_step = n_deferred * rows + columns * itemsize / 4
-    filled = n_elements * points(einsum, (*steps.tile, *steps.gathered))
+    filled = n_elements * count_points(einsum, (*steps.tile, *steps.gathered))
     # reads and stores of neighbouring lanes are at neighbouring elements
     near = [{element: k} for k in range(min(h.WARP, lanes))]
-    n_results = points(einsum, (*steps.outer, *steps.fan)) * rows * columns
-    late = sum(request_cycles(einsum, einsum.inputs[k], itemsize, near)
-               for k in steps.late)  # fmt: skip
+    n_results = count_points(einsum, (*steps.outer, *steps.fan)) * rows * columns
+    late = sum(
+        count_request_cycles(einsum, einsum.inputs[k], itemsize, near)
+        for k in steps.late
+    )
     # through shared memory, stores are contiguous
     stored = 1.0
     if not parameters["stage_output"]:
-        stored = request_cycles(einsum, einsum.output, itemsize, near)
+        stored = count_request_cycles(einsum, einsum.output, itemsize, near)
     of_results = n_results * (n_deferred * late + 2 * stored)
     of_item = n_steps * (of_step + h.OVERHEAD_CYCLES) + of_results
     # each entry of the tile takes a load for each early operand, and a store
     cycles = n_items / h.WARP * of_item + (len(steps.early) + 1) * filled / h.WARP
     written = n_items / h.WARP * n_results * stored * h.LINE_BYTES
-    return launch_s(
+    return predict_launch_s(
         machine.gpu,
         LaunchWork(
             n_groups=n_groups,
             n_items=n_items,
             itemsize=itemsize,
-            multiply_adds=n_groups * n_items * n_rows
+            multiply_adds=n_groups
+            * n_items
+            * n_rows
             * (n_steps * n_sums + n_results * n_deferred),
             requests=n_groups * (n_rows * cycles + 2 * n_bytes / h.LINE_BYTES),
             cached_bytes=n_groups * (n_bytes + n_rows * written),
-            distinct_bytes=sum(distinct_bytes(einsum)),
+            distinct_bytes=sum(count_distinct_bytes(einsum)),
             steps=h.STEPS_OF_ROW * n_rows,
-            shared_bytes=_shared_bytes(einsum, steps, parameters),
+            shared_bytes=_count_shared_bytes(einsum, steps, parameters),
             registers=min(255, 40 + itemsize // 4 * (n_sums + rows + columns)),
             chains=n_sums,
         ),
-    )  # fmt: skip
+    )
 
 
 GPU_OPERATOR = register(
@@ -528,9 +542,9 @@ GPU_OPERATOR = register(
         "gpu_operator",
         1,
         "one matrix for all elements, by blocks of sums in registers",
-        space,
-        gpu_operator,
-        cost,
+        _make_space,
+        apply_gpu_operator,
+        _predict_s,
         devices=GPUS,
     )
 )

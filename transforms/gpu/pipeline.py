@@ -59,7 +59,7 @@ from feinsum.transforms.primitives.copy_async import (
     copy_async,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.primitives.vector_store import flat_subscript
+from feinsum.transforms.primitives.vector_store import compute_offset
 
 COPY_WAYS = ("asynchronous", "registers")
 """How arrays reach their tiles; functions always pass through registers."""
@@ -95,16 +95,16 @@ class OperandSource:
         return offset
 
 
-def source_of(schedule: Schedule, operand: str) -> OperandSource | None:
+def find_source(schedule: Schedule, operand: str) -> OperandSource | None:
     """Find the array behind an operand; None if the operand is a function."""
     rule = schedule.kernel.substitutions[schedule.rules[operand]]
     if not isinstance(rule.expression, p.Subscript):
         return None
     dtype = schedule.dtypes[operand]
-    return _source_of(schedule.kernel, rule.expression, rule.arguments, dtype)
+    return _find_source(schedule.kernel, rule.expression, rule.arguments, dtype)
 
 
-def _source_of(
+def _find_source(
     kernel: lp.LoopKernel, entry: p.Subscript, arguments: Names, dtype: np.dtype[Any]
 ) -> OperandSource | None:
     """Find the array of a subscript; None if its entries cannot be copied."""
@@ -122,7 +122,7 @@ def _source_of(
         last.name in get_dependencies(subscript) for subscript in outer
     )
     neighbour = last.name if is_alone and strides[-1] == 1 else ""
-    offset = flat_subscript(kernel, entry)
+    offset = compute_offset(kernel, entry)
     return OperandSource(array.name, arguments, offset, neighbour)
 
 
@@ -138,7 +138,7 @@ class Reads(NamedTuple):
     value: Callable[[Sequence[Expression]], Expression]
 
 
-def reads_of(schedule: Schedule, operand: str) -> Reads | None:
+def find_reads(schedule: Schedule, operand: str) -> Reads | None:
     """Find the array entries that an operand reads; None if indices matter as well."""
     kernel, dtype = schedule.kernel, schedule.dtypes[operand]
     rule = kernel.substitutions[schedule.rules[operand]]
@@ -158,7 +158,7 @@ def reads_of(schedule: Schedule, operand: str) -> Reads | None:
         result: Expression = SubstitutionMapper(value_of.get)(body)
         return result
 
-    sources = [_source_of(kernel, entry, rule.arguments, dtype) for entry in entries]
+    sources = [_find_source(kernel, entry, rule.arguments, dtype) for entry in entries]
     copied = tuple(source for source in sources if source is not None)
     # apart from the entries, the function may not depend on the point, which is not
     # known where tiles are read
@@ -208,15 +208,15 @@ class SharedTile:
 
     def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
         """Return the entry by its numbers along the sum and in the order of results."""
-        return self._entry(slot, deep, self.swizzle.position(wide))
+        return self._get_entry(slot, deep, self.swizzle.position(wide))
 
     def loaded(
         self, slot: Expression, deep: Expression, wide: Expression
     ) -> p.Subscript:
         """Return the entry by its numbers along the sum and in the order of loads."""
-        return self._entry(slot, deep, self.swizzle.position_of_load(wide))
+        return self._get_entry(slot, deep, self.swizzle.compute_load_position(wide))
 
-    def _entry(
+    def _get_entry(
         self, slot: Expression, deep: Expression, wide: Expression
     ) -> p.Subscript:
         subscripts = (wide, deep) if self.is_deep else (deep, wide)
@@ -338,7 +338,7 @@ class TileLoop:
                 tiles, and of the last ones.
         """
         writer, n_ahead = self.writer, self.stages - 1
-        by_key = {key: self._loads(*pair) for key, pair in wanted.items()}
+        by_key = {key: self._make_loads(*pair) for key, pair in wanted.items()}
         loads = [load for operand_loads in by_key.values() for load in operand_loads]
         # the first stages - 1 tiles are loaded before the loop
         early = writer.loop("early", size=n_ahead, tag="unr")
@@ -369,10 +369,10 @@ class TileLoop:
             for load in loads
         ]
         closed = self._close_copies(loops, ahead)
-        size, sized = self._summed_size(wanted)
+        size, sized = self._get_summed_size(wanted)
         tiled = {
-            key: self._tiled(
-                wanted[key][0], operand_loads, now, self._tile(var(tile)), size
+            key: self._make_tiled(
+                wanted[key][0], operand_loads, now, self._number_tile(var(tile)), size
             )
             for key, operand_loads in by_key.items()
         }
@@ -386,32 +386,34 @@ class TileLoop:
         # the barrier and the wait above order these, which Loopy cannot see
         writer.note_ordered(*early_loads, *ahead, *reads, *settled)
 
-    def _tile(self, number: Expression) -> Expression:
+    def _number_tile(self, number: Expression) -> Expression:
         """Return the number of a tile among all, given its number in the share."""
         share, n = self.shares
         return p.Sum((var(share), n * number)) if share else number
 
-    def _loads(self, operand: str, side: Side) -> list[Load]:
+    def _make_loads(self, operand: str, side: Side) -> list[Load]:
         """Make a load for an array, or for each array that a function reads."""
-        reads = self._reads(operand)
+        reads = self._find_reads(operand)
         if reads is not None:
-            return [self._load(operand, side, source) for source in reads.sources]
-        source = source_of(self.writer.schedule, operand) if self.is_copied else None
-        return [self._load(operand, side, source)]
+            return [
+                self._declare_load(operand, side, source) for source in reads.sources
+            ]
+        source = find_source(self.writer.schedule, operand) if self.is_copied else None
+        return [self._declare_load(operand, side, source)]
 
-    def _reads(self, operand: str) -> Reads | None:
+    def _find_reads(self, operand: str) -> Reads | None:
         """Find the entries of a function that is evaluated on tiles; else None."""
         schedule = self.writer.schedule
-        if not self.is_late or source_of(schedule, operand) is not None:
+        if not self.is_late or find_source(schedule, operand) is not None:
             return None
-        return reads_of(schedule, operand)
+        return find_reads(schedule, operand)
 
-    def _summed_size(
+    def _get_summed_size(
         self, wanted: Mapping[Key, tuple[str, Side]]
     ) -> tuple[Expression, Names]:
         """Return the number of terms, and the ids of statements that compute it."""
         is_late = any(
-            self._reads(operand) is not None for operand, _ in wanted.values()
+            self._find_reads(operand) is not None for operand, _ in wanted.values()
         )
         if self.summed.is_known or not is_late:
             return self.summed.size_in_c, ()
@@ -419,7 +421,7 @@ class TileLoop:
         size, computed = self.writer.scalar("size", self.summed.size_in_c, self.around)
         return var(size), (computed,)
 
-    def _tiled(
+    def _make_tiled(
         self,
         operand: str,
         loads: Sequence[Load],
@@ -428,7 +430,7 @@ class TileLoop:
         size: Expression,
     ) -> Tiled:
         """Return an operand in terms of its tiles; it is zero beyond the sum."""
-        reads, tiles = self._reads(operand), tuple(load.tile for load in loads)
+        reads, tiles = self._find_reads(operand), tuple(load.tile for load in loads)
         dtype = self.writer.schedule.dtypes[operand]
         if reads is None:
             return Tiled(tiles, now, dtype, lambda entries, _: entries[0])
@@ -444,7 +446,9 @@ class TileLoop:
 
         return Tiled(tiles, now, dtype, value)
 
-    def _load(self, operand: str, side: Side, source: OperandSource | None) -> Load:
+    def _declare_load(
+        self, operand: str, side: Side, source: OperandSource | None
+    ) -> Load:
         """Declare the tiles of an operand, and the part that a work-item loads."""
         writer, schedule = self.writer, self.writer.schedule
         span, dtype = schedule.spans[operand], schedule.dtypes[operand]
@@ -461,11 +465,11 @@ class TileLoop:
         lanes = 1
         if source is not None and is_kept and swizzle.piece == 1:
             fast = self.summed if is_deep else side.flat
-            lanes = self._lanes(source, operand, fast, shape)
+            lanes = self._count_lanes(source, operand, fast, shape)
         axes = partition(*shape, self.items.n, var(self.item), lanes)
         shares, ids = writer.hold_starts(axes, self.around, (self.numbered,))
         deep, wide = shares[::-1] if is_deep else shares
-        points = writer.points_of(
+        points = writer.compute_points(
             side.flat, wide.n, lambda step: p.Sum((side.start, wide.at(step))),
             self.around, ids, tile=side.tile,
         )  # fmt: skip
@@ -475,7 +479,7 @@ class TileLoop:
         tile = SharedTile(array, is_deep and is_kept, swizzle)
         return Load(operand, tile, deep, wide, ids, points, source, lanes, registers)
 
-    def _lanes(
+    def _count_lanes(
         self, source: OperandSource, operand: str, fast: Flat, shape: tuple[int, int]
     ) -> int:
         """Return the number of entries that one copy can move within a row."""
@@ -515,13 +519,17 @@ class TileLoop:
             after: ids of the statements before it.
             slot: slot of the buffer that receives the tile; None to load to registers.
         """
-        writer, schedule, start = self.writer, self.writer.schedule, self._tile(tile)
-        deep = writer.points_of(
+        writer, schedule, start = (
+            self.writer,
+            self.writer.schedule,
+            self._number_tile(tile),
+        )
+        deep = writer.compute_points(
             self.summed, load.deep.n,
             lambda step: p.Sum((self.depth * start, load.deep.at(step))),
             loops, [*load.partitioned, *after], tile=None,
         )  # fmt: skip
-        steps, (k, s) = self._steps(load)
+        steps, (k, s) = self._make_step_loops(load)
         points = {**self.batch, **load.points.at(s), **deep.at(k)}
         values = tuple(points[index] for index in schedule.spans[load.operand])
         inside = (*deep.inside(k), *load.points.inside(s))
@@ -557,7 +565,7 @@ class TileLoop:
     ) -> str:
         """Begin a copy to a tile, of zeros where ``inside`` does not hold."""
         writer = self.writer
-        target, target_id = writer.offset_scalar(entry, loops, before)
+        target, target_id = writer.assign_offset(entry, loops, before)
         origin, origin_id = writer.scalar("origin", source.at(values), loops, before)
         # outside, the copy writes zeros: this needs no branch, and clears old entries
         condition = p.If(p.LogicalAnd(inside), 1, 0) if inside else 1
@@ -578,7 +586,7 @@ class TileLoop:
 
         The products hide the latency of the loads.
         """
-        steps, (k, s) = self._steps(load)
+        steps, (k, s) = self._make_step_loops(load)
         target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
         settled = self.writer.assign(
             "settle", target, var(load.registers)[k, s], [*loops, *steps],
@@ -587,7 +595,9 @@ class TileLoop:
         self.writer.note_apart(settled)
         return settled
 
-    def _steps(self, load: Load) -> tuple[Names, tuple[Expression, Expression]]:
+    def _make_step_loops(
+        self, load: Load
+    ) -> tuple[Names, tuple[Expression, Expression]]:
         """Loop over a work-item's entries, along the sums and along the others."""
         k, s = (
             self.writer.loop("step", size=share.n, tag="unr")

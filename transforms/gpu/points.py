@@ -14,26 +14,26 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
-    factors_of,
-    group_bytes,
-    itemsize_of,
-    launch_s,
-    n_output_groups,
-    warp_cycles,
+    count_factors,
+    count_group_bytes,
+    count_output_groups,
+    count_warp_cycles,
+    get_itemsize,
+    predict_launch_s,
 )
 from feinsum.transforms.gpu.heuristics import WARP
-from feinsum.transforms.gpu.layouts import grid_axes
+from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import calls_product
+from feinsum.transforms.primitives.schedule import make_product
 from feinsum.transforms.registry import Parameters, Table, Transform, register
-from feinsum.transforms.roles import number
+from feinsum.transforms.roles import get_number
 
 
-def gpu_points(
+def apply_gpu_points(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Assign every entry of the output to a work-item.
@@ -50,50 +50,55 @@ def gpu_points(
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    grid = writer.output_grid("item", number(parameters, "block"))
+    grid = writer.loop_over_output("item", get_number(parameters, "block"))
     around = [*grid.groups, grid.item]
     for k, row in enumerate(schedule.rows):
         sums = {i: writer.loop(i, size=schedule.extents[i]) for i in schedule.summed}
         points = {**grid.points, **{i: var(name) for i, name in sums.items()}}
-        product = calls_product(schedule, row, points)
+        product = make_product(schedule, row, points)
         # without a sum, the product is stored directly
         if not sums:
             writer.store(k, product, grid.points, around)
             continue
-        dtype = schedule.dtype_of_row(k)
+        dtype = schedule.get_row_dtype(k)
         total, step = writer.add_up(dtype, product, around, [*sums.values()])
         writer.store(k, total, grid.points, around, [step])
-    return writer.finished().t_unit
+    return writer.build().t_unit
 
 
-def space(workload: Workload) -> Table | None:
+def _make_space(workload: Workload) -> Table | None:
     """Fit every einsum of real numbers whose run-time extents fit a grid's axes."""
     einsum = workload.einsum
-    if not has_plain_dtype(einsum) or grid_axes(einsum.output, einsum.extents) is None:
+    if (
+        not has_plain_dtype(einsum)
+        or split_into_grid_axes(einsum.output, einsum.extents) is None
+    ):
         return None
     return {"block": (256, 128, 64, 512)}
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds; neighbouring work-items share terms in the cache."""
     assert machine.gpu is not None
-    block = number(parameters, "block")
-    first, n_groups = n_output_groups(einsum, block)
+    block = get_number(parameters, "block")
+    first, n_groups = count_output_groups(einsum, block)
     # neighbours in the output may be far apart in an operand
     lanes = [first.unravel_number(k) for k in range(min(WARP, first.n_values))]
     summed = einsum.summation_indices
-    n_terms, n_warps = points(einsum, summed), n_groups * block / WARP
-    box = {**first.box_of(block), **{i: points(einsum, (i,)) for i in summed}}
-    return launch_s(
+    n_terms, n_warps = count_points(einsum, summed), n_groups * block / WARP
+    box = {**first.box_of(block), **{i: count_points(einsum, (i,)) for i in summed}}
+    return predict_launch_s(
         machine.gpu,
         LaunchWork(
             n_groups=n_groups,
             n_items=block,
-            itemsize=itemsize_of(einsum),
-            multiply_adds=n_groups * block * n_terms * factors_of(einsum),
-            requests=n_warps * warp_cycles(einsum, lanes, n_terms),
-            cached_bytes=n_groups * group_bytes(einsum, box),
-            distinct_bytes=sum(distinct_bytes(einsum)),
+            itemsize=get_itemsize(einsum),
+            multiply_adds=n_groups * block * n_terms * count_factors(einsum),
+            requests=n_warps * count_warp_cycles(einsum, lanes, n_terms),
+            cached_bytes=n_groups * count_group_bytes(einsum, box),
+            distinct_bytes=sum(count_distinct_bytes(einsum)),
             steps=n_terms,
         ),
     )
@@ -104,9 +109,9 @@ GPU_POINTS = register(
         "gpu_points",
         1,
         "one work-item for an entry of the output",
-        space,
-        gpu_points,
-        cost,
+        _make_space,
+        apply_gpu_points,
+        _predict_s,
         devices=GPUS,
     )
 )

@@ -25,11 +25,15 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.cost import itemsize_of
-from feinsum.transforms.gpu.layouts import uneven_tile
+from feinsum.transforms.gpu.cost import get_itemsize
+from feinsum.transforms.gpu.layouts import find_uneven_tile
 from feinsum.transforms.gpu.pipeline import COPY_WAYS, Side, Tiled
-from feinsum.transforms.gpu.sides import sides_of, staged, suited
-from feinsum.transforms.gpu.tiled_product import TiledProduct, TileSizes, tiled_s
+from feinsum.transforms.gpu.sides import filter_suited, find_sides, list_staged
+from feinsum.transforms.gpu.tiled_product import (
+    TiledProduct,
+    TileSizes,
+    predict_tiled_s,
+)
 from feinsum.transforms.gpu.tiles import GPUS, Items, Points, has_plain_dtype
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
@@ -37,16 +41,16 @@ from feinsum.transforms.registry import (
     Parameters,
     Space,
     Transform,
-    choices,
+    list_choices,
     register,
-    starting_with,
+    with_starts,
 )
-from feinsum.transforms.roles import number, reuse
+from feinsum.transforms.roles import compute_reuse, get_number
 
 NAMES = ("across", "along", "depth", "columns", "rows", "stages", "copies")
 
 
-def gpu_product(
+def apply_gpu_product(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Multiply tiles of both operands by blocks of sums in registers.
@@ -102,13 +106,13 @@ class _Block(NamedTuple):
 
 
 class _Product(TiledProduct):
-    """Writes the loops; see :func:`gpu_product`."""
+    """Writes the loops; see :func:`apply_gpu_product`."""
 
     keeps_order = False
 
     def items(self, parameters: Parameters) -> Items:
         self.x, self.y = (
-            self._block(side, number(parameters, name), axis)
+            self._make_block(side, get_number(parameters, name), axis)
             for side, name, axis in (
                 (self.across, "columns", 0),
                 (self.along, "rows", 1),
@@ -117,7 +121,7 @@ class _Product(TiledProduct):
         blocks = self.x, self.y
         return Items(tuple(b.item for b in blocks), tuple(b.n_items for b in blocks))
 
-    def _block(self, side: Side, n: int, axis: int) -> _Block:
+    def _make_block(self, side: Side, n: int, axis: int) -> _Block:
         n_items = side.tile // n
         item = self.writer.loop("item", size=n_items, tag=f"l.{axis}")
         return _Block(side, item, n_items, n)
@@ -125,7 +129,7 @@ class _Product(TiledProduct):
     def sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        writer, dtype = self.writer, self.schedule.dtype_of_row(row)
+        writer, dtype = self.writer, self.schedule.get_row_dtype(row)
         # runs as long as the reads of one instruction
         lanes = max(VECTOR_BYTES // dtype.itemsize, 1)
         x, y = (b._replace(lanes=min(b.n, lanes)) for b in (self.x, self.y))
@@ -147,7 +151,7 @@ class _Product(TiledProduct):
             "add", acc[var(r), var(c)], p.Sum((acc[var(r), var(c)], value)),
             [*inside, r, c], [zero, left_id, right_id],
         )  # fmt: skip
-        rows, columns = (self._points(block, step) for block in (y, x))
+        rows, columns = (self._compute_points(block, step) for block in (y, x))
         r, c = writer.unroll(y.n), writer.unroll(x.n)
         sums = acc[var(r), var(c)]
         self.store(row, sums, (rows, var(r)), (columns, var(c)), (r, c))
@@ -164,19 +168,23 @@ class _Product(TiledProduct):
         target = var(array)[var(step)]
         return array, writer.assign("hold", target, entry, [*loops, step], after)
 
-    def _points(self, block: _Block, after: str) -> Points:
+    def _compute_points(self, block: _Block, after: str) -> Points:
         side = block.side
-        return self.writer.points_of(
+        return self.writer.compute_points(
             side.flat, block.n, lambda step: p.Sum((side.start, block.at(step))),
             self.around, (after,), tile=side.tile,
         )  # fmt: skip
 
 
-def space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit products of two operands that use each entry several times."""
     einsum = workload.einsum
-    is_product = sides_of(einsum, einsum.extents) is not None
-    if not is_product or not has_plain_dtype(einsum) or reuse(einsum) < h.MIN_REUSE:
+    is_product = find_sides(einsum, einsum.extents) is not None
+    if (
+        not is_product
+        or not has_plain_dtype(einsum)
+        or compute_reuse(einsum) < h.MIN_REUSE
+    ):
         return None
     blocks = (4, 2, 8, 1)
     table = {
@@ -192,61 +200,63 @@ def space(workload: Workload) -> Space | None:
     def others() -> Iterable[Parameters]:
         # of millions of configurations, these represent all that differ much in cost
         fewer = {**table, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
-        return choices(fewer)
+        return list_choices(fewer)
 
-    points = Space(table, partial(_constraint, workload))
-    starts = partial(suited, workload, NAMES, h.PRODUCT_STARTS)
-    return starting_with(points, starts, others)
+    points = Space(table, partial(_find_problem, workload))
+    starts = partial(filter_suited, workload, NAMES, h.PRODUCT_STARTS)
+    return with_starts(points, starts, others)
 
 
-def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     """Require groups of at least a warp, and tiles that fit every GPU since Volta."""
     across, along, depth, columns, rows = (
-        number(parameters, name) for name in NAMES[:-2]
+        get_number(parameters, name) for name in NAMES[:-2]
     )
     n_items = across // columns * (along // rows)
     if not h.WARP <= n_items <= h.MAX_ITEMS:
         return f"{n_items} work-items in a group, expected {h.WARP} to {h.MAX_ITEMS}"
-    uneven = uneven_tile((across, along), depth, n_items)
+    uneven = find_uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
     # the driver would refuse larger groups, but only after the compilation
-    n_bytes = _shared_bytes(workload.einsum, parameters)
+    n_bytes = _count_shared_bytes(workload.einsum, parameters)
     if n_bytes > h.SHARED_BYTES_SM70:
         return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM70}"
     return None
 
 
-def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+def _count_shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     """Return the shared memory of a work-group, in bytes."""
     across, along, depth, stages = (
-        number(parameters, name) for name in ("across", "along", "depth", "stages")
+        get_number(parameters, name) for name in ("across", "along", "depth", "stages")
     )
     return stages * sum(
         depth * ((across if is_across else along) + h.PADDING) * op.dtype.itemsize
-        for op, is_across in staged(einsum)
+        for op, is_across in list_staged(einsum)
     )
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds; each step reads columns and rows from shared memory."""
     across, along, depth, columns, rows, stages = (
-        number(parameters, name) for name in NAMES[:-1]
+        get_number(parameters, name) for name in NAMES[:-1]
     )
-    itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
+    itemsize, n_rows = get_itemsize(einsum), einsum.batch_size
     lanes = max(VECTOR_BYTES // itemsize, 1)
     # a warp reads one value of each row, and neighbouring values of the columns
     n_x = min(h.WARP, across // columns)
     x_cycles = max(1.0, n_x * min(columns, lanes) * itemsize / h.LINE_BYTES)
     of_k = -(-columns // lanes) * x_cycles + -(-rows // lanes) + h.OVERHEAD_CYCLES / 4
     words = itemsize // 4  # registers of a number
-    return tiled_s(
+    return predict_tiled_s(
         einsum,
         machine,
         TileSizes(across, along, depth, stages),
         n_items=across // columns * (along // rows),
         cycles=n_rows * of_k,
-        shared_bytes=_shared_bytes(einsum, parameters),
+        shared_bytes=_count_shared_bytes(einsum, parameters),
         registers=40 + words * (n_rows * rows * columns + rows + columns),
         chains=rows * columns,
     )
@@ -257,9 +267,9 @@ GPU_PRODUCT = register(
         "gpu_product",
         1,
         "products of two operands, tiled in shared memory and in registers",
-        space,
-        gpu_product,
-        cost,
+        _make_space,
+        apply_gpu_product,
+        _predict_s,
         devices=GPUS,
     )
 )

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.transforms.gpu.heuristics import LONG_SUM, PIECE, PIECES, SHORT
-from feinsum.transforms.gpu.layouts import Flat, flat_of
+from feinsum.transforms.gpu.layouts import Flat, flatten_indices
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import number, volume
+from feinsum.transforms.roles import count_index_tuples, get_number
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Sides:
     first: int
 
 
-def sides_of(
+def find_sides(
     einsum: BatchedEinsum, extents: Mapping[str, Extent], piece: int | None = None
 ) -> Sides | None:
     """Return the sides of a product of two operands; None if it is not such a product.
@@ -58,7 +58,7 @@ def sides_of(
 
     >>> from feinsum import array, einsum
     >>> product = einsum("bik,bkj->bij", array("A", (9, 8, 7)), array("B", (9, 7, 6)))
-    >>> sides = sides_of(product, product.extents)
+    >>> sides = find_sides(product, product.extents)
     >>> sides.batch.indices, sides.across.indices, sides.along.indices, sides.first
     (('b',), ('j',), ('i',), 1)
     """
@@ -79,16 +79,16 @@ def sides_of(
         [i for i in einsum.output if i in terms[first] - shared],
         # the operand's last index is the fastest: neighbours then read neighbours
         sorted(along_indices, key=lambda i: (i,) == ends[1 - first]),
-        sorted(einsum.summation_indices, key=operand_order(einsum)),
+        sorted(einsum.summation_indices, key=make_contiguity_key(einsum)),
     )
-    flats = [flat_of(kind, extents) for kind in kinds]
+    flats = [flatten_indices(kind, extents) for kind in kinds]
     if any(flat is None for flat in flats) or not all(kinds[1:]):
         return None
     batch, across, along, summed = (flat for flat in flats if flat is not None)
     for end in ends:
         summed = _cut(summed, end)
     if piece is None:
-        piece = PIECE if volume(einsum, summed.indices) >= LONG_SUM else 1
+        piece = PIECE if count_index_tuples(einsum, summed.indices) >= LONG_SUM else 1
     if piece > 1:
         across = _cut(across, ends[first], piece)
     return Sides(batch, across, along, summed, first)
@@ -104,17 +104,19 @@ def _cut(flat: Flat, end: IndexList, piece: int = PIECE) -> Flat:
     return replace(flat, cut=end[0], piece=piece) if is_even else flat
 
 
-def pieces_of(einsum: BatchedEinsum) -> tuple[int, ...]:
-    """Return the lengths of pieces that suit an einsum; see :func:`sides_of`."""
+def list_pieces(einsum: BatchedEinsum) -> tuple[int, ...]:
+    """Return the lengths of pieces that suit an einsum; see :func:`find_sides`."""
     cuts = {
         piece: sides.across.cut
         for piece in PIECES
-        if (sides := sides_of(einsum, einsum.extents, piece)) is not None
+        if (sides := find_sides(einsum, einsum.extents, piece)) is not None
     }
     return (*(piece for piece, cut in cuts.items() if cut), 1)
 
 
-def operand_order(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
+def make_contiguity_key(
+    einsum: BatchedEinsum,
+) -> Callable[[str], tuple[bool, int, str]]:
     """Return a sort key that puts the most contiguous indices last."""
 
     def order_of(index: str) -> tuple[bool, int, str]:
@@ -125,18 +127,20 @@ def operand_order(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str
     return order_of
 
 
-def suit(workload: Workload, across: int, along: int) -> bool:
+def suits_sides(workload: Workload, across: int, along: int) -> bool:
     """Tell whether tiles suit the sides: not too long, and short only for short sides.
 
     >>> from feinsum import array, einsum
     >>> thin = einsum("ik,kj->ij", array("A", (24, 70)), array("B", (70, 900)))
-    >>> [suit(Workload(thin), 128, along) for along in (32, 64)]
+    >>> [suits_sides(Workload(thin), 128, along) for along in (32, 64)]
     [True, False]
     """
     einsum = workload.sized
-    sides = sides_of(einsum, einsum.extents)
+    sides = find_sides(einsum, einsum.extents)
     assert sides is not None
-    lengths = [volume(einsum, flat.indices) for flat in (sides.across, sides.along)]
+    lengths = [
+        count_index_tuples(einsum, flat.indices) for flat in (sides.across, sides.along)
+    ]
     tiles = (across, along)
     # long narrow tiles reuse little: they suit only sides that are short themselves
     is_thin = min(tiles) <= SHORT < max(tiles)
@@ -147,14 +151,14 @@ def suit(workload: Workload, across: int, along: int) -> bool:
     ) and (not is_thin or min(lengths) <= SHORT)
 
 
-def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
+def list_staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
     """Return the operands that have tiles, each with whether it is the one across."""
-    sides = sides_of(einsum, einsum.extents)
+    sides = find_sides(einsum, einsum.extents)
     assert sides is not None
     return {(op, k == sides.first) for row in einsum.rows for k, op in enumerate(row)}
 
 
-def suited(
+def filter_suited(
     workload: Workload,
     names: Sequence[str],
     tried: Iterable[Sequence[int | str]],
@@ -168,5 +172,5 @@ def suited(
     """
     for values in tried:
         start: Parameters = dict(zip(names, values, strict=True))
-        if suit(workload, *(number(start, name) for name in names[:2])):
+        if suits_sides(workload, *(get_number(start, name) for name in names[:2])):
             yield start

@@ -21,26 +21,26 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, distinct_bytes
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
-    factors_of,
-    group_bytes,
-    itemsize_of,
-    launch_s,
-    warp_cycles,
+    count_factors,
+    count_group_bytes,
+    count_warp_cycles,
+    get_itemsize,
+    predict_launch_s,
 )
 from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, MIN_SPLIT_TERMS, WARP
-from feinsum.transforms.gpu.layouts import Flat, flat_of
-from feinsum.transforms.gpu.sides import operand_order
+from feinsum.transforms.gpu.layouts import Flat, flatten_indices
+from feinsum.transforms.gpu.sides import make_contiguity_key
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.primitives.schedule import Expression, Names, make_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.roles import number, volume
+from feinsum.transforms.roles import count_index_tuples, get_number
 
 
-def gpu_split_sum(
+def apply_gpu_split_sum(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Distribute the terms of a sum to work-groups, and add their partial sums.
@@ -66,7 +66,7 @@ def gpu_split_sum(
         parts: work-groups of a sum, a power of two.
     """
     schedule = begin(t_unit, nest)
-    flats = output_and_sum(nest.einsum, schedule.extents)
+    flats = flatten_output_and_sum(nest.einsum, schedule.extents)
     if flats is None:
         raise TransformError(
             f"{nest.einsum.subscripts} has no sum, or two run-time extents in it or in "
@@ -74,8 +74,8 @@ def gpu_split_sum(
         )
     result, summed = flats
     writer, rows = GroupWriter(schedule), range(len(schedule.rows))
-    n_items, n_parts = number(parameters, "items"), number(parameters, "parts")
-    dtypes = [schedule.dtype_of_row(k) for k in rows]
+    n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
+    dtypes = [schedule.get_row_dtype(k) for k in rows]
 
     def add_in_tree(
         row: int, n: int, item: str, grid: Names, value: Expression, after: list[str]
@@ -93,7 +93,7 @@ def gpu_split_sum(
         step = writer.loop("step", f"{first} + {n_terms}*{{}} < {summed.size}")
         value = p.Sum((var(item), n_items * var(part_iname), n_terms * var(step)))
         point = {**result.unravel(var(group)), **summed.unravel(value)}
-        product = calls_product(schedule, schedule.rows[row], point)
+        product = make_product(schedule, schedule.rows[row], point)
         grid = (group, part_iname)
         total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
         total, last = add_in_tree(row, n_items, item, grid, total, [last])
@@ -119,65 +119,69 @@ def gpu_split_sum(
         var(writer.array("partial", shape, dtype, is_global=True)) for dtype in dtypes
     ]
     stored_ids = [add_part(k, partials[k]) for k in rows]
-    end, second = writer.launch_end(stored_ids), writer.loop("group", below, tag="g.0")
+    end, second = writer.end_launch(stored_ids), writer.loop("group", below, tag="g.0")
     for k in rows:
         add_parts(k, second, partials[k], [stored_ids[k], end])
-    return writer.finished().t_unit
+    return writer.build().t_unit
 
 
-def output_and_sum(
+def flatten_output_and_sum(
     einsum: BatchedEinsum, extents: Mapping[str, Extent]
 ) -> tuple[Flat, Flat] | None:
     """Return the output and the sum, each as one index; None if that is impossible.
 
     >>> from feinsum.ir import array, einsum
     >>> norm = einsum("ij,ij->", array("A", (9, 8)), array("B", (9, 8)))
-    >>> [flat.indices for flat in output_and_sum(norm, norm.extents)]
+    >>> [flat.indices for flat in flatten_output_and_sum(norm, norm.extents)]
     [(), ('i', 'j')]
     """
-    summed = sorted(einsum.summation_indices, key=operand_order(einsum))
-    flats = flat_of(einsum.output, extents), flat_of(summed, extents)
+    summed = sorted(einsum.summation_indices, key=make_contiguity_key(einsum))
+    flats = flatten_indices(einsum.output, extents), flatten_indices(summed, extents)
     if flats[0] is None or flats[1] is None or not summed:
         return None
     return flats[0], flats[1]
 
 
-def space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit einsums with sums that are long enough for a second launch."""
     einsum = workload.einsum
-    is_long = volume(einsum, tuple(einsum.summation_indices)) >= MIN_SPLIT_TERMS
+    is_long = (
+        count_index_tuples(einsum, tuple(einsum.summation_indices)) >= MIN_SPLIT_TERMS
+    )
     fits = is_long and has_plain_dtype(einsum)
-    if not fits or output_and_sum(einsum, einsum.extents) is None:
+    if not fits or flatten_output_and_sum(einsum, einsum.extents) is None:
         return None
     table = {"items": (256, 128, 512), "parts": (128, 32, 512, 8)}
     return Space(table)
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds of both launches."""
     assert machine.gpu is not None
-    n_items, n_parts = number(parameters, "items"), number(parameters, "parts")
-    flats = output_and_sum(einsum, einsum.extents)
+    n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
+    flats = flatten_output_and_sum(einsum, einsum.extents)
     assert flats is not None
     result, summed = flats
-    itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
+    itemsize, n_rows = get_itemsize(einsum), einsum.batch_size
     # ``n_terms`` of each work-item, rounded up: the last step may not be full
     n_groups, n_terms = (
         result.n_values * n_parts,
         -(-summed.n_values // (n_items * n_parts)),
     )
     lanes = [summed.unravel_number(k) for k in range(min(WARP, summed.n_values))]
-    read = n_terms * group_bytes(einsum, summed.box_of(n_items))
+    read = n_terms * count_group_bytes(einsum, summed.box_of(n_items))
     halvings = log2(n_items)
-    cycles = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
+    cycles = count_warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
     first = LaunchWork(
         n_groups=n_groups,
         n_items=n_items,
         itemsize=itemsize,
-        multiply_adds=n_groups * n_items * n_terms * factors_of(einsum),
+        multiply_adds=n_groups * n_items * n_terms * count_factors(einsum),
         requests=n_groups * n_items / WARP * cycles,
         cached_bytes=n_groups * read,
-        distinct_bytes=sum(distinct_bytes(einsum)),
+        distinct_bytes=sum(count_distinct_bytes(einsum)),
         steps=n_terms + halvings,
         shared_bytes=n_items * itemsize * n_rows,
     )
@@ -193,7 +197,7 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
         steps=1 + log2(n_parts),
         shared_bytes=n_parts * itemsize * n_rows,
     )
-    return launch_s(machine.gpu, first) + launch_s(machine.gpu, second)
+    return predict_launch_s(machine.gpu, first) + predict_launch_s(machine.gpu, second)
 
 
 GPU_SPLIT_SUM = register(
@@ -201,9 +205,9 @@ GPU_SPLIT_SUM = register(
         "gpu_split_sum",
         1,
         "few results of long sums, which work-groups share",
-        space,
-        gpu_split_sum,
-        cost,
+        _make_space,
+        apply_gpu_split_sum,
+        _predict_s,
         devices=GPUS,
     )
 )

@@ -20,26 +20,26 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
-    factors_of,
-    group_bytes,
-    itemsize_of,
-    launch_s,
-    n_output_groups,
-    warp_cycles,
+    count_factors,
+    count_group_bytes,
+    count_output_groups,
+    count_warp_cycles,
+    get_itemsize,
+    predict_launch_s,
 )
 from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, MAX_ITEMS, WARP
-from feinsum.transforms.gpu.layouts import grid_axes
+from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import Expression, calls_product
+from feinsum.transforms.primitives.schedule import Expression, make_product
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
-from feinsum.transforms.roles import number, text
+from feinsum.transforms.roles import get_number, get_text
 
 
-def gpu_rows(
+def apply_gpu_rows(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Distribute the terms of a sum to work-items, and add their sums in a tree.
@@ -61,11 +61,13 @@ def gpu_rows(
         items: work-items of a row, a power of two.
         rows: rows of a work-group.
     """
-    items, rows = number(parameters, "items"), number(parameters, "rows")
-    return _share_sums(t_unit, nest, text(parameters, "summed"), items, rows, (0, 1))
+    items, rows = get_number(parameters, "items"), get_number(parameters, "rows")
+    return _share_sums(
+        t_unit, nest, get_text(parameters, "summed"), items, rows, (0, 1)
+    )
 
 
-def gpu_columns(
+def apply_gpu_columns(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Distribute the terms of neighbouring sums to columns of work-items.
@@ -85,8 +87,10 @@ def gpu_columns(
         items: work-items of a column, a power of two.
         columns: columns of a work-group.
     """
-    items, columns = number(parameters, "items"), number(parameters, "columns")
-    return _share_sums(t_unit, nest, text(parameters, "summed"), items, columns, (1, 0))
+    items, columns = get_number(parameters, "items"), get_number(parameters, "columns")
+    return _share_sums(
+        t_unit, nest, get_text(parameters, "summed"), items, columns, (1, 0)
+    )
 
 
 def _share_sums(
@@ -110,14 +114,14 @@ def _share_sums(
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
     tag_of_item, tag_of_row = (f"l.{axis}" for axis in axes)
-    grid = writer.output_grid("row", rows, tag_of_row)
+    grid = writer.loop_over_output("row", rows, tag_of_row)
     around = [*grid.groups, grid.item]
     limit = f"{{}} < {schedule.extents[summed]}"
     # neighbours along the fastest axis are neighbours in memory: no bank conflicts
     shape = (rows, items) if axes == (0, 1) else (items, rows)
     for k, row in enumerate(schedule.rows):
         item = writer.loop("item", size=items, tag=tag_of_item)
-        dtype = schedule.dtype_of_row(k)
+        dtype = schedule.get_row_dtype(k)
         partial_sums = var(writer.array("part", shape, dtype, is_shared=True))
 
         def entry(
@@ -133,7 +137,7 @@ def _share_sums(
             if i != summed
         }
         of_inner = {i: var(name) for i, name in inner.items()}
-        product = calls_product(
+        product = make_product(
             schedule, row, {**grid.points, summed: value, **of_inner}
         )
         total, last = writer.add_up(
@@ -144,25 +148,25 @@ def _share_sums(
         # the first work-item of each row stores its sum
         only = writer.loop("lane", size=1, tag=tag_of_item)
         writer.store(k, entry(0), grid.points, [*around, only], [last])
-    return writer.finished().t_unit
+    return writer.build().t_unit
 
 
-def space_of_rows(workload: Workload) -> Space | None:
+def _make_rows_space(workload: Workload) -> Space | None:
     """Fit einsums with a sum; indices in which operands end come first."""
     last = [term[-1] for term in workload.einsum.inputs if term]
     summed = sorted(
         workload.einsum.summation_indices, key=lambda i: (-last.count(i), i)
     )
-    return _space(workload, summed, (32, 64, 128, 256), "rows", (4, 1, 8, 2))
+    return _make_space(workload, summed, (32, 64, 128, 256), "rows", (4, 1, 8, 2))
 
 
-def space_of_columns(workload: Workload) -> Space | None:
+def _make_columns_space(workload: Workload) -> Space | None:
     """Fit einsums with a sum and several results."""
     summed = sorted(workload.einsum.summation_indices) if workload.einsum.output else []
-    return _space(workload, summed, (8, 16, 32, 4), "columns", (32, 64, 128))
+    return _make_space(workload, summed, (8, 16, 32, 4), "columns", (32, 64, 128))
 
 
-def _space(
+def _make_space(
     workload: Workload,
     summed: Sequence[str],
     items: tuple[int, ...],
@@ -171,11 +175,11 @@ def _space(
 ) -> Space | None:
     einsum = workload.einsum
     fits = has_plain_dtype(einsum) and bool(summed)
-    if not fits or grid_axes(einsum.output, einsum.extents) is None:
+    if not fits or split_into_grid_axes(einsum.output, einsum.extents) is None:
         return None
 
     def constraint(parameters: Parameters) -> str | None:
-        n_items = number(parameters, "items") * number(parameters, name)
+        n_items = get_number(parameters, "items") * get_number(parameters, name)
         if n_items > MAX_ITEMS:
             return f"{n_items} work-items in a group, of {MAX_ITEMS}"
         return None
@@ -184,26 +188,26 @@ def _space(
     return Space(table, constraint)
 
 
-def cost_of_rows(
+def _predict_rows_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds; a warp reads neighbouring terms of a sum."""
-    summed, rows = text(parameters, "summed"), number(parameters, "rows")
-    lanes = [{summed: k} for k in range(min(WARP, points(einsum, (summed,))))]
-    return _shared_sums_s(einsum, machine, parameters, rows, lanes)
+    summed, rows = get_text(parameters, "summed"), get_number(parameters, "rows")
+    lanes = [{summed: k} for k in range(min(WARP, count_points(einsum, (summed,))))]
+    return _predict_shared_sums_s(einsum, machine, parameters, rows, lanes)
 
 
-def cost_of_columns(
+def _predict_columns_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds; a warp reads one term of neighbouring sums."""
-    columns = number(parameters, "columns")
-    first, _ = n_output_groups(einsum, columns)
+    columns = get_number(parameters, "columns")
+    first, _ = count_output_groups(einsum, columns)
     lanes = [first.unravel_number(k) for k in range(min(WARP, first.n_values))]
-    return _shared_sums_s(einsum, machine, parameters, columns, lanes)
+    return _predict_shared_sums_s(einsum, machine, parameters, columns, lanes)
 
 
-def _shared_sums_s(
+def _predict_shared_sums_s(
     einsum: BatchedEinsum,
     machine: MachineModel,
     parameters: Parameters,
@@ -220,31 +224,31 @@ def _shared_sums_s(
         lanes: for each lane of a warp, the values of indices in its first read.
     """
     assert machine.gpu is not None
-    summed, items = text(parameters, "summed"), number(parameters, "items")
-    first, n_groups = n_output_groups(einsum, sums)
-    extent = points(einsum, (summed,))
+    summed, items = get_text(parameters, "summed"), get_number(parameters, "items")
+    first, n_groups = count_output_groups(einsum, sums)
+    extent = count_points(einsum, (summed,))
     # the other summed indices are loops of each work-item
-    inner = points(einsum, einsum.summation_indices) // extent
+    inner = count_points(einsum, einsum.summation_indices) // extent
     n_terms = -(-extent // items) * inner
     box = {
         **first.box_of(sums),
-        **{i: points(einsum, (i,)) for i in einsum.summation_indices},
+        **{i: count_points(einsum, (i,)) for i in einsum.summation_indices},
     }
     halvings = log2(items)
     # each halving has a barrier
-    work = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
-    return launch_s(
+    work = count_warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
+    return predict_launch_s(
         machine.gpu,
         LaunchWork(
             n_groups=n_groups,
             n_items=items * sums,
-            itemsize=itemsize_of(einsum),
-            multiply_adds=n_groups * items * sums * n_terms * factors_of(einsum),
+            itemsize=get_itemsize(einsum),
+            multiply_adds=n_groups * items * sums * n_terms * count_factors(einsum),
             requests=n_groups * items * sums / WARP * work,
-            cached_bytes=n_groups * group_bytes(einsum, box),
-            distinct_bytes=sum(distinct_bytes(einsum)),
+            cached_bytes=n_groups * count_group_bytes(einsum, box),
+            distinct_bytes=sum(count_distinct_bytes(einsum)),
             steps=n_terms + halvings,
-            shared_bytes=items * sums * itemsize_of(einsum) * einsum.batch_size,
+            shared_bytes=items * sums * get_itemsize(einsum) * einsum.batch_size,
         ),
     )
 
@@ -254,9 +258,9 @@ GPU_ROWS = register(
         "gpu_rows",
         1,
         "sums that are shared by the work-items of a group",
-        space_of_rows,
-        gpu_rows,
-        cost_of_rows,
+        _make_rows_space,
+        apply_gpu_rows,
+        _predict_rows_s,
         devices=GPUS,
     )
 )
@@ -266,9 +270,9 @@ GPU_COLUMNS = register(
         "gpu_columns",
         1,
         "neighbouring sums, each shared by a column of the group",
-        space_of_columns,
-        gpu_columns,
-        cost_of_columns,
+        _make_columns_space,
+        apply_gpu_columns,
+        _predict_columns_s,
         devices=GPUS,
     )
 )

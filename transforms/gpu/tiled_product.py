@@ -34,24 +34,24 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import MachineModel, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
-    itemsize_of,
-    launch_s,
-    loads,
-    read_bytes,
+    count_sector_bytes,
+    get_itemsize,
+    list_loads,
+    predict_launch_s,
 )
 from feinsum.transforms.gpu.layouts import Flat, Swizzle
 from feinsum.transforms.gpu.pipeline import Key, Side, Tiled, TileLoop
-from feinsum.transforms.gpu.sides import Sides, sides_of
+from feinsum.transforms.gpu.sides import Sides, find_sides
 from feinsum.transforms.gpu.tiles import GroupWriter, Items, Points
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import number, text
+from feinsum.transforms.roles import get_number, get_text
 
 
 def _has_few_tiles(flat: Flat, tile: int, longer: Flat) -> bool:
@@ -80,8 +80,8 @@ class TiledProduct(ABC):
         self, t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
     ) -> None:
         self.schedule = schedule = begin(t_unit, nest)
-        piece = number(parameters, "cut") if "cut" in parameters else None
-        sides = sides_of(nest.einsum, schedule.extents, piece)
+        piece = get_number(parameters, "cut") if "cut" in parameters else None
+        sides = find_sides(nest.einsum, schedule.extents, piece)
         if sides is None:
             raise TransformError(
                 f"{nest.einsum.subscripts} is not a product of two operands with an "
@@ -89,13 +89,15 @@ class TiledProduct(ABC):
             )
         self.sides: Sides = sides
         self.writer = writer = GroupWriter(schedule)
-        self.depth = number(parameters, "depth")
+        self.depth = get_number(parameters, "depth")
         batch: list[str] = []
         if sides.batch.indices:
             batch = [writer.loop("batch", f"{{}} < {sides.batch.size}", tag="g.0")]
         self.batch = sides.batch.unravel(var(batch[0])) if batch else {}
-        self.across, self.along = self._sides(parameters, piece, len(batch))
-        self.n_shares = number(parameters, "shares") if "shares" in parameters else 1
+        self.across, self.along = self._make_sides(parameters, piece, len(batch))
+        self.n_shares = (
+            get_number(parameters, "shares") if "shares" in parameters else 1
+        )
         # only products without batch indices have the third axis of the grid free
         shares = (
             [writer.loop("share", size=self.n_shares, tag="g.2")]
@@ -106,28 +108,35 @@ class TiledProduct(ABC):
         # outermost first; Loopy maps them to axes of the grid by their tags alone
         grid = (*batch, self.across.group, self.along.group, *shares)
         self.tiles = TileLoop(
-            writer, self.items(parameters), sides.summed, self.depth, self.batch, grid,
-            stages=number(parameters, "stages"), copies=text(parameters, "copies"),
-            keeps_order=self.keeps_order, shares=(self.share, self.n_shares),
-        )  # fmt: skip
+            writer,
+            self.items(parameters),
+            sides.summed,
+            self.depth,
+            self.batch,
+            grid,
+            stages=get_number(parameters, "stages"),
+            copies=get_text(parameters, "copies"),
+            keeps_order=self.keeps_order,
+            shares=(self.share, self.n_shares),
+        )
         self.around = self.tiles.around
         self.partials: dict[int, tuple[Expression, str]] = {}
 
-    def _sides(
+    def _make_sides(
         self, parameters: Parameters, piece: int | None, axis: int
     ) -> tuple[Side, Side]:
         """Loop over the tiles of both sides, which take two axes from ``axis`` on."""
         x, y = self.sides.across, self.sides.along
-        n_x, n_y = number(parameters, "across"), number(parameters, "along")
+        n_x, n_y = get_number(parameters, "across"), get_number(parameters, "along")
         # consecutive groups are along the first axis of the grid
         is_exchanged = piece is not None and _has_few_tiles(y, n_y, x)
-        across = self._side(x, n_x, axis + is_exchanged)
-        along = self._side(y, n_y, axis + (not is_exchanged))
+        across = self._make_side(x, n_x, axis + is_exchanged)
+        along = self._make_side(y, n_y, axis + (not is_exchanged))
         if piece is not None and x.cut:
             across = replace(across, swizzle=Swizzle(piece, n_x // piece))
         return across, along
 
-    def _side(self, flat: Flat, tile: int, axis: int) -> Side:
+    def _make_side(self, flat: Flat, tile: int, axis: int) -> Side:
         group = self.writer.loop("group", f"{tile}*{{}} < {flat.size}", tag=f"g.{axis}")
         return Side(flat, group, tile)
 
@@ -140,12 +149,12 @@ class TiledProduct(ABC):
             # two kinds of tiles
             wanted[row[first], True] = row[first], self.across
             wanted[row[1 - first], False] = row[1 - first], self.along
-        self.tiles.write_products(wanted, self._sums)
+        self.tiles.write_products(wanted, self._write_sums)
         if self.partials:
             self._add_parts()
-        return self.writer.finished().with_preamble(COPIES)
+        return self.writer.build().with_preamble(COPIES)
 
-    def _sums(
+    def _write_sums(
         self, tiles: Mapping[Key, Tiled], loops: Names, after: Names
     ) -> tuple[Names, Names]:
         """Write the sums of all rows of the batch."""
@@ -221,7 +230,7 @@ class TiledProduct(ABC):
         """Store partial sums of a row."""
         writer = self.writer
         shape = self.n_shares, *(parse(s.flat.size) for s in (self.along, self.across))
-        dtype = writer.schedule.dtype_of_row(row)
+        dtype = writer.schedule.get_row_dtype(row)
         partial_sums = var(writer.array("part", shape, dtype, is_global=True))
         # sides stay flat: only the second launch has to compute their indices
         subscripts = (var(points.value)[step] for points, step in (y, x))
@@ -235,21 +244,21 @@ class TiledProduct(ABC):
     def _add_parts(self) -> None:
         """Write the second launch, which adds partial sums."""
         writer, stored = self.writer, [insn_id for _, insn_id in self.partials.values()]
-        after = (*stored, writer.launch_end(stored))
+        after = (*stored, writer.end_launch(stored))
         across, along, n = self.across.flat, self.along.flat, h.ADDING_ITEMS
         group = writer.loop("group", f"{n}*{{}} < {across.size}", tag="g.0")
         line = writer.loop("line", f"{{}} < {along.size}", tag="g.1")
         item = writer.loop("item", size=n, tag="l.0")
         around = (group, line, item)
         at_x = p.Sum((n * var(group), var(item)))
-        x = writer.points_of(across, 1, lambda _: at_x, around, after, tile=n)
-        y = writer.points_of(along, 1, lambda _: var(line), around, after, tile=1)
+        x = writer.compute_points(across, 1, lambda _: at_x, around, after, tile=n)
+        y = writer.compute_points(along, 1, lambda _: var(line), around, after, tile=1)
         before = (*after, *y.statements, *x.statements)
         for row, (partial_sums, _) in self.partials.items():
             share = writer.loop("share", size=self.n_shares)
             term = partial_sums[var(share), var(y.value)[0], var(x.value)[0]]
             total, step = writer.add_up(
-                self.schedule.dtype_of_row(row), term, around, [share], before,
+                self.schedule.get_row_dtype(row), term, around, [share], before,
                 conditions=x.inside(0),
             )  # fmt: skip
             writer.store(
@@ -263,7 +272,7 @@ class TileSizes(NamedTuple):
     """Lengths of the tiles; ``stages`` of them are in shared memory at once.
 
     Attributes:
-        piece: length of pieces; see :func:`feinsum.transforms.gpu.sides.sides_of`.
+        piece: length of pieces; see :func:`feinsum.transforms.gpu.sides.find_sides`.
         shares: number of groups that share the tiles along the summed indices.
     """
 
@@ -275,7 +284,7 @@ class TileSizes(NamedTuple):
     shares: int = 1
 
 
-def tiled_s(
+def predict_tiled_s(
     einsum: BatchedEinsum,
     machine: MachineModel,
     tiles: TileSizes,
@@ -300,12 +309,12 @@ def tiled_s(
         chains: see :class:`feinsum.transforms.gpu.cost.LaunchWork`.
         is_on_tensor_cores: whether tensor cores multiply.
     """
-    gpu, sides = machine.gpu, sides_of(einsum, einsum.extents, tiles.piece)
+    gpu, sides = machine.gpu, find_sides(einsum, einsum.extents, tiles.piece)
     assert gpu is not None
     assert sides is not None
     if registers > MAX_REGISTERS:
         return inf
-    n_rows, itemsize = einsum.batch_size, itemsize_of(einsum)
+    n_rows, itemsize = einsum.batch_size, get_itemsize(einsum)
     n_tiles = -(-sides.summed.n_values // (tiles.depth * tiles.shares))
     n_groups = sides.batch.n_values * tiles.shares
     n_groups *= -(-sides.across.n_values // tiles.across)
@@ -316,8 +325,10 @@ def tiled_s(
         **sides.summed.box_of(tiles.depth),
     }
     # bytes that a group reads for each tile along the sum, and writes at the end
-    tile_bytes = sum(read_bytes(einsum, *load, box) for load in loads(einsum))
-    out_bytes = read_bytes(einsum, einsum.output, itemsize, box) * n_rows
+    tile_bytes = sum(
+        count_sector_bytes(einsum, *load, box) for load in list_loads(einsum)
+    )
+    out_bytes = count_sector_bytes(einsum, einsum.output, itemsize, box) * n_rows
     # tiles are read from the caches and written to shared memory
     requests = 2 * tile_bytes / h.LINE_BYTES + n_items / h.WARP * tiles.depth * cycles
     entries = tiles.depth * tiles.across * tiles.along
@@ -329,7 +340,7 @@ def tiled_s(
         multiply_adds=n_groups * n_tiles * entries * n_rows,
         requests=n_groups * (n_tiles * requests + out_bytes / h.LINE_BYTES),
         cached_bytes=n_groups * (n_tiles * tile_bytes + out_bytes),
-        distinct_bytes=sum(distinct_bytes(einsum)),
+        distinct_bytes=sum(count_distinct_bytes(einsum)),
         # the latencies of tiles that are loaded ahead overlap
         steps=h.STEPS_OF_TILE * n_tiles / max(tiles.stages - 1, 1),
         shared_bytes=shared_bytes,
@@ -337,16 +348,22 @@ def tiled_s(
         chains=chains,
         is_on_tensor_cores=is_on_tensor_cores,
     )
-    return launch_s(gpu, launch) + _adding_s(einsum, machine, tiles.shares)
+    return predict_launch_s(gpu, launch) + _predict_adding_s(
+        einsum, machine, tiles.shares
+    )
 
 
-def _adding_s(einsum: BatchedEinsum, machine: MachineModel, shares: int) -> float:
+def _predict_adding_s(
+    einsum: BatchedEinsum, machine: MachineModel, shares: int
+) -> float:
     """Predict the seconds to write partial sums and to add them."""
     gpu = machine.gpu
     assert gpu is not None
     if shares == 1:
         return 0.0
-    n_bytes = points(einsum, einsum.output) * itemsize_of(einsum) * einsum.batch_size
+    n_bytes = (
+        count_points(einsum, einsum.output) * get_itemsize(einsum) * einsum.batch_size
+    )
     # partial sums are written once and read once
     rate = gpu.bandwidth_bytes_per_s
     latency_s = h.LATENCY_S * shares / h.UNROLLED

@@ -8,9 +8,9 @@ warp. For an output ``ij`` with the extents N and 5, and blocks of 256::
     item   0 <= item < 256                      l.0
     i = (256*group + item) / 5,  j = (256*group + item) % 5
 
-The divisions are slow, so :meth:`GroupWriter.points_of` computes each of them once,
-before the loops that use it. A sum is in a register of one work-item; if several share
-it, a tree in shared memory adds up their parts::
+The divisions are slow, so :meth:`GroupWriter.compute_points` computes each of them
+once, before the loops that use it. A sum is in a register of one work-item; if several
+share it, a tree in shared memory adds up their parts::
 
     part    p0  p1  p2  p3     half = 2, then 1:
             p0+p2  p1+p3       a barrier after each
@@ -34,7 +34,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
-from feinsum.transforms.gpu.layouts import Flat, Layout, Share, grid_axes
+from feinsum.transforms.gpu.layouts import Flat, Layout, Share, split_into_grid_axes
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -55,7 +55,7 @@ def is_double(einsum: BatchedEinsum) -> bool:
     return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
 
 
-def extent_of(extent: Extent) -> Expression:
+def express_extent(extent: Extent) -> Expression:
     """Return an extent as an expression: a number, or the variable of a parameter."""
     return extent if isinstance(extent, int) else var(extent.name)
 
@@ -167,20 +167,20 @@ class GroupWriter(NestWriter):
     def unroll(self, n: int) -> str:
         return self.loop("u", size=n, tag="unr")
 
-    def loops_over(
+    def loop_over(
         self, indices: Iterable[str], tag: str = ""
     ) -> tuple[list[str], dict[str, Expression]]:
         """Loop over all values of indices within a group; return inames and points."""
         inames = {i: self.loop(i, size=self.length(i), tag=tag) for i in indices}
         return [*inames.values()], {i: var(iname) for i, iname in inames.items()}
 
-    def output_grid(self, stem: str, n_items: int, tag: str = "l.0") -> OutputGrid:
+    def loop_over_output(self, stem: str, n_items: int, tag: str = "l.0") -> OutputGrid:
         """Loop over the output, with ``n_items`` entries in a group.
 
         Raises:
             TransformError: if the output has more run-time extents than a grid axes.
         """
-        axes = grid_axes(self.schedule.output, self.schedule.extents)
+        axes = split_into_grid_axes(self.schedule.output, self.schedule.extents)
         if axes is None:
             raise TransformError(
                 "the output has more run-time extents than a grid axes"
@@ -299,7 +299,7 @@ class GroupWriter(NestWriter):
 
     # values of a flat index
 
-    def points_of(
+    def compute_points(
         self,
         flat: Flat,
         n: int,
@@ -352,9 +352,11 @@ class GroupWriter(NestWriter):
         parts_of_index: dict[str, list[tuple[int, str]]] = {}
         for index, factor, extent in flat.parts[:0:-1]:
             part_array = steps_of(
-                index, np.int64, _applied(p.Remainder, quotient, extent)
+                index, np.int64, _apply_operation(p.Remainder, quotient, extent)
             )
-            quotient = steps_of("rest", count, _applied(p.FloorDiv, quotient, extent))
+            quotient = steps_of(
+                "rest", count, _apply_operation(p.FloorDiv, quotient, extent)
+            )
             parts_of_index.setdefault(index, []).append((factor, part_array))
         index, factor, _ = flat.parts[0]
         part_array = steps_of(index, np.int64, lambda step: var(quotient)[step])
@@ -363,13 +365,13 @@ class GroupWriter(NestWriter):
         arrays = {
             index: index_parts[0][1]
             if len(index_parts) == 1
-            else steps_of(index, np.int64, _joined(index_parts))
+            else steps_of(index, np.int64, _join_parts(index_parts))
             for index, index_parts in parts_of_index.items()
         }
         return Points(arrays, value, limit, tuple(statements))
 
 
-def _joined(
+def _join_parts(
     index_parts: Sequence[tuple[int, str]],
 ) -> Callable[[Expression], Expression]:
     return lambda step: p.Sum(
@@ -377,7 +379,7 @@ def _joined(
     )
 
 
-def _applied(
+def _apply_operation(
     operation: Any, array: str, extent: Extent
 ) -> Callable[[Expression], Expression]:
     return lambda step: operation(var(array)[step], extent)

@@ -23,30 +23,30 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, distinct_bytes, points
+from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
-    factors_of,
-    group_bytes,
-    itemsize_of,
-    launch_s,
-    loads,
-    request_cycles,
+    count_factors,
+    count_group_bytes,
+    count_request_cycles,
+    get_itemsize,
+    list_loads,
+    predict_launch_s,
 )
 from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, OVERHEAD_CYCLES, WARP
-from feinsum.transforms.gpu.layouts import flat_of
+from feinsum.transforms.gpu.layouts import flatten_indices
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point, has_plain_dtype
-from feinsum.transforms.library.turned import turned_index
+from feinsum.transforms.library.turned import find_turned_index
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import calls_product
+from feinsum.transforms.primitives.schedule import make_product
 from feinsum.transforms.registry import Parameters, Table, Transform, register
-from feinsum.transforms.roles import number, text
+from feinsum.transforms.roles import get_number, get_text
 
 SIDE = WARP
 """Side of a square: the number of neighbours that a warp reads or writes."""
 
 
-def gpu_turned(
+def apply_gpu_turned(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Read squares along one index, write them along another one.
@@ -66,10 +66,10 @@ def gpu_turned(
     """
     schedule = begin(t_unit, nest)
     writer, extents = GroupWriter(schedule), schedule.extents
-    read, written = text(parameters, "turned"), schedule.output[-1]
-    rows, pair = number(parameters, "rows"), (read, written)
+    read, written = get_text(parameters, "turned"), schedule.output[-1]
+    rows, pair = get_number(parameters, "rows"), (read, written)
     other_indices = [index for index in schedule.output if index not in pair]
-    flat = flat_of(other_indices, extents)
+    flat = flatten_indices(other_indices, extents)
     if flat is None:
         raise TransformError("the output has more run-time extents than a grid axes")
     below = f"{{}} < {flat.size}"
@@ -105,7 +105,7 @@ def gpu_turned(
             # one entry more, so that a column is spread over all banks
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
             square = var(writer.array("square", shape, dtype, is_shared=True))
-            value = calls_product(schedule, (name,), of_all(within))
+            value = make_product(schedule, (name,), of_all(within))
             entry = square[within[written], within[read]]
             before.append(writer.assign("load", entry, value, loops))
             squares.append(square)
@@ -113,55 +113,58 @@ def gpu_turned(
         loops, within = square_loops(written, read)
         factors = [square[within[written], within[read]] for square in squares]
         if untransposed := tuple(name for name in row if name not in transposed):
-            factors.append(calls_product(schedule, untransposed, of_all(within)))
+            factors.append(make_product(schedule, untransposed, of_all(within)))
         writer.store(k, p.Product(tuple(factors)), of_all(within), loops, before)
-    return writer.finished().t_unit
+    return writer.build().t_unit
 
 
 def _is_transposed(term: IndexList, read: str, written: str) -> bool:
     return term[-1:] == (read,) and written in term
 
 
-def space(workload: Workload) -> Table | None:
+def _make_space(workload: Workload) -> Table | None:
     """Fit einsums whose largest operand ends in another index than the output."""
     einsum = workload.einsum
-    turned = turned_index(einsum) if has_plain_dtype(einsum) else None
+    turned = find_turned_index(einsum) if has_plain_dtype(einsum) else None
     if turned is None:
         return None
     other_indices = [i for i in einsum.output if i not in (turned, einsum.output[-1])]
-    if flat_of(other_indices, einsum.extents) is None:
+    if flatten_indices(other_indices, einsum.extents) is None:
         return None
     return {"turned": (turned,), "rows": (8, 4, 16)}
 
 
-def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
+def _predict_s(
+    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+) -> float:
     """Predict the seconds; reads and writes are both contiguous."""
     assert machine.gpu is not None
-    rows, read = number(parameters, "rows"), text(parameters, "turned")
+    rows, read = get_number(parameters, "rows"), get_text(parameters, "turned")
     written = einsum.output[-1]
     lanes_along = {i: [{i: k} for k in range(WARP)] for i in (read, written)}
-    sides = [points(einsum, (index,)) for index in (read, written)]
-    n_others = points(einsum, einsum.output) // prod(sides)
+    sides = [count_points(einsum, (index,)) for index in (read, written)]
+    n_others = count_points(einsum, einsum.output) // prod(sides)
     n_groups = n_others * prod(-(-side // SIDE) for side in sides)
-    itemsize, terms = itemsize_of(einsum), [*loads(einsum)]
-    cycles = request_cycles(einsum, einsum.output, itemsize, lanes_along[written])
+    itemsize, terms = get_itemsize(einsum), [*list_loads(einsum)]
+    cycles = count_request_cycles(einsum, einsum.output, itemsize, lanes_along[written])
     for term, size in terms:
         along = read if _is_transposed(term, read, written) else written
-        cycles += request_cycles(einsum, term, size, lanes_along[along])
+        cycles += count_request_cycles(einsum, term, size, lanes_along[along])
     steps = SIDE // rows
     n_squares = sum(_is_transposed(term, read, written) for term, _ in terms)
     # each square is written and read, in addition to the operands and the result
     work = steps * (cycles + 2 * OVERHEAD_CYCLES + 2 * n_squares) + BARRIER_CYCLES
-    return launch_s(
+    return predict_launch_s(
         machine.gpu,
         LaunchWork(
             n_groups=n_groups,
             n_items=SIDE * rows,
             itemsize=itemsize,
-            multiply_adds=n_groups * SIDE**2 * factors_of(einsum),
+            multiply_adds=n_groups * SIDE**2 * count_factors(einsum),
             requests=n_groups * rows * work,
-            cached_bytes=n_groups * group_bytes(einsum, {read: SIDE, written: SIDE}),
-            distinct_bytes=sum(distinct_bytes(einsum)),
+            cached_bytes=n_groups
+            * count_group_bytes(einsum, {read: SIDE, written: SIDE}),
+            distinct_bytes=sum(count_distinct_bytes(einsum)),
             steps=2,
             shared_bytes=n_squares * SIDE * (SIDE + 1) * itemsize,
         ),
@@ -173,9 +176,9 @@ GPU_TURNED = register(
         "gpu_turned",
         1,
         "operands that are read along one index and written along another",
-        space,
-        gpu_turned,
-        cost,
+        _make_space,
+        apply_gpu_turned,
+        _predict_s,
         devices=GPUS,
     )
 )

@@ -24,7 +24,14 @@ from pymbolic import var
 from pymbolic.mapper import Mapper
 
 from feinsum.errors import TransformError
-from feinsum.ir import UFUNCS, Extent, IndexList, SizeParam, body_into, body_value
+from feinsum.ir import (
+    UFUNCS,
+    Extent,
+    IndexList,
+    SizeParam,
+    evaluate_body,
+    evaluate_into,
+)
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Expression: TypeAlias = Any
@@ -47,7 +54,7 @@ class ArrayRead:
         ranges = (
             box.get(x, everything) if isinstance(x, str) else x for x in self.positions
         )
-        axes, expanded = _axes_in_order(self.positions, order)
+        axes, expanded = _order_axes(self.positions, order)
         # with an ellipsis, the result is a view even if it has no axes
         boxed: Array = values[self.name][(*ranges, ...)]
         view: Array = boxed.transpose(axes)[expanded]
@@ -55,7 +62,7 @@ class ArrayRead:
 
 
 @lru_cache(maxsize=1024)
-def _axes_in_order(
+def _order_axes(
     positions: Positions, order: IndexList
 ) -> tuple[tuple[int, ...], tuple[Any, ...]]:
     """Return the permutation of an array's axes, and a subscript that adds axes.
@@ -63,7 +70,7 @@ def _axes_in_order(
     Axes at fixed positions are gone already. Indices that the array lacks get an axis
     of length 1.
 
-    >>> _axes_in_order(("k", 0, "i"), ("i", "j", "k"))
+    >>> _order_axes(("k", 0, "i"), ("i", "j", "k"))
     ((1, 0), (slice(None, None, None), None, slice(None, None, None), Ellipsis))
     """
     indices = [x for x in positions if isinstance(x, str)]
@@ -115,11 +122,11 @@ class ArrayFunction:
         arrays = {name: x for name, x in names.items() if isinstance(x, np.ndarray)}
         shared = [n for n, x in arrays.items() if np.may_share_memory(x, out)]
         if not shared:
-            body_into(self.body, names, out)
+            evaluate_into(self.body, names, out)
         elif len(shared) == 1 and _is_same(arrays[shared[0]], out):
-            body_into(self.body, names, out, spent=shared[0])
+            evaluate_into(self.body, names, out, spent=shared[0])
         else:  # evaluate first: the output may overwrite entries still to be read
-            out[...] = body_value(self.body, names)
+            out[...] = evaluate_body(self.body, names)
 
 
 def _is_same(first: Array, second: Array) -> bool:
@@ -168,7 +175,7 @@ class _Reader(Mapper[Any, []]):  # type: ignore[misc]
         self.extra = extra
         self.sources: list[ArrayRead | str] = []
 
-    def _source(self, source: ArrayRead | str) -> p.Variable:
+    def _number_source(self, source: ArrayRead | str) -> p.Variable:
         if source not in self.sources:
             self.sources.append(source)
         return var(f"x{self.sources.index(source)}")
@@ -180,26 +187,26 @@ class _Reader(Mapper[Any, []]):  # type: ignore[misc]
         arg = self.kernel.arg_dict.get(expr.name)
         is_scalar = isinstance(arg, lp.ValueArg) and _is_inexact(arg)
         if not is_scalar and expr.name not in self.extra:
-            raise _refused(expr, "is not a floating-point scalar")
-        return self._source(expr.name)
+            raise _make_refusal(expr, "is not a floating-point scalar")
+        return self._number_source(expr.name)
 
     def map_subscript(self, expr: p.Subscript) -> p.Variable:
         arg = self.kernel.arg_dict.get(getattr(expr.aggregate, "name", ""))
         if not isinstance(arg, lp.ArrayArg) or not _is_inexact(arg):
-            raise _refused(
+            raise _make_refusal(
                 expr, "reads something other than a floating-point array of the caller"
             )
         shape = arg.shape if isinstance(arg.shape, tuple) else ()
         if len(shape) != len(expr.index_tuple):
-            raise _refused(expr, f"reads an array of the shape {arg.shape}")
+            raise _make_refusal(expr, f"reads an array of the shape {arg.shape}")
         axes = zip(expr.index_tuple, shape, strict=True)
-        positions = tuple(self._position(expr, *axis) for axis in axes)
+        positions = tuple(self._read_position(expr, *axis) for axis in axes)
         named = [x for x in positions if isinstance(x, str)]
         if len(set(named)) != len(named):
-            raise _refused(expr, "reads a diagonal")
-        return self._source(ArrayRead(arg.name, positions))
+            raise _make_refusal(expr, "reads a diagonal")
+        return self._number_source(ArrayRead(arg.name, positions))
 
-    def _position(
+    def _read_position(
         self, expr: p.Subscript, subscript: Expression, extent: Any
     ) -> str | int:
         """Return the index along an axis, which it must cover, or a fixed position."""
@@ -207,62 +214,64 @@ class _Reader(Mapper[Any, []]):  # type: ignore[misc]
             return int(subscript)
         index = self.indices.get(getattr(subscript, "name", ""))
         if index is None:
-            raise _refused(expr, f"is read at {subscript}")
+            raise _make_refusal(expr, f"is read at {subscript}")
         length = self.extents[index]
         expected = length.name if isinstance(length, SizeParam) else length
         is_longer = isinstance(extent, int) and isinstance(expected, int)
         if str(extent) != str(expected) and not (is_longer and extent > expected):
-            raise _refused(
+            raise _make_refusal(
                 expr, f"has {extent} entries along {subscript}, not {expected}"
             )
         return index
 
     def map_sum(self, expr: p.Sum) -> Expression:
-        return p.Sum(self._all(expr.children))
+        return p.Sum(self._visit_all(expr.children))
 
     def map_product(self, expr: p.Product) -> Expression:
-        return p.Product(self._all(expr.children))
+        return p.Product(self._visit_all(expr.children))
 
     def map_quotient(self, expr: p.Quotient) -> Expression:
         if isinstance(expr.numerator, int) and isinstance(expr.denominator, int):
-            raise _refused(expr, "divides integers")
-        return p.Quotient(*self._all((expr.numerator, expr.denominator)))
+            raise _make_refusal(expr, "divides integers")
+        return p.Quotient(*self._visit_all((expr.numerator, expr.denominator)))
 
     def map_power(self, expr: p.Power) -> Expression:
         # as a call, since pymbolic writes a power of a power as a**b**c
-        return p.Call(var("pow"), self._all((expr.base, expr.exponent)))
+        return p.Call(var("pow"), self._visit_all((expr.base, expr.exponent)))
 
     def map_call(self, expr: p.Call) -> Expression:
         self._refuse_complex(expr)
         name = getattr(expr.function, "name", None)
         if name not in UFUNCS:
-            raise _refused(expr, f"calls {expr.function}")
-        return p.Call(var(name), self._all(expr.parameters))
+            raise _make_refusal(expr, f"calls {expr.function}")
+        return p.Call(var(name), self._visit_all(expr.parameters))
 
     def map_comparison(self, expr: p.Comparison) -> Expression:
         self._refuse_complex(expr)
-        left, right = self._all((expr.left, expr.right))
+        left, right = self._visit_all((expr.left, expr.right))
         return p.Comparison(left, expr.operator, right)
 
     def map_if(self, expr: p.If) -> Expression:
-        return p.If(*self._all((expr.condition, expr.then, expr.else_)))
+        return p.If(*self._visit_all((expr.condition, expr.then, expr.else_)))
 
     def _refuse_complex(self, expr: Expression) -> None:
         """Refuse complex arguments: functions and comparisons differ for them."""
         dtypes = (arg.dtype for arg in self.kernel.args if arg.dtype is not None)
         if any(dtype.numpy_dtype.kind == "c" for dtype in dtypes):
-            raise _refused(expr, "is not arithmetic, which complex arguments require")
+            raise _make_refusal(
+                expr, "is not arithmetic, which complex arguments require"
+            )
 
-    def _all(self, children: Sequence[Expression]) -> tuple[Expression, ...]:
+    def _visit_all(self, children: Sequence[Expression]) -> tuple[Expression, ...]:
         return tuple(self.rec(child) for child in children)
 
     def handle_unsupported_expression(self, expr: Any) -> None:
-        raise _refused(expr, f"is a {type(expr).__name__}")
+        raise _make_refusal(expr, f"is a {type(expr).__name__}")
 
 
 def _is_inexact(arg: Any) -> bool:
     return arg.dtype is not None and arg.dtype.numpy_dtype.kind in "fc"
 
 
-def _refused(expr: Expression, why: str) -> TransformError:
+def _make_refusal(expr: Expression, why: str) -> TransformError:
     return TransformError(f"numpy cannot evaluate {expr}, which {why}")

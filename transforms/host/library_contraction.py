@@ -31,7 +31,7 @@ from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import distinct_bytes, points
+from feinsum.transforms.cost import count_distinct_bytes, count_points
 from feinsum.transforms.host.array_function import (
     ArrayFunction,
     ArrayRead,
@@ -42,24 +42,24 @@ from feinsum.transforms.host.matrix_product import (
     LibraryProgram,
     MatrixOperand,
     ProductRow,
-    merged,
+    merge_axes,
     suits_blas,
 )
 from feinsum.transforms.matrix_roles import MatrixRoles, find_roles
-from feinsum.transforms.primitives.schedule import scaled_sum
+from feinsum.transforms.primitives.schedule import make_scaled_sum
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
-    number,
-    reuse,
-    text,
-    typical,
+    compute_reuse,
+    get_number,
+    get_text,
+    get_typical_extent,
 )
 
 WHOLE = ""
 """The index of blocks if there is only one block."""
 
 
-def library_contraction(
+def apply_library_contraction(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Replace the kernel with numpy's matrix products.
@@ -91,11 +91,11 @@ def library_contraction(
         )
     check_extents(kernel, nest)
     extents = {index: nest.extent(index) for index in nest.einsum.indices}
-    products = products_of(kernel, nest, parameters)
+    products = describe_products(kernel, nest, parameters)
     return LibraryUnit.of(t_unit, LibraryProgram(products, extents))
 
 
-def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
+def _list_stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
     """Return the smallest stack with which BLAS can write to the result, and none."""
     outer = list(einsum.output)
     inner: list[str] = []
@@ -110,7 +110,7 @@ def _stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
     return tuple(dict.fromkeys((stack, "")))
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit all products of matrices and vectors, which may need transposing copies."""
     einsum = workload.einsum
     roles = find_roles(einsum)
@@ -124,7 +124,7 @@ def _space(workload: Workload) -> Space | None:
         }
         return Space(table, is_searched=False)
     table = {
-        "stacked": _stacks(einsum, roles),
+        "stacked": _list_stacks(einsum, roles),
         "index": (WHOLE, *einsum.output),
         "block": cpu.LIBRARY_BLOCKS,
     }
@@ -134,20 +134,23 @@ def _space(workload: Workload) -> Space | None:
         partial(_find_problem, einsum),
         # one block is the fastest, unless an operand is a function
         lambda: (first,),
-        is_searched=reuse(einsum) >= cpu.MIN_LIBRARY_REUSE or not roles.are_matrices,
+        is_searched=compute_reuse(einsum) >= cpu.MIN_LIBRARY_REUSE
+        or not roles.are_matrices,
     )
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    index, block = text(parameters, "index"), number(parameters, "block")
+    index, block = get_text(parameters, "index"), get_number(parameters, "block")
     if index == WHOLE:
         return None if block == cpu.LIBRARY_BLOCKS[0] else "there is only one block"
-    if block != cpu.LIBRARY_BLOCKS[0] and block >= typical(einsum.extents[index]):
+    if block != cpu.LIBRARY_BLOCKS[0] and block >= get_typical_extent(
+        einsum.extents[index]
+    ):
         return f"all of {index!r} is in one block"
     return None
 
 
-def _cost(
+def _predict_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds of copies into matrices and of products, in sequence.
@@ -160,7 +163,7 @@ def _cost(
     """
     roles = find_roles(einsum)
     assert roles is not None
-    stack = (*roles.batch, *text(parameters, "stacked").split())
+    stack = (*roles.batch, *get_text(parameters, "stacked").split())
     sides = [
         tuple(i for i in indices if i not in stack)
         for indices in (roles.rows, roles.summed, roles.columns)
@@ -169,28 +172,28 @@ def _cost(
     terms = einsum.inputs[1 - roles.right], einsum.inputs[roles.right]
     wanted = (stack, rows, summed), (stack, summed, columns)
     n_moved = sum(
-        points(einsum, term)
+        count_points(einsum, term)
         for term, groups in zip(terms, wanted, strict=True)
         if not _is_matrix(einsum, term, groups)
     )
     if not _is_matrix(einsum, einsum.output, (stack, rows, columns)):
-        n_moved += points(einsum, einsum.output)
+        n_moved += count_points(einsum, einsum.output)
     itemsize = einsum.operands[0].dtype.itemsize
     # a copy reads an entry, fetches the line of the target, and writes it
     copy_s = 3 * n_moved * itemsize / machine.bandwidth_bytes_per_s
-    index, block = text(parameters, "index"), number(parameters, "block")
-    n_blocks = 1 if index == WHOLE else -(-points(einsum, (index,)) // block)
-    m, k, n = (points(einsum, indices) for indices in sides)
-    n_products = points(einsum, stack)
+    index, block = get_text(parameters, "index"), get_number(parameters, "block")
+    n_blocks = 1 if index == WHOLE else -(-count_points(einsum, (index,)) // block)
+    m, k, n = (count_points(einsum, indices) for indices in sides)
+    n_products = count_points(einsum, stack)
     if not summed:
         product_s = (
-            points(einsum, einsum.output) * itemsize / cpu.ELEMENTWISE_BYTES_PER_S
+            count_points(einsum, einsum.output) * itemsize / cpu.ELEMENTWISE_BYTES_PER_S
         )
     elif m > 1 and n > 1:
         peak = machine.operations_per_s(einsum.operands[0].dtype)
-        product_s = n_products * _product_s(m, n, k, peak, machine.n_cores)
+        product_s = n_products * _predict_product_s(m, n, k, peak, machine.n_cores)
     else:
-        product_s = _vectors_s(einsum, n_products, max(m, n) * k, machine)
+        product_s = _predict_vectors_s(einsum, n_products, max(m, n) * k, machine)
     return einsum.batch_size * (n_blocks * machine.call_s + product_s + copy_s) + (
         machine.call_s if n_moved else 0.0
     )
@@ -201,14 +204,14 @@ def _is_matrix(
 ) -> bool:
     """Tell whether BLAS can read an array in place, as a stack of matrices."""
     itemsize = einsum.operands[0].dtype.itemsize
-    if points(einsum, term) * itemsize > cpu.MOST_BYTES:
+    if count_points(einsum, term) * itemsize > cpu.MOST_BYTES:
         return False
     stride_of = {
-        index: points(einsum, term[axis + 1 :]) * itemsize
+        index: count_points(einsum, term[axis + 1 :]) * itemsize
         for axis, index in enumerate(term)
     }
     order = [index for group in groups for index in group]
-    shape = [points(einsum, (i,)) if i in stride_of else 1 for i in order]
+    shape = [count_points(einsum, (i,)) if i in stride_of else 1 for i in order]
     # only its shape and strides are used: its entries do not exist
     array = np.lib.stride_tricks.as_strided(
         np.empty(1, einsum.operands[0].dtype),
@@ -216,11 +219,11 @@ def _is_matrix(
         [stride_of.get(i, 0) for i in order],
     )
     lengths = (*[1] * len(groups[0]), *(len(group) for group in groups[1:]))
-    matrices = merged(array, lengths)
+    matrices = merge_axes(array, lengths)
     return matrices is not None and suits_blas(matrices)
 
 
-def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
+def _predict_product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
     """Predict the seconds of a matrix product: small ones are slow, on one thread."""
     # short sides lower the rate: to half at m = 16
     share = cpu.BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
@@ -229,7 +232,7 @@ def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
     return cpu.PRODUCT_S + operations / (peak * share * n_threads)
 
 
-def _vectors_s(
+def _predict_vectors_s(
     einsum: BatchedEinsum, n_products: int, n_entries: int, machine: MachineModel
 ) -> float:
     """Predict the seconds of products with vectors: those to read the arrays.
@@ -240,7 +243,7 @@ def _vectors_s(
         n_entries: entries of the larger operand of one product.
         machine: the machine.
     """
-    read, written = distinct_bytes(einsum)
+    read, written = count_distinct_bytes(einsum)
     n_bytes = (read + written) / einsum.batch_size
     moved_s = n_bytes / (cpu.VECTOR_SHARE * machine.stream_bytes_per_s(n_bytes))
     # one thread alone reaches only a part of the bandwidth
@@ -253,9 +256,9 @@ LIBRARY_CONTRACTION = register(
         "library_contraction",
         1,
         "products of matrices by the BLAS of numpy, on the host",
-        _space,
-        library_contraction,
-        _cost,
+        _make_space,
+        apply_library_contraction,
+        _predict_s,
         devices=frozenset({"cpu"}),
     )
 )
@@ -273,7 +276,7 @@ def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
             raise TransformError(f"the extent {extent.name} is not an argument")
 
 
-def products_of(
+def describe_products(
     kernel: lp.LoopKernel, nest: LoopNest, parameters: Parameters
 ) -> tuple[ProductRow, ...]:
     """Describe the rows of a nest as matrix products.
@@ -291,8 +294,8 @@ def products_of(
     expand = SubstitutionRuleExpander(kernel.substitutions)
     extents = {i: nest.extent(i) for i in einsum.indices}
     output = {nest.inames[index]: index for index in einsum.output}
-    index = text(parameters, "index")
-    stack = tuple(text(parameters, "stacked").split())
+    index = get_text(parameters, "index")
+    stack = tuple(get_text(parameters, "stacked").split())
     rows, columns = (
         tuple(i for i in side if i not in stack) for side in (roles.rows, roles.columns)
     )
@@ -313,18 +316,18 @@ def products_of(
         return ProductRow(
             left=side_of(k, 1 - roles.right, rows, roles.summed),
             right=side_of(k, roles.right, roles.summed, columns),
-            result=_result(read, nest.assignees[k]),
-            finish=read(_finished(nest.scales[k], nest.shifts[k])),
+            result=_find_result(read, nest.assignees[k]),
+            finish=read(_make_finish(nest.scales[k], nest.shifts[k])),
             stack=(*roles.batch, *stack),
             index=None if index == WHOLE else index,
-            block=number(parameters, "block"),
+            block=get_number(parameters, "block"),
             dtype=einsum.rows[k][0].dtype,
         )
 
     return tuple(map(product_of, range(einsum.batch_size)))
 
 
-def _result(read: Callable[[Any], ArrayFunction], assignee: Any) -> ArrayRead:
+def _find_result(read: Callable[[Any], ArrayFunction], assignee: Any) -> ArrayRead:
     # the assignee of an array of rank 0 has no subscript
     is_whole = isinstance(assignee, p.Variable)
     result = read(p.Subscript(assignee, ()) if is_whole else assignee).read
@@ -333,8 +336,8 @@ def _result(read: Callable[[Any], ArrayFunction], assignee: Any) -> ArrayRead:
     return result
 
 
-def _finished(scale: Any, shift: Any) -> Any:
+def _make_finish(scale: Any, shift: Any) -> Any:
     """Return ``shift + scale*sum``, without trivial parts."""
-    value = scaled_sum(scale, (), var(SUM))
+    value = make_scaled_sum(scale, (), var(SUM))
     is_shifted = not (isinstance(shift, int) and shift == 0)
     return p.Sum((shift, value)) if is_shifted else value

@@ -22,21 +22,21 @@ from feinsum.targets.units import LibraryUnit
 from feinsum.transforms.host.library_contraction import (
     LIBRARY_CONTRACTION,
     check_extents,
-    products_of,
+    describe_products,
 )
 from feinsum.transforms.host.matrix_product import Intermediate, LibraryProgram
 from feinsum.transforms.library.pairwise import (
     PairwisePath,
     PathStep,
-    good_paths,
-    nest_operations,
-    step_einsum,
+    count_nest_operations,
+    find_good_paths,
+    make_step_einsum,
 )
 from feinsum.transforms.library.steps import (
     BEST,
-    cost_of,
     find_misfit,
-    recipes_of,
+    list_recipes,
+    predict_steps_s,
     split_nest,
 )
 from feinsum.transforms.matrix_roles import find_roles
@@ -51,7 +51,7 @@ from feinsum.transforms.registry import (
 FAMILIES = (LIBRARY_CONTRACTION,)
 
 
-def library_path(
+def apply_library_path(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Replace the kernel with numpy's matrix products, two arrays at a time.
@@ -74,20 +74,20 @@ def library_path(
     if len(t_unit.entrypoints) != 1:
         raise TransformError("a library computes whole kernels; this one calls others")
     check_extents(kernel, nest)
-    steps = _steps(einsum, parameters["path"])
+    steps = _list_path_steps(einsum, parameters["path"])
     t_unit_of_steps, nests = split_nest(t_unit, nest, steps[:-1])
-    intermediates = _intermediates(t_unit_of_steps[nest.kernel_name], nests)
+    intermediates = _list_intermediates(t_unit_of_steps[nest.kernel_name], nests)
     kernel_of_steps = _with_arguments(t_unit_of_steps[nest.kernel_name], intermediates)
     products = tuple(
         product
-        for step, spec in zip(nests, _recipes(einsum, parameters), strict=True)
-        for product in products_of(kernel_of_steps, step, spec.parameters)
+        for step, spec in zip(nests, _list_recipes(einsum, parameters), strict=True)
+        for product in describe_products(kernel_of_steps, step, spec.parameters)
     )
     extents = {index: nest.extent(index) for index in einsum.indices}
     return LibraryUnit.of(t_unit, LibraryProgram(products, extents, intermediates))
 
 
-def _intermediates(
+def _list_intermediates(
     kernel: lp.LoopKernel, nests: Sequence[LoopNest]
 ) -> tuple[Intermediate, ...]:
     """Return the arrays written by all nests except the last one."""
@@ -110,58 +110,62 @@ def _with_arguments(
     return kernel.copy(args=[*kernel.args, *args], temporary_variables=temporaries)
 
 
-def _steps(einsum: BatchedEinsum, path: ParameterValue) -> tuple[PathStep, ...]:
+def _list_path_steps(
+    einsum: BatchedEinsum, path: ParameterValue
+) -> tuple[PathStep, ...]:
     return PairwisePath.parse(path, einsum.n_operands).steps(einsum)
 
 
 @lru_cache(maxsize=256)
-def _step_einsums(
+def _make_step_einsums(
     einsum: BatchedEinsum, path: ParameterValue
 ) -> tuple[BatchedEinsum, ...]:
-    return tuple(step_einsum(einsum, step) for step in _steps(einsum, path))
+    return tuple(
+        make_step_einsum(einsum, step) for step in _list_path_steps(einsum, path)
+    )
 
 
-def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
+def _list_recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
     """Return the recipes of all steps; the cheapest are the same on all machines."""
-    steps = _step_einsums(einsum, parameters["path"])
-    return recipes_of(parameters["steps"], steps, FAMILIES, TYPICAL)
+    steps = _make_step_einsums(einsum, parameters["path"])
+    return list_recipes(parameters["steps"], steps, FAMILIES, TYPICAL)
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit einsums for which products of pairs take fewer operations than one nest."""
     einsum = workload.einsum
     if einsum.n_operands < 3:
         return None
 
     def find_problem(parameters: Parameters) -> str | None:
-        steps = _step_einsums(einsum, parameters["path"])
+        steps = _make_step_einsums(einsum, parameters["path"])
         if any(find_roles(step) is None for step in steps):
             return "a step is no product of matrices"
         return find_misfit(parameters["steps"], steps, FAMILIES)
 
     paths = [
         path
-        for path in good_paths(einsum)
+        for path in find_good_paths(einsum)
         if find_problem({"path": str(path), "steps": BEST}) is None
     ]
-    if not paths or nest_operations(einsum) <= paths[0].n_operations(einsum):
+    if not paths or count_nest_operations(einsum) <= paths[0].n_operations(einsum):
         return None
     table = {"path": tuple(map(str, paths)), "steps": (BEST,)}
     return Space(table, find_problem, open=frozenset(table))
 
 
-def _cost(
+def _predict_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds of all steps in sequence."""
-    steps = _step_einsums(einsum, parameters["path"])
-    return cost_of(_recipes(einsum, parameters), steps, machine)
+    steps = _make_step_einsums(einsum, parameters["path"])
+    return predict_steps_s(_list_recipes(einsum, parameters), steps, machine)
 
 
-def _steps_of(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
+def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
     """Return the steps; all products but the result are in the program's memory."""
-    steps = _step_einsums(einsum, parameters["path"])
-    return NestSteps(steps, steps[:-1], lambda: _recipes(einsum, parameters))
+    steps = _make_step_einsums(einsum, parameters["path"])
+    return NestSteps(steps, steps[:-1], lambda: _list_recipes(einsum, parameters))
 
 
 LIBRARY_PATH = register(
@@ -169,10 +173,10 @@ LIBRARY_PATH = register(
         "library_path",
         1,
         "two operands at a time, by the BLAS of numpy, on the host",
-        _space,
-        library_path,
-        _cost,
+        _make_space,
+        apply_library_path,
+        _predict_s,
         devices=frozenset({"cpu"}),
-        steps=_steps_of,
+        steps=_list_steps,
     )
 )

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.ir import Extent, IndexList, SizeParam
-from feinsum.threads import n_cores
+from feinsum.threads import count_cores
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.host.array_function import (
     Array,
@@ -107,14 +107,14 @@ class LibraryProgram:
             for index, n in self.extents.items()
         }
         intermediates = {
-            x.name: kept_memory(
+            x.name: get_kept_memory(
                 scratch, x.name, tuple(sizes[i] for i in x.indices), x.dtype
             )
             for x in self.intermediates
         }
-        available = n_cores()
+        available = count_cores()
         for product in self.products:
-            _Run(product, {**values, **intermediates}, sizes, scratch).all_blocks(
+            _Run(product, {**values, **intermediates}, sizes, scratch).run_all_blocks(
                 available
             )
             # BLAS's threads keep spinning for a while, and would compete for the cores
@@ -128,7 +128,7 @@ class _Run:
     sizes: Mapping[str, int]
     scratch: dict[Any, Any]
 
-    def all_blocks(self, n_cores: int) -> None:
+    def run_all_blocks(self, n_cores: int) -> None:
         """Compute all blocks; operands without the index of blocks are evaluated once.
 
         Args:
@@ -137,14 +137,14 @@ class _Run:
         """
         product = self.product
         evaluated: dict[str, Array] = {}
-        for box in self._blocks():
+        for box in self._list_blocks():
             for name, side in (("left", product.left), ("right", product.right)):
                 if name not in evaluated or product.index in side.term:
-                    evaluated[name] = self._matrices(name, side, box, n_cores)
+                    evaluated[name] = self._get_matrices(name, side, box, n_cores)
             self._multiply(evaluated["left"], evaluated["right"], box)
             n_cores = 1
 
-    def _blocks(self) -> Iterator[Box]:
+    def _list_blocks(self) -> Iterator[Box]:
         index, block = self.product.index, self.product.block
         if index is None:
             yield {}
@@ -152,7 +152,7 @@ class _Run:
         for start in range(0, self.sizes[index], block):
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
-    def _matrices(
+    def _get_matrices(
         self, name: str, side: MatrixOperand, box: Box, n_cores: int
     ) -> Array:
         """Return an operand as matrices, as a view of the array if possible."""
@@ -161,20 +161,20 @@ class _Run:
         lengths = (*[1] * len(product.stack), len(side.rows), len(side.columns))
         if function.read is not None:
             array = function.read.view(self.values, order, box)
-            view = merged(array, lengths)
+            view = merge_axes(array, lengths)
             if array.dtype == product.dtype and view is not None and suits_blas(view):
                 return view
         axes = tuple(index for index in order if index in side.term)
-        memory = self._memory(name, self._shape(axes, box))
+        memory = self._get_memory(name, self._get_shape(axes, box))
 
         def evaluate(piece: Box) -> None:
-            target = _part(memory, axes, box, piece)
+            target = _cut_piece(memory, axes, box, piece)
             function.into(target, self.values, axes, piece)
 
         near = axes[-1:] + side.term[-1:]
-        each_box(evaluate, self._ranges(axes, box), near, n_cores)
+        evaluate_boxes(evaluate, self._get_ranges(axes, box), near, n_cores)
         expanded = memory[tuple(slice(None) if i in axes else None for i in order)]
-        matrices = merged(expanded, lengths)
+        matrices = merge_axes(expanded, lengths)
         assert matrices is not None
         return matrices
 
@@ -192,34 +192,34 @@ class _Run:
         )
         # if the sum is the result, BLAS writes it in place
         if product.finish.is_variable and result.dtype == product.dtype:
-            matrices = merged(result, lengths)
+            matrices = merge_axes(result, lengths)
             if matrices is not None and matrices.strides[-1] == result.itemsize:
                 multiply(left, right, out=matrices)
                 return
-        sums = self._memory("sums", result.shape)
-        matrices = merged(sums, lengths)
+        sums = self._get_memory("sums", result.shape)
+        matrices = merge_axes(sums, lengths)
         assert matrices is not None
         multiply(left, right, out=matrices)
 
         def finish(piece: Box) -> None:
-            target = _part(result, order, box, piece)
-            values = {**self.values, SUM: _part(sums, order, box, piece)}
+            target = _cut_piece(result, order, box, piece)
+            values = {**self.values, SUM: _cut_piece(sums, order, box, piece)}
             product.finish.into(target, values, order, piece)
 
         near = *order[-1:], *map(str, product.result.positions[-1:])
-        each_box(finish, self._ranges(order, box), near, n_cores=1)
+        evaluate_boxes(finish, self._get_ranges(order, box), near, n_cores=1)
 
-    def _ranges(self, indices: Iterable[str], box: Box) -> dict[str, slice]:
+    def _get_ranges(self, indices: Iterable[str], box: Box) -> dict[str, slice]:
         return {i: box.get(i, slice(0, self.sizes[i])) for i in indices}
 
-    def _shape(self, indices: Iterable[str], box: Box) -> tuple[int, ...]:
-        return tuple(r.stop - r.start for r in self._ranges(indices, box).values())
+    def _get_shape(self, indices: Iterable[str], box: Box) -> tuple[int, ...]:
+        return tuple(r.stop - r.start for r in self._get_ranges(indices, box).values())
 
-    def _memory(self, name: str, shape: tuple[int, ...]) -> Array:
-        return kept_memory(self.scratch, name, shape, self.product.dtype)
+    def _get_memory(self, name: str, shape: tuple[int, ...]) -> Array:
+        return get_kept_memory(self.scratch, name, shape, self.product.dtype)
 
 
-def kept_memory(
+def get_kept_memory(
     scratch: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
     """Return memory that is reused between calls, so that its pages are mapped."""
@@ -230,24 +230,24 @@ def kept_memory(
     return memory
 
 
-def merged(array: Array, lengths: Iterable[int]) -> Array | None:
+def merge_axes(array: Array, lengths: Iterable[int]) -> Array | None:
     """Return a view with one axis for each group of axes; None if there is none.
 
     Args:
         array: the array.
         lengths: the number of axes of each group.
 
-    >>> merged(np.empty((2, 3, 4)), (2, 1)).shape
+    >>> merge_axes(np.empty((2, 3, 4)), (2, 1)).shape
     (6, 4)
-    >>> merged(np.empty((2, 3, 4)).transpose(1, 0, 2), (2, 1)) is None
+    >>> merge_axes(np.empty((2, 3, 4)).transpose(1, 0, 2), (2, 1)) is None
     True
     """
-    shape = _merged_shape(array.shape, array.strides, tuple(lengths))
+    shape = _compute_merged_shape(array.shape, array.strides, tuple(lengths))
     return None if shape is None else array.reshape(shape)
 
 
 @lru_cache(maxsize=256)
-def _merged_shape(
+def _compute_merged_shape(
     shape: tuple[int, ...], strides: tuple[int, ...], lengths: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """Return the shape of a view with merged axes; None if they are not contiguous."""
@@ -269,7 +269,7 @@ def _merged_shape(
     return tuple(merged_shape)
 
 
-def each_box(
+def evaluate_boxes(
     evaluate: Callable[[Box], None],
     ranges: Mapping[str, slice],
     near: IndexList,
@@ -285,16 +285,16 @@ def each_box(
     """
     n_entries = prod(r.stop - r.start for r in ranges.values())
     share = max(-(-n_entries // n_cores), cpu.FEW_ENTRIES)
-    pieces = list(boxes(ranges, near, min(share, cpu.PIECE_ENTRIES)))
+    pieces = list(split_into_boxes(ranges, near, min(share, cpu.PIECE_ENTRIES)))
     is_shared = n_cores > 1 and len(pieces) > 1
     # one pool for each process: a fork inherits the pool, but not its threads
-    spread = _threads(n_cores, os.getpid()).map if is_shared else map
+    spread = _get_threads(n_cores, os.getpid()).map if is_shared else map
     for _ in spread(evaluate, pieces):
         pass  # an error of a thread is raised here
 
 
 @cache
-def _threads(n: int, process: int) -> ThreadPoolExecutor:
+def _get_threads(n: int, process: int) -> ThreadPoolExecutor:
     """Return a pool of threads, which is kept: new threads share a core at first.
 
     Args:
@@ -304,12 +304,12 @@ def _threads(n: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(n, f"feinsum-{process}")
 
 
-def boxes(
+def split_into_boxes(
     ranges: Mapping[str, slice], near: IndexList, limit: int = cpu.PIECE_ENTRIES
 ) -> Iterator[Box]:
     """Cut ranges into boxes of few entries, which are longer along ``near`` indices.
 
-    >>> [len(list(boxes({"i": slice(0, 8), "j": slice(0, 4)}, ("j",), n)))
+    >>> [len(list(split_into_boxes({"i": slice(0, 8), "j": slice(0, 4)}, ("j",), n)))
     ...  for n in (32, 16, 4)]
     [1, 2, 8]
     """
@@ -333,7 +333,7 @@ def boxes(
     return cut(list(ranges))
 
 
-def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
+def _cut_piece(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
     """Cut a piece out of an array that holds a box."""
     starts = {index: box[index].start if index in box else 0 for index in order}
     return array[

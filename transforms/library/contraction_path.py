@@ -31,23 +31,23 @@ from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import region_s
+from feinsum.transforms.cost import estimate_region_s
 from feinsum.transforms.library.generic import GENERIC_ON_CPUS
 from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
 from feinsum.transforms.library.pairwise import (
     PairwisePath,
     PathStep,
-    good_paths,
-    nest_operations,
-    smallest_path,
-    step_einsum,
+    count_nest_operations,
+    find_good_paths,
+    find_smallest_path,
+    make_step_einsum,
 )
 from feinsum.transforms.library.steps import (
     BEST,
     apply_recipes,
-    cost_of,
     find_misfit,
-    recipes_of,
+    list_recipes,
+    predict_steps_s,
     split_nest,
 )
 from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
@@ -62,7 +62,13 @@ from feinsum.transforms.registry import (
     Transform,
     register,
 )
-from feinsum.transforms.roles import has_real_dtype, number, text, typical, volume
+from feinsum.transforms.roles import (
+    count_index_tuples,
+    get_number,
+    get_text,
+    get_typical_extent,
+    has_real_dtype,
+)
 
 NO_INDEX = ""
 """The value of the parameter ``fused`` if all products are in global memory."""
@@ -70,7 +76,7 @@ FAMILIES = (PACKED_CONTRACTION, GENERIC_ON_CPUS, UNROLL_AND_JAM)
 """Families for steps: those that write new loops."""
 
 
-def contraction_path(
+def apply_contraction_path(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Multiply two arrays at a time, each product by its own recipe.
@@ -112,7 +118,7 @@ def contraction_path(
     t_unit = apply_recipes(t_unit, nests[:-1] if fused else nests, alone)
     if fused:
         schedule = begin(t_unit, nests[-1])
-        block = _block(nest.einsum, fused, path.outer)
+        block = _choose_block(nest.einsum, fused, path.outer)
         t_unit = FusedNest(schedule, path.outer, block, fused).written().t_unit
     return lp.remove_unused_inames(t_unit, nest.loops)
 
@@ -134,26 +140,28 @@ class _Path:
     def of(cls, einsum: BatchedEinsum, parameters: Parameters) -> _Path:
         path = PairwisePath.parse(parameters["path"], einsum.n_operands)
         steps = path.steps(einsum)
-        return cls(einsum, parameters, steps, _fused_steps(steps, parameters["fused"]))
+        return cls(
+            einsum, parameters, steps, _find_fused_steps(steps, parameters["fused"])
+        )
 
     @property
     def outer(self) -> str:
-        return text(self.parameters, "fused")
+        return get_text(self.parameters, "fused")
 
     @cached_property
     def einsums(self) -> list[BatchedEinsum]:
-        return [step_einsum(self.einsum, step) for step in self.steps]
+        return [make_step_einsum(self.einsum, step) for step in self.steps]
 
     @cached_property
     def recipes(self) -> list[TransformSpec]:
         """The recipes of all steps, chosen for the same machine everywhere."""
-        lanes = number(self.parameters, "lanes")
+        lanes = get_number(self.parameters, "lanes")
         itemsize = self.einsum.operands[0].dtype.itemsize
         machine = MachineModel(vector_bytes=lanes * itemsize)
-        return recipes_of(self.parameters["steps"], self.einsums, FAMILIES, machine)
+        return list_recipes(self.parameters["steps"], self.einsums, FAMILIES, machine)
 
 
-def _fused_steps(steps: Sequence[PathStep], outer: object) -> tuple[PathStep, ...]:
+def _find_fused_steps(steps: Sequence[PathStep], outer: object) -> tuple[PathStep, ...]:
     """Return the steps whose products have the outer index, if at least two have."""
     fused = tuple(step for step in steps if outer in step.output)
     return fused if len(fused) > 1 else ()
@@ -166,41 +174,44 @@ def _has_known_products(
     return all(isinstance(extents[index], int) for index in inner)
 
 
-def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
+def _count_fused_bytes(
+    einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str
+) -> int:
     """Return the bytes that all steps access for one value of the outer index."""
     terms = [term for step in fused for term in (*step.inputs, step.output)]
     inner = [tuple(i for i in term if i != outer) for term in terms]
-    n_entries = sum(volume(einsum, term) for term in inner)
+    n_entries = sum(count_index_tuples(einsum, term) for term in inner)
     return n_entries * einsum.batch_size * einsum.operands[0].dtype.itemsize
 
 
-def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
+def _choose_block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
     """Return the number of values of the outer index that are enough for a group."""
     n_points = sum(
-        volume(einsum, tuple(i for i in step.joint if i != outer)) for step in fused
+        count_index_tuples(einsum, tuple(i for i in step.joint if i != outer))
+        for step in fused
     )
-    most = typical(einsum.extents[outer]) // cpu.MIN_OUTER
+    most = get_typical_extent(einsum.extents[outer]) // cpu.MIN_OUTER
     return max(1, min(cpu.GROUP_POINTS // max(n_points, 1), most))
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit einsums for which a path takes far fewer operations than one nest.
 
     For operands with diagonals, it need not take fewer: it is best to extract diagonals
     before products.
     """
     einsum = workload.einsum
-    paths = good_paths(einsum) if has_real_dtype(einsum) else ()
+    paths = find_good_paths(einsum) if has_real_dtype(einsum) else ()
     if not paths:
         return None
     has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
     fewer = 0 if has_diagonal else cpu.FEWER_OPERATIONS
-    if nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
+    if count_nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
         return None
     is_double = einsum.operands[0].dtype.itemsize == 8
     table: Table = {
         "path": tuple(map(str, paths)),
-        "fused": _outer_indices(einsum, paths),
+        "fused": _find_outer_indices(einsum, paths),
         "steps": (BEST,),
         "lanes": (4, 8) if is_double else (8, 4, 16),
     }
@@ -208,7 +219,7 @@ def _space(workload: Workload) -> Space | None:
     def candidates() -> Iterator[Parameters]:
         # the path of the smallest products may take far more operations, but memory may
         # have no room for any other one
-        paths = dict.fromkeys((*table["path"], str(smallest_path(einsum))))
+        paths = dict.fromkeys((*table["path"], str(find_smallest_path(einsum))))
         for path, fused, lanes in product(paths, table["fused"], table["lanes"]):
             yield {"path": path, "fused": fused, "steps": BEST, "lanes": lanes}
 
@@ -233,7 +244,7 @@ def _space(workload: Workload) -> Space | None:
     )
 
 
-def _outer_indices(
+def _find_outer_indices(
     einsum: BatchedEinsum, paths: Sequence[PairwisePath]
 ) -> tuple[str, ...]:
     """Return the outer indices for which products are small, the best value first."""
@@ -244,19 +255,19 @@ def _outer_indices(
     ]
     itemsize = einsum.operands[0].dtype.itemsize
     # fuse first if products would leave the caches and move through memory
-    is_large = paths[0].n_written(einsum) * itemsize > cpu.STAGED_BYTES
+    is_large = paths[0].count_written(einsum) * itemsize > cpu.STAGED_BYTES
     return (*indices, NO_INDEX) if is_large else (NO_INDEX, *indices)
 
 
 def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> bool:
-    fused = _fused_steps(steps, outer)
+    fused = _find_fused_steps(steps, outer)
     # steps of one operand do not count: a diagonal or sum is cheap to read again from
     # global memory
     return (
         sum(len(step.factors) for step in fused) > len(fused) + 1
-        and typical(einsum.extents[outer]) >= cpu.MIN_OUTER
+        and get_typical_extent(einsum.extents[outer]) >= cpu.MIN_OUTER
         and _has_known_products(fused, outer, einsum.extents)
-        and _fused_bytes(einsum, fused, outer) <= cpu.FUSED_BYTES
+        and _count_fused_bytes(einsum, fused, outer) <= cpu.FUSED_BYTES
     )
 
 
@@ -267,33 +278,33 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
     pairs = product(space["vector"], space["register"])
     roles = [find_packed_roles(einsum, str(v), str(r)) for v, r in pairs]
     packed = [einsum.batch_size * x.n_operations(einsum) for x in roles if x]
-    least = good_paths(einsum)[0].n_operations(einsum)
+    least = find_good_paths(einsum)[0].n_operations(einsum)
     return all(n >= cpu.FEWER_THAN_PACKED * least for n in packed)
 
 
-def _cost(
+def _predict_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds of all steps; fused products stay in the second cache."""
     path = _Path.of(einsum, parameters)
     fused_s = 0.0
     if path.fused:
-        n_points = sum(volume(einsum, step.joint) for step in path.fused)
-        lanes = min(number(parameters, "lanes"), 4)
+        n_points = sum(count_index_tuples(einsum, step.joint) for step in path.fused)
+        lanes = min(get_number(parameters, "lanes"), 4)
         cycles = 2 * einsum.batch_size * n_points / lanes
-        n_values = volume(einsum, (path.outer,))
-        n_bytes = _fused_bytes(einsum, path.fused, path.outer) * n_values
-        fused_s = region_s(machine, cycles, n_bytes)
+        n_values = count_index_tuples(einsum, (path.outer,))
+        n_bytes = _count_fused_bytes(einsum, path.fused, path.outer) * n_values
+        fused_s = estimate_region_s(machine, cycles, n_bytes)
     alone = [k for k, step in enumerate(path.steps) if step not in path.fused]
     recipes = [path.recipes[k] for k in alone]
-    return fused_s + cost_of(recipes, [path.einsums[k] for k in alone], machine)
+    return fused_s + predict_steps_s(recipes, [path.einsums[k] for k in alone], machine)
 
 
-def _steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
+def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
     """Return the steps; all products but those of fused steps are in global memory."""
     path = _Path.of(einsum, parameters)
     staged = [step for step in path.steps[:-1] if step not in path.fused]
-    stored = [step_einsum(einsum, step) for step in staged]
+    stored = [make_step_einsum(einsum, step) for step in staged]
     return NestSteps(path.einsums, stored, lambda: path.recipes)
 
 
@@ -311,7 +322,7 @@ class _Product:
     written_by: str
 
     def at(self, points: Mapping[str, Expression]) -> Expression:
-        return _entry_at(self.array, self.axes, points)
+        return _make_entry(self.array, self.axes, points)
 
 
 FusedFactor: TypeAlias = str | _Product
@@ -375,64 +386,64 @@ class FusedNest:
             (product,) = row.values()
             assert isinstance(product, _Product)
             self._store(k, product)
-        return self.writer.finished()
+        return self.writer.build()
 
     def _multiply(self, step: PathStep, factors: FusedFactors) -> _Product:
         """Write the statements of a step, and return its product."""
-        axes, dtype = self._axes(step, factors), self.schedule.dtype_of_row(0)
-        shape = [self._size(index) for index in axes] or [1]
+        axes, dtype = self._order_axes(step, factors), self.schedule.get_row_dtype(0)
+        shape = [self._get_size(index) for index in axes] or [1]
         name = self.writer.array("product", shape, dtype)
         after = [
             factor.written_by for factor in factors if isinstance(factor, _Product)
         ]
         if step.summed:
-            loops, points = self._loops(axes)
-            entry = _entry_at(name, axes, points)
+            loops, points = self._make_loops(axes)
+            entry = _make_entry(name, axes, points)
             zero = self.writer.assign(
                 f"{name}_zero", entry, dtype.type(0), loops, after
             )
             after.append(zero)
-        loops, terms = self._terms(step, axes)
-        entry = _entry_at(name, axes, terms[0])
-        values = [self._product(factors, points) for points in terms]
+        loops, terms = self._list_terms(step, axes)
+        entry = _make_entry(name, axes, terms[0])
+        values = [self._make_product(factors, points) for points in terms]
         value = p.Sum((entry, *values)) if step.summed else values[0]
         written_by = self.writer.assign(name, entry, value, loops, after)
         return _Product(name, axes, written_by)
 
-    def _size(self, index: str) -> int:
+    def _get_size(self, index: str) -> int:
         extent = self.schedule.extents[index]
         assert isinstance(extent, int)
         return extent
 
-    def _terms(
+    def _list_terms(
         self, step: PathStep, axes: IndexList
     ) -> tuple[Names, list[dict[str, Expression]]]:
         """Make the loops of a step; return them and the points of the terms inside."""
         order = (*axes[:-1], *step.summed, *axes[-1:])
         if not step.summed:
-            loops, points = self._loops(order)
+            loops, points = self._make_loops(order)
             return loops, [points]
         last = step.summed[-1]
         extent = self.schedule.extents[last]
         # add several terms for each load and store of an entry of the product
-        n_terms = _divisor(extent) if isinstance(extent, int) else 1
-        loops, points = self._loops(order, {last: n_terms})
+        n_terms = _choose_divisor(extent) if isinstance(extent, int) else 1
+        loops, points = self._make_loops(order, {last: n_terms})
         first = n_terms * points[last]
         return loops, [{**points, last: first + k} for k in range(n_terms)]
 
-    def _axes(self, step: PathStep, factors: FusedFactors) -> IndexList:
+    def _order_axes(self, step: PathStep, factors: FusedFactors) -> IndexList:
         """Order the inner indices of a product: those with contiguous factors last."""
         inner = [index for index in step.output if index != self.outer]
         # along the last axis of a factor, the innermost loop reads vectors
-        ends = {term[-1] for term in map(self._term, factors) if term}
+        ends = {term[-1] for term in map(self._get_term, factors) if term}
         return tuple(sorted(inner, key=lambda index: index in ends))
 
-    def _term(self, factor: FusedFactor) -> IndexList:
+    def _get_term(self, factor: FusedFactor) -> IndexList:
         if isinstance(factor, _Product):
             return factor.axes
         return self.schedule.spans[factor]
 
-    def _product(
+    def _make_product(
         self, factors: FusedFactors, points: Mapping[str, Expression]
     ) -> Expression:
         values = tuple(self._read(factor, points) for factor in factors)
@@ -447,12 +458,12 @@ class FusedNest:
         return var(rule)(*(points[index] for index in term))
 
     def _store(self, row: int, product: _Product) -> None:
-        loops, points = self._loops(
+        loops, points = self._make_loops(
             [index for index in self.schedule.output if index != self.outer]
         )
         self.writer.store(row, product.at(points), points, loops, [product.written_by])
 
-    def _loops(
+    def _make_loops(
         self, indices: Sequence[str], divisor_of: Mapping[str, int] | None = None
     ) -> tuple[Names, dict[str, Expression]]:
         """Make loops over indices, inside the outer one.
@@ -473,17 +484,17 @@ class FusedNest:
         return (*self.around, *inames), points
 
 
-def _entry_at(
+def _make_entry(
     array: str, axes: IndexList, points: Mapping[str, Expression]
 ) -> Expression:
     """Subscript a product; a scalar is an array of one entry."""
     return var(array)[tuple(points[index] for index in axes) or (0,)]
 
 
-def _divisor(extent: int) -> int:
+def _choose_divisor(extent: int) -> int:
     """Return the largest divisor up to :data:`cpu.MAX_ITERATION_TERMS`.
 
-    >>> _divisor(24), _divisor(20), _divisor(37)
+    >>> _choose_divisor(24), _choose_divisor(20), _choose_divisor(37)
     (12, 10, 1)
     """
     return max(n for n in range(1, cpu.MAX_ITERATION_TERMS + 1) if extent % n == 0)
@@ -494,9 +505,9 @@ CONTRACTION_PATH = register(
         "contraction_path",
         3,
         "two operands at a time, each step by the recipe that costs the least",
-        _space,
-        contraction_path,
-        _cost,
-        steps=_steps,
+        _make_space,
+        apply_contraction_path,
+        _predict_s,
+        steps=_list_steps,
     )
 )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import loopy as lp
 
-from feinsum.contraction.paths import pairwise_path
+from feinsum.contraction.paths import find_pairwise_path
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
@@ -42,17 +42,17 @@ from feinsum.transforms.primitives import (
 )
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
-    element_indices,
-    fitting_lanes,
+    count_index_tuples,
+    find_element_indices,
+    fit_lanes,
+    get_number,
+    get_text,
+    get_typical_extent,
     has_real_dtype,
-    number,
-    text,
-    typical,
-    volume,
 )
 
 
-def element_blocked(
+def apply_element_blocked(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Vectorize over the elements, all other indices being short.
@@ -79,14 +79,14 @@ def element_blocked(
         stage_matrices: copy operands without elements to private memory, once
             per work-group.
     """
-    element = text(parameters, "element")
-    lanes = fitting_lanes(nest.extent(element), number(parameters, "lanes"))
+    element = get_text(parameters, "element")
+    lanes = fit_lanes(nest.extent(element), get_number(parameters, "lanes"))
     if lanes == 1:
         raise TransformError(f"index {element!r} is too short for vectors")
     schedule = join_domains(begin(t_unit, nest))
     inputs = schedule.operands
     schedule, products = _contract_cheaply(schedule, element, lanes)
-    size = lanes * number(parameters, "vectors")
+    size = lanes * get_number(parameters, "vectors")
     schedule, group = split(schedule, schedule.inames[element], size, outer_tag="g.0")
     schedule = peel_remainder(schedule, element, group, lanes, (group.outer,))
     schedule, vector = split(schedule, group.inner, lanes, inner_tag="vec")
@@ -102,7 +102,7 @@ def element_blocked(
     schedule, _ = _stage(schedule, wanted, loops, "unr")
     # Loopy projects whole domains: factors take a fraction of the time
     schedule = factor_domains(schedule, group.outer, (vector.outer,))
-    return _accumulate(schedule, tiles, loops, number(parameters, "rows")).t_unit
+    return _accumulate(schedule, tiles, loops, get_number(parameters, "rows")).t_unit
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ def _contract_cheaply(
     schedule: Schedule, element: str, lanes: int
 ) -> tuple[Schedule, list[str]]:
     """Contract pairs in the order of fewest operations, but for the last."""
-    extents = {i: typical(extent) for i, extent in schedule.extents.items()}
+    extents = {i: get_typical_extent(extent) for i, extent in schedule.extents.items()}
     # count the elements of one vector: with all of them, steps that multiply operands
     # with elements would always come last
     extents[element] = lanes
-    path = pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
+    path = find_pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
     products: list[str] = []
     for first, second in path[:-1]:
         schedule, names = contract(schedule, first, second)
@@ -154,7 +154,7 @@ def _accumulate(
     """Sum the products and the results in registers."""
     for name, tile in tiles.items():
         free = {i: iname for i, iname in tile.inames.items() if i != loops.element}
-        schedule, private = _register_block(schedule, free, rows)
+        schedule, private = _split_register_block(schedule, free, rows)
         schedule = stage_accumulator(
             schedule,
             tile.instruction,
@@ -164,19 +164,19 @@ def _accumulate(
             store_tag="vec",
         )
     free = {i: schedule.inames[i] for i in schedule.output if i != loops.element}
-    schedule, private = _register_block(schedule, free, rows)
+    schedule, private = _split_register_block(schedule, free, rows)
     for k, insn_id in enumerate(schedule.instructions):
         schedule = stage_accumulator(
             schedule,
             insn_id,
             private,
-            schedule.dtype_of_row(k),
+            schedule.get_row_dtype(k),
             lane=loops.vector.inner,
         )
     return schedule
 
 
-def _register_block(
+def _split_register_block(
     schedule: Schedule, free: Mapping[str, str], rows: int
 ) -> tuple[Schedule, tuple[str, ...]]:
     """Split the longest of the ``free`` inames, and unroll the inner loop."""
@@ -190,12 +190,12 @@ def _register_block(
     return schedule, (block.inner,)
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit einsums with one long output index, if all tiles together are small."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
-    elements = tuple(i for i in element_indices(einsum) if _fits(einsum, i))
+    elements = tuple(i for i in find_element_indices(einsum) if _fits(einsum, i))
     if not elements:
         return None
     table: Table = {
@@ -211,7 +211,7 @@ def _space(workload: Workload) -> Space | None:
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
     tiles = [tuple(i for i in term if i != element) for term in einsum.inputs]
     tiles.append(tuple(i for i in einsum.output if i != element))
-    n_entries = sum(volume(einsum, tile) for tile in set(tiles))
+    n_entries = sum(count_index_tuples(einsum, tile) for tile in set(tiles))
     return n_entries * cpu.MAX_ELEMENT_LANES * 8 <= cpu.ELEMENT_TILE_BYTES
 
 
@@ -220,7 +220,7 @@ ELEMENT_BLOCKED = register(
         "element_blocked",
         1,
         "short contractions over many elements, vectorized over the elements",
-        _space,
-        element_blocked,
+        _make_space,
+        apply_element_blocked,
     )
 )

@@ -27,12 +27,12 @@ from feinsum.contraction.paths import (
     MINIMIZED,
     PathMethod,
     find_path,
-    order_of,
+    list_factors,
 )
 from feinsum.errors import InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.roles import typical, volume
+from feinsum.transforms.roles import count_index_tuples, get_typical_extent
 
 GREEDY: PathMethod = "greedy"
 
@@ -72,7 +72,7 @@ class PathStep:
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Count multiplications and additions, with size parameters as long extents."""
-        n_points = self.n_products * volume(einsum, self.joint)
+        n_points = self.n_products * count_index_tuples(einsum, self.joint)
         return n_points * (len(self.factors) - 1 + bool(self.summed))
 
 
@@ -148,15 +148,17 @@ class PairwisePath:
         >>> from feinsum.ir import array, einsum
         >>> matrices = [array(name, (10, 10)) for name in "ABC"]
         >>> chain = einsum("ij,jk,kl->il", *matrices)
-        >>> PairwisePath(((0, 1), (0, 1))).n_operations(chain), nest_operations(chain)
+        >>> (PairwisePath(((0, 1), (0, 1))).n_operations(chain),
+        ...  count_nest_operations(chain))
         (4000, 30000)
         """
         return sum(step.n_operations(einsum) for step in self.steps(einsum))
 
-    def n_written(self, einsum: BatchedEinsum) -> int:
+    def count_written(self, einsum: BatchedEinsum) -> int:
         """Count the entries of all products."""
         return sum(
-            step.n_products * volume(einsum, step.output) for step in self.steps(einsum)
+            step.n_products * count_index_tuples(einsum, step.output)
+            for step in self.steps(einsum)
         )
 
 
@@ -201,15 +203,15 @@ def _refuse(text: object, problem: str) -> InvalidParameterError:
     return InvalidParameterError(f"contraction path {text!r:.80}: {problem}")
 
 
-def nest_operations(einsum: BatchedEinsum) -> int:
+def count_nest_operations(einsum: BatchedEinsum) -> int:
     """Count the multiplications and additions of a single nest over all indices."""
     n_additions = 1 if einsum.summation_indices else 0
-    n_points = einsum.batch_size * volume(einsum, einsum.indices)
+    n_points = einsum.batch_size * count_index_tuples(einsum, einsum.indices)
     return n_points * (einsum.n_operands - 1 + n_additions)
 
 
 @lru_cache(maxsize=256)
-def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
+def find_good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     """Return some different paths of few operations, best first.
 
     There are none for one operand and for more than :data:`cpu.MAX_PATH_OPERANDS`.
@@ -217,7 +219,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
     >>> chain = einsum("ij,jk,k->i", A, B, x)
-    >>> print(*good_paths(chain))
+    >>> print(*find_good_paths(chain))
     1,2 0,1
     """
     if (
@@ -227,11 +229,11 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
         return ()
     # paths of one tree differ in the order of independent steps, and cost the same
     trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
-    for path in _proposed(einsum):
-        trees.setdefault(_products(path, einsum.n_operands), path)
+    for path in _list_proposed(einsum):
+        trees.setdefault(_list_products(path, einsum.n_operands), path)
     costs = {path: path.n_operations(einsum) for path in trees.values()}
     best_first = sorted(
-        costs, key=lambda path: (costs[path], path.n_written(einsum), str(path))
+        costs, key=lambda path: (costs[path], path.count_written(einsum), str(path))
     )
     least = costs[best_first[0]]
     return tuple(p for p in best_first if costs[p] <= cpu.NEAR_LEAST * least)[
@@ -240,20 +242,20 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
 
 
 @lru_cache(maxsize=256)
-def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
+def find_smallest_path(einsum: BatchedEinsum) -> PairwisePath:
     """Return a path whose largest product is as small as possible.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
-    >>> print(smallest_path(einsum("ij,jk,k->i", A, B, x)))
+    >>> print(find_smallest_path(einsum("ij,jk,k->i", A, B, x)))
     1,2 0,1
     """
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
-    pairs = _search(einsum, "size", terms, frozenset(einsum.output))
-    return _path(pairs, einsum.n_operands)
+    pairs = _search_pairs(einsum, "size", terms, frozenset(einsum.output))
+    return _make_path(pairs, einsum.n_operands)
 
 
-def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
+def _list_proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
     """Search paths over all operands, and paths that begin with shared operands."""
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
     shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
@@ -261,8 +263,8 @@ def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
     # for more operands, an exact search takes longer than a better path saves
     exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
     for method in (*exact, GREEDY):
-        find = partial(_search, einsum, method)
-        yield _path(find(terms, frozenset(einsum.output)), einsum.n_operands)
+        find = partial(_search_pairs, einsum, method)
+        yield _make_path(find(terms, frozenset(einsum.output)), einsum.n_operands)
         # a product of operands that all rows share is computed once for all of them
         if unshared and len(shared) > 1:
             needed = frozenset(einsum.output).union(*unshared.values())
@@ -271,10 +273,10 @@ def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
             pairs_after = find(
                 {pairs_first[-1][0]: product, **unshared}, frozenset(einsum.output)
             )
-            yield _path([*pairs_first, *pairs_after], einsum.n_operands)
+            yield _make_path([*pairs_first, *pairs_after], einsum.n_operands)
 
 
-def _search(
+def _search_pairs(
     einsum: BatchedEinsum,
     method: PathMethod,
     terms: Mapping[int, frozenset[str]],
@@ -284,7 +286,9 @@ def _search(
 
     Indices of one term alone are left out: they are summed before any product.
     """
-    extents = {index: typical(einsum.extents[index]) for index in einsum.indices}
+    extents = {
+        index: get_typical_extent(einsum.extents[index]) for index in einsum.indices
+    }
     n_uses = Counter(i for term in (*terms.values(), output) for i in term)
     inputs = [[i for i in term if n_uses[i] > 1] for term in terms.values()]
     numbers, pairs = list(terms), []
@@ -296,7 +300,7 @@ def _search(
     return pairs
 
 
-def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
+def _make_path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
     """Convert numbers of operands and products to positions among the arrays left."""
     numbers, positions = list(range(n_operands)), []
     for pair in pairs:
@@ -306,18 +310,18 @@ def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
     return PairwisePath(tuple(positions))
 
 
-def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
+def _list_products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
     """Return the set of operands in each product.
 
     It is equal for paths that differ only in the order of their steps.
     """
-    order = order_of(path.pairs, n_operands)
+    order = list_factors(path.pairs, n_operands)
     return frozenset(
         first_operands | second_operands for first_operands, second_operands in order
     )
 
 
-def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
+def make_step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
     """Return a step as an einsum, with generated names of operands."""
     dtype = einsum.operands[0].dtype
     rows = tuple(

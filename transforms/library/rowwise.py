@@ -21,13 +21,13 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import points
+from feinsum.transforms.cost import count_points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
-    out_of_order_s,
-    reduction_cycles,
-    streaming_s,
-    vector_cycles,
+    count_reduction_cycles,
+    count_vector_cycles,
+    predict_out_of_order_s,
+    predict_streaming_s,
 )
 from feinsum.transforms.primitives import (
     Schedule,
@@ -36,13 +36,13 @@ from feinsum.transforms.primitives import (
     stage_operand,
     with_hints,
 )
-from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, sums_of
+from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, list_sums
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
-from feinsum.transforms.roles import is_long, number, text, typical
+from feinsum.transforms.roles import get_number, get_text, get_typical_extent, is_long
 
 
-def rowwise(
+def apply_rowwise(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Distribute blocks of one output index over the grid.
@@ -62,12 +62,12 @@ def rowwise(
         block: its values per work-group.
     """
     schedule = begin(t_unit, nest)
-    iname = schedule.inames[text(parameters, "index")]
-    size = number(parameters, "block")
+    iname = schedule.inames[get_text(parameters, "index")]
+    size = get_number(parameters, "block")
     return split(schedule, iname, size, outer_tag="g.0")[0].t_unit
 
 
-def rowwise_on_cpus(
+def apply_rowwise_on_cpus(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Distribute blocks of one output index over the grid, and evaluate functions once.
@@ -87,16 +87,16 @@ def rowwise_on_cpus(
         sums: ``in_order`` of the loops, or in ``any_order``.
         vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
     """
-    schedule, index = begin(t_unit, nest), text(parameters, "index")
-    size = number(parameters, "block")
+    schedule, index = begin(t_unit, nest), get_text(parameters, "index")
+    size = get_number(parameters, "block")
     schedule, block = split(schedule, schedule.inames[index], size, outer_tag="g.0")
-    for name in _evaluated_ahead(schedule, index):
+    for name in _find_evaluated_ahead(schedule, index):
         schedule, _ = stage_operand(schedule, name, (block.outer, block.inner))
-    sums, vectors = text(parameters, "sums"), text(parameters, "vectors")
+    sums, vectors = get_text(parameters, "sums"), get_text(parameters, "vectors")
     return with_hints(schedule, sums=sums, vectors=vectors).t_unit
 
 
-def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
+def _find_evaluated_ahead(schedule: Schedule, index: str) -> Names:
     """Return the operands to evaluate ahead because several output entries need them.
 
     There are none if all operands are arrays, which are cheap to read again in place.
@@ -117,26 +117,26 @@ def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
     span = schedule.spans[name]
     if len({*span}) < len(span):
         return False
-    inside = prod(typical(schedule.extents[i]) for i in span if i != index)
+    inside = prod(get_typical_extent(schedule.extents[i]) for i in span if i != index)
     is_small = inside * schedule.dtypes[name].itemsize <= cpu.FUNCTION_TILE_BYTES
     return is_small and index in span and not {*schedule.output} <= {*span}
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Offer any einsum with an output index that is worth distributing."""
     einsum = workload.einsum
     long = [i for i in einsum.output if is_long(einsum.extents[i])]
-    long.sort(key=lambda i: -typical(einsum.extents[i]))
+    long.sort(key=lambda i: -get_typical_extent(einsum.extents[i]))
     table: Table = {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
     return Space(table, is_searched=not suits_packing(einsum)) if long else None
 
 
-def _space_with_hints(workload: Workload) -> Space | None:
-    space = _space(workload)
+def _make_space_with_hints(workload: Workload) -> Space | None:
+    space = _make_space(workload)
     if space is None:
         return None
     *outer, last = workload.einsum.output
-    hints = {"sums": sums_of(workload.einsum), "vectors": VECTORS}
+    hints = {"sums": list_sums(workload.einsum), "vectors": VECTORS}
     hinted = replace(space, table={**space, **hints})
 
     def candidates() -> Iterator[Parameters]:
@@ -146,7 +146,7 @@ def _space_with_hints(workload: Workload) -> Space | None:
     return replace(hinted, candidates=candidates)
 
 
-def _cost(
+def _predict_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds; the compiler interchanges summed loops as is best."""
@@ -154,21 +154,21 @@ def _cost(
     summed = einsum.summation_indices
     # Without a sum, the last axis of the output is the innermost loop.
     if not summed:
-        cycles = vector_cycles(
+        cycles = count_vector_cycles(
             einsum, einsum.output[-1], machine, most_bytes=most_bytes, step=1
         )
     else:
         cycles = min(
-            reduction_cycles(einsum, inner, machine, most_bytes=most_bytes)
+            count_reduction_cycles(einsum, inner, machine, most_bytes=most_bytes)
             for inner in summed
         )
     # in order, every addition waits for the previous one, however wide the vectors are
     if summed and parameters["sums"] != SUMS[1]:
-        cycles = max(cycles, cpu.CHAIN_CYCLES * points(einsum, einsum.indices))
-    index, block = text(parameters, "index"), number(parameters, "block")
-    n_groups = max(1.0, points(einsum, (index,)) / block)
-    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
-    return seconds + out_of_order_s(einsum, index, machine)
+        cycles = max(cycles, cpu.CHAIN_CYCLES * count_points(einsum, einsum.indices))
+    index, block = get_text(parameters, "index"), get_number(parameters, "block")
+    n_groups = max(1.0, count_points(einsum, (index,)) / block)
+    seconds = predict_streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    return seconds + predict_out_of_order_s(einsum, index, machine)
 
 
 ROWWISE = register(
@@ -176,8 +176,8 @@ ROWWISE = register(
         "rowwise",
         1,
         "blocks of one output index over the grid, plain loops inside",
-        _space,
-        rowwise,
+        _make_space,
+        apply_rowwise,
     )
 )
 ROWWISE_ON_CPUS = register(
@@ -185,9 +185,9 @@ ROWWISE_ON_CPUS = register(
         ROWWISE,
         version=2,
         summary="rowwise@1, functions evaluated once, with hints to the compiler",
-        space=_space_with_hints,
-        apply=rowwise_on_cpus,
+        space=_make_space_with_hints,
+        apply=apply_rowwise_on_cpus,
         devices=frozenset({"cpu"}),
-        cost=_cost,
+        cost=_predict_s,
     )
 )

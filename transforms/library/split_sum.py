@@ -28,12 +28,12 @@ from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.library.steps import (
     BEST,
     apply_recipes,
-    cost_of,
     find_misfit,
-    recipes_of,
+    list_recipes,
+    predict_steps_s,
     split_nest,
 )
-from feinsum.transforms.library.streaming_cost import out_of_order_s
+from feinsum.transforms.library.streaming_cost import predict_out_of_order_s
 from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
 from feinsum.transforms.registry import (
     NestSteps,
@@ -42,13 +42,13 @@ from feinsum.transforms.registry import (
     Transform,
     register,
 )
-from feinsum.transforms.roles import number, text, volume
+from feinsum.transforms.roles import count_index_tuples, get_number, get_text
 
 FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
 """Families for both nests: those that write new loops."""
 
 
-def split_sum(
+def apply_split_sum(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Divide a summed index into equal parts that are summed in parallel.
@@ -69,7 +69,7 @@ def split_sum(
         steps: the recipes of both nests, as in facts, or ``best`` for the cheapest
             ones.
     """
-    index, n_parts = text(parameters, "index"), number(parameters, "parts")
+    index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
     t_unit, cut = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
     # the partial sums are one step of a path: a product of all operands that keeps the
@@ -79,10 +79,10 @@ def split_sum(
         einsum.n_operands,
         einsum.batch_size,
         einsum.inputs,
-        (_part(index), *einsum.output),
+        (_name_part(index), *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    t_unit = apply_recipes(t_unit, nests, _recipes(nest.einsum, parameters))
+    t_unit = apply_recipes(t_unit, nests, _list_recipes(nest.einsum, parameters))
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
@@ -95,7 +95,7 @@ def _cut(
     """
     kernel, einsum_before = t_unit[nest.kernel_name], nest.einsum
     einsum = _cut_einsum(einsum_before, index, n_parts)
-    size = einsum.extents[_inside(index)]
+    size = einsum.extents[_name_inside(index)]
     unused = kernel.get_var_name_generator()
     rules, rule_of = dict(kernel.substitutions), {}
     for row, new_row in zip(einsum_before.rows, einsum.rows, strict=True):
@@ -116,7 +116,7 @@ def _cut(
             rule_of[cut_operand.name] = rule
     points_of_all = {i: point for i, point in nest.points.items() if i != index}
     points_of_all |= points_of(
-        {i: str(unused(i)) for i in (_part(index), _inside(index))}
+        {i: str(unused(i)) for i in (_name_part(index), _name_inside(index))}
     )
     changed = replace(
         nest,
@@ -133,7 +133,7 @@ def _cut_einsum(einsum: BatchedEinsum, index: str, n_parts: int) -> BatchedEinsu
     extent = einsum.extents[index]
     assert isinstance(extent, int)
     extents: dict[str, Extent] = {**einsum.extents}
-    extents |= {_part(index): n_parts, _inside(index): extent // n_parts}
+    extents |= {_name_part(index): n_parts, _name_inside(index): extent // n_parts}
     inputs = tuple(_cut_term(term, index) for term in einsum.inputs)
     rows = tuple(
         tuple(
@@ -149,11 +149,11 @@ def _cut_einsum(einsum: BatchedEinsum, index: str, n_parts: int) -> BatchedEinsu
     return BatchedEinsum(einsum.output, inputs, rows)
 
 
-def _part(index: str) -> str:
+def _name_part(index: str) -> str:
     return f"{index}_part"
 
 
-def _inside(index: str) -> str:
+def _name_inside(index: str) -> str:
     return f"{index}_inside"
 
 
@@ -163,23 +163,23 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
     >>> _cut_term(("i", "j"), "i")
     ('i_part', 'i_inside', 'j')
     """
-    pairs = ((_part(i), _inside(i)) if i == index else (i,) for i in term)
+    pairs = ((_name_part(i), _name_inside(i)) if i == index else (i,) for i in term)
     return tuple(i for pair in pairs for i in pair)
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Offer long sums of known extents, with few results."""
     einsum = workload.einsum
-    n_results = volume(einsum, einsum.output)
-    length = volume(einsum, einsum.summation_indices)
+    n_results = count_index_tuples(einsum, einsum.output)
+    length = count_index_tuples(einsum, einsum.summation_indices)
     if n_results > cpu.MAX_RESULTS or length < cpu.MIN_SUM_LENGTH:
         return None
     if n_results * length < cpu.MIN_TERMS:
         return None
-    choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
+    choices = {i: tuple(_list_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, part_counts in choices.items() if part_counts]
     # outer indices first: their parts are contiguous pieces of the arrays
-    indices.sort(key=lambda index: _depth(einsum, index))
+    indices.sort(key=lambda index: _sum_positions(einsum, index))
     part_counts = dict.fromkeys(n for index in indices for n in choices[index])
     if not indices:
         return None
@@ -190,10 +190,10 @@ def _space(workload: Workload) -> Space | None:
                 yield {"index": index, "parts": n_parts, "steps": BEST}
 
     def find_problem(parameters: Parameters) -> str | None:
-        index, n_parts = text(parameters, "index"), number(parameters, "parts")
+        index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
         if n_parts not in choices[index]:
             return f"{index!r} has no {n_parts} equal parts"
-        nests = _nests(einsum, parameters)
+        nests = _make_nests(einsum, parameters)
         return find_misfit(parameters["steps"], nests, FAMILIES)
 
     return Space(
@@ -204,7 +204,7 @@ def _space(workload: Workload) -> Space | None:
     )
 
 
-def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
+def _list_divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
     """Yield numbers of equal parts, those nearest to sixteen first."""
     extent = einsum.extents[index]
     if not isinstance(extent, int):
@@ -220,33 +220,33 @@ def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
     ]
 
 
-def _depth(einsum: BatchedEinsum, index: str) -> int:
+def _sum_positions(einsum: BatchedEinsum, index: str) -> int:
     """Sum the positions of an index in all terms; it is small for outer indices."""
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _cost(
+def _predict_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Estimate the seconds of both nests."""
-    recipes, nests = _recipes(einsum, parameters), _nests(einsum, parameters)
-    jumps_s = out_of_order_s(einsum, text(parameters, "index"), machine)
-    return jumps_s + cost_of(recipes, nests, machine)
+    recipes, nests = _list_recipes(einsum, parameters), _make_nests(einsum, parameters)
+    jumps_s = predict_out_of_order_s(einsum, get_text(parameters, "index"), machine)
+    return jumps_s + predict_steps_s(recipes, nests, machine)
 
 
-def _steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
+def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
     """Return both nests; the partial sums are in global memory."""
-    nests = _nests(einsum, parameters)
-    return NestSteps(nests, nests[:1], lambda: _recipes(einsum, parameters))
+    nests = _make_nests(einsum, parameters)
+    return NestSteps(nests, nests[:1], lambda: _list_recipes(einsum, parameters))
 
 
-def _nests(
+def _make_nests(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[BatchedEinsum, BatchedEinsum]:
     """Return the einsum of the partial sums, and the one that adds them."""
-    index, n_parts = text(parameters, "index"), number(parameters, "parts")
+    index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
     cut = _cut_einsum(einsum, index, n_parts)
-    first = replace(cut, output=(_part(index), *einsum.output))
+    first = replace(cut, output=(_name_part(index), *einsum.output))
     partial = tuple(first.extents[i] for i in first.output)
     rows = tuple(
         (Operand(f"partial{k}", partial, dtype),)
@@ -255,14 +255,14 @@ def _nests(
     return first, BatchedEinsum(einsum.output, (first.output,), rows)
 
 
-def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
+def _list_recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
     """Return the recipes of both nests.
 
     The cheapest ones are chosen for a typical machine, so that a recipe means the same
     kernel on every machine.
     """
-    nests = _nests(einsum, parameters)
-    return recipes_of(parameters["steps"], nests, FAMILIES, TYPICAL)
+    nests = _make_nests(einsum, parameters)
+    return list_recipes(parameters["steps"], nests, FAMILIES, TYPICAL)
 
 
 SPLIT_SUM = register(
@@ -270,10 +270,10 @@ SPLIT_SUM = register(
         "split_sum",
         2,
         "long sums with few results: parts in parallel, then their sum",
-        _space,
-        split_sum,
-        _cost,
+        _make_space,
+        apply_split_sum,
+        _predict_s,
         devices=frozenset({"cpu"}),
-        steps=_steps,
+        steps=_list_steps,
     )
 )

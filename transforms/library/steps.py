@@ -35,7 +35,7 @@ from feinsum.raising import LoopNest, names_of, points_of, value_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.ranking import ranked
+from feinsum.transforms.ranking import rank_recipes
 from feinsum.transforms.registry import REGISTRY, Transform, check_spec, find_transform
 
 Families: TypeAlias = tuple[Transform, ...]
@@ -44,7 +44,7 @@ BEST = "best"
 """The value of the parameter ``steps`` for the cheapest recipes."""
 
 
-def recipes_of(
+def list_recipes(
     steps: ParameterValue,
     einsums: Sequence[BatchedEinsum],
     families: Families,
@@ -64,15 +64,15 @@ def recipes_of(
     """
     if isinstance(steps, tuple):
         return [TransformSpec.parse(str(step)) for step in steps]
-    return [cheapest(einsum, families, machine) for einsum in einsums]
+    return [find_cheapest_recipe(einsum, families, machine) for einsum in einsums]
 
 
 @lru_cache(maxsize=1024)
-def cheapest(
+def find_cheapest_recipe(
     einsum: BatchedEinsum, families: Families, machine: MachineModel
 ) -> TransformSpec:
     """Return the cheapest recipe of a step."""
-    return ranked(einsum, {}, families, machine)[0].spec
+    return rank_recipes(einsum, {}, families, machine)[0].spec
 
 
 def apply_recipes(
@@ -87,7 +87,7 @@ def apply_recipes(
     return t_unit
 
 
-def cost_of(
+def predict_steps_s(
     recipes: Sequence[TransformSpec],
     einsums: Sequence[BatchedEinsum],
     machine: MachineModel,
@@ -118,7 +118,7 @@ def find_misfit(
             None if steps == BEST else f"steps={steps!r} is neither {BEST!r} nor names"
         )
     try:
-        specs = recipes_of(steps, einsums, families, TYPICAL)
+        specs = list_recipes(steps, einsums, families, TYPICAL)
         if len(specs) != len(einsums):
             return f"there are {len(einsums)} steps, and recipes of {len(specs)}"
         names = {family.name for family in families}
@@ -165,7 +165,7 @@ def split_nest(
     splitter = _Splitter(kernel, nest)
     for step in steps:
         splitter.add(step)
-    return t_unit.with_kernel(splitter.finished()), splitter.nests
+    return t_unit.with_kernel(splitter.build()), splitter.nests
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,10 @@ class _Splitter:
         inames = {index: str(self._unused(index)) for index in step.joint}
         loops = tuple(inames[index] for index in step.output)
         products = {
-            arrays: self._new_array(arrays, step.output)
+            arrays: self._declare_product(arrays, step.output)
             for arrays in dict.fromkeys(factors)
         }
-        statements = [self._statement(array, loops) for array in products.values()]
+        statements = [self._make_statement(array, loops) for array in products.values()]
         einsum = BatchedEinsum(
             step.output,
             step.inputs,
@@ -222,7 +222,7 @@ class _Splitter:
                 self.nest,
                 einsum=einsum,
                 points=points_of(inames),
-                rules=_rules(products),
+                rules=_collect_rules(products),
                 instructions=tuple(statement.id for statement in statements),
                 assignees=tuple(statement.assignee for statement in statements),
                 scales=(1,) * len(products),
@@ -230,7 +230,7 @@ class _Splitter:
             )
         )
         self._statements += statements
-        self._domains += [self._domain(inames)] if inames else []
+        self._domains += [self._make_domain(inames)] if inames else []
         self._wait_for(statements)
         for row, arrays in zip(self._rows, factors, strict=True):
             row[step.product] = products[arrays]
@@ -246,11 +246,14 @@ class _Splitter:
         )
         points = {index: self.nest.points[index] for index in einsum.indices}
         last = replace(
-            self.nest, einsum=einsum, points=constantdict(points), rules=_rules(rows)
+            self.nest,
+            einsum=einsum,
+            points=constantdict(points),
+            rules=_collect_rules(rows),
         )
         return *self._nests, last
 
-    def finished(self) -> lp.LoopKernel:
+    def build(self) -> lp.LoopKernel:
         """Return the kernel with the new nests before the last one."""
         kernel = self.kernel
         # the rows are the last nest, and wait for all products
@@ -265,28 +268,30 @@ class _Splitter:
             domains=[*kernel.domains, *self._domains],
         )
 
-    def _new_array(self, factors: tuple[_Array, ...], output: IndexList) -> _Array:
+    def _declare_product(
+        self, factors: tuple[_Array, ...], output: IndexList
+    ) -> _Array:
         """Declare a product of arrays in global memory, and the rule that reads it."""
         name, rule = str(self._unused("product")), str(self._unused("product_rule"))
         dtype = np.dtype(np.result_type(*(array.operand.dtype for array in factors)))
         self._arrays[name] = lp.TemporaryVariable(
             name,
             dtype,
-            shape=tuple(self._extent(index) for index in output) or (1,),
+            shape=tuple(self._get_extent(index) for index in output) or (1,),
             address_space=lp.AddressSpace.GLOBAL,
         )
         arguments = tuple(str(self._unused(f"_{index}")) for index in output)
         self._rules[rule] = lp.SubstitutionRule(
-            rule, arguments, _entry(name, arguments)
+            rule, arguments, _make_entry(name, arguments)
         )
         extents = self.nest.einsum.extents
         return _Array(Operand(name, tuple(extents[i] for i in output), dtype), rule)
 
-    def _statement(self, array: _Array, loops: Names) -> lp.Assignment:
+    def _make_statement(self, array: _Array, loops: Names) -> lp.Assignment:
         """Make the statement that assigns a product; its recipe will set the value."""
         operand = array.operand
         return lp.Assignment(
-            _entry(operand.name, loops),
+            _make_entry(operand.name, loops),
             operand.dtype.type(0),
             id=str(self._unused_ids(operand.name)),
             within_inames=frozenset(loops),
@@ -308,10 +313,10 @@ class _Splitter:
         self._statements.append(barrier)
         self._before |= {*ids, barrier.id}
 
-    def _extent(self, index: str) -> Expression:
+    def _get_extent(self, index: str) -> Expression:
         return value_of(self.nest.extent(index))
 
-    def _domain(self, inames: dict[str, str]) -> isl.BasicSet:
+    def _make_domain(self, inames: dict[str, str]) -> isl.BasicSet:
         extents = {iname: self.nest.extent(index) for index, iname in inames.items()}
         params = frozenset[str]().union(*map(names_of, extents.values()))
         bounds = [f"0 <= {iname} < {extent}" for iname, extent in extents.items()]
@@ -321,12 +326,12 @@ class _Splitter:
         )
 
 
-def _rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:
+def _collect_rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:
     return constantdict(
         {array.operand.name: array.rule for row in rows for array in row}
     )
 
 
-def _entry(name: str, inames: Names) -> p.Subscript:
+def _make_entry(name: str, inames: Names) -> p.Subscript:
     """Subscript a product; a scalar is an array of one entry."""
     return p.Subscript(var(name), tuple(map(var, inames)) or (0,))

@@ -16,10 +16,14 @@ from collections.abc import Sequence
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.machine import MachineModel
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import distinct_bytes, points, region_s
+from feinsum.transforms.cost import (
+    count_distinct_bytes,
+    count_points,
+    estimate_region_s,
+)
 
 
-def vector_cycles(
+def count_vector_cycles(
     einsum: BatchedEinsum,
     vector: str,
     machine: MachineModel,
@@ -37,15 +41,15 @@ def vector_cycles(
         step: number of terms that an iteration adds; leftover terms are added one by
             one.
     """
-    n_points = points(einsum, einsum.indices)
-    length = points(einsum, (vector,)) if vector else 1
+    n_points = count_points(einsum, einsum.indices)
+    length = count_points(einsum, (vector,)) if vector else 1
     dtype = einsum.operands[0].dtype
     # a vector that takes two cycles is not faster than two vectors of half the length
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
     # vector units multiply integers at half the rate
     if dtype.kind in "biu":
         lanes = max(1, lanes // 2)
-    reads = sum(_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
+    reads = sum(_count_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
     # two vector operations start in a cycle
     per_point = 0.5 * len(einsum.inputs) / lanes + reads
     if _is_narrow_complex(einsum, machine) and step > cpu.MOST_NARROW_TERMS:
@@ -63,8 +67,8 @@ def vector_cycles(
         )
     # If the vector index is free, every pass over the tile loads and stores its sums to
     # add ``step`` terms.
-    store = _access_cycles(einsum, einsum.output, vector, lanes)
-    n_summed = points(einsum, einsum.summation_indices[-1:])
+    store = _count_access_cycles(einsum, einsum.output, vector, lanes)
+    n_summed = count_points(einsum, einsum.summation_indices[-1:])
     step = min(step, n_summed)
     n_passes = (
         n_points / n_summed / max(length, 1) * (n_summed // step + n_summed % step)
@@ -75,21 +79,21 @@ def vector_cycles(
     return n_points * per_point + n_passes * (cpu.LOOP_CYCLES + per_pass + ragged)
 
 
-def reduction_cycles(
+def count_reduction_cycles(
     einsum: BatchedEinsum, inner: str, machine: MachineModel, *, most_bytes: int
 ) -> float:
     """Count the cycles of a row whose sum over ``inner`` is cut into lanes."""
-    length = points(einsum, (inner,))
-    n_loops = points(einsum, einsum.indices) / max(length, 1)
-    lanes = _lanes_of_sums(einsum, machine, most_bytes)
-    reads = sum(_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
+    length = count_points(einsum, (inner,))
+    n_loops = count_points(einsum, einsum.indices) / max(length, 1)
+    lanes = _count_lanes_of_sums(einsum, machine, most_bytes)
+    reads = sum(_count_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
     # the compiler keeps one vector of sums, so each addition waits for the previous one
     loop_cycles = length * max(1.5 / lanes + reads, cpu.CHAIN_CYCLES / lanes)
     remainder = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
     return n_loops * (cpu.LOOP_CYCLES + loop_cycles + remainder)
 
 
-def jammed_cycles(
+def count_jammed_cycles(
     einsum: BatchedEinsum,
     index: str,
     inner: str,
@@ -102,18 +106,18 @@ def jammed_cycles(
 
     Entries that do not depend on ``index`` are read once for all of them.
     """
-    length = points(einsum, (inner,))
-    extent = points(einsum, (index,))
-    lanes: float = _lanes_of_sums(einsum, machine, most_bytes)
+    length = count_points(einsum, (inner,))
+    extent = count_points(einsum, (index,))
+    lanes: float = _count_lanes_of_sums(einsum, machine, most_bytes)
     if _is_narrow_complex(einsum, machine):
         lanes = cpu.NARROW_COMPLEX_LANES.get(einsum.operands[0].dtype.itemsize, lanes)
     per_row = shared = 0.0
     for term in einsum.inputs:
-        cycles = 0.5 * _access_cycles(einsum, term, inner, lanes)
+        cycles = 0.5 * _count_access_cycles(einsum, term, inner, lanes)
         per_row, shared = (
             (per_row + cycles, shared) if index in term else (per_row, shared + cycles)
         )
-    n_loops = points(einsum, einsum.indices) / max(length * extent, 1)
+    n_loops = count_points(einsum, einsum.indices) / max(length * extent, 1)
     n_full, n_left = divmod(extent, rows)
 
     def tile(n_rows: int) -> float:
@@ -138,7 +142,7 @@ def _is_narrow_complex(einsum: BatchedEinsum, machine: MachineModel) -> bool:
     )
 
 
-def _lanes_of_sums(
+def _count_lanes_of_sums(
     einsum: BatchedEinsum, machine: MachineModel, most_bytes: int
 ) -> int:
     """Count the lanes of a compiled sum; complex numbers need shuffles."""
@@ -147,7 +151,7 @@ def _lanes_of_sums(
     return max(1, lanes // 2) if dtype.kind == "c" else lanes
 
 
-def out_of_order_s(
+def predict_out_of_order_s(
     einsum: BatchedEinsum,
     index: str,
     machine: MachineModel,
@@ -172,18 +176,20 @@ def out_of_order_s(
     for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
         if index not in term or inner not in (None, *term):
             continue
-        n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+        n_bytes = count_points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
         # each iteration of a loop over an index to the left jumps through the array
         outer_sums = (i for i in term[: term.index(index)] if i not in einsum.output)
         outer_indices = term[: term.index(parallel)] if parallel in term else ()
-        jumps = any(points(einsum, (i,)) > 1 for i in (*outer_sums, *outer_indices))
+        jumps = any(
+            count_points(einsum, (i,)) > 1 for i in (*outer_sums, *outer_indices)
+        )
         share = cpu.JUMPS * jumps
         share += cpu.FAR * (inner is not None and term[-2:] != (index, inner))
         seconds += share * n_bytes / machine.stream_bytes_per_s(n_bytes)
     return einsum.batch_size * seconds
 
 
-def restart_s(
+def predict_restart_s(
     einsum: BatchedEinsum,
     along: str,
     outer: str | None,
@@ -208,10 +214,10 @@ def restart_s(
         in_registers: whether sums stay in registers; additions to sums in the first
             cache interrupt a run, too.
     """
-    footprint = sum(distinct_bytes(einsum))
+    footprint = sum(count_distinct_bytes(einsum))
     is_far = footprint > machine.cache_bytes.get("L3", 0)
     seconds = 0.0
-    length = points(einsum, (along,))
+    length = count_points(einsum, (along,))
     run = min(width or length, length)
     for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
         if not term or term[-1] != along:
@@ -220,7 +226,7 @@ def restart_s(
         is_in_order = run == length and term[-2:-1] in ((), (outer,))
         if in_registers and n_together == 1 and is_in_order:
             continue
-        n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+        n_bytes = count_points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
         in_order_s = n_bytes / machine.stream_bytes_per_s(footprint)
         # From memory, each run costs a restart, but all together at most as much as the
         # reads themselves; the prefetchers of the caches hide restarts there.
@@ -232,7 +238,7 @@ def restart_s(
     return einsum.batch_size * seconds
 
 
-def _access_cycles(
+def _count_access_cycles(
     einsum: BatchedEinsum, term: IndexList, vector: str, lanes: float
 ) -> float:
     if vector not in term:
@@ -240,13 +246,13 @@ def _access_cycles(
     if term[-1] == vector and term.count(vector) == 1:
         return 1.0 / lanes
     itemsize = einsum.operands[0].dtype.itemsize
-    inner = points(einsum, term[term.index(vector) + 1 :])
-    n_bytes = points(einsum, dict.fromkeys(term)) * itemsize
+    inner = count_points(einsum, term[term.index(vector) + 1 :])
+    n_bytes = count_points(einsum, dict.fromkeys(term)) * itemsize
     is_near = n_bytes <= cpu.NEAR_BYTES or inner * itemsize <= 32
     return cpu.STRIDED_CYCLES if is_near else cpu.MISS_CYCLES
 
 
-def streaming_s(
+def predict_streaming_s(
     einsum: BatchedEinsum,
     cycles: float,
     machine: MachineModel,
@@ -264,9 +270,9 @@ def streaming_s(
         loops: each index with a number of its values, the outermost first; by default,
             each array is read once.
     """
-    distinct, written = distinct_bytes(einsum)
-    read = max(distinct, read_bytes(einsum, loops, machine))
-    return region_s(
+    distinct, written = count_distinct_bytes(einsum)
+    read = max(distinct, count_read_bytes(einsum, loops, machine))
+    return estimate_region_s(
         machine,
         einsum.batch_size * cycles,
         # a store first fetches its cache line
@@ -276,7 +282,7 @@ def streaming_s(
     )
 
 
-def read_bytes(
+def count_read_bytes(
     einsum: BatchedEinsum, loops: Sequence[tuple[str, int]], machine: MachineModel
 ) -> float:
     """Count the bytes of all rows that are read from beyond the second-level cache.
@@ -287,8 +293,10 @@ def read_bytes(
     >>> from feinsum.ir import array, einsum as symbolic
     >>> A, B = array("A", (10**6, 8)), array("B", (10**6, 8))
     >>> gram = symbolic("ki,kj->ij", A, B)
-    >>> once = read_bytes(gram, [("k", 10**6), ("i", 8), ("j", 8)], MachineModel())
-    >>> again = read_bytes(gram, [("i", 8), ("k", 10**6), ("j", 8)], MachineModel())
+    >>> once = count_read_bytes(gram, [("k", 10**6), ("i", 8), ("j", 8)],
+    ...     MachineModel())
+    >>> again = count_read_bytes(gram, [("i", 8), ("k", 10**6), ("j", 8)],
+    ...     MachineModel())
     >>> once / 1e6, again / 1e6
     (128.0, 1024.0)
     """
@@ -300,12 +308,12 @@ def read_bytes(
     }
     cache_bytes = machine.cache_bytes.get("L2", 0)
     return sum(
-        _passing(term, [*loops], itemsize, cache_bytes)
+        _count_passing_bytes(term, [*loops], itemsize, cache_bytes)
         for (_, term), itemsize in terms.items()
     )
 
 
-def _passing(
+def _count_passing_bytes(
     term: IndexList, loops: list[tuple[str, int]], itemsize: int, cache_bytes: float
 ) -> float:
     """Count the bytes of one operand; a single entry moves its whole cache line."""

@@ -29,24 +29,24 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import distinct_bytes, region_s
+from feinsum.transforms.cost import count_distinct_bytes, estimate_region_s
 from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, calls_product
-from feinsum.transforms.primitives.vector_store import stands_together
+from feinsum.transforms.primitives.schedule import Expression, make_product
+from feinsum.transforms.primitives.vector_store import is_contiguous
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
+    count_index_tuples,
+    get_number,
+    get_text,
+    get_typical_extent,
     has_real_dtype,
-    number,
-    text,
-    typical,
-    volume,
 )
 
 N_GRID_AXES = 3
 """Axes of a grid of work-groups in OpenCL."""
 
 
-def turned(
+def apply_turned(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Read vectors along one index, transpose squares, store vectors along another.
@@ -75,11 +75,11 @@ def turned(
     """
     schedule = begin(t_unit, nest)
     tiles = TurnedTiles(
-        vector=text(parameters, "vector"),
+        vector=get_text(parameters, "vector"),
         across=nest.einsum.output[-1],
-        lanes=number(parameters, "lanes"),
-        width=number(parameters, "width"),
-        height=number(parameters, "height"),
+        lanes=get_number(parameters, "lanes"),
+        width=get_number(parameters, "width"),
+        height=get_number(parameters, "height"),
         is_streamed=parameters["stores"] == "streamed",
     )
     return TurnedNest(schedule, tiles).written().t_unit
@@ -87,7 +87,7 @@ def turned(
 
 @dataclass(frozen=True)
 class TurnedTiles:
-    """The parameters of :func:`turned`, and the last output index."""
+    """The parameters of :func:`apply_turned`, and the last output index."""
 
     vector: str
     across: str
@@ -98,7 +98,7 @@ class TurnedTiles:
 
 
 class TurnedNest:
-    """Writes the loops of :func:`turned`."""
+    """Writes the loops of :func:`apply_turned`."""
 
     def __init__(self, schedule: Schedule, tiles: TurnedTiles) -> None:
         self.schedule, self.tiles = schedule, tiles
@@ -109,7 +109,8 @@ class TurnedNest:
         self.other_ranges = {i: self.writer.entries(i) for i in other_indices}
         # a grid has three axes: those of the tiles, and the longest other loop
         longest = sorted(
-            other_indices, key=lambda index: -typical(schedule.extents[index])
+            other_indices,
+            key=lambda index: -get_typical_extent(schedule.extents[index]),
         )
         loop_ranges = [
             *self.grid.values(),
@@ -137,8 +138,8 @@ class TurnedNest:
                 entry = self.writer.loop(across, size=self.tiles.lanes)
                 point = squares.point + var(entry)
                 self._copy(row, LoopRange((*squares.loops, entry), point), strip)
-            self._turn(row, rows, columns)
-        return self.writer.finished()
+            self._transpose(row, rows, columns)
+        return self.writer.build()
 
     def _cut(self, index: str) -> tuple[LoopRange, LoopRange | None]:
         """Cut a tile along an index into full squares and the entries after them."""
@@ -148,18 +149,18 @@ class TurnedNest:
             raise TransformError(f"index {index!r} is too short for vectors")
         return squares, strip
 
-    def _turn(self, row: int, across: LoopRange, along: LoopRange) -> None:
+    def _transpose(self, row: int, across: LoopRange, along: LoopRange) -> None:
         """Read squares, transpose them, and store them."""
         writer, lanes = self.writer, self.tiles.lanes
-        dtype, stem = self.schedule.dtype_of_row(row), f"row_{row}"
+        dtype, stem = self.schedule.get_row_dtype(row), f"row_{row}"
         square = writer.array(f"{stem}_square", (lanes, lanes), dtype, has_lanes=True)
         order = [*self.around, *along.loops, *across.loops]
         k, lane = (writer.loop(i, size=lanes, tag="unr") for i in ("k", "lane"))
-        points = self._points(across.point + var(k), along.point + var(lane))
+        points = self._get_points(across.point + var(k), along.point + var(lane))
         read = writer.assign(
             square,
             var(square)[(var(k), var(lane))],
-            calls_product(self.schedule, self.schedule.rows[row], points),
+            make_product(self.schedule, self.schedule.rows[row], points),
             [*order, k, lane],
         )
         # The square is filled by rows and read by columns: the compiler turns the
@@ -167,10 +168,12 @@ class TurnedNest:
         column, row_entry = (
             writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k")
         )
-        points = self._points(across.point + var(row_entry), along.point + var(column))
+        points = self._get_points(
+            across.point + var(row_entry), along.point + var(column)
+        )
         value = var(square)[(var(row_entry), var(column))]
         # strided results cannot be stored as vectors
-        if not stands_together(self.schedule, row, self.tiles.across):
+        if not is_contiguous(self.schedule, row, self.tiles.across):
             writer.store(row, value, points, [*order, column, row_entry], [read])
             return
         vector = writer.array(f"{stem}_vector", (lanes,), dtype, has_lanes=True)
@@ -185,7 +188,7 @@ class TurnedNest:
         writer.store_vector(
             row,
             var(vector),
-            self._points(across.point, along.point + var(column)),
+            self._get_points(across.point, along.point + var(column)),
             [*order, column],
             [turn],
             lanes=lanes,
@@ -194,12 +197,12 @@ class TurnedNest:
 
     def _copy(self, row: int, across: LoopRange, along: LoopRange) -> None:
         """Copy the entries outside the squares, one by one."""
-        points = self._points(across.point, along.point)
-        value = calls_product(self.schedule, self.schedule.rows[row], points)
+        points = self._get_points(across.point, along.point)
+        value = make_product(self.schedule, self.schedule.rows[row], points)
         order = [*self.around, *along.loops, *across.loops]
         self.writer.store(row, value, points, order, is_last=False)
 
-    def _points(
+    def _get_points(
         self, across: Expression, along: Expression
     ) -> Mapping[str, Expression]:
         points = {
@@ -208,13 +211,13 @@ class TurnedNest:
         return {**points, self.tiles.across: across, self.tiles.vector: along}
 
 
-def turned_index(einsum: BatchedEinsum) -> str | None:
+def find_turned_index(einsum: BatchedEinsum) -> str | None:
     """Return the last index of the largest operand that has to be transposed.
 
     Such an operand has the last index of the output, but not as its last one.
 
     >>> from feinsum import array, einsum
-    >>> turned_index(einsum("ijk->kij", array("A", (8, 8, 8))))
+    >>> find_turned_index(einsum("ijk->kij", array("A", (8, 8, 8))))
     'k'
     """
     if einsum.summation_indices or not einsum.output:
@@ -223,26 +226,26 @@ def turned_index(einsum: BatchedEinsum) -> str | None:
     ends = [
         term for term in einsum.inputs if term and term[-1] != last and last in term
     ]
-    longest = max(ends, key=lambda term: volume(einsum, term), default=None)
+    longest = max(ends, key=lambda term: count_index_tuples(einsum, term), default=None)
     return longest[-1] if longest else None
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit transposes of real numbers whose both last indices are at least a vector."""
     einsum = workload.einsum
-    vector = turned_index(einsum)
+    vector = find_turned_index(einsum)
     if vector is None or not has_real_dtype(einsum):
         return None
     # vectors of AVX2; the other choice is twice as long, for AVX-512
     lanes = 32 // einsum.operands[0].dtype.itemsize
     last = einsum.output[-1]
-    if min(typical(einsum.extents[i]) for i in (vector, last)) < lanes:
+    if min(get_typical_extent(einsum.extents[i]) for i in (vector, last)) < lanes:
         return None
     table: Table = {
         "vector": (vector,),
         "lanes": (lanes, 2 * lanes),
-        "width": _sizes(einsum, vector, (4096, 256, 1024, 64), 2 * lanes),
-        "height": _sizes(einsum, last, (2 * lanes, 64, 16, 32), 2 * lanes),
+        "width": _limit_sizes(einsum, vector, (4096, 256, 1024, 64), 2 * lanes),
+        "height": _limit_sizes(einsum, last, (2 * lanes, 64, 16, 32), 2 * lanes),
         "stores": ("streamed", "cached"),
     }
     first = {name: values[0] for name, values in table.items()}
@@ -254,39 +257,39 @@ def _space(workload: Workload) -> Space | None:
     )
 
 
-def _sizes(
+def _limit_sizes(
     einsum: BatchedEinsum, index: str, sizes: Sequence[int], unit: int
 ) -> tuple[int, ...]:
     """Limit sizes of tiles to the extent of the index, rounded up to whole units."""
-    extent = typical(einsum.extents[index])
+    extent = get_typical_extent(einsum.extents[index])
     rounded_up = -(-extent // unit) * unit
     return tuple(dict.fromkeys(min(size, rounded_up) for size in sizes))
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """Explain why tiles are not made of full squares; None if they are."""
-    lanes = number(parameters, "lanes")
-    for index in (text(parameters, "vector"), einsum.output[-1]):
-        if typical(einsum.extents[index]) < lanes:
+    lanes = get_number(parameters, "lanes")
+    for index in (get_text(parameters, "vector"), einsum.output[-1]):
+        if get_typical_extent(einsum.extents[index]) < lanes:
             return f"the index {index!r} is shorter than a vector of {lanes}"
     for name in ("width", "height"):
-        if number(parameters, name) % lanes:
+        if get_number(parameters, name) % lanes:
             return f"the {name} is no multiple of {lanes}, the lanes of a vector"
     return None
 
 
-def _cost(
+def _predict_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds of squares transposed in registers, and of single entries.
 
     Results that are streamed past the caches go to memory; their lines are not read.
     """
-    lanes, vector = number(parameters, "lanes"), text(parameters, "vector")
-    n_points = volume(einsum, einsum.output)
+    lanes, vector = get_number(parameters, "lanes"), get_text(parameters, "vector")
+    n_points = count_index_tuples(einsum, einsum.output)
     share_in_squares = 1.0
     for index in (vector, einsum.output[-1]):
-        extent = volume(einsum, (index,))
+        extent = count_index_tuples(einsum, (index,))
         share_in_squares *= (extent - extent % lanes) / extent
     # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
     per_point = (
@@ -295,9 +298,9 @@ def _cost(
     )
     # A store to the caches first reads the line, and writes it back later. A streamed
     # store bypasses them, but other work waits for it.
-    read, written = distinct_bytes(einsum)
+    read, written = count_distinct_bytes(einsum)
     is_streamed = parameters["stores"] == "streamed"
-    near_s = region_s(
+    near_s = estimate_region_s(
         machine,
         einsum.batch_size * n_points * per_point,
         read if is_streamed else read + 2 * written,
@@ -311,8 +314,8 @@ TURNED = register(
         "turned",
         1,
         "transposes by squares of vectors that are turned in registers",
-        _space,
-        turned,
-        _cost,
+        _make_space,
+        apply_turned,
+        _predict_s,
     )
 )

@@ -26,13 +26,13 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import points
-from feinsum.transforms.library.generic import streaming_order
+from feinsum.transforms.cost import count_points
+from feinsum.transforms.library.generic import order_summed_indices
 from feinsum.transforms.library.streaming_cost import (
-    jammed_cycles,
-    out_of_order_s,
-    restart_s,
-    streaming_s,
+    count_jammed_cycles,
+    predict_out_of_order_s,
+    predict_restart_s,
+    predict_streaming_s,
 )
 from feinsum.transforms.primitives import (
     LoopRange,
@@ -46,12 +46,17 @@ from feinsum.transforms.primitives.compiler_hints import (
     VECTORS,
     with_rows_apart,
 )
-from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.primitives.schedule import Expression, Names, make_product
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
-from feinsum.transforms.roles import number, text, typical, volume
+from feinsum.transforms.roles import (
+    count_index_tuples,
+    get_number,
+    get_text,
+    get_typical_extent,
+)
 
 
-def unroll_and_jam(
+def apply_unroll_and_jam(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Unroll a loop over an output index, and jam the copies into the innermost sum.
@@ -82,20 +87,20 @@ def unroll_and_jam(
     Source: Callahan, Carr and Kennedy 1990 (unroll-and-jam, for register reuse).
     """
     plan = _Plan(
-        text(parameters, "index"),
-        number(parameters, "rows"),
-        streaming_order(nest.einsum, text(parameters, "inner")),
-        text(parameters, "parallel"),
-        number(parameters, "block"),
+        get_text(parameters, "index"),
+        get_number(parameters, "rows"),
+        order_summed_indices(nest.einsum, get_text(parameters, "inner")),
+        get_text(parameters, "parallel"),
+        get_number(parameters, "block"),
     )
     written = with_rows_apart(_JammedNest(begin(t_unit, nest), plan).written())
-    vectors = text(parameters, "vectors")
+    vectors = get_text(parameters, "vectors")
     return with_hints(written, sums=SUMS[1], vectors=vectors).t_unit
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The parameters of :func:`unroll_and_jam`, with all summed indices in order."""
+    """Parameters of :func:`apply_unroll_and_jam`, and the summed indices in order."""
 
     index: str
     rows: int
@@ -131,24 +136,24 @@ class _JammedNest:
                 self._sum(
                     row, {**other_ranges, plan.index: tile}, is_last=tile is tiles[-1]
                 )
-        return writer.finished()
+        return writer.build()
 
     def _sum(self, row: int, ranges: dict[str, LoopRange], *, is_last: bool) -> None:
         """Zero, add and store the sums of a tile."""
-        dtype, writer = self.schedule.dtype_of_row(row), self.writer
+        dtype, writer = self.schedule.get_row_dtype(row), self.writer
         size = ranges[self.plan.index].size
         name = writer.array(f"row_{row}_tile", (size,), dtype)
-        entry, loops, _ = self._sum_of_row(name, ranges)
+        entry, loops, _ = self._make_sum(name, ranges)
         start = writer.assign(f"{name}_zero", entry, dtype.type(0), loops)
         sums = {index: writer.entries(index) for index in self.plan.summed}
-        entry, loops, points = self._sum_of_row(name, ranges, sums)
-        product = calls_product(self.schedule, self.schedule.rows[row], points)
+        entry, loops, points = self._make_sum(name, ranges, sums)
+        product = make_product(self.schedule, self.schedule.rows[row], points)
         added = p.Sum((entry, product))
         add = writer.assign(f"{name}_add", entry, added, loops, [start])
-        entry, loops, points = self._sum_of_row(name, ranges)
+        entry, loops, points = self._make_sum(name, ranges)
         writer.store(row, entry, points, loops, [start, add], is_last=is_last)
 
-    def _sum_of_row(
+    def _make_sum(
         self,
         name: str,
         ranges: dict[str, LoopRange],
@@ -169,95 +174,104 @@ class _JammedNest:
         return var(name)[(var(row),)], (*loops, row), points
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit sums over the last index of some operand."""
     einsum = workload.einsum
     # the compiler can load vectors of the summed index only where its stride is 1
-    inner = _inner(einsum)
+    inner = _find_inner_indices(einsum)
     if not einsum.output or not inner:
         return None
-    by_length = sorted(einsum.output, key=lambda i: -typical(einsum.extents[i]))
+    by_length = sorted(
+        einsum.output, key=lambda i: -get_typical_extent(einsum.extents[i])
+    )
     table: Table = {
-        "index": _jammed(einsum, inner[0]),
+        "index": _find_jammed_indices(einsum, inner[0]),
         "rows": (8, 4, 2, 16, 1),
         "inner": inner,
         "parallel": tuple(by_length[:2]),
-        "block": _blocks(einsum, by_length[0]),
+        "block": _list_blocks(einsum, by_length[0]),
         "vectors": VECTORS,
     }
     return Space(table, partial(_find_problem, einsum))
 
 
-def _inner(einsum: BatchedEinsum) -> tuple[str, ...]:
+def _find_inner_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
     last = [term[-1] for term in einsum.inputs if term and term.count(term[-1]) == 1]
     summed = [index for index in dict.fromkeys(last) if index not in einsum.output]
-    return tuple(sorted(summed, key=lambda i: -typical(einsum.extents[i])))[:2]
+    return tuple(sorted(summed, key=lambda i: -get_typical_extent(einsum.extents[i])))[
+        :2
+    ]
 
 
-def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
+def _find_jammed_indices(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
     """Return the two output indices whose jamming saves the most loads."""
 
     def shared(index: str) -> int:
         # operands without the index are loaded once for all rows of a tile
         shared_terms = (t for t in einsum.inputs if inner in t and index not in t)
-        return sum(volume(einsum, term) for term in shared_terms)
+        return sum(count_index_tuples(einsum, term) for term in shared_terms)
 
     indices = sorted(
-        einsum.output, key=lambda i: (-shared(i), -typical(einsum.extents[i]))
+        einsum.output,
+        key=lambda i: (-shared(i), -get_typical_extent(einsum.extents[i])),
     )
     return tuple(indices[:2])
 
 
-def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
+def _list_blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
     """Return block sizes: with enough work, in multiples of all tile heights; and 2."""
     # iterations for one value of the longest index
     points_per_value = max(
-        1, volume(einsum, einsum.indices) // typical(einsum.extents[longest])
+        1,
+        count_index_tuples(einsum, einsum.indices)
+        // get_typical_extent(einsum.extents[longest]),
     )
     block = max(16, cpu.GROUP_POINTS // points_per_value // 16 * 16)
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    extent, rows = einsum.extents[text(parameters, "index")], parameters["rows"]
-    if isinstance(extent, int) and number(parameters, "rows") > max(extent, 2):
+    extent, rows = einsum.extents[get_text(parameters, "index")], parameters["rows"]
+    if isinstance(extent, int) and get_number(parameters, "rows") > max(extent, 2):
         return f"there are no {rows} rows of extent {extent}"
     if parameters["parallel"] != parameters["index"]:
         return None
-    block = number(parameters, "block")
-    is_cut = block % number(parameters, "rows") != 0
+    block = get_number(parameters, "block")
+    is_cut = block % get_number(parameters, "rows") != 0
     return f"{rows} rows do not divide a block of {block}" if is_cut else None
 
 
-def _cost(
+def _predict_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
-    index, inner = text(parameters, "index"), text(parameters, "inner")
+    index, inner = get_text(parameters, "index"), get_text(parameters, "inner")
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
-    rows = number(parameters, "rows")
-    cycles = jammed_cycles(
+    rows = get_number(parameters, "rows")
+    cycles = count_jammed_cycles(
         einsum, index, inner, machine, rows=rows, most_bytes=most_bytes
     )
-    parallel, block = text(parameters, "parallel"), number(parameters, "block")
-    n_groups = max(1.0, points(einsum, (parallel,)) / block)
-    loops = _loops(einsum, index, inner, rows)
-    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups, loops=loops)
-    seconds += restart_s(einsum, inner, index, machine, n_rows=rows)
-    return seconds + out_of_order_s(
+    parallel, block = get_text(parameters, "parallel"), get_number(parameters, "block")
+    n_groups = max(1.0, count_points(einsum, (parallel,)) / block)
+    loops = _list_loops(einsum, index, inner, rows)
+    seconds = predict_streaming_s(
+        einsum, cycles, machine, n_groups=n_groups, loops=loops
+    )
+    seconds += predict_restart_s(einsum, inner, index, machine, n_rows=rows)
+    return seconds + predict_out_of_order_s(
         einsum, index, machine, inner=inner, parallel=parallel
     )
 
 
-def _loops(
+def _list_loops(
     einsum: BatchedEinsum, index: str, inner: str, rows: int
 ) -> list[tuple[str, int]]:
     """Return the loops with their extents, outermost first."""
-    extent = points(einsum, (index,))
+    extent = count_points(einsum, (index,))
     other_indices = (i for i in einsum.output if i != index)
     return [
-        *((i, points(einsum, (i,))) for i in other_indices),
+        *((i, count_points(einsum, (i,))) for i in other_indices),
         (index, -(-extent // rows)),
-        *((i, points(einsum, (i,))) for i in streaming_order(einsum, inner)),
+        *((i, count_points(einsum, (i,))) for i in order_summed_indices(einsum, inner)),
         (index, min(rows, extent)),
     ]
 
@@ -267,9 +281,9 @@ UNROLL_AND_JAM = register(
         "unroll_and_jam",
         1,
         "sums along rows, several rows at a time",
-        _space,
-        unroll_and_jam,
-        _cost,
+        _make_space,
+        apply_unroll_and_jam,
+        _predict_s,
         devices=frozenset({"cpu"}),
     )
 )

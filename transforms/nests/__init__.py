@@ -3,17 +3,17 @@
 from feinsum.transforms.nests.sparse_nest import (
     SPARSE_NEST,
     NestRecipe,
-    nests_at,
-    parameters_of,
-    recipe_of,
-    usual_sizes,
+    assume_sizes,
+    find_nests,
+    get_parameters,
+    parse_recipe,
 )
 
 __all__ = [
     "SPARSE_NEST",
     "NestRecipe",
-    "nests_at",
-    "parameters_of",
-    "recipe_of",
-    "usual_sizes",
+    "assume_sizes",
+    "find_nests",
+    "get_parameters",
+    "parse_recipe",
 ]

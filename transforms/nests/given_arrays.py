@@ -26,10 +26,10 @@ from feinsum.codegen.nest_arrays import (
     ROW,
     TILED,
     NestArrays,
-    apart,
-    axes_of,
-    row_of,
-    subscripted,
+    format_subscript,
+    get_axes,
+    get_row,
+    pad_chunks,
 )
 from feinsum.codegen.nest_writer import Writer
 from feinsum.codegen.nests import SILENCED, make_nest_kernel
@@ -42,7 +42,7 @@ from feinsum.transforms import heuristics as cpu
 SCALE, START = "feinsum_scale", "feinsum_start"
 
 
-def over_given_arrays(
+def replace_loops(
     t_unit: lp.TranslationUnit, nest: LoopNest, new_nest: Nest, form: NestForm
 ) -> lp.TranslationUnit:
     """Replace the instructions of a kernel by the loops of a nest.
@@ -64,7 +64,7 @@ def over_given_arrays(
         *kernel.substitutions,
     }
     copies = UniqueNameGenerator(used_names)("copies")
-    form = _in_tiles(form, nest)
+    form = _with_tiles(form, nest)
     arrays = _GivenArrays(new_nest, form, nest, copies)
     dense = arrays.numbers()
     _check(new_nest, form, nest, dense)
@@ -78,7 +78,7 @@ def over_given_arrays(
         used_names=used_names | {copies},
     )
     writer.write()
-    buffers = [_buffer(writer, buffer) for buffer in new_nest.buffers]
+    buffers = [_declare_buffer(writer, buffer) for buffer in new_nest.buffers]
     buffers += arrays.shared(dtype)
     generated = make_nest_kernel(
         writer,
@@ -90,7 +90,7 @@ def over_given_arrays(
         assumptions=kernel.assumptions,
     )
     return t_unit.with_kernel(
-        _merged(kernel, lp.expand_subst(generated)[kernel.name], nest)
+        _merge(kernel, lp.expand_subst(generated)[kernel.name], nest)
     )
 
 
@@ -105,7 +105,7 @@ def _with_extent(
     return kernel if isinstance(extent, int) else lp.assume(kernel, f"{extent} >= 0")
 
 
-def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
+def _with_tiles(form: NestForm, nest: LoopNest) -> NestForm:
     """Add tiles if the extent of the lanes is known only in a call."""
     if not form.lane or form.tile or isinstance(nest.extent(form.lane), int):
         return form
@@ -133,21 +133,21 @@ def _check(
         )
 
 
-def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
+def _declare_buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
     """Declare a buffer: a private one, or one in the memory of each chunk."""
     array = writer.buffers[buffer.producer]
     n_rows = writer.nest.network.n_rows
     if is_private(buffer.indices, writer.dense, n_rows):
-        return writer.private_array(array)
+        return writer.declare_private_array(array)
     extents = {i: writer.access.extent(i) for i in buffer.indices}
     extents |= {i: str(n) for i, n in writer.dense.items()}
     extents |= {CHUNK: writer.access.n_chunks(), TILED: str(writer.form.tile)}
     extents |= {ROW: str(n_rows)}
-    shape, tags = axes_of(array.indices, extents, writer.form)
+    shape, tags = get_axes(array.indices, extents, writer.form)
     return lp.TemporaryVariable(
         array.name,
         writer.dtype,
-        apart(shape) if CHUNK in array.indices else shape,
+        pad_chunks(shape) if CHUNK in array.indices else shape,
         dim_tags=tags,
         address_space=lp.AddressSpace.GLOBAL,
     )
@@ -194,14 +194,14 @@ class _GivenArrays(NestArrays):
         }
 
     def root(self) -> tuple[str, str]:
-        return self._bounds(0, "0")
+        return self._get_bounds(0, "0")
 
     def n_chunks(self) -> str:
         return str(cpu.N_COPIES if self.has_own else cpu.N_CHUNKS)
 
     def chunk(self, chunk: str) -> tuple[str, str]:
         # The first n % n_chunks chunks have one node more than the others.
-        root_begin, root_end = self._bounds(0, "0")
+        root_begin, root_end = self._get_bounds(0, "0")
         is_from_zero = root_begin == "0"
         n_nodes = f"({root_end})" if is_from_zero else f"({root_end} - ({root_begin}))"
         share, remainder = (
@@ -217,76 +217,88 @@ class _GivenArrays(NestArrays):
         return first(chunk), first(f"({chunk} + 1)")
 
     def children(self, level: int, above: str) -> tuple[str, str]:
-        return self._bounds(level, above)
+        return self._get_bounds(level, above)
 
-    def _bounds(self, level: int, above: str) -> tuple[str, str]:
+    def _get_bounds(self, level: int, above: str) -> tuple[str, str]:
         bounds, names = self.tree.levels[level], {PARENT.name: above}
-        return _text(bounds.begin, names), _text(bounds.end, names)
+        return _format_expression(bounds.begin, names), _format_expression(
+            bounds.end, names
+        )
 
     def index(self, level: int, node: str) -> str:
         index = self.tree.levels[level].index
-        return node if index is None else _text(index, {POSITION.name: node})
+        return (
+            node if index is None else _format_expression(index, {POSITION.name: node})
+        )
 
     def value(self, leaf: str) -> str:
-        rule = self._rule(0, self.nest.network.sparse or 0)
+        rule = self._get_rule(0, self.nest.network.sparse or 0)
         return f"{rule}({leaf})"
 
-    def _rule(self, row: int, position: int) -> str:
+    def _get_rule(self, row: int, position: int) -> str:
         return self.loop_nest.rules[self.loop_nest.einsum.rows[row][position].name]
 
     def operand(self, position: int, values: Mapping[str, str]) -> str:
         if position >= self.loop_nest.einsum.n_operands:
             return "1"
         term = self.nest.network.inputs[position]
-        arguments = ", ".join(self._flat(values)[index] for index in term)
-        rule = self._rule(row_of(values), position)
+        arguments = ", ".join(self._flatten_lanes(values)[index] for index in term)
+        rule = self._get_rule(get_row(values), position)
         return f"{rule}({arguments})" if arguments else rule
 
     def result(self, values: Mapping[str, str]) -> str:
         if self.has_copies and CHUNK in values:
-            return subscripted(self.copies, self.result_axes(), self._flat(values))
-        assignee = self.loop_nest.assignees[row_of(values)]
-        return _text(self.in_indices(assignee), self._flat(values))
+            return format_subscript(
+                self.copies, self.list_result_axes(), self._flatten_lanes(values)
+            )
+        assignee = self.loop_nest.assignees[get_row(values)]
+        return _format_expression(
+            self.express_in_indices(assignee), self._flatten_lanes(values)
+        )
 
     def shared(self, dtype: np.dtype[Any]) -> list[lp.TemporaryVariable]:
         """Return the array of all copies."""
         if not self.has_copies:
             return []
         extents = {CHUNK: self.n_chunks(), ROW: str(self.nest.network.n_rows)}
-        shape = tuple(extents.get(i) or self.extent(i) for i in self.result_axes())
+        shape = tuple(extents.get(i) or self.extent(i) for i in self.list_result_axes())
         space = lp.AddressSpace.GLOBAL
         return [lp.TemporaryVariable(self.copies, dtype, shape, address_space=space)]
 
     def scaled(self, value: str, values: Mapping[str, str]) -> str:
-        row = row_of(values)
+        row = get_row(values)
         is_plain = self.loop_nest.scales[row] == 1
-        return value if is_plain else f"{_of_row(SCALE, row)}()*({value})"
+        return value if is_plain else f"{_format_row_name(SCALE, row)}()*({value})"
 
     def start(self, values: Mapping[str, str]) -> str:
-        arguments = ", ".join(self._flat(values)[i] for i in self._start_arguments())
-        return f"{_of_row(START, row_of(values))}({arguments})"
+        arguments = ", ".join(
+            self._flatten_lanes(values)[i] for i in self._list_start_arguments()
+        )
+        return f"{_format_row_name(START, get_row(values))}({arguments})"
 
     def extent(self, index: str) -> str:
         return str(self.loop_nest.extent(index))
 
-    def _start_arguments(self) -> tuple[str, ...]:
+    def _list_start_arguments(self) -> tuple[str, ...]:
         entry = (ENTRY,) if self.nest.network.has_sparse_output else ()
         return (*self.nest.network.output, *entry)
 
     def rules(self) -> list[lp.SubstitutionRule]:
         """Return rules for the scale and the initial value of each row."""
-        names = {i: f"_{k}" for k, i in enumerate(self._start_arguments())}
+        names = {i: f"_{k}" for k, i in enumerate(self._list_start_arguments())}
         rules = []
         terms = zip(self.loop_nest.scales, self.loop_nest.shifts, strict=True)
         for row, (scale, shift) in enumerate(terms):
-            start = _with_names(self.in_indices(shift), names)
+            start = _with_names(self.express_in_indices(shift), names)
             rules += [
-                lp.SubstitutionRule(_of_row(SCALE, row), (), scale),
-                lp.SubstitutionRule(_of_row(START, row), tuple(names.values()), start),
+                lp.SubstitutionRule(_format_row_name(SCALE, row), (), scale),
+                lp.SubstitutionRule(
+                    _format_row_name(START, row), tuple(names.values()), start
+                ),
             ]
         return rules
 
-    def _flat(self, values: Mapping[str, str]) -> Mapping[str, str]:
+    def _flatten_lanes(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Replace the vector and lane of the lanes' index by its value."""
         lane = self.form.lane
         return (
@@ -295,7 +307,7 @@ class _GivenArrays(NestArrays):
             else values
         )
 
-    def in_indices(self, expression: Any) -> Any:
+    def express_in_indices(self, expression: Any) -> Any:
         """Express points in the einsum's indices, and in the position of a leaf."""
         names = {point: var(i) for i, point in self.loop_nest.points.items()}
         if self.nest.network.has_sparse_output:
@@ -303,7 +315,7 @@ class _GivenArrays(NestArrays):
         return SubstitutionMapper(names.get)(expression)
 
 
-def _of_row(name: str, row: int) -> str:
+def _format_row_name(name: str, row: int) -> str:
     return f"{name}_{row}"
 
 
@@ -312,13 +324,13 @@ def _with_names(expression: Any, new_names: Mapping[str, str]) -> Any:
     return SubstitutionMapper(make_subst_func(variables))(expression)
 
 
-def _text(expression: Any, values: Mapping[str, str]) -> str:
+def _format_expression(expression: Any, values: Mapping[str, str]) -> str:
     """Format an expression of integers, with values for variables."""
     parsed = {name: parse(value) for name, value in values.items()}
     return str(SubstitutionMapper(make_subst_func(parsed))(expression))
 
 
-def _merged(
+def _merge(
     kernel: lp.LoopKernel, generated: lp.LoopKernel, nest: LoopNest
 ) -> lp.LoopKernel:
     """Replace a kernel's loops and instructions by those of a generated one."""

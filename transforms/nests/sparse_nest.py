@@ -23,7 +23,7 @@ import loopy as lp
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError, TransformError
-from feinsum.ir import BatchedEinsum, SizeParam, Workload, nodes_of, profile_names
+from feinsum.ir import BatchedEinsum, SizeParam, Workload, get_nodes, list_profile_names
 from feinsum.nests import (
     EstimatedTime,
     IndependentLoops,
@@ -33,22 +33,22 @@ from feinsum.nests import (
     Network,
     Operations,
     Sizes,
-    best_nest,
-    best_orders,
-    by_depth,
-    lane_indices,
-    nest_from_text,
-    nest_to_text,
-    network_of,
-    sizes_at,
-    unfactorized,
+    build_network,
+    build_unfactorized,
+    find_best_nest,
+    find_best_orders,
+    find_lane_indices,
+    format_nest,
+    get_sizes,
+    group_by_depth,
+    parse_nest,
 )
 from feinsum.nests.form import is_apart
 from feinsum.nests.networks import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.nests.given_arrays import over_given_arrays
+from feinsum.transforms.nests.given_arrays import replace_loops
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 
 NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"
@@ -61,7 +61,7 @@ class NestRecipe(NamedTuple):
     form: NestForm
 
 
-def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
+def parse_recipe(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
     """Return the nest and form that the parameters of a recipe describe.
 
     Args:
@@ -73,13 +73,13 @@ def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
     """
     threads = parameters["threads"]
     try:
-        nest = nest_from_text(network_of(einsum), str(parameters["nest"]))
+        nest = parse_nest(build_network(einsum), str(parameters["nest"]))
         form = NestForm(
             str(parameters["lane"]),
-            _int(parameters["lanes"]),
+            _require_int(parameters["lanes"]),
             is_chunked=threads != NO_THREADS,
             has_copies=threads == COPIES,
-            tile=_int(parameters["tile"]),
+            tile=_require_int(parameters["tile"]),
         )
         form.check(nest)
     except InvalidEinsumError as error:
@@ -107,7 +107,7 @@ def _apply(
 
     Parameters:
         nest: pairs of operands and the order of loops of each product, as
-            :func:`feinsum.nests.nest_to_text` writes them.
+            :func:`feinsum.nests.format_nest` writes them.
         lane: the dense index that is vectorized; empty for none.
         lanes: entries of a vector.
         threads: ``none``; ``chunks`` of the root's nodes; or ``copies``: chunks that
@@ -118,51 +118,51 @@ def _apply(
         raise TransformError(
             f"kernel {nest.kernel_name!r} reads dense arrays; sparse_nest needs a tree"
         )
-    recipe = recipe_of(nest.einsum, parameters)
-    return over_given_arrays(t_unit, nest, recipe.nest, recipe.form)
+    recipe = parse_recipe(nest.einsum, parameters)
+    return replace_loops(t_unit, nest, recipe.nest, recipe.form)
 
 
-def _int(value: ParameterValue) -> int:
+def _require_int(value: ParameterValue) -> int:
     if type(value) is not int:
         raise TransformError(f"sparse_nest: {value!r} is not an integer")
     return value
 
 
-def nests_at(network: Network, sizes: Sizes, item_bytes: int = 8) -> tuple[Nest, ...]:
+def find_nests(network: Network, sizes: Sizes, item_bytes: int = 8) -> tuple[Nest, ...]:
     """Return the nests that are worth a trial, starting with the estimated fastest one.
 
     Then come the best nests of other paths, the best by the paper's cost, and the
     unfactorized one.
     """
     frozen = Sizes(constantdict(sizes.extents), sizes.nodes)
-    return _nests_at(network, frozen.nodes, tuple(frozen.extents.items()), item_bytes)
+    return _find_nests(network, frozen.nodes, tuple(frozen.extents.items()), item_bytes)
 
 
 @lru_cache(maxsize=64)
-def _nests_at(
+def _find_nests(
     network: Network,
     nodes: tuple[int, ...],
     extents: tuple[tuple[str, int], ...],
     item_bytes: int,
 ) -> tuple[Nest, ...]:
     sizes = Sizes(dict(extents), nodes)
-    nests = dict.fromkeys(_candidates(network, sizes, item_bytes))
+    nests = dict.fromkeys(_list_candidates(network, sizes, item_bytes))
     return tuple(nests)
 
 
-def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
+def _list_candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
     costs = [
         EstimatedTime(network, sizes, item_bytes=item_bytes, n_threads=n)
         # a nest without a loop around everything can be best for one thread only
         for n in (2, 1)
     ]
     for cost in costs:
-        if best := best_nest(network, cost):
+        if best := find_best_nest(network, cost):
             yield best.nest
     best_of_paths = [
         best
-        for path in next(by_depth(network))[: 8 * cpu.N_SPARSE_PATHS]
-        if (best := best_orders(network, path, costs[0]))
+        for path in next(group_by_depth(network))[: 8 * cpu.N_SPARSE_PATHS]
+        if (best := find_best_orders(network, path, costs[0]))
     ]
     best_of_paths.sort(key=attrgetter("cost"))
     yield from (
@@ -171,16 +171,16 @@ def _candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nes
         if x.cost <= cpu.POOR_NEST * best_of_paths[0].cost
     )
     papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
-    if best := best_nest(network, papers):
+    if best := find_best_nest(network, papers):
         yield best.nest
-    yield unfactorized(network)
+    yield build_unfactorized(network)
 
 
-def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
+def assume_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return sizes, with typical values for unknown ones."""
     values = {x.name: sizes.get(x.name, cpu.USUAL_EXTENT) for x in einsum.size_params}
-    names = profile_names(einsum)
-    nodes = nodes_of(einsum, sizes)
+    names = list_profile_names(einsum)
+    nodes = get_nodes(einsum, sizes)
     if not nodes:
         term = einsum.inputs[einsum.sparse_position or 0]
         level_nodes: list[int] = []
@@ -198,7 +198,7 @@ def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, in
     return {**values, **dict(zip(names, nodes, strict=True))}
 
 
-def _is_for(einsum: BatchedEinsum) -> bool:
+def _is_supported(einsum: BatchedEinsum) -> bool:
     return (
         einsum.sparse_position is not None
         and einsum.batch_size <= cpu.MAX_SPARSE_ROWS
@@ -207,24 +207,24 @@ def _is_for(einsum: BatchedEinsum) -> bool:
     )
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit one sparse operand among dense ones, with no index twice in a term."""
     einsum = workload.einsum
-    if not _is_for(einsum):
+    if not _is_supported(einsum):
         return None
     try:
-        network = network_of(einsum)
+        network = build_network(einsum)
     except InvalidEinsumError:
         return None
     itemsize = einsum.output_dtypes[0].itemsize
-    typical_sizes = sizes_at(einsum, usual_sizes(einsum, workload.sizes))
-    nests = nests_at(network, typical_sizes, itemsize)
-    lanes = {lane for nest in nests for lane in lane_indices(nest)}
+    typical_sizes = get_sizes(einsum, assume_sizes(einsum, workload.sizes))
+    nests = find_nests(network, typical_sizes, itemsize)
+    lanes = {lane for nest in nests for lane in find_lane_indices(nest)}
     ordered = sorted(lanes, key=lambda i: (-typical_sizes.extents[i], i))
     is_real = einsum.output_dtypes[0].kind == "f"
     usual = cpu.VECTOR_BYTES // itemsize
     table: Table = {
-        "nest": tuple(map(nest_to_text, nests)),
+        "nest": tuple(map(format_nest, nests)),
         "lane": (*ordered, "") if is_real else ("",),
         "lanes": tuple(sorted(cpu.SPARSE_LANES, key=lambda n: n != usual))
         if is_real
@@ -239,34 +239,34 @@ def _space(workload: Workload) -> Space | None:
     )
 
 
-def _extent(einsum: BatchedEinsum, index: str) -> int:
+def _get_extent(einsum: BatchedEinsum, index: str) -> int:
     extent = einsum.extents[index]
     return cpu.USUAL_EXTENT if isinstance(extent, SizeParam) else extent
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    lane, lanes = str(parameters["lane"]), _int(parameters["lanes"])
-    tile = _int(parameters["tile"])
+    lane, lanes = str(parameters["lane"]), _require_int(parameters["lanes"])
+    tile = _require_int(parameters["tile"])
     if lane and lane not in einsum.indices:
         return f"{lane!r} is no index of the einsum"
     if (lane == "") != (lanes == 1):
         return "lanes and their index go together"
-    if tile and (not lane or tile % lanes or tile >= _extent(einsum, lane)):
+    if tile and (not lane or tile % lanes or tile >= _get_extent(einsum, lane)):
         return f"{lane!r} has no tiles of {tile}"
-    if lane and lanes >= 2 * _extent(einsum, lane):
+    if lane and lanes >= 2 * _get_extent(einsum, lane):
         return f"{lane!r} is shorter than {lanes} lanes"
     try:
-        recipe_of(einsum, parameters)
+        parse_recipe(einsum, parameters)
     except TransformError as error:
         return str(error)
     return None
 
 
-def parameters_of(nest: Nest, form: NestForm) -> dict[str, Any]:
+def get_parameters(nest: Nest, form: NestForm) -> dict[str, Any]:
     """Return the parameters of the recipe with this nest and form."""
     threads = COPIES if form.has_copies else CHUNKS if form.is_chunked else NO_THREADS
     return {
-        "nest": nest_to_text(nest),
+        "nest": format_nest(nest),
         "lane": form.lane,
         "lanes": form.lanes,
         "threads": threads,
@@ -279,7 +279,7 @@ SPARSE_NEST = register(
         "sparse_nest",
         2,
         "the loops of one sparse operand among dense ones, in vectors and by threads",
-        _space,
+        _make_space,
         _apply,
         devices=frozenset({"cpu"}),
         is_sparse=True,

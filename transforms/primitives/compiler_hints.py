@@ -58,7 +58,7 @@ _WIDEST = (
 )
 
 
-def sums_of(einsum: BatchedEinsum) -> tuple[str, ...]:
+def list_sums(einsum: BatchedEinsum) -> tuple[str, ...]:
     """Return the orders of summation to choose from; integers need only one."""
     is_inexact = any(dtype.kind in "fc" for dtype in einsum.output_dtypes)
     return SUMS if einsum.summation_indices and is_inexact else SUMS[:1]
@@ -85,7 +85,7 @@ def with_rows_apart(schedule: Schedule) -> Schedule:
     return schedule.with_preamble(_ROWS_APART)
 
 
-def sums_in_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
+def remove_any_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
     """Remove the hint about sums, which applies to the whole kernel."""
     preambles = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
     return kernel if preambles == kernel.preambles else kernel.copy(preambles=preambles)

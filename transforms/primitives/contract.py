@@ -12,12 +12,12 @@ from pymbolic import var
 
 from feinsum.ir import Extent
 from feinsum.raising import names_of
-from feinsum.transforms.primitives.domains import intersection
+from feinsum.transforms.primitives.domains import intersect_sets
 from feinsum.transforms.primitives.schedule import (
     Names,
     Schedule,
-    calls_product,
-    scaled_sum,
+    make_product,
+    make_scaled_sum,
     with_row_values,
 )
 
@@ -70,9 +70,9 @@ def _with_product(
         )
         points[index] = var(iname)
         inames.append(iname)
-    arguments = schedule.fresh_arguments(output)
+    arguments = schedule.generate_arguments(output)
     points.update(zip(output, map(var, arguments), strict=True))
-    body = scaled_sum(1, tuple(inames), calls_product(schedule, pair, points))
+    body = make_scaled_sum(1, tuple(inames), make_product(schedule, pair, points))
     name = schedule.fresh("_".join(pair))
     rule = schedule.fresh(f"{name}_rule")
     schedule = schedule.with_rule(rule, arguments, body)
@@ -96,5 +96,5 @@ def _with_iname(
     bounds = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(neighbour)
-    domains[home] = intersection(domains[home], bounds)
+    domains[home] = intersect_sets(domains[home], bounds)
     return schedule.with_kernel(domains=domains)

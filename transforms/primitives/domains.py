@@ -12,7 +12,7 @@ from feinsum.transforms.primitives.schedule import Schedule
 SET, PARAM = isl.dim_type.set, isl.dim_type.param
 
 
-def intersection(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
+def intersect_sets(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
     """Return the intersection over the union of both sets of inames."""
     first, second = isl.align_two(first, second)
     return first & second
@@ -34,7 +34,9 @@ def join_domains(schedule: Schedule) -> Schedule:
     inames = kernel.all_inames()
     chosen = [_without_unused_params(kernel.domains[k], inames) for k in sorted(homes)]
     other_domains = [d for k, d in enumerate(kernel.domains) if k not in homes]
-    return schedule.with_kernel(domains=[reduce(intersection, chosen), *other_domains])
+    return schedule.with_kernel(
+        domains=[reduce(intersect_sets, chosen), *other_domains]
+    )
 
 
 def hoist_inames(schedule: Schedule, inames: Sequence[str]) -> Schedule:
@@ -105,13 +107,15 @@ def factor_domains(schedule: Schedule, outer: str, guards: Collection[str]) -> S
     domains: list[isl.BasicSet] = []
     for domain in kernel.domains:
         factors = [
-            _factor(domain, group, outer if group & set(guards) else None, kernel)
-            for group in _coupled(domain)
+            _project_factor(
+                domain, group, outer if group & set(guards) else None, kernel
+            )
+            for group in _group_coupled(domain)
         ]
-        implied = _outer_bounds(kernel.domains, domain)
+        implied = _find_outer_bounds(kernel.domains, domain)
         for factor in factors:
-            implied = intersection(implied, _on_params(factor))
-        implied, needed = isl.align_two(implied, _on_params(domain))
+            implied = intersect_sets(implied, _project_on_params(factor))
+        implied, needed = isl.align_two(implied, _project_on_params(domain))
         domains += factors if implied.is_subset(needed) else [domain]
     bound = {name for domain in domains for name in domain.get_var_names(SET)}
     return schedule.with_kernel(
@@ -119,7 +123,7 @@ def factor_domains(schedule: Schedule, outer: str, guards: Collection[str]) -> S
     )
 
 
-def _factor(
+def _project_factor(
     domain: isl.BasicSet, group: set[str], outer: str | None, kernel: object
 ) -> isl.BasicSet:
     """Return the domain of ``group``, with its bounds of ``outer`` if given."""
@@ -134,10 +138,10 @@ def _factor(
         _, axis = bounds.get_var_dict()[name]
         if name in inames and name != outer:
             bounds = bounds.project_out(PARAM, axis, 1)
-    return intersection(factor, bounds)
+    return intersect_sets(factor, bounds)
 
 
-def _on_params(domain: isl.BasicSet) -> isl.Set:
+def _project_on_params(domain: isl.BasicSet) -> isl.Set:
     """Return the constraints on parameters that a domain implies, as a set."""
     params = domain.params()
     if isinstance(params, isl.BasicSet):
@@ -145,33 +149,33 @@ def _on_params(domain: isl.BasicSet) -> isl.Set:
     return isl.Set.from_params(params)
 
 
-def _outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.Set:
+def _find_outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.Set:
     """Return the constraints of outer domains on the parameters of ``inner``."""
     params = set(inner.get_var_names(PARAM))
-    bounds = isl.Set.universe(_on_params(inner).space)
+    bounds = isl.Set.universe(_project_on_params(inner).space)
     for domain in domains:
         names = domain.get_var_names(SET)
         if set(names) <= params:
             outer = domain.move_dims(PARAM, domain.dim(PARAM), SET, 0, len(names))
-            bounds = intersection(bounds, _on_params(outer))
+            bounds = intersect_sets(bounds, _project_on_params(outer))
     return bounds
 
 
-def _coupled(domain: isl.BasicSet) -> list[set[str]]:
+def _group_coupled(domain: isl.BasicSet) -> list[set[str]]:
     """Group inames that share a constraint."""
     names = set(domain.get_var_names(SET))
     groups = [{name} for name in sorted(names)]
     for constraint in domain.get_constraints():
         used = set(constraint.get_coefficients_by_name()) & names
         for k in range(domain.dim(isl.dim_type.div)):
-            used |= _inames_of_div(domain, k)
+            used |= _find_inames_of_div(domain, k)
         joined = used.union(*(group for group in groups if group & used))
         groups = [group for group in groups if not group & used]
         groups += [joined] if joined else []
     return groups
 
 
-def _inames_of_div(domain: isl.BasicSet, k: int) -> set[str]:
+def _find_inames_of_div(domain: isl.BasicSet, k: int) -> set[str]:
     div = domain.get_div(k)
     return {
         name

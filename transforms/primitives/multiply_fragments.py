@@ -36,7 +36,7 @@ DEPTHS = (4, 8, 16)
 """Numbers of terms that one instruction can add to each sum."""
 
 
-def _mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
+def _format_mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
     """Write one instruction, with C arrays as operands."""
     counts = (rows // 4, rows * depth // WARP, depth // 4)
     registers = [f"{name}[{k}]" for name, n in zip((sums, left, right), counts,
@@ -56,7 +56,7 @@ def _mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
 
 
 _WHOLE = "\n".join(
-    f"  if constexpr (DEPTH == {depth})\n    {_mma(ROWS, depth, 'c', 'a', 'b')}"
+    f"  if constexpr (DEPTH == {depth})\n    {_format_mma(ROWS, depth, 'c', 'a', 'b')}"
     for depth in DEPTHS
 )
 
@@ -82,7 +82,7 @@ inline __device__ void feinsum_mma(double *c, double const *a, double const *b)
     for (int h = 0; h < 2; ++h) {{
       double *d = c + 2 * h;
       double const *e = a + 2 * q + h, *f = b + q;
-      {_mma(8, 4, "d", "e", "f")}
+      {_format_mma(8, 4, "d", "e", "f")}
     }}
 #endif
 }}

@@ -15,7 +15,7 @@ from feinsum.ir import Extent
 from feinsum.raising import names_of
 from feinsum.transforms.primitives.domains import (
     hoist_inames,
-    intersection,
+    intersect_sets,
     separate_inames,
 )
 from feinsum.transforms.primitives.schedule import Names, Schedule
@@ -48,7 +48,7 @@ def peel_remainder(
             the size of the grid has a closed form.
     """
     extent = schedule.extents[index]
-    full = _full_tiles(extent, tile)
+    full = _format_full_extent(extent, tile)
     if full == str(extent):
         return schedule
     # Loopy cannot infer that an argument is not negative
@@ -59,10 +59,10 @@ def peel_remainder(
     schedule, copies = _with_copied_rows(schedule)
     schedule, renamed = _with_own_inames(schedule, copies, shared)
     remainder_iname = renamed[block.inner]
-    schedule = _constrain(
+    schedule = _constrain_domain(
         schedule, block.inner, block.outer, f"{block.position()} < {full}", extent
     )
-    return _constrain(
+    return _constrain_domain(
         schedule,
         remainder_iname,
         block.outer,
@@ -71,7 +71,7 @@ def peel_remainder(
     )
 
 
-def _full_tiles(extent: Extent, tile: int) -> str:
+def _format_full_extent(extent: Extent, tile: int) -> str:
     """Return the number of iterations in full tiles, in isl's syntax."""
     if isinstance(extent, int):
         return str(extent // tile * tile)
@@ -83,19 +83,19 @@ def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
     kernel = schedule.kernel
     unused = kernel.get_instruction_id_generator()
     ids = {i: unused(f"{i}_remainder") for i in schedule.instructions}
-    rows = {i: _unordered(kernel.id_to_insn[i], copy) for i, copy in ids.items()}
+    rows = {i: _without_order(kernel.id_to_insn[i], copy) for i, copy in ids.items()}
     copies = [
-        _unordered(kernel.id_to_insn[i].copy(id=copy), i) for i, copy in ids.items()
+        _without_order(kernel.id_to_insn[i].copy(id=copy), i) for i, copy in ids.items()
     ]
     instructions = [rows.get(insn.id, insn) for insn in kernel.instructions]
     schedule = schedule.with_kernel(instructions=[*instructions, *copies])
-    within = _any_of(tuple(ids.values()))
+    within = _match_any(tuple(ids.values()))
     return schedule.with_unit(lp.expand_subst(schedule.t_unit, within=within)), tuple(
         ids.values()
     )
 
 
-def _unordered(insn: lp.InstructionBase, other_id: str) -> lp.InstructionBase:
+def _without_order(insn: lp.InstructionBase, other_id: str) -> lp.InstructionBase:
     """Declare that a row and its copy write distinct entries; Loopy checks both."""
     return insn.copy(no_sync_with=frozenset({*insn.no_sync_with, (other_id, "any")}))
 
@@ -120,13 +120,13 @@ def _with_own_inames(
             schedule.t_unit,
             tuple(renamed),
             new_inames=list(renamed.values()),
-            within=_any_of(copies),
+            within=_match_any(copies),
         )
     )
     return separate_inames(schedule, tuple(renamed.values())), renamed
 
 
-def _constrain(
+def _constrain_domain(
     schedule: Schedule, iname: str, outer: str, condition: str, extent: Extent
 ) -> Schedule:
     """Intersect the domain of ``iname`` with a condition in isl's syntax."""
@@ -134,11 +134,11 @@ def _constrain(
     allowed = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(iname)
-    domains[home] = intersection(domains[home], allowed)
+    domains[home] = intersect_sets(domains[home], allowed)
     return schedule.with_kernel(domains=domains)
 
 
-def _any_of(instructions: Names) -> str:
+def _match_any(instructions: Names) -> str:
     return " or ".join(f"id:{insn_id}" for insn_id in instructions)
 
 

@@ -21,7 +21,7 @@ from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir import Extent, IndexList, precise_first
+from feinsum.ir import Extent, IndexList, order_by_precision
 from feinsum.raising import LoopNest
 
 Expression: TypeAlias = Any
@@ -86,12 +86,12 @@ class Schedule:
         """Return a name that is unused in the kernel."""
         return str(self.kernel.get_var_name_generator()(stem))
 
-    def fresh_arguments(self, stems: Iterable[str]) -> Names:
+    def generate_arguments(self, stems: Iterable[str]) -> Names:
         """Return arguments for a rule: names that cannot occur in its body."""
         unused = self.kernel.get_var_name_generator()
         return tuple(str(unused(f"_{stem}")) for stem in stems)
 
-    def fresh_id(self, stem: str) -> str:
+    def generate_id(self, stem: str) -> str:
         """Return an unused instruction id."""
         return str(self.kernel.get_instruction_id_generator()(stem))
 
@@ -132,7 +132,7 @@ class Schedule:
             and statement.within_inames == {self.inames[i] for i in self.output}
         )
 
-    def dtype_of_row(self, k: int) -> np.dtype[Any]:
+    def get_row_dtype(self, k: int) -> np.dtype[Any]:
         return np.dtype(np.result_type(*(self.dtypes[name] for name in self.rows[k])))
 
 
@@ -142,7 +142,7 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
     names: dict[tuple[str, IndexList], str] = {}
     rules: dict[str, str] = {}
     schedule = Schedule(
-        _prepared(t_unit, nest.kernel_name),
+        _prepare(t_unit, nest.kernel_name),
         nest.kernel_name,
         einsum.output,
         (),
@@ -188,7 +188,7 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
 def with_row_values(schedule: Schedule) -> Schedule:
     """Set the value of every row to ``shift + scale*sum(product of rule calls)``."""
     values = {
-        insn_id: _row_value(schedule, k)
+        insn_id: _make_row_value(schedule, k)
         for k, insn_id in enumerate(schedule.instructions)
     }
     return schedule.with_kernel(
@@ -199,21 +199,21 @@ def with_row_values(schedule: Schedule) -> Schedule:
     )
 
 
-def _row_value(schedule: Schedule, k: int) -> Expression:
+def _make_row_value(schedule: Schedule, k: int) -> Expression:
     points = {index: var(iname) for index, iname in schedule.inames.items()}
     summed = tuple(schedule.inames[index] for index in schedule.summed)
-    product = calls_product(schedule, schedule.rows[k], points)
-    value = scaled_sum(schedule.scales[k], summed, product)
+    product = make_product(schedule, schedule.rows[k], points)
+    value = make_scaled_sum(schedule.scales[k], summed, product)
     if schedule.is_shifted(schedule.instructions[k]):
         return p.Sum((schedule.shifts[k], value))
     return value
 
 
-def calls_product(
+def make_product(
     schedule: Schedule, operands: Names, points: Mapping[str, Expression]
 ) -> Expression:
     """Return the product of the operands' rules, called at ``points``."""
-    order = precise_first(schedule.dtypes[name] for name in operands)
+    order = order_by_precision(schedule.dtypes[name] for name in operands)
     factors = tuple(
         var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
         for name in (operands[k] for k in order)
@@ -221,7 +221,7 @@ def calls_product(
     return factors[0] if len(factors) == 1 else p.Product(factors)
 
 
-def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:
+def make_scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:
     """Return ``scale * sum(inames, value)``, without trivial parts."""
     if inames:
         value = Reduction("sum", inames, value)
@@ -255,7 +255,7 @@ def make_c_statement(
     )
 
 
-def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+def _prepare(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     """Silence Loopy's warning that vector loops need its older scheduler."""
     kernel = t_unit[name]
     silenced = frozenset({*kernel.silenced_warnings, "v1_scheduler_fallback"})

@@ -75,12 +75,12 @@ def stage_operand(
     order += [lane] if lane is not None else []
     temporary = schedule.fresh(f"{operand}_tile")
     inames = {entry: schedule.fresh(f"{temporary}_{entry}") for entry in order}
-    fill = schedule.fresh_id(f"{temporary}_fill")
+    fill = schedule.generate_id(f"{temporary}_fill")
     outside = frozenset(outer)
     t_unit = lp.precompute(
         schedule.t_unit,
         rule,
-        _calling_inames(schedule, rule) - outside,
+        _find_calling_inames(schedule, rule) - outside,
         storage_axes=[argument_of[entry] for entry in order],
         precompute_inames=list(inames.values()),
         precompute_outer_inames=outside,
@@ -141,7 +141,7 @@ def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
     )
 
 
-def _calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
+def _find_calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
     """Return the inames in the arguments of all calls of a rule."""
     finder = _CallFinder(rule)
     for insn in schedule.kernel.instructions:
@@ -230,10 +230,10 @@ def stage_accumulator(
     subscripts = tuple(var(iname) for iname in axes)
     accumulator = var(name)[subscripts] if subscripts else var(name)
     ids = (
-        schedule.fresh_id(f"{instruction}_zero"),
-        schedule.fresh_id(f"{instruction}_update"),
+        schedule.generate_id(f"{instruction}_zero"),
+        schedule.generate_id(f"{instruction}_update"),
     )
-    steps = _steps(insn, ids, accumulator, value, dtype)
+    steps = _make_steps(insn, ids, accumulator, value, dtype)
     shape = tuple(schedule.kernel.get_constant_iname_length(i) for i in axes)
     schedule = _with_steps(schedule, insn, steps)
     schedule = _with_private_array(schedule, name, shape, dtype)
@@ -283,7 +283,7 @@ def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
     return _Sum(tuple(shift), (), (), value)
 
 
-def _steps(
+def _make_steps(
     insn: lp.Assignment,
     ids: tuple[str, str],
     accumulator: Expression,

@@ -38,8 +38,8 @@ from feinsum.transforms.primitives.schedule import (
 )
 from feinsum.transforms.primitives.vector_store import (
     ELEMENTS,
-    flat_subscript,
-    global_array,
+    compute_offset,
+    find_global_array,
 )
 
 
@@ -68,7 +68,7 @@ def find_lines(
         return None
     value = SubstitutionRuleExpander(kernel.substitutions)(value)
     try:
-        reads = tuple(dict.fromkeys(_reads(kernel, value, along, dtype)))
+        reads = tuple(dict.fromkeys(_find_reads(kernel, value, along, dtype)))
     except _NotALineError:
         return None
     return Lines(value, reads) if reads else None
@@ -78,7 +78,7 @@ class _NotALineError(Exception):
     """A value cannot be computed by vectors along a loop."""
 
 
-def _reads(
+def _find_reads(
     kernel: lp.LoopKernel, value: Expression, along: str, dtype: np.dtype[Any]
 ) -> Iterator[p.Subscript]:
     """Yield the array entries that depend on a loop, and are contiguous along it.
@@ -88,10 +88,10 @@ def _reads(
     """
     if isinstance(value, (p.Sum, p.Product)):
         for child in value.children:
-            yield from _reads(kernel, child, along, dtype)
+            yield from _find_reads(kernel, child, along, dtype)
     elif isinstance(value, p.Quotient):
-        yield from _reads(kernel, value.numerator, along, dtype)
-        yield from _reads(kernel, value.denominator, along, dtype)
+        yield from _find_reads(kernel, value.numerator, along, dtype)
+        yield from _find_reads(kernel, value.denominator, along, dtype)
     elif isinstance(value, Real):
         if dtype.type(value) != value:
             raise _NotALineError
@@ -114,7 +114,7 @@ def _is_number(kernel: lp.LoopKernel, value: Expression, dtype: np.dtype[Any]) -
 def _check_line(
     kernel: lp.LoopKernel, read: p.Subscript, along: str, dtype: np.dtype[Any]
 ) -> None:
-    array = global_array(kernel, getattr(read.aggregate, "name", ""))
+    array = find_global_array(kernel, getattr(read.aggregate, "name", ""))
     is_plain = (
         array is not None
         and array.dtype.numpy_dtype == dtype
@@ -123,7 +123,7 @@ def _check_line(
     if not is_plain:
         raise _NotALineError
     try:
-        steps = CoefficientCollector([along])(flat_subscript(kernel, read))
+        steps = CoefficientCollector([along])(compute_offset(kernel, read))
     except RuntimeError as error:  # pymbolic, if it is not linear
         raise _NotALineError from error
     if steps.get(var(along)) != 1:
@@ -149,7 +149,7 @@ def load_vector(
         after: ids of the statements before it.
         vector: name of the private vector.
         array: name of the array.
-        offset: a private scalar that has the value of :func:`flat_subscript`.
+        offset: a private scalar that has the value of :func:`compute_offset`.
         dtype: dtype of the entries.
         lanes: entries of the vector.
     """
@@ -191,7 +191,7 @@ def with_square_macros(
     element = ELEMENTS[dtype.itemsize]
     name = f"11_feinsum_square_{element}{lanes}"
     schedule = schedule.with_preamble(("10_feinsum_load", LOAD))
-    return schedule.with_preamble((name, _transposition(element, lanes)))
+    return schedule.with_preamble((name, _format_transposition(element, lanes)))
 
 
 LOAD = """\
@@ -219,13 +219,13 @@ MASKS = {"double": "long long", "float": "int"}
 """Integers as long as an element, of which old gcc has the mask of a shuffle."""
 
 
-def _transposition(element: str, lanes: int) -> str:
+def _format_transposition(element: str, lanes: int) -> str:
     """Write the macro that transposes a square; each line has a pair of shuffles."""
     name = f"{element}{lanes}"
     lines = "".join(
         f"  feinsum_exchange_{name}({square[0]}, {square[1]}, \\\n"
-        f"    ({_numbers(low)}), ({_numbers(high)})) \\\n"
-        for square, low, high in _exchanges(lanes)
+        f"    ({_format_numbers(low)}), ({_format_numbers(high)})) \\\n"
+        for square, low, high in _list_exchanges(lanes)
     )
     return f"""\
 #if !defined(feinsum_has_cuda) && (defined(__clang__) || __GNUC__ >= 12)
@@ -262,19 +262,19 @@ typedef {MASKS[element]} feinsum_mask_{name}
 """
 
 
-def _numbers(lanes: Sequence[int]) -> str:
+def _format_numbers(lanes: Sequence[int]) -> str:
     return ", ".join(map(str, lanes))
 
 
 Exchange = tuple[tuple[int, int], list[int], list[int]]
 
 
-def _exchanges(lanes: int) -> Iterator[Exchange]:
+def _list_exchanges(lanes: int) -> Iterator[Exchange]:
     """Yield pairs of rows, and the entries of both that each of the new rows has.
 
     Each stage exchanges a bit of the row of an entry with that bit of its lane.
 
-    >>> [*_exchanges(2)]
+    >>> [*_list_exchanges(2)]
     [((0, 1), [0, 2], [1, 3])]
     """
     bits = [1 << k for k in range(lanes.bit_length() - 1)]

@@ -91,7 +91,7 @@ gcc a tenth of a second.
 """
 
 
-def stands_together(schedule: Schedule, row: int, index: str) -> bool:
+def is_contiguous(schedule: Schedule, row: int, index: str) -> bool:
     """Tell whether vectors along ``index`` can store a row's results.
 
     They can if neighbours along the index are neighbours in the output. A row that adds
@@ -100,16 +100,16 @@ def stands_together(schedule: Schedule, row: int, index: str) -> bool:
     """
     is_shifted = schedule.is_shifted(schedule.instructions[row])
     scale = get_dependencies(schedule.scales[row])
-    if is_shifted or scale & _arrays(schedule.kernel):
+    if is_shifted or scale & _list_arrays(schedule.kernel):
         return False
-    digits = schedule.dtype_of_row(row).itemsize
+    digits = schedule.get_row_dtype(row).itemsize
     numbers = [schedule.kernel.get_var_descriptor(name).dtype for name in scale]
     if any(number.numpy_dtype.itemsize > digits for number in numbers):
         return False
-    return _strides(schedule, row).get(var(schedule.inames[index])) == 1
+    return _get_strides(schedule, row).get(var(schedule.inames[index])) == 1
 
 
-def vector_store(
+def make_vector_store(
     kernel: lp.LoopKernel,
     store: lp.Assignment,
     lanes: int,
@@ -131,11 +131,11 @@ def vector_store(
         kernel: the kernel of the statement.
         store: an assignment of the vector to an entry.
         lanes: entries of the vector.
-        offset: a private scalar that has the value of :func:`flat_subscript`.
+        offset: a private scalar that has the value of :func:`compute_offset`.
         is_streamed: whether it bypasses the caches, if the vector is aligned there.
     """
     target, vector = store.assignee, store.expression.name
-    array = global_array(kernel, target.aggregate.name)
+    array = find_global_array(kernel, target.aggregate.name)
     macro = "feinsum_stream" if is_streamed else "feinsum_store"
     element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
     return lp.CInstruction(
@@ -150,37 +150,37 @@ def vector_store(
     )
 
 
-def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
+def compute_offset(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
     """Return the offset of an entry in the memory of an argument, in entries."""
-    array = global_array(kernel, target.aggregate.name)
+    array = find_global_array(kernel, target.aggregate.name)
     strides = [tag.stride for tag in array.dim_tags]
     return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))
 
 
 def with_store_macros(schedule: Schedule) -> Schedule:
-    """Return the kernel with the macros of :func:`vector_store`."""
+    """Return the kernel with the macros of :func:`make_vector_store`."""
     return schedule.with_preamble(PREAMBLE)
 
 
-def global_array(kernel: lp.LoopKernel, name: str) -> Any:
+def find_global_array(kernel: lp.LoopKernel, name: str) -> Any:
     """Return an array if it is in global memory without an offset; else None."""
     array: Any = {**kernel.arg_dict, **kernel.temporary_variables}.get(name)
     space = getattr(array, "address_space", None)
     return array if space == lp.AddressSpace.GLOBAL and not array.offset else None
 
 
-def _arrays(kernel: lp.LoopKernel) -> frozenset[str]:
+def _list_arrays(kernel: lp.LoopKernel) -> frozenset[str]:
     arrays = [arg.name for arg in kernel.args if isinstance(arg, lp.ArrayArg)]
     return frozenset({*arrays, *kernel.temporary_variables})
 
 
-def _strides(schedule: Schedule, row: int) -> dict[Expression, Expression]:
+def _get_strides(schedule: Schedule, row: int) -> dict[Expression, Expression]:
     """Return the stride of each subscript of a row's output; none if it is private."""
     insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
     target = insn.assignee
     if not isinstance(target, p.Subscript):
         return {}
-    array = global_array(schedule.kernel, target.aggregate.name)
+    array = find_global_array(schedule.kernel, target.aggregate.name)
     if array is None or array.dtype.numpy_dtype.kind != "f":
         return {}
     strides = [getattr(tag, "stride", None) for tag in array.dim_tags]

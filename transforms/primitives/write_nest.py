@@ -6,7 +6,7 @@ rewrite the old one step by step, and Loopy has less to prove. A copy in tiles o
     writer = NestWriter(schedule)
     tile = writer.blocks("i", 4)                     # for i_tile while 4*i_tile < N
     entry = writer.entries("i", tile)                #   for i while 4*i_tile + i < N
-    value = calls_product(schedule, schedule.rows[0], {"i": entry.point})
+    value = make_product(schedule, schedule.rows[0], {"i": entry.point})
     writer.store(0, value, {"i": entry.point}, [*tile.loops, *entry.loops])
     return writer.finished().t_unit
 """
@@ -35,13 +35,13 @@ from feinsum.transforms.primitives.schedule import (
     Expression,
     Names,
     Schedule,
-    scaled_sum,
+    make_scaled_sum,
 )
 from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
 from feinsum.transforms.primitives.store_pair import PairStore, store_pair
 from feinsum.transforms.primitives.vector_store import (
-    flat_subscript,
-    vector_store,
+    compute_offset,
+    make_vector_store,
     with_store_macros,
 )
 
@@ -217,7 +217,7 @@ class NestWriter:
             self._vectors.append(name)
         return name
 
-    def dtype_of(self, array: str) -> np.dtype[Any]:
+    def get_dtype(self, array: str) -> np.dtype[Any]:
         dtype: np.dtype[Any] = self._arrays[array].dtype.numpy_dtype
         return dtype
 
@@ -253,12 +253,14 @@ class NestWriter:
         name = self.array(stem, (), np.dtype(np.int64))
         return name, self.assign(stem, var(name), value, loops, after)
 
-    def offset_scalar(
+    def assign_offset(
         self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
     ) -> tuple[str, str]:
         """Assign a scalar the offset of an entry of this nest's arrays, in C order."""
         shape = self._arrays[entry.aggregate.name].shape
-        return self.scalar("place", _flat(entry.index_tuple, shape), loops, after)
+        return self.scalar(
+            "place", _compute_offset(entry.index_tuple, shape), loops, after
+        )
 
     def add(
         self,
@@ -304,7 +306,7 @@ class NestWriter:
         """Declare that work-items assign distinct entries, which Loopy cannot prove."""
         self._apart |= {*ids}
 
-    def launch_end(self, after: Collection[str]) -> str:
+    def end_launch(self, after: Collection[str]) -> str:
         """Add a barrier that ends a launch, and return its id."""
 
         def build(insn_id: str, _loops: Sequence[str], after: frozenset[str]) -> Any:
@@ -369,7 +371,7 @@ class NestWriter:
         lanes: int,
         is_streamed: bool,
     ) -> None:
-        """Store a private vector of a row's values; see :func:`vector_store`.
+        """Store a private vector of a row's values; see :func:`make_vector_store`.
 
         Args:
             row: number of the row.
@@ -383,7 +385,7 @@ class NestWriter:
         kernel = self.schedule.kernel
         target, _ = self._target(row, points, loops, after)
         offset = self.array("place", (), np.dtype(np.int64))
-        flat = flat_subscript(kernel, target.assignee)
+        flat = compute_offset(kernel, target.assignee)
         other_loops = sorted(target.within_inames - {*loops})
         step = self.assign(offset, var(offset), flat, [*loops, *other_loops], after)
         statement = target.copy(
@@ -391,7 +393,9 @@ class NestWriter:
         )
         self._has_vector_stores = True
         self._add(
-            vector_store(kernel, statement, lanes, offset, is_streamed=is_streamed),
+            make_vector_store(
+                kernel, statement, lanes, offset, is_streamed=is_streamed
+            ),
             loops,
         )
 
@@ -419,8 +423,8 @@ class NestWriter:
         target = self._target(row, points, loops, after)[0].assignee
         inside = p.If(p.LogicalAnd(tuple(predicates)), 1, 0) if predicates else 1
         before = tuple(after)
-        source, source_id = self.offset_scalar(first, loops, before)
-        flat = flat_subscript(kernel, target)
+        source, source_id = self.assign_offset(first, loops, before)
+        flat = compute_offset(kernel, target)
         target_offset, target_id = self.scalar("place", flat, loops, before)
         is_inside, inside_id = self.scalar("inside", inside, loops, before)
         names = first.aggregate.name, target.aggregate.name
@@ -430,7 +434,7 @@ class NestWriter:
 
     def scaled(self, row: int, value: Expression) -> Expression:
         """Multiply a sum by the scale of its row."""
-        return scaled_sum(self.schedule.scales[row], (), value)
+        return make_scaled_sum(self.schedule.scales[row], (), value)
 
     def _target(
         self,
@@ -459,7 +463,7 @@ class NestWriter:
         )
         return moved, substitute
 
-    def finished(self) -> Schedule:
+    def build(self) -> Schedule:
         """Return the schedule with the rows replaced by the new nest."""
         schedule, kernel = self.schedule, self.schedule.kernel
         rows = set(schedule.instructions)
@@ -470,19 +474,19 @@ class NestWriter:
             domains=[*kernel.domains, *self._domains],
             # offsets in large arrays exceed 32 bits
             index_dtype=NumpyType(np.dtype(np.int64)),
-            silenced_warnings=kernel.silenced_warnings | self._without_races(),
+            silenced_warnings=kernel.silenced_warnings | self._list_false_races(),
         )
         # the loops of the old nest, and new ones that no statement uses
         inames = frozenset({*schedule.inames.values(), *self._inames})
         t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
         t_unit = lp.tag_inames(t_unit, self._tags)
-        t_unit = lp.prioritize_loops(t_unit, self._nesting())
+        t_unit = lp.prioritize_loops(t_unit, self._order_loops())
         schedule = schedule.with_unit(t_unit)
         for name in self._vectors:
             schedule = vectorize_last_axis(schedule, name)
         return with_store_macros(schedule) if self._has_vector_stores else schedule
 
-    def _nesting(self) -> Names:
+    def _order_loops(self) -> Names:
         """Order all sequential loops, consistently with every statement."""
         # one order for all statements: Loopy compares each pair of loops in each order
         # that it is given, which takes long if every statement has one
@@ -500,7 +504,7 @@ class NestWriter:
         unsynchronized = frozenset((other_id, "local") for other_id in self._ordered)
         return statement.copy(no_sync_with=statement.no_sync_with | unsynchronized)
 
-    def _without_races(self) -> frozenset[str]:
+    def _list_false_races(self) -> frozenset[str]:
         """Return the race warnings to silence: those of statements without a race."""
         return frozenset(
             f"write_race({statement.id})"
@@ -521,7 +525,7 @@ class NestWriter:
             self._orders.append(tuple(loops))
 
 
-def _flat(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
+def _compute_offset(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
     """Return the offset of an entry in C order."""
     offset: Expression = 0
     for index, extent in zip(indices, shape, strict=True):

@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from feinsum.predict import predictions, usual_gpu
+from feinsum.predict import get_usual_gpu, predict_recipes
 from feinsum.records import TransformSpec
 from feinsum.transforms import (
     Transform,
-    applicable_transforms,
-    configurations,
+    find_applicable_transforms,
     find_transform,
+    list_configurations,
 )
 from feinsum.tuning.problem import Problem
 
@@ -38,16 +38,18 @@ def candidates(
     """
     families = [
         family
-        for family in applicable_transforms(problem.workload, "gpu")
+        for family in find_applicable_transforms(problem.workload, "gpu")
         if family.name.startswith("gpu_")
     ]
     found: dict[TransformSpec, None] = {}
     for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
         found.update(dict.fromkeys(_neighbours(spec, problem)))
-    predicted = predictions(problem.einsum, problem.sizes, usual_gpu(architecture))
+    predicted = predict_recipes(
+        problem.einsum, problem.sizes, get_usual_gpu(architecture)
+    )
     found.update(dict.fromkeys(one.spec for one in predicted[:N_PREDICTED]))
     for family in families:
-        recommended = islice(configurations(family, problem.workload), 1)
+        recommended = islice(list_configurations(family, problem.workload), 1)
         starts = (family.spec(p) for p in family.starts(problem.workload))
         found.update(dict.fromkeys((*recommended, *starts)))
     yield from found
@@ -62,7 +64,7 @@ def candidates(
 def _drawn(
     family: Transform, problem: Problem, rng: random.Random
 ) -> TransformSpec | None:
-    space = family.offered(problem.workload)
+    space = family.get_space(problem.workload)
     if space is None:
         return None
     drawn = {name: rng.choice(values) for name, values in space.items()}
@@ -72,7 +74,7 @@ def _drawn(
 def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec]:
     """Configurations that differ in one parameter."""
     family = find_transform(spec.name, spec.version)
-    space = family.offered(problem.workload)
+    space = family.get_space(problem.workload)
     for name, values in space.items() if space else ():
         for value in values:
             changed = {**spec.parameters, name: value}

@@ -18,7 +18,7 @@ from feinsum.cli.tune.options import Suites
 from feinsum.cli.tune.sources import read_suites
 from feinsum.db import opened_store
 from feinsum.tuning import make_problem
-from feinsum.words import counted
+from feinsum.words import format_count
 
 ARCHITECTURE = "sm_90"
 """Default target architecture: the H100."""
@@ -89,11 +89,11 @@ def export_trials(
         )
     typer.echo(
         f"{exported.n_candidates} kernels of "
-        f"{counted(exported.n_workloads, 'workload')}, "
+        f"{format_count(exported.n_workloads, 'workload')}, "
         f"{exported.n_bytes / 1e6:.1f} MB, in {folder}"
     )
     for why, n in sorted(exported.left_out.items()):
-        typer.echo(f"skipped {counted(n, 'recipe')}: {why}")
+        typer.echo(f"skipped {format_count(n, 'recipe')}: {why}")
     typer.echo(
         "copy the folder to the machine with the GPU and run: python3 runner.py "
         "--budget 180"
@@ -109,6 +109,6 @@ def import_trials(folder: Folder, database: Database = None) -> None:
     typer.echo(f"candidates: {states or 'none'}")
     devices = sorted({str(fact.environment.device) for fact in imported.facts})
     typer.echo(
-        f"recorded {counted(len(imported.facts), 'fact')} for "
+        f"recorded {format_count(len(imported.facts), 'fact')} for "
         f"{', '.join(devices) or '-'}"
     )

@@ -26,9 +26,9 @@ import numpy as np
 from benchmarks.gpu.bundle import runner
 from benchmarks.gpu.bundle.workload import SEED, BuiltWorkload, WorkloadBuilder
 from feinsum.errors import MeasurementError
-from feinsum.records import TransformSpec, utc_now
+from feinsum.records import TransformSpec, get_utc_now
 from feinsum.targets.cuda.nvrtc import find_nvrtc
-from feinsum.targets.protocol import software
+from feinsum.targets.protocol import list_versions
 from feinsum.tuning.problem import Problem
 
 Item = TypeVar("Item")
@@ -185,10 +185,10 @@ def _write_document(
 ) -> None:
     document = {
         "format": FORMAT,
-        "made_at": utc_now(),
+        "made_at": get_utc_now(),
         "seed": SEED,
         "architecture": architecture,
-        "software": {**software(), "nvrtc": find_nvrtc().version},
+        "software": {**list_versions(), "nvrtc": find_nvrtc().version},
         "workloads": workloads,
     }
     text = json.dumps(document)

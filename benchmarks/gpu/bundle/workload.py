@@ -16,18 +16,18 @@ from pymbolic.mapper.evaluator import evaluate
 from benchmarks.gpu.bundle import runner
 from benchmarks.gpu.bundle.candidates import candidates
 from feinsum.errors import BuildError, FeinsumError, MeasurementError
-from feinsum.measure import einsum_operations, footprint_bytes
+from feinsum.measure import count_footprint_bytes, count_operations
 from feinsum.measure.cases import Case, make_case
 from feinsum.records import TransformSpec
 from feinsum.targets.cuda.built import check_launch
-from feinsum.targets.cuda.code import CudaCode, CudaLaunch, CudaTarget, generated
-from feinsum.targets.cuda.figures import checked_occupancy, figures_of
+from feinsum.targets.cuda.code import CudaCode, CudaLaunch, CudaTarget, generate_cuda
+from feinsum.targets.cuda.figures import parse_figures, require_occupancy
 from feinsum.targets.cuda.nvrtc import HEADERS, find_nvrtc
-from feinsum.targets.layout import array_layout, typed
+from feinsum.targets.layout import compute_layout, infer_types
 from feinsum.transforms import (
     apply_spec,
-    configurations,
     find_transform,
+    list_configurations,
 )
 from feinsum.tuning.problem import Problem
 
@@ -74,7 +74,7 @@ class WorkloadBuilder:
         case = make_case(problem.einsum, problem.sizes)
         made: list[dict[str, Any]] = []
         baseline = find_transform(BASELINE, 1)
-        first = next(configurations(baseline, problem.workload), None)
+        first = next(list_configurations(baseline, problem.workload), None)
         if first is None:
             raise MeasurementError(
                 f"{problem.einsum.subscripts} has no baseline kernel for a GPU"
@@ -117,7 +117,7 @@ class WorkloadBuilder:
 
     def _generated(self, unit: lp.TranslationUnit) -> CudaCode:
         try:
-            return generated(typed(unit.copy(target=CudaTarget())))
+            return generate_cuda(infer_types(unit.copy(target=CudaTarget())))
         except FeinsumError:
             raise
         except Exception as error:  # Loopy raises errors of many kinds
@@ -145,8 +145,8 @@ def _launch(
     """
     check_launch(launch, capability)
     grid, block = launch.sizes(scalars)
-    figures, n_threads = figures_of(log, launch.name), int(np.prod(block))
-    occupancy = checked_occupancy(
+    figures, n_threads = parse_figures(log, launch.name), int(np.prod(block))
+    occupancy = require_occupancy(
         str(spec), figures, n_threads, capability, launch.shared_bytes
     )
     return {
@@ -168,8 +168,8 @@ def document_of(problem: Problem, case: Case) -> dict[str, Any]:
         "text": problem.workload_text,
         "sizes": dict(problem.sizes),
         "tolerance": max(case.tolerance, float(np.finfo(np.float64).eps)),
-        "operations": dict(einsum_operations(case.einsum, problem.sizes)),
-        "footprint_bytes": footprint_bytes(case.einsum, problem.sizes),
+        "operations": dict(count_operations(case.einsum, problem.sizes)),
+        "footprint_bytes": count_footprint_bytes(case.einsum, problem.sizes),
         "arguments": list(_arguments(case)),
         "outputs": list(_outputs(case)),
     }
@@ -209,7 +209,7 @@ def _arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
             is_size = dtype.kind in "iu"
             yield arg.name, dtype.str, value, "size" if is_size else "scalar"
         elif arg.is_input:
-            shape = array_layout(arg, case.sizes).shape
+            shape = compute_layout(arg, case.sizes).shape
             if dtype.kind not in "iuf":
                 raise MeasurementError(
                     f"operand {arg.name!r} has the dtype {dtype}, which bundles do not"

@@ -22,12 +22,12 @@ import numpy as np
 from feinsum.calling.einsum_call import (
     EinsumCall,
     StridedTerm,
-    c_steps,
-    normalize,
+    compute_c_steps,
+    normalize_terms,
     with_terms,
 )
-from feinsum.calling.gpu.contenders import Contender, Site, fastest, read
-from feinsum.calling.gpu.flat import flattened
+from feinsum.calling.gpu.contenders import Contender, Site, choose_fastest, parse_arrays
+from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.gpu.prepared import (
     LETTERS,
     CopyCall,
@@ -38,32 +38,32 @@ from feinsum.calling.gpu.prepared import (
     StepsCall,
     ViewCall,
     ZerosCall,
-    blas_dtype,
-    result_bytes,
-    shaped,
+    count_result_bytes,
+    get_blas_dtype,
+    shape_arrays,
 )
 from feinsum.calling.gpu.products import Product
 from feinsum.calling.gpu.steps import (
     Contraction,
     PlannedSteps,
-    as_operands,
-    plans,
-    step_of,
+    order_as_operands,
+    plan_paths,
+    plan_step,
 )
 from feinsum.calling.kernel import (
     CallKernel,
-    recorded_kernel,
-    sizes_that_matter,
-    untransformed_path,
+    build_recorded_kernel,
+    find_untransformed_path,
+    make_sizes_key,
 )
-from feinsum.calling.kernel_cache import cached_kernel
-from feinsum.calling.operands import first_uses
+from feinsum.calling.kernel_cache import get_cached_kernel
+from feinsum.calling.operands import find_first_uses
 from feinsum.calling.predicted import (
     N_TRIED,
     UnrecordedCall,
+    build_predicted_kernel,
     is_faulty,
-    predicted_families,
-    predicted_kernel,
+    list_predicted_families,
 )
 from feinsum.contraction import Step
 from feinsum.errors import BuildError
@@ -92,75 +92,77 @@ def build(parsed: EinsumCall, site: Site) -> GpuCall:
     if parsed.is_empty:
         # an empty sum is zero, and BLAS refuses empty matrices
         return ZerosCall(parsed, opened)
-    view = view_call(parsed, opened)
+    view = make_view_call(parsed, opened)
     if view is not None:
         return view
-    opened.check_room(result_bytes(parsed), "a result")
-    contenders = [*_contenders(parsed, site)]
+    opened.check_room(count_result_bytes(parsed), "a result")
+    contenders = [*_list_contenders(parsed, site)]
     predicted = [x.seconds for x in contenders if not x.is_proven]
     limit = PLAUSIBLE * min(predicted, default=0.0)
     # the others are not even compiled, since that takes longer than all runs
     plausible = [x for x in contenders if x.is_proven or x.seconds <= limit]
     attempted = [x.attempt() for x in plausible]
-    calls = [flattened(x, opened, site.arrays) for x in attempted if x is not None]
-    return fastest(calls or [_required(library_call(parsed, opened), parsed)], site)
+    calls = [flatten_call(x, opened, site.arrays) for x in attempted if x is not None]
+    return choose_fastest(
+        calls or [_require_library(make_library_call(parsed, opened), parsed)], site
+    )
 
 
-def _contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
+def _list_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """Yield the ways to compute an einsum."""
-    problem = _contraction(parsed, site)
+    problem = _build_contraction(parsed, site)
     # BLAS multiplies no integers
     if len(problem.terms) == 2 and parsed.work_dtype.kind in "fc":
-        yield from _products(parsed, site, problem)
-    for plan in _plans(parsed, site, problem):
-        make = partial(_steps, parsed, site, plan)
+        yield from _list_products(parsed, site, problem)
+    for plan in _list_plans(parsed, site, problem):
+        make = partial(_build_steps, parsed, site, plan)
         yield Contender("steps", plan.seconds, make)
     if parsed.work_dtype.kind in "iuf":
-        yield from kernel_contenders(parsed, site)
+        yield from list_kernel_contenders(parsed, site)
     # with more operands, the library chooses a path that this code cannot know
-    library = library_call(parsed, site.opened)
+    library = make_library_call(parsed, site.opened)
     if library is not None and len(problem.terms) <= 2:
-        seconds, _ = step_of(problem, problem.values, problem.output)
+        seconds, _ = plan_step(problem, problem.values, problem.output)
         yield Contender("library", LIBRARY_SHARE * seconds, lambda: library)
 
 
-def _products(
+def _list_products(
     parsed: EinsumCall, site: Site, problem: Contraction
 ) -> Iterator[Contender]:
     """Yield the fastest product; if its sum is split, also the fastest unsplit one."""
     # partial sums in half precision would lose digits
     is_half = parsed.dtype == np.float16
     for is_whole in (True,) if is_half else (False, True):
-        seconds, product = step_of(
+        seconds, product = plan_step(
             problem, problem.values, problem.output,
             is_free=not site.is_exact, is_whole=is_whole,
         )  # fmt: skip
         if product is None:
             return
-        make = partial(_product, parsed, site, product)
+        make = partial(_build_product, parsed, site, product)
         yield Contender("product", seconds, make)
         if product.n_parts == 1:
             return
 
 
-def _plans(
+def _list_plans(
     parsed: EinsumCall, site: Site, problem: Contraction
 ) -> Iterator[PlannedSteps]:
     """Yield the fastest plans, and one whose last step is a transposed view."""
     n_operands = len(problem.terms)
-    path = untransformed_path(parsed.einsum, parsed.sizes)
-    fastest_plans = plans(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
+    path = find_untransformed_path(parsed.einsum, parsed.sizes)
+    fastest_plans = plan_paths(problem, path or (tuple(range(n_operands)),))[:N_PLANS]
     limit = CLOSE * fastest_plans[0].seconds if fastest_plans else 0.0
     yield from (plan for plan in fastest_plans if plan.seconds <= limit)
-    order = as_operands(problem)
+    order = order_as_operands(problem)
     if order != problem.output and not site.is_exact:
-        seconds, _ = step_of(problem, problem.values, order)
+        seconds, _ = plan_step(problem, problem.values, order)
         every = Step(tuple(range(n_operands)), problem.terms, order)
         last = Step((n_operands,), (order,), problem.output)
         yield PlannedSteps(seconds, (every, last))
 
 
-def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
+def make_view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
     """Return the call as a view; None if it sums entries or has several operands."""
     term, output = parsed.einsum.inputs[0], parsed.einsum.output
     if len(parsed.einsum.inputs) > 1 or {*term} != {*output}:
@@ -168,7 +170,7 @@ def view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
     return ViewCall(parsed, opened)
 
 
-def library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
+def make_library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
     """Return a call of CuPy's einsum; None if it is empty or has too many indices."""
     # CuPy has one letter for each index
     is_short = len(parsed.einsum.indices) <= len(LETTERS)
@@ -176,7 +178,7 @@ def library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
     return LibraryCall(parsed, opened) if is_needed else None
 
 
-def _required(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
+def _require_library(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
     """Return the library's call; raise a BuildError if there is none."""
     if library is None:
         raise BuildError(
@@ -187,9 +189,11 @@ def _required(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
     return library
 
 
-def _contraction(parsed: EinsumCall, site: Site) -> Contraction:
+def _build_contraction(parsed: EinsumCall, site: Site) -> Contraction:
     numbers, terms = parsed.uses, parsed.inputs
-    arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
+    arguments = shape_arrays(
+        parsed, site.arrays, get_blas_dtype(parsed), site.opened.session
+    )
     strides = [
         tuple(stride // feed.itemsize for stride in feed.strides) for feed in arguments
     ]
@@ -198,55 +202,59 @@ def _contraction(parsed: EinsumCall, site: Site) -> Contraction:
         parsed.output,
         parsed.extents,
         tuple(strides[k] for k in numbers),
-        blas_dtype(parsed).itemsize,
+        get_blas_dtype(parsed).itemsize,
         site.gpu,
     )
 
 
-def _product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
+def _build_product(parsed: EinsumCall, site: Site, product: Product) -> ProductCall:
     """Build the call of BLAS, with the fastest copies that it needs."""
     numbers, terms = parsed.uses, parsed.inputs
-    arguments = shaped(parsed, site.arrays, blas_dtype(parsed), site.opened.session)
+    arguments = shape_arrays(
+        parsed, site.arrays, get_blas_dtype(parsed), site.opened.session
+    )
     copies = (
-        None if order is None else _copy(term, order, arguments[k], site)
+        None if order is None else _build_copy(term, order, arguments[k], site)
         for k, term, order in zip(numbers, terms, product.orders, strict=True)
     )
     return ProductCall(
-        parsed, site.opened, product, tuple(copies), _added(parsed, site, product)
+        parsed, site.opened, product, tuple(copies), _build_added(parsed, site, product)
     )
 
 
-def _added(parsed: EinsumCall, site: Site, product: Product) -> GpuCall | None:
+def _build_added(parsed: EinsumCall, site: Site, product: Product) -> GpuCall | None:
     """Build the call that adds up partial sums; None if the sum is not split."""
     if product.n_parts == 1:
         return None
     shape, session = (product.n_parts, product.n_results), site.opened.session
-    partial_sums = session.empty(shape, blas_dtype(parsed))
+    partial_sums = session.empty(shape, get_blas_dtype(parsed))
     # fresh memory may hold any values, such as denormal ones, which distort timings
     session.clear(partial_sums, site.stream)
-    return build(read("ij->j", [partial_sums], (0,)), site.part(partial_sums))
+    return build(parse_arrays("ij->j", [partial_sums], (0,)), site.part(partial_sums))
 
 
-def _copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
+def _build_copy(term: IndexList, order: IndexList, array: Any, site: Site) -> GpuCall:
     """Build the fastest copy of an array with its indices in another order."""
-    parsed = read(write_subscripts([term], order), [array], (0,))
+    parsed = parse_arrays(write_subscripts([term], order), [array], (0,))
     of_copy = site.part(array)
     calls: list[GpuCall | None] = [CopyCall(parsed, site.opened)]
     is_packed = array.ndim > 1 and site.opened.session.is_packed(array)
     if is_packed and parsed.work_dtype.kind in "iuf":
-        calls += [x.attempt() for x in kernel_contenders(parsed, of_copy)]
-    return fastest([call for call in calls if call is not None], of_copy)
+        calls += [x.attempt() for x in list_kernel_contenders(parsed, of_copy)]
+    return choose_fastest([call for call in calls if call is not None], of_copy)
 
 
-def _steps(parsed: EinsumCall, site: Site, plan: PlannedSteps) -> StepsCall:
+def _build_steps(parsed: EinsumCall, site: Site, plan: PlannedSteps) -> StepsCall:
     """Build the call of a plan, each step with the results of those before it."""
-    arguments = shaped(parsed, site.arrays, parsed.work_dtype, site.opened.session)
+    arguments = shape_arrays(
+        parsed, site.arrays, parsed.work_dtype, site.opened.session
+    )
     values: list[Any] = [arguments[k] for k in parsed.uses]
     steps = []
     for step in plan.steps:
         arrays = [values[k] for k in step.operands]
         text = write_subscripts(step.inputs, step.output)
-        of_step = read(text, arrays, first_uses(arrays))
+        of_step = parse_arrays(text, arrays, find_first_uses(arrays))
         # the plan assumes C order for all results but the last
         is_exact = site.is_exact or step is not plan.steps[-1]
         call = build(of_step, site.part(*arrays, is_exact=is_exact))
@@ -261,13 +269,13 @@ N_FAMILIES = 3
 """Families whose best recipes are timed."""
 
 
-def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
+def list_kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """Yield the recorded kernel, or the best predicted recipes of some families."""
     opened, einsum, sizes = site.opened, parsed.einsum, parsed.sizes
     # a recorded recipe was measured: predictions are for what has none
-    recorded = cached_kernel(
-        (einsum, sizes_that_matter(einsum, sizes), site.lookup_key),
-        lambda: recorded_kernel(einsum, sizes, {}, opened, site.options),
+    recorded = get_cached_kernel(
+        (einsum, make_sizes_key(einsum, sizes), site.lookup_key),
+        lambda: build_recorded_kernel(einsum, sizes, {}, opened, site.options),
     )
     if recorded is not None:
         call = _with_kernel(parsed, site, recorded)
@@ -275,16 +283,16 @@ def kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     if recorded is not None or site.options.effort == "recorded":
         return
     # recipes depend on the kernel that is built, which has merged indices
-    merged = _with_fixed_end(_merged(parsed))
+    merged = _with_fixed_end(_merge_indices(parsed))
     problem = UnrecordedCall(
         merged.einsum, merged.sizes, strides={}, arrays={}, steps={}
     )
-    for family in predicted_families(problem, opened)[:N_FAMILIES]:
-        make = partial(_predicted, merged, site, problem, family)
+    for family in list_predicted_families(problem, opened)[:N_FAMILIES]:
+        make = partial(_build_predicted, merged, site, problem, family)
         yield Contender("kernel", family[0].seconds, make)
 
 
-def _merged(parsed: EinsumCall) -> EinsumCall:
+def _merge_indices(parsed: EinsumCall) -> EinsumCall:
     """Merge indices that are adjacent in all arrays; arrays are in C order.
 
     The kernel then needs fewer divisions to locate an entry.
@@ -292,12 +300,12 @@ def _merged(parsed: EinsumCall) -> EinsumCall:
     numbers, terms = parsed.uses, parsed.inputs
     arguments = [parsed.arguments[k] for k in numbers]
     inputs = [
-        StridedTerm(term, feed.shape, c_steps(feed.shape))
+        StridedTerm(term, feed.shape, compute_c_steps(feed.shape))
         for term, feed in zip(terms, arguments, strict=True)
     ]
     shape = parsed.shape
-    output = StridedTerm(parsed.output, shape, c_steps(shape))
-    return with_terms(parsed, *normalize(inputs, output))
+    output = StridedTerm(parsed.output, shape, compute_c_steps(shape))
+    return with_terms(parsed, *normalize_terms(inputs, output))
 
 
 def _with_fixed_end(parsed: EinsumCall) -> EinsumCall:
@@ -320,12 +328,12 @@ def _with_kernel(parsed: EinsumCall, site: Site, kernel: CallKernel) -> KernelCa
     return KernelCall(parsed, site.opened, kernel, is_plain)
 
 
-def _magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
+def _compute_magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
     """Return the bit lengths of the sizes, since the best recipe depends on them."""
     return tuple(n.bit_length() for n in parsed.sizes.values())
 
 
-def _predicted(
+def _build_predicted(
     parsed: EinsumCall, site: Site, problem: UnrecordedCall, family: Sequence[Costed]
 ) -> KernelCall | None:
     """Build the first of these recipes that is correct and spills few registers."""
@@ -335,11 +343,16 @@ def _predicted(
         # a recipe that once crashed the GPU is not tried again
         usable = (x for x in family if not is_faulty(einsum, x.spec, opened))
         tried = [*islice(usable, N_TRIED)]
-        kernel_and_time = predicted_kernel(problem, opened, _check_figures, tried)
+        kernel_and_time = build_predicted_kernel(problem, opened, _check_figures, tried)
         return None if kernel_and_time is None else kernel_and_time[0]
 
-    key = parsed.einsum, _magnitudes(parsed), family[0].spec.name, site.lookup_key
-    kernel = cached_kernel(key, make)
+    key = (
+        parsed.einsum,
+        _compute_magnitudes(parsed),
+        family[0].spec.name,
+        site.lookup_key,
+    )
+    kernel = get_cached_kernel(key, make)
     return None if kernel is None else _with_kernel(parsed, site, kernel)
 
 

@@ -22,22 +22,22 @@ from threading import Lock
 from typing import Any
 
 from feinsum.calling.einsum_call import EinsumCall
-from feinsum.calling.gpu.building import build, library_call, view_call
-from feinsum.calling.gpu.contenders import Site, read
-from feinsum.calling.gpu.flat import FlatCall, least_bytes
-from feinsum.calling.gpu.prepared import GpuCall, LibraryCall, result_bytes
+from feinsum.calling.gpu.building import build, make_library_call, make_view_call
+from feinsum.calling.gpu.contenders import Site, parse_arrays
+from feinsum.calling.gpu.flat import FlatCall, count_min_bytes
+from feinsum.calling.gpu.prepared import GpuCall, LibraryCall, count_result_bytes
 from feinsum.calling.gpu.quick import (
     Ready,
     ReadyForTensors,
-    form_of_tensor,
+    get_tensor_form,
     keep_ready,
-    know_form,
+    register_form,
 )
 from feinsum.calling.kernel_cache import Calls, LookupOptions
 from feinsum.calling.operands import (
     check_fit,
     check_tensor,
-    first_uses,
+    find_first_uses,
     is_differentiating,
     is_tensor,
 )
@@ -45,12 +45,12 @@ from feinsum.errors import (
     DeviceUnavailableError,
     MeasurementError,
 )
-from feinsum.libraries import is_cuda_array, resolved
-from feinsum.memory import remembered
+from feinsum.libraries import is_cuda_array, resolve_entries
+from feinsum.memory import get_remembered
 from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.cupy_session import CupySession
-from feinsum.words import type_in_words
+from feinsum.words import describe_type
 
 LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
 """The module that imports results, by the top-level package of an array's type."""
@@ -74,7 +74,7 @@ def call_on_gpu(
         options: how recipes are looked up.
         out: an array on the same GPU for the result, of exactly its shape and dtype; or
             None.
-        key: the key under which the call is kept, see :func:`quick_key`.
+        key: the key under which the call is kept, see :func:`make_quick_key`.
 
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit.
@@ -85,12 +85,12 @@ def call_on_gpu(
         raise DeviceUnavailableError(
             "operands are on a GPU, where the einsum is evaluated; omit device="
         )
-    opened = CUDA.open_ordinal(_ordinal(operands))
+    opened = CUDA.open_ordinal(_get_ordinal(operands))
     with opened.session.active():
-        return _called(subscripts, operands, opened, options, out, key)
+        return _evaluate(subscripts, operands, opened, options, out, key)
 
 
-def _called(
+def _evaluate(
     subscripts: str,
     operands: Sequence[Any],
     opened: CudaDevice,
@@ -106,61 +106,61 @@ def _called(
     if is_differentiating():
         key = None  # it does not show tangents
     with CudaErrors("the operands cannot be read"):
-        operands = [resolved(operand) for operand in originals]
+        operands = [resolve_entries(operand) for operand in originals]
     if not all(map(operator.is_, originals, operands)):
         key = None  # a call by address would read the unresolved memory
     # DLPack makes CuPy's stream wait for that of each array
     adopted = [session.adopted(operand) for operand in operands]
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
     site = Site(arrays, stream, opened, options)
-    cached = cached_calls(subscripts, operands, site)
+    cached = get_cached_calls(subscripts, operands, site)
     is_new = cached.repeated is None
     call = cached.next(site)
     if out is None and _are_of(operands, "torch"):
         if isinstance(call, LibraryCall) and call.is_for_torch:
             return call.with_torch(sys.modules["torch"], operands)
         if isinstance(call, FlatCall):
-            return _of_tensors(call, operands, session, key)
+            return _evaluate_tensors(call, operands, session, key)
     # only for a new call: a query of the driver takes longer than a short kernel
     if is_new:
-        opened.check_room(least_bytes(call), "what a call needs")
+        opened.check_room(count_min_bytes(call), "what a call needs")
     if out is not None:
-        _write(call, arrays, stream, opened, operands, out)
-        _hand_back([*operands, out], stream, session)
+        _write_result(call, arrays, stream, opened, operands, out)
+        _order_streams([*operands, out], stream, session)
         return out
     result = call(arrays, stream)
     # for arrays of CuPy, the next call can skip all this by a quick key
     if all(map(operator.is_, arrays, operands)):
-        know_form(type(operands[0]), session.form)
+        register_form(type(operands[0]), session.form)
         if cached.repeated is not None:
             keep_ready(key, Ready(cached.repeated, session))
         return result
     # JAX imports no strided arrays
-    if _library(operands[0]) == IMMUTABLE:  # whose arrays are packed
+    if _get_library(operands[0]) == IMMUTABLE:  # whose arrays are packed
         result = session.packed(result)
-    _hand_back(operands, stream, session)
+    _order_streams(operands, stream, session)
     return _as_given(result, operands[0])
 
 
-def _of_tensors(
+def _evaluate_tensors(
     call: FlatCall,
     operands: Sequence[Any],
     session: CupySession,
     key: Hashable | None,
 ) -> Any:
     """Evaluate a call on torch's stream and in its memory, and keep it for repeats."""
-    know_form(type(operands[0]), form_of_tensor)
+    register_form(type(operands[0]), get_tensor_form)
     ready = ReadyForTensors(call, session, sys.modules["torch"])
     keep_ready(key, ready)
     return ready.run(operands)
 
 
-def _hand_back(arrays: Sequence[Any], stream: Any, session: CupySession) -> None:
+def _order_streams(arrays: Sequence[Any], stream: Any, session: CupySession) -> None:
     """Make the libraries of the arrays wait for the launches on a stream.
 
     They may reuse the memory of an operand once it is freed, and read the result.
     """
-    libraries = {_library(array) for array in arrays} - {"cupy"}
+    libraries = {_get_library(array) for array in arrays} - {"cupy"}
     if libraries == {"torch"}:
         torch = sys.modules["torch"]
         session.wait(session.stream_at(torch.cuda.current_stream().cuda_stream), stream)
@@ -168,7 +168,7 @@ def _hand_back(arrays: Sequence[Any], stream: Any, session: CupySession) -> None
         session.synchronize(stream)
 
 
-def _write(
+def _write_result(
     call: GpuCall,
     arrays: Sequence[Any],
     stream: Any,
@@ -184,28 +184,28 @@ def _write(
     """
     if not is_cuda_array(out):
         raise MeasurementError(
-            f"out is {type_in_words(out)} that is not on a CUDA GPU, unlike the "
+            f"out is {describe_type(out)} that is not on a CUDA GPU, unlike the "
             "operands; give an array on their GPU"
         )
-    if _library(out) == IMMUTABLE:
+    if _get_library(out) == IMMUTABLE:
         raise MeasurementError("out is an array of JAX, which cannot be written")
-    if resolved(out) is not out:
+    if resolve_entries(out) is not out:
         raise MeasurementError("out is negated or conjugated; give a plain tensor")
     # out has to be on the GPU of the operands
-    _ordinal([*operands, out])
+    _get_ordinal([*operands, out])
     into, _ = opened.session.adopted(out)
     parsed = call.parsed
     check_fit(into, parsed.shape, parsed.dtype)
     opened.session.overwrite(into, call(arrays, stream), stream)
 
 
-def _ordinal(operands: Sequence[Any]) -> int:
+def _get_ordinal(operands: Sequence[Any]) -> int:
     """Return the number of the GPU that holds all operands, or raise an error."""
     ordinals = []
     for position, operand in enumerate(operands):
         if not is_cuda_array(operand):
             raise MeasurementError(
-                f"operand {position} is {type_in_words(operand)} that is not on a "
+                f"operand {position} is {describe_type(operand)} that is not on a "
                 "CUDA GPU, unlike others; give arrays on one device"
             )
         ordinals.append(int(operand.__dlpack_device__()[1]))
@@ -216,18 +216,18 @@ def _ordinal(operands: Sequence[Any]) -> int:
     return ordinals[0]
 
 
-def _library(array: Any) -> str:
+def _get_library(array: Any) -> str:
     """Return the top-level package of an array's type."""
     return type(array).__module__.partition(".")[0]
 
 
 def _are_of(operands: Sequence[Any], library: str) -> bool:
-    return all(_library(operand) == library for operand in operands)
+    return all(_get_library(operand) == library for operand in operands)
 
 
 def _as_given(result: Any, operand: Any) -> Any:
     """Convert a result to an array of the operand's library."""
-    name = LIBRARIES.get(_library(operand))
+    name = LIBRARIES.get(_get_library(operand))
     if name is None:
         return result
     with CudaErrors("{} cannot import a result of {}", name, result.dtype):
@@ -267,7 +267,9 @@ class CachedCalls:
             return self.repeated
 
 
-def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> CachedCalls:
+def get_cached_calls(
+    subscripts: str, operands: Sequence[Any], site: Site
+) -> CachedCalls:
     """Return the cached calls for such arrays, or make them.
 
     Args:
@@ -278,20 +280,22 @@ def cached_calls(subscripts: str, operands: Sequence[Any], site: Site) -> Cached
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit.
     """
-    first = first_uses(operands)
+    first = find_first_uses(operands)
     session = site.opened.session
 
     def make() -> CachedCalls:
-        parsed = read(subscripts, site.arrays, first)
+        parsed = parse_arrays(subscripts, site.arrays, first)
         # with a policy, the caller requires a kernel, not the library's result
         is_usual = site.options == LookupOptions(site.options.database)
-        n_bytes = result_bytes(parsed) + sum(array.nbytes for array in site.arrays)
+        n_bytes = count_result_bytes(parsed) + sum(
+            array.nbytes for array in site.arrays
+        )
         # a view is ready at once
-        has_view = view_call(parsed, site.opened) is not None
+        has_view = make_view_call(parsed, site.opened) is not None
         is_first = is_usual and not has_view and n_bytes <= MAX_FIRST_BYTES
-        library = library_call(parsed, site.opened) if is_first else None
+        library = make_library_call(parsed, site.opened) if is_first else None
         return CachedCalls(parsed, library)
 
     key = str(subscripts), first, site.lookup_key, *map(session.form, site.arrays)
-    cached: CachedCalls = remembered(Calls).gpu.get(key, make)
+    cached: CachedCalls = get_remembered(Calls).gpu.get(key, make)
     return cached

@@ -15,10 +15,10 @@ import numpy as np
 from feinsum.calling.einsum_call import EinsumCall, parse_call
 from feinsum.calling.gpu.flat import FlatCall
 from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, StepsCall
-from feinsum.calling.kernel_cache import LookupOptions, database_key
+from feinsum.calling.kernel_cache import LookupOptions, make_database_key
 from feinsum.calling.predicted import note_fault
 from feinsum.errors import DeviceLostError, FeinsumError
-from feinsum.predict import machine_of
+from feinsum.predict import model_machine
 from feinsum.select import find_fastest
 from feinsum.targets.cuda import CudaDevice
 from feinsum.transforms.cost import Gpu
@@ -51,18 +51,18 @@ class Site(NamedTuple):
         options = self.options
         return (
             # a kernel of a parent process has no context here
-            self.opened, os.getpid(), database_key(options.database),
+            self.opened, os.getpid(), make_database_key(options.database),
             options.policy, options.on_miss, options.effort,
         )  # fmt: skip
 
     @property
     def gpu(self) -> Gpu:
-        gpu = machine_of(self.opened.device).gpu
+        gpu = model_machine(self.opened.device).gpu
         assert gpu is not None
         return gpu
 
 
-def read(text: str, arrays: Sequence[Any], first: Sequence[int]) -> EinsumCall:
+def parse_arrays(text: str, arrays: Sequence[Any], first: Sequence[int]) -> EinsumCall:
     forms = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
     return parse_call(text, forms, first)
 
@@ -93,7 +93,7 @@ class Contender(NamedTuple):
             return None
 
 
-def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
+def choose_fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
     """Return the call that is certainly faster than the first one; else the first.
 
     Calls that fail are logged and left out.
@@ -101,16 +101,16 @@ def fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
     # without a rival there is nothing to time
     if len(calls) == 1:
         return calls[0]
-    working = [call for call in calls if _works(call, site)]
+    working = [call for call in calls if _can_run(call, site)]
     if not working:
         return calls[0]
-    return working[find_fastest([partial(_seconds, call, site) for call in working])]
+    return working[find_fastest([partial(_time_call, call, site) for call in working])]
 
 
-def _works(call: GpuCall, site: Site) -> bool:
+def _can_run(call: GpuCall, site: Site) -> bool:
     """Return whether a call runs; this first run compiles and allocates, untimed."""
     try:
-        _seconds(call, site)
+        _time_call(call, site)
     except DeviceLostError:
         raise
     except FeinsumError as error:
@@ -119,7 +119,7 @@ def _works(call: GpuCall, site: Site) -> bool:
     return True
 
 
-def _seconds(call: GpuCall, site: Site) -> float:
+def _time_call(call: GpuCall, site: Site) -> float:
     """Time a call on the GPU, or on the host if that takes longer."""
     on_host_s = 0.0
 
@@ -142,12 +142,12 @@ def _seconds(call: GpuCall, site: Site) -> float:
 def _note_faults(call: GpuCall, site: Site) -> None:
     """Record the predicted recipes of a call that cost the device, to exclude them."""
     # an error shows at the next synchronization, so any launch may have caused it
-    for kernel_call in _kernels_of(call):
+    for kernel_call in _list_kernels(call):
         if kernel_call.kernel.spec is not None:
             note_fault(kernel_call.parsed.einsum, kernel_call.kernel.spec, site.opened)
 
 
-def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:
+def _list_kernels(call: GpuCall | None) -> Iterator[KernelCall]:
     # a flat call repeats the launches of another one
     if isinstance(call, FlatCall):
         call = call.origin
@@ -159,4 +159,4 @@ def _kernels_of(call: GpuCall | None) -> Iterator[KernelCall]:
     elif isinstance(call, ProductCall):
         inner_calls = (*call.copies, call.added)
     for inner_call in inner_calls:
-        yield from _kernels_of(inner_call)
+        yield from _list_kernels(inner_call)

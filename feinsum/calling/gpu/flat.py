@@ -23,7 +23,7 @@ from feinsum.calling.gpu.prepared import (
     ProductCall,
     StepsCall,
     ViewCall,
-    result_bytes,
+    count_result_bytes,
 )
 from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.cupy_session import CupySession
@@ -128,7 +128,7 @@ class FlatCall:
             launch([addresses[k] for k in positions], stream)
 
 
-def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCall:
+def flatten_call(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCall:
     """Flatten a call into a program of launches; return it unchanged if that fails."""
     program = _Program(len(arrays))
     written = _write(program, call, [*range(len(arrays))], arrays, len(arrays))
@@ -145,12 +145,12 @@ def flattened(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> GpuCa
     )
 
 
-def least_bytes(call: GpuCall) -> int:
+def count_min_bytes(call: GpuCall) -> int:
     """Return the bytes that a call allocates at least, before its first launch."""
     if type(call) is ViewCall:
         return 0
     between = call.n_bytes if isinstance(call, FlatCall) else 0
-    return result_bytes(call.parsed) + between
+    return count_result_bytes(call.parsed) + between
 
 
 def _write(
@@ -198,10 +198,10 @@ def _write_kernel(
     ]
     for launch, order in launches:
         program.launches.append((launch, tuple(table[k] for k in order)))
-    return _in_order(call.parsed.shape)
+    return _make_written(call.parsed.shape)
 
 
-def _in_order(shape: tuple[int, ...]) -> Written:
+def _make_written(shape: tuple[int, ...]) -> Written:
     return Written(shape, tuple(range(len(shape))))
 
 
@@ -249,7 +249,7 @@ def _write_steps(
         is_last = all(type(later) is ViewCall for _, later in call.steps[number:])
         if type(step) is ViewCall and written is not None and step.axes is not None:
             return Written(written.shape, tuple(written.axes[k] for k in step.axes))
-        n_bytes = result_bytes(step.parsed)
+        n_bytes = count_result_bytes(step.parsed)
         target = out if is_last else program.room(n_bytes)
         inputs, like = zip(*chosen, strict=True)
         written = _write(program, step, inputs, like, target)

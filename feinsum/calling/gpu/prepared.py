@@ -13,7 +13,7 @@ import numpy as np
 from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.products import Product
 from feinsum.calling.kernel import CallKernel
-from feinsum.calling.terms import in_letters
+from feinsum.calling.terms import write_in_letters
 from feinsum.ir import IndexList
 from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
@@ -56,17 +56,17 @@ class _Prepared:
 
     def prepare(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the arrays of the kernel's arguments, in the working dtype."""
-        return shaped(self.parsed, arrays, self.dtype, self.opened.session)
+        return shape_arrays(self.parsed, arrays, self.dtype, self.opened.session)
 
     def finish(self, result: Any) -> Any:
         return self.opened.session.cast(result, self.parsed.dtype)
 
 
-def result_bytes(parsed: EinsumCall) -> int:
+def count_result_bytes(parsed: EinsumCall) -> int:
     return prod(parsed.shape) * parsed.dtype.itemsize
 
 
-def shaped(
+def shape_arrays(
     parsed: EinsumCall,
     arrays: Sequence[Any],
     dtype: np.dtype[Any],
@@ -82,7 +82,7 @@ def shaped(
     return operands
 
 
-def blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
+def get_blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
     """Return the dtype for BLAS, which itself adds up half in single precision."""
     is_half = parsed.dtype == np.float16
     return parsed.dtype if is_half else parsed.work_dtype
@@ -142,7 +142,7 @@ class LibraryCall(_Prepared):
     def text(self) -> str:
         """The subscripts in letters, as CuPy and torch require."""
         einsum = self.parsed.einsum
-        return in_letters(einsum.subscripts, [*map(len, einsum.inputs)])
+        return write_in_letters(einsum.subscripts, [*map(len, einsum.inputs)])
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         inputs = self.prepare(arrays)
@@ -194,7 +194,7 @@ class ProductCall(_Prepared):
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        return blas_dtype(self.parsed)
+        return get_blas_dtype(self.parsed)
 
     @cached_property
     def axes(self) -> tuple[int, ...]:

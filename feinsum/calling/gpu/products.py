@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations, pairwise
 from math import log, prod
 
-from feinsum.calling.einsum_call import c_steps
+from feinsum.calling.einsum_call import compute_c_steps
 from feinsum.contraction import classify_indices
 from feinsum.ir import IndexList
 from feinsum.targets.cuda.gemm import ANY, Gemm
@@ -63,7 +63,7 @@ class Product:
         return self.gemm.sizes[1] * self.gemm.sizes[2]
 
 
-def products_of(
+def list_products(
     terms: Sequence[IndexList],
     output: IndexList,
     sizes: Mapping[str, int],
@@ -79,11 +79,11 @@ def products_of(
 
     >>> sizes = {"i": 4, "j": 5, "k": 6}
     >>> terms, strides = [("i", "j"), ("j", "k")], [(5, 1), (6, 1)]
-    >>> first = next(products_of(terms, ("i", "k"), sizes, strides))
+    >>> first = next(list_products(terms, ("i", "k"), sizes, strides))
     >>> first.orders, first.order, first.gemm.sizes, first.gemm.is_swapped
     ((None, None), None, (1, 6, 4, 5), True)
     """
-    kinds = _kinds(terms, output, sizes)
+    kinds = _list_kinds(terms, output, sizes)
     if kinds is None:
         return
     arrays = [*terms, output]
@@ -91,22 +91,22 @@ def products_of(
         dict(zip(term, of_operand, strict=True))
         for term, of_operand in zip(terms, strides, strict=True)
     ]
-    steps.append(_c_steps(output, sizes))
+    steps.append(_compute_steps(output, sizes))
     # fewest copies first; the third array is the result
-    for copied in _subsets(3):
-        order = _in_order(kinds, steps, copied)
+    for copied in _list_subsets(3):
+        order = _order_kinds(kinds, steps, copied)
         orders = {k: _copy_order(arrays[k], order) for k in copied}
-        copies = {k: _c_steps(term, sizes) for k, term in orders.items()}
+        copies = {k: _compute_steps(term, sizes) for k, term in orders.items()}
         tried = [copies.get(k, steps[k]) for k in range(3)]
-        for way in _ways(order):
-            gemm = _gemm(*way, tried, sizes)
+        for way in _list_ways(order):
+            gemm = _build_gemm(*way, tried, sizes)
             if gemm is None:
                 continue
             unsplit = Product(gemm, (orders.get(0), orders.get(1)), orders.get(2))
             yield unsplit
             yield from _split(unsplit)
-        for way in _ways_by_parts(order):
-            gemm = _gemm(*way, tried, sizes)
+        for way in _list_ways_by_parts(order):
+            gemm = _build_gemm(*way, tried, sizes)
             if gemm is not None and _is_dense(gemm):
                 gemm_by_parts = replace(
                     gemm, out=(gemm.sizes[1] * gemm.sizes[2], *gemm.out[1:])
@@ -125,11 +125,11 @@ def _copy_order(term: IndexList, order: Sequence[Sequence[str]]) -> IndexList:
     return (*long, *(index for index in term if index not in long))
 
 
-def _c_steps(term: IndexList, sizes: Mapping[str, int]) -> Steps:
-    return dict(zip(term, c_steps([sizes[i] for i in term]), strict=True))
+def _compute_steps(term: IndexList, sizes: Mapping[str, int]) -> Steps:
+    return dict(zip(term, compute_c_steps([sizes[i] for i in term]), strict=True))
 
 
-def _kinds(
+def _list_kinds(
     terms: Sequence[IndexList], output: IndexList, sizes: Mapping[str, int]
 ) -> list[list[str]] | None:
     """Classify the indices longer than 1: batch, left, right, summed.
@@ -145,7 +145,7 @@ def _kinds(
     return [[i for i in sizes if i in kind and sizes[i] > 1] for kind in kinds]
 
 
-def _subsets(n: int) -> Iterator[tuple[int, ...]]:
+def _list_subsets(n: int) -> Iterator[tuple[int, ...]]:
     return chain.from_iterable(combinations(range(n), k) for k in range(n + 1))
 
 
@@ -154,7 +154,7 @@ HOLDERS = ((2, 0, 1), (2, 0), (2, 1), (0, 1))
 determines the order of the indices; 2 is the result."""
 
 
-def _in_order(
+def _order_kinds(
     kinds: Sequence[Sequence[str]], steps: Sequence[Steps], copied: Sequence[int]
 ) -> list[list[str]]:
     """Order every kind of index as in an array that is not copied."""
@@ -170,7 +170,7 @@ Way = tuple[Sequence[Sequence[str]], Sequence[Sequence[int]]]
 """The kinds of indices, and the arrays that have each."""
 
 
-def _ways(order: Sequence[Sequence[str]]) -> Iterator[Way]:
+def _list_ways(order: Sequence[Sequence[str]]) -> Iterator[Way]:
     """Yield a product unchanged, and then as stacks of smaller products.
 
     A stack runs over the first indices of one side, and reuses the same matrix of the
@@ -186,7 +186,7 @@ def _ways(order: Sequence[Sequence[str]]) -> Iterator[Way]:
             yield [side[:n], *remaining_sides, summed], ((2, k), *HOLDERS[1:])
 
 
-def _ways_by_parts(order: Sequence[Sequence[str]]) -> Iterator[Way]:
+def _list_ways_by_parts(order: Sequence[Sequence[str]]) -> Iterator[Way]:
     """Yield stacks over the first summed indices; their results are added up."""
     stack, *sides, summed = order
     for n in range(1, len(summed) if not stack else 0):
@@ -210,7 +210,7 @@ def _is_dense(gemm: Gemm) -> bool:
     return gemm.out[2] in (ANY, gemm.sizes[1])
 
 
-def _gemm(
+def _build_gemm(
     order: Sequence[Sequence[str]],
     holders: Sequence[Sequence[int]],
     steps: Sequence[Steps],
@@ -220,7 +220,7 @@ def _gemm(
     strides: list[list[int]] = []
     for number, array in enumerate(steps):
         joint = [
-            _joint(kind, array, sizes) if number in having else ANY
+            _merge_strides(kind, array, sizes) if number in having else ANY
             for kind, having in zip(order, holders, strict=True)
         ]
         if None in joint:
@@ -244,7 +244,9 @@ def _gemm(
     return gemm if _is_for_blas(gemm) else None
 
 
-def _joint(kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]) -> int | None:
+def _merge_strides(
+    kind: Sequence[str], steps: Steps, sizes: Mapping[str, int]
+) -> int | None:
     """Return the stride of several indices merged into one; None if none exists."""
     # a step of the outer index equals the whole extent of the inner one
     is_one = all(steps[a] == steps[b] * sizes[b] for a, b in pairwise(kind))

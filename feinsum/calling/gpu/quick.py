@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from feinsum.calling.kernel_cache import CACHE_BOUND, Calls, database_key
-from feinsum.calling.operands import first_uses, is_differentiating
+from feinsum.calling.kernel_cache import CACHE_BOUND, Calls, make_database_key
+from feinsum.calling.operands import find_first_uses, is_differentiating
 from feinsum.libraries import ALIGNMENT
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.options import EFFORT_VARIABLE
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ class ReadyForTensors:
                 room = torch.empty(call.n_bytes, dtype=torch.uint8, device=device)
                 addresses.append(room.data_ptr())
         except RuntimeError as error:
-            _explain(error, call)
+            _raise_cuda_error(error, call)
             raise
         stream = torch.cuda.current_stream().cuda_stream
         call.launch(addresses, self.session.stream_at(stream))
         return result if call.is_in_order else result.permute(call.written.axes)
 
 
-def _explain(error: RuntimeError, call: FlatCall) -> None:
+def _raise_cuda_error(error: RuntimeError, call: FlatCall) -> None:
     """Convert torch's error to one of feinsum if torch is out of memory."""
     from feinsum.targets.cuda.cupy_errors import CudaErrors  # loads Loopy, for a second
 
@@ -68,7 +68,7 @@ def _explain(error: RuntimeError, call: FlatCall) -> None:
     CudaErrors(failure, call.written.shape, call.dtype, call.n_bytes).explain(error)
 
 
-def form_of_tensor(tensor: Any) -> Hashable:
+def get_tensor_form(tensor: Any) -> Hashable:
     """Return the properties of a torch tensor on which a call depends."""
     return (
         tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(),
@@ -79,7 +79,7 @@ def form_of_tensor(tensor: Any) -> Hashable:
     )  # fmt: skip
 
 
-def quick_key(
+def make_quick_key(
     subscripts: str, operands: Sequence[Any], n_objects: int, *options: Any
 ) -> Hashable | None:
     """Build the key of a call; None if no calls of such operands are kept.
@@ -92,14 +92,14 @@ def quick_key(
     """
     kind = type(operands[0]) if operands else None
     # a type has a form once a call with it was prepared
-    form = remembered(Calls).forms.get(kind)
+    form = get_remembered(Calls).forms.get(kind)
     if form is None:
         return None
     for operand in operands:
         if type(operand) is not kind:
             return None
     # an object given twice is one operand of another einsum, with another kernel
-    first = first_uses(operands) if n_objects < len(operands) else None
+    first = find_first_uses(operands) if n_objects < len(operands) else None
     database, policy, on_miss, effort = options
     if effort is None:
         effort = os.environ.get(EFFORT_VARIABLE)
@@ -108,19 +108,25 @@ def quick_key(
     except RuntimeError:  # a sparse tensor of torch has no strides
         return None
     return (
-        subscripts, first, database_key(database), policy, on_miss, effort, os.getpid(),
+        subscripts,
+        first,
+        make_database_key(database),
+        policy,
+        on_miss,
+        effort,
+        os.getpid(),
         *forms,
-    )  # fmt: skip
+    )
 
 
-def ready_result(key: Hashable | None, operands: Sequence[Any]) -> Any:
+def run_ready(key: Hashable | None, operands: Sequence[Any]) -> Any:
     """Run the call that is kept under a key; None if there is none."""
-    ready: Ready | ReadyForTensors | None = remembered(Calls).ready.get(key)
+    ready: Ready | ReadyForTensors | None = get_remembered(Calls).ready.get(key)
     return None if ready is None else ready.run(operands)
 
 
 def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
-    calls = remembered(Calls)
+    calls = get_remembered(Calls)
     # dropping all is faster than tracking which one was used last
     if len(calls.ready) >= CACHE_BOUND:
         calls.ready.clear()
@@ -128,6 +134,6 @@ def keep_ready(key: Hashable | None, ready: Ready | ReadyForTensors) -> None:
         calls.ready[key] = ready
 
 
-def know_form(kind: type, form: Callable[[Any], Hashable]) -> None:
+def register_form(kind: type, form: Callable[[Any], Hashable]) -> None:
     """Register the function that returns the form of arrays of a type."""
-    remembered(Calls).forms[kind] = form
+    get_remembered(Calls).forms[kind] = form

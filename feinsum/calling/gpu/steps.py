@@ -17,12 +17,16 @@ from itertools import combinations, permutations, zip_longest
 from math import prod
 from typing import NamedTuple
 
-from feinsum.calling.einsum_call import c_steps
-from feinsum.calling.gpu.products import Product, products_of
+from feinsum.calling.einsum_call import compute_c_steps
+from feinsum.calling.gpu.products import Product, list_products
 from feinsum.contraction import Step, find_steps
 from feinsum.ir import IndexList
 from feinsum.transforms.cost import Gpu
-from feinsum.transforms.gpu.cost import copied_s, product_s, streamed_s
+from feinsum.transforms.gpu.cost import (
+    predict_copy_s,
+    predict_product_s,
+    predict_streamed_s,
+)
 
 MAX_OPERANDS = 4
 """Maximum operands for which all paths are tried: four have 18, five have 180."""
@@ -63,7 +67,7 @@ class Contraction:
         return prod(self.sizes[index] for index in {*term})
 
     def c_steps(self, term: IndexList) -> Strides:
-        return c_steps([self.sizes[index] for index in term])
+        return compute_c_steps([self.sizes[index] for index in term])
 
 
 class PlannedSteps(NamedTuple):
@@ -77,7 +81,7 @@ class PlannedSteps(NamedTuple):
     steps: tuple[Step, ...]
 
 
-def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
+def plan_paths(problem: Contraction, path: Path) -> list[PlannedSteps]:
     """Plan contractions in several steps, the fastest first.
 
     Args:
@@ -85,7 +89,7 @@ def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
         path: the only path that is tried if there are many operands.
     """
     n_operands = len(problem.terms)
-    paths = {path} if n_operands > MAX_OPERANDS else {*_pairwise(n_operands)}
+    paths = {path} if n_operands > MAX_OPERANDS else {*_list_paths(n_operands)}
     # the steps sum over the indices that a single operand has before they multiply
     step_lists = {
         find_steps(problem.terms, problem.output, path, is_pairwise=False)
@@ -102,7 +106,7 @@ def plans(problem: Contraction, path: Path) -> list[PlannedSteps]:
     return sorted(ordered, key=lambda plan: plan.seconds)
 
 
-def as_operands(problem: Contraction) -> IndexList:
+def order_as_operands(problem: Contraction) -> IndexList:
     """Order the result's indices as in the largest operands, if nothing is summed.
 
     Then both reads and writes access adjacent entries.
@@ -113,12 +117,12 @@ def as_operands(problem: Contraction) -> IndexList:
     return order if {*order} == {*problem.output} else problem.output
 
 
-def _pairwise(n: int) -> Iterator[Path]:
+def _list_paths(n: int) -> Iterator[Path]:
     """Yield all paths of steps that take two operands."""
     if n == 1:
         yield ()
     for pair in combinations(range(n), 2):
-        yield from ((pair, *later_pairs) for later_pairs in _pairwise(n - 1))
+        yield from ((pair, *later_pairs) for later_pairs in _list_paths(n - 1))
 
 
 def _plan(
@@ -139,19 +143,21 @@ def _plan(
         # only the very next step is considered
         if is_ordered and next_step is not None and len(values) in next_step.operands:
             other_values = [values[n] for n in next_step.operands if n < len(values)]
-            output = _in_best_order(
+            output = _choose_order(
                 problem, chosen, output, other_values, next_step.output
             )
         is_last = next_step is None
-        step_s, product = step_of(problem, chosen, output, is_free=is_last)
-        seconds += step_s - (0.0 if is_ordered else _copies_s(problem, chosen, product))
+        step_s, product = plan_step(problem, chosen, output, is_free=is_last)
+        seconds += step_s - (
+            0.0 if is_ordered else _predict_copies_s(problem, chosen, product)
+        )
         terms = tuple(term for term, _ in chosen)
         planned.append(Step(step.operands, terms, output))
         values.append((output, problem.c_steps(output)))
     return PlannedSteps(seconds, tuple(planned))
 
 
-def _in_best_order(
+def _choose_order(
     problem: Contraction,
     chosen: Sequence[Value],
     output: IndexList,
@@ -169,14 +175,14 @@ def _in_best_order(
     """
 
     def predict_s(order: IndexList) -> float:
-        this_step_s, _ = step_of(problem, chosen, order)
+        this_step_s, _ = plan_step(problem, chosen, order)
         values = [*other_values, (order, problem.c_steps(order))]
-        return this_step_s + step_of(problem, values, result, is_free=True)[0]
+        return this_step_s + plan_step(problem, values, result, is_free=True)[0]
 
-    return min(_orders(chosen, output, other_values), key=predict_s)
+    return min(_list_orders(chosen, output, other_values), key=predict_s)
 
 
-def _orders(
+def _list_orders(
     chosen: Sequence[Value], output: IndexList, follows: Sequence[Value]
 ) -> Iterator[IndexList]:
     """Yield orders in which indices of the same operands stay together."""
@@ -192,7 +198,7 @@ def _orders(
         yield tuple(index for block in order for index in block)
 
 
-def step_of(
+def plan_step(
     problem: Contraction,
     chosen: Sequence[Value],
     output: IndexList,
@@ -214,18 +220,20 @@ def step_of(
     n_bytes = problem.n_bytes(*terms, output)
 
     def predict_s(product: Product) -> float:
-        time_s = product_s(product.gemm.sizes, n_bytes, problem.itemsize, problem.gpu)
+        time_s = predict_product_s(
+            product.gemm.sizes, n_bytes, problem.itemsize, problem.gpu
+        )
         if product.order is not None and not is_free:
-            time_s += copied_s(problem.n_bytes(output), problem.gpu)
+            time_s += predict_copy_s(problem.n_bytes(output), problem.gpu)
         if product.n_parts > 1:
             n_added = product.n_parts * product.n_results
             moved = 2 * n_added * problem.itemsize
-            time_s += streamed_s(n_added, moved, problem.itemsize, problem.gpu)
-        return time_s + _copies_s(problem, chosen, product)
+            time_s += predict_streamed_s(n_added, moved, problem.itemsize, problem.gpu)
+        return time_s + _predict_copies_s(problem, chosen, product)
 
     fit = (
         product
-        for product in products_of(terms, output, problem.sizes, strides)
+        for product in list_products(terms, output, problem.sizes, strides)
         # BLAS is slow if no entry is reused
         if not product.is_pointwise and not (is_whole and product.n_parts > 1)
     )
@@ -234,17 +242,17 @@ def step_of(
         return predict_s(best), best
     # without a product, a kernel reads every operand once
     n_points = problem.n_points(tuple(index for term in terms for index in term))
-    return streamed_s(n_points, n_bytes, problem.itemsize, problem.gpu), None
+    return predict_streamed_s(n_points, n_bytes, problem.itemsize, problem.gpu), None
 
 
-def _copies_s(
+def _predict_copies_s(
     problem: Contraction, chosen: Sequence[Value], product: Product | None
 ) -> float:
     """Predict the seconds of the copies of operands."""
     if product is None:
         return 0.0
     return sum(
-        copied_s(problem.n_bytes(term), problem.gpu)
+        predict_copy_s(problem.n_bytes(term), problem.gpu)
         for (term, _), order in zip(chosen, product.orders, strict=True)
         if order is not None
     )

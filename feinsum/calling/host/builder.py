@@ -31,12 +31,12 @@ import numpy as np
 from feinsum.calling.kernel_cache import (
     CallKey,
     LookupOptions,
-    device_key,
     has_address,
+    make_device_key,
 )
-from feinsum.calling.operands import ArrayForm, form_of
+from feinsum.calling.operands import ArrayForm, get_form
 from feinsum.errors import BuildError
-from feinsum.threads import n_threads
+from feinsum.threads import get_n_threads
 
 if TYPE_CHECKING:
     from feinsum.calling.einsum_call import EinsumCall
@@ -65,7 +65,7 @@ class BuildRequest:
     Attributes:
         forms: shape, strides and dtype of each operand.
         first: for each operand, the position of its first use; see
-            :func:`feinsum.calling.operands.first_uses`.
+            :func:`feinsum.calling.operands.find_first_uses`.
         database: address of the database; None for the user's own.
         varying: indices whose extents are run-time data although they are short; see
             :class:`feinsum.calling.einsum_call.EinsumCall`.
@@ -126,9 +126,9 @@ class BuildRequest:
         """The key of its structure in the cache on disk."""
         texts = (
             "built call",
-            f"{_installation()} {np.__version__} {n_threads()}",
+            f"{_get_installation()} {np.__version__} {get_n_threads()}",
             *(os.environ.get(name, "") for name in ("FEINSUM_CC", "CC")),
-            _processor(),
+            _describe_processor(),
             str(self.database),
             self.structure.text,
         )
@@ -137,10 +137,10 @@ class BuildRequest:
     def operands(self) -> list[Any]:
         """Make arrays with the memory layouts of the call's operands."""
         # the values do not matter: kernels do not depend on them
-        return [_array(*form) for form in self.forms]
+        return [_make_array(*form) for form in self.forms]
 
 
-def _array(shape: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
+def _make_array(shape: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
     last_offsets = [step * (n - 1) for step, n in zip(strides, shape, strict=True)]
     first = -sum(min(offset, 0) for offset in last_offsets)
     size = (
@@ -198,7 +198,7 @@ class BuiltKernel:
     def call(self, structure: CallStructure) -> PreparedCall | None:
         """Prepare a call of the structure with the kernel; None beyond its limits."""
         from feinsum.calling.host.prepared import PreparedCall
-        from feinsum.calling.layouts import packed
+        from feinsum.calling.layouts import pack_array
 
         values = structure.constants(is_normal=self.is_normal)
         if any(values[name] > limit for name, limit in self.limits.items()):
@@ -218,7 +218,7 @@ class BuiltKernel:
         inputs = tuple(
             (
                 k,
-                partial(packed, shape=shapes[k], dtype=parsed.work_dtype)
+                partial(pack_array, shape=shapes[k], dtype=parsed.work_dtype)
                 if is_copied
                 else None,
             )
@@ -227,11 +227,11 @@ class BuiltKernel:
         return PreparedCall(parsed, None, inputs, run)
 
 
-def built_before(request: BuildRequest) -> BuiltKernel | None:
+def load_built(request: BuildRequest) -> BuiltKernel | None:
     """Load the kernel that was built for an earlier process; None if there is none."""
-    from feinsum.cache import default_cache
+    from feinsum.cache import get_default_cache
 
-    cache = default_cache()
+    cache = get_default_cache()
     answer = None if cache is None else cache.read(request.key)
     try:
         return BuiltKernel.load(json.loads(answer)) if answer else None
@@ -240,13 +240,13 @@ def built_before(request: BuildRequest) -> BuiltKernel | None:
 
 
 @lru_cache(1)
-def _installation() -> int:
+def _get_installation() -> int:
     """Return the modification time of this file, which identifies the installation."""
     return Path(__file__).stat().st_mtime_ns
 
 
 @lru_cache(1)
-def _processor() -> str:
+def _describe_processor() -> str:
     """Return the system's description of the first processor, without its frequency."""
     try:
         text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
@@ -264,10 +264,10 @@ def build_elsewhere(request: BuildRequest) -> BuiltKernel | None:
     Raises:
         BuildError: if the process fails, or takes longer than :data:`LIMIT_S`.
     """
-    from feinsum.processes import Worker, WorkerError, python_command
+    from feinsum.processes import Worker, WorkerError, make_python_command
 
     try:
-        with Worker(python_command("feinsum.calling.host.builder")) as worker:
+        with Worker(make_python_command("feinsum.calling.host.builder")) as worker:
             answer = json.loads(worker.request(json.dumps(asdict(request)), LIMIT_S))
     except OSError as error:
         raise BuildError(f"no process that builds kernels starts: {error}") from error
@@ -280,20 +280,20 @@ def build_elsewhere(request: BuildRequest) -> BuiltKernel | None:
     return BuiltKernel.load(answer)
 
 
-def _answer(request: BuildRequest) -> dict[str, Any]:
+def _build_answer(request: BuildRequest) -> dict[str, Any]:
     """Build the best kernel of a call; the answer is empty if there is none."""
     parsed = request.parsed  # raises errors of the request before Loopy is loaded
     from feinsum.calling.host.building import build_call
     from feinsum.measure import open_device
-    from feinsum.targets.host.kernel import pool
+    from feinsum.targets.host.kernel import get_pool
 
     arrays = request.operands()
     key = CallKey(
         request.subscripts,
-        tuple(map(form_of, arrays)),
+        tuple(map(get_form, arrays)),
         None,
         tuple(request.first),
-        device_key(arrays, None),
+        make_device_key(arrays, None),
         LookupOptions(request.database),
     )
     call = build_call(parsed, key, arrays, N_RIVALS)
@@ -306,22 +306,25 @@ def _answer(request: BuildRequest) -> dict[str, Any]:
     }
     return {
         "content": b64encode(code.compiled_once()).decode(),
-        "pool": b64encode(pool().content).decode(),
+        "pool": b64encode(get_pool().content).decode(),
         "arguments": [(n, None if d is None else d.str) for n, d in code.arguments],
         "names": [*call.names, output],
         "scalars": dict(call.scalars),
         "is_normal": call.is_normal,
         "takes": [(position, copy is not None) for position, copy in call.inputs],
-        "limits": _limits(request.structure, call),
+        "limits": _compute_limits(request.structure, call),
     }
 
 
-def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
+def _compute_limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
     """Return the maximum sizes at which a kernel's intermediates fit into memory.
 
     The result is empty if they always do.
     """
-    from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
+    from feinsum.measure.intermediates import (
+        count_temporary_bytes,
+        get_intermediate_limit_bytes,
+    )
 
     assert call.kernel is not None
     t_unit = call.kernel.t_unit
@@ -334,9 +337,9 @@ def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
             name: larger[structure_name]
             for name, structure_name in call.scalars.items()
         }
-        return temporary_bytes(t_unit, scalars)
+        return count_temporary_bytes(t_unit, scalars)
 
-    limit = intermediate_limit_bytes(parsed.einsum, parsed.sizes)
+    limit = get_intermediate_limit_bytes(parsed.einsum, parsed.sizes)
     if not parsed.sizes or count_bytes(MAX_FACTOR) <= limit:
         return {}
     factor = 1
@@ -346,17 +349,21 @@ def _limits(structure: CallStructure, call: PreparedCall) -> dict[str, int]:
 
 
 def _main() -> None:
-    from feinsum.cache import default_cache, locked
+    from feinsum.cache import get_default_cache, hold_file_lock
     from feinsum.processes import Channel
 
     # the user's program goes on meanwhile, and comes first
     os.nice(PRIORITY)
     channel = Channel()
     request = BuildRequest(**json.loads(next(channel.requests())))
-    cache = default_cache()
+    cache = get_default_cache()
     try:
-        with nullcontext() if cache is None else locked(cache.folder, LOCK, LIMIT_S):
-            answer = _answer(request)
+        with (
+            nullcontext()
+            if cache is None
+            else hold_file_lock(cache.folder, LOCK, LIMIT_S)
+        ):
+            answer = _build_answer(request)
         if answer and cache is not None:
             # stored by this process, since the calling one may have ended
             cache.write(request.key, json.dumps(answer).encode())

@@ -11,8 +11,8 @@
 
 A kernel on the host gets addresses, not shapes. So ``ij,ij->ij`` of arrays in C order
 is one loop over all entries, and ``abi,ij->abj`` is a product of two matrices: see
-:func:`feinsum.calling.einsum_call.normalize`. Normalized kernels have longer loops, and
-more calls share them.
+:func:`feinsum.calling.einsum_call.normalize_terms`. Normalized kernels have longer
+loops, and more calls share them.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from feinsum.calling.einsum_call import Argument, EinsumCall, StridedTerm
 from feinsum.calling.host.prepared import (
     Conversion,
     PreparedCall,
+    build_view,
     convert_on_device,
     copy_from_host,
-    view_of,
 )
 from feinsum.calling.kernel import (
     CallKernel,
-    recorded_kernel,
-    sizes_that_matter,
-    untransformed_kernel,
-    untransformed_path,
+    build_recorded_kernel,
+    build_untransformed_kernel,
+    find_untransformed_path,
+    make_sizes_key,
 )
-from feinsum.calling.kernel_cache import CallKey, cached_kernel
+from feinsum.calling.kernel_cache import CallKey, get_cached_kernel
 from feinsum.calling.layouts import (
     COPIED,
     ArgumentLayout,
-    strided_layout,
-    strides_of,
-    values_of,
+    list_stride_values,
+    list_strides,
+    make_strided_layout,
 )
 from feinsum.calling.predicted import (
     UnrecordedCall,
-    checked_kernel,
-    predicted_kernel,
+    build_checked_kernel,
+    build_predicted_kernel,
     view_as,
 )
 from feinsum.calling.structure import (
@@ -66,9 +66,9 @@ from feinsum.measure import OpenDevice, open_device
 from feinsum.measure.kernel import SPIN_S
 from feinsum.predict import MEASURING
 from feinsum.records import TransformSpec
-from feinsum.result_memory import check_room
+from feinsum.result_memory import check_free_memory
 from feinsum.select import find_fastest
-from feinsum.targets.opencl.device import device_of
+from feinsum.targets.opencl.device import get_device
 from feinsum.targets.protocol import Array
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def build_call(
             to be the fastest.
     """
     is_view = key.device.is_host and key.target is None
-    if is_view and (view := view_of(parsed)):
+    if is_view and (view := build_view(parsed)):
         open_device(key.device.selector)  # raises an error if there is no such device
         return PreparedCall(parsed, None, view=view)
     if parsed.is_empty:
@@ -110,14 +110,15 @@ def _build_for_host(
         layouts, output = dict.fromkeys(layouts, COPIED), COPIED
     _check_room(parsed, layouts, output if key.target is not None else COPIED)
     einsum, sizes, options = parsed.einsum, parsed.sizes, key.options
-    strides = strides_of({**layouts, OUTPUT: output})
-    sharing = key.device, options, sizes_that_matter(einsum, sizes)
+    strides = list_strides({**layouts, OUTPUT: output})
+    sharing = key.device, options, make_sizes_key(einsum, sizes)
     kernel_key = einsum, tuple(sorted(strides.items())), sharing
     kernel = None
     # an effort that measures tunes the normalized einsum: more calls share its facts
     if not (opened.reads_in_place and options.effort in MEASURING):
-        kernel = cached_kernel(
-            kernel_key, lambda: recorded_kernel(einsum, sizes, strides, opened, options)
+        kernel = get_cached_kernel(
+            kernel_key,
+            lambda: build_recorded_kernel(einsum, sizes, strides, opened, options),
         )
     if kernel is None and opened.reads_in_place:
         context = CompilationContext(structure, key, arrays, opened, sharing)
@@ -125,10 +126,10 @@ def _build_for_host(
         if call is not None:
             return call
     if kernel is None:
-        kernel = cached_kernel(
+        kernel = get_cached_kernel(
             # the path depends on sizes, which the einsum in the key does not have
-            ("untransformed", untransformed_path(einsum, sizes), *kernel_key),
-            lambda: untransformed_kernel(einsum, sizes, strides, opened),
+            ("untransformed", find_untransformed_path(einsum, sizes), *kernel_key),
+            lambda: build_untransformed_kernel(einsum, sizes, strides, opened),
         )
         assert kernel is not None
     return _with_kernel(parsed, kernel, layouts, output)
@@ -138,8 +139,8 @@ def _with_kernel(
     parsed: EinsumCall, kernel: CallKernel, layouts: Layouts, output: ArgumentLayout
 ) -> PreparedCall:
     """Prepare a call with a kernel of the given einsum, not normalized."""
-    copies = _copies(parsed, layouts)
-    constants = {**parsed.sizes, **values_of({**layouts, OUTPUT: output})}
+    copies = _make_copies(parsed, layouts)
+    constants = {**parsed.sizes, **list_stride_values({**layouts, OUTPUT: output})}
     return PreparedCall(
         parsed,
         kernel,
@@ -153,19 +154,19 @@ def _with_kernel(
 
 def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> PreparedCall:
     """Build a call of arrays on an OpenCL device."""
-    opened, dtype = device_of(arrays[0]), parsed.work_dtype
+    opened, dtype = get_device(arrays[0]), parsed.work_dtype
     einsum, sizes = parsed.einsum, parsed.sizes
-    kernel = cached_kernel(
+    kernel = get_cached_kernel(
         (
             einsum,
             key.device,
             key.options,
-            sizes_that_matter(einsum, sizes),
-            untransformed_path(einsum, sizes),
+            make_sizes_key(einsum, sizes),
+            find_untransformed_path(einsum, sizes),
         ),
         lambda: (
-            recorded_kernel(einsum, sizes, {}, opened, key.options)
-            or untransformed_kernel(einsum, sizes, {}, opened)
+            build_recorded_kernel(einsum, sizes, {}, opened, key.options)
+            or build_untransformed_kernel(einsum, sizes, {}, opened)
         ),
     )
     assert kernel is not None
@@ -175,7 +176,7 @@ def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> Prepar
     return PreparedCall(parsed, kernel, tuple(inputs), caller)
 
 
-def _copies(parsed: EinsumCall, layouts: Layouts) -> dict[str, Conversion]:
+def _make_copies(parsed: EinsumCall, layouts: Layouts) -> dict[str, Conversion]:
     """Return the copying functions of arguments that a kernel cannot read in place."""
     return {
         x.name: copy_from_host(x, parsed.work_dtype)
@@ -200,9 +201,9 @@ def _check_room(parsed: EinsumCall, layouts: Layouts, output: ArgumentLayout) ->
         prod(x.shape) for x in parsed.arguments if not layouts[x.name].is_in_place
     ]
     if copied:
-        check_room(sum(copied) * itemsize, "copies of operands")
+        check_free_memory(sum(copied) * itemsize, "copies of operands")
     if not output.is_in_place:
-        check_room(prod(parsed.shape) * itemsize, "a result")
+        check_free_memory(prod(parsed.shape) * itemsize, "a result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,20 +228,22 @@ class CompilationContext:
         Args:
             n_rivals: number of other recipes to build and time.
         """
-        kernel = cached_kernel(self.kernel_key, self._recorded_kernel)
+        kernel = get_cached_kernel(self.kernel_key, self._build_recorded)
         if kernel is not None:
             return self.with_kernel(kernel)
         if self.key.options.effort == "recorded":
             return None
-        prediction = predicted_kernel(self.problem, self.opened)
+        prediction = build_predicted_kernel(self.problem, self.opened)
         if prediction is None:
             return None
         kernel, rivals = prediction
         call = self.with_kernel(kernel)
         if n_rivals:
-            call = self._fastest(call, _diverse(kernel, rivals)[:n_rivals])
+            call = self._choose_fastest(
+                call, _sort_by_family(kernel, rivals)[:n_rivals]
+            )
         fastest = call.kernel
-        cached_kernel(self.kernel_key, lambda: fastest)
+        get_cached_kernel(self.kernel_key, lambda: fastest)
         return call
 
     @property
@@ -263,7 +266,7 @@ class CompilationContext:
     def copies(self) -> Mapping[int, Conversion]:
         """The functions that copy operands not readable in place, by position."""
         parsed = self.structure.parsed
-        copies = _copies(parsed, self.structure.layouts)
+        copies = _make_copies(parsed, self.structure.layouts)
         return {
             x.position: copies[x.name] for x in parsed.arguments if x.name in copies
         }
@@ -272,10 +275,10 @@ class CompilationContext:
     def kernel_layouts(self) -> Layouts:
         """Layouts of the normalized einsum's arrays and result, by canonical name."""
         layouts = {
-            name: strided_layout(name, self.normal.inputs[x.name])
+            name: make_strided_layout(name, self.normal.inputs[x.name])
             for name, x in self.arguments.items()
         }
-        return {**layouts, OUTPUT: strided_layout(OUTPUT, self.normal.output)}
+        return {**layouts, OUTPUT: make_strided_layout(OUTPUT, self.normal.output)}
 
     @cached_property
     def scalars(self) -> Mapping[str, str]:
@@ -301,7 +304,7 @@ class CompilationContext:
     @cached_property
     def kernel_key(self) -> Hashable:
         """A key that is equal for all calls that can share a kernel."""
-        strides = tuple(sorted(strides_of(self.kernel_layouts).items()))
+        strides = tuple(sorted(list_strides(self.kernel_layouts).items()))
         return "normalized", self.form.text, strides, self.sharing
 
     @property
@@ -323,9 +326,9 @@ class CompilationContext:
         return UnrecordedCall(
             self.form.einsum,
             self.sizes,
-            strides_of(self.kernel_layouts),
+            list_strides(self.kernel_layouts),
             views,
-            values_of(self.kernel_layouts),
+            list_stride_values(self.kernel_layouts),
         )
 
     def with_kernel(self, kernel: CallKernel) -> PreparedCall:
@@ -336,21 +339,21 @@ class CompilationContext:
         inputs = tuple(
             (
                 x.position,
-                _converted(
+                _make_conversion(
                     self.copies.get(x.position), self.normal.inputs[x.name], is_program
                 ),
             )
             for x in self.arguments.values()
         )
         is_in_place = self.structure.output.is_in_place
-        constants = {**self.sizes, **values_of(self.kernel_layouts)}
+        constants = {**self.sizes, **list_stride_values(self.kernel_layouts)}
         return PreparedCall(
             parsed,
             kernel,
             inputs,
             built.caller([*self.arguments], constants),
             is_in_place and parsed.dtype == parsed.work_dtype,
-            _converted(None, self.normal.output, is_program),
+            _make_conversion(None, self.normal.output, is_program),
             names=(*self.arguments,),
             scalars=self.scalars,
             is_normal=True,
@@ -362,20 +365,20 @@ class CompilationContext:
         Raises:
             FeinsumError: if it cannot be built, or is wrong.
         """
-        return self.with_kernel(checked_kernel(spec, self.problem, self.opened))
+        return self.with_kernel(build_checked_kernel(spec, self.problem, self.opened))
 
-    def _recorded_kernel(self) -> CallKernel | None:
+    def _build_recorded(self) -> CallKernel | None:
         """Build the kernel with a recorded recipe of the normalized einsum."""
         options = self.key.options
         # a miss was reported already for the given einsum, unless this one is measured
         if options.effort not in MEASURING:
             options = replace(options, on_miss="return")
-        strides = strides_of(self.kernel_layouts)
-        return recorded_kernel(
+        strides = list_strides(self.kernel_layouts)
+        return build_recorded_kernel(
             self.form.einsum, self.sizes, strides, self.opened, options
         )
 
-    def _fastest(
+    def _choose_fastest(
         self, call: PreparedCall, rivals: Sequence[TransformSpec]
     ) -> PreparedCall:
         """Build the call with rival recipes, too, and return the fastest."""
@@ -387,11 +390,11 @@ class CompilationContext:
                 logger.warning("skipped the predicted recipe %s: %s", spec, error)
             except Exception:  # no recipe may break a call
                 logger.exception("skipped the predicted recipe %s", spec)
-        runs = [partial(_time, rival, self.arrays) for rival in calls]
+        runs = [partial(_time_call, rival, self.arrays) for rival in calls]
         return calls[find_fastest(runs)]
 
 
-def _time(call: PreparedCall, arrays: Arrays) -> float:
+def _time_call(call: PreparedCall, arrays: Arrays) -> float:
     """Measure the seconds of a call, including its overhead."""
     start_s = perf_counter()
     call.run(arrays)
@@ -401,7 +404,9 @@ def _time(call: PreparedCall, arrays: Arrays) -> float:
     return elapsed_s
 
 
-def _diverse(kernel: CallKernel, specs: Sequence[TransformSpec]) -> list[TransformSpec]:
+def _sort_by_family(
+    kernel: CallKernel, specs: Sequence[TransformSpec]
+) -> list[TransformSpec]:
     """Sort recipes, the best of each family first: costs err for whole families."""
     assert kernel.spec is not None
     best = {kernel.spec.name: kernel.spec}
@@ -411,7 +416,7 @@ def _diverse(kernel: CallKernel, specs: Sequence[TransformSpec]) -> list[Transfo
     return [*first, *(spec for spec in specs if spec not in first)]
 
 
-def _converted(
+def _make_conversion(
     copy: Conversion | None, strided: StridedTerm, is_program: bool
 ) -> Conversion | None:
     """Return the conversion of an argument; only a program needs its view."""

@@ -55,7 +55,7 @@ from feinsum.calling.host.background import (
     fill,
 )
 from feinsum.calling.kernel_cache import CallKey, Calls
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -163,7 +163,7 @@ class SharedKernel:
         """Return the trial of calls with about this number of multiplications."""
         from feinsum.select import PairedTimes
 
-        return self.trials.setdefault(_size_class(n_products), PairedTimes())
+        return self.trials.setdefault(_get_size_class(n_products), PairedTimes())
 
     def drop(self) -> None:
         """Forget a kernel whose limits were exceeded, so that a new one is built."""
@@ -172,17 +172,17 @@ class SharedKernel:
         self.trials.clear()
 
 
-def _size_class(n_products: int) -> int:
+def _get_size_class(n_products: int) -> int:
     return n_products.bit_length() // SIZE_CLASS
 
 
-def as_of_class(seconds: float, n_products: int) -> float:
+def scale_to_class(seconds: float, n_products: int) -> float:
     """Scale the time of a call to the multiplications of its size class.
 
-    >>> as_of_class(3.0, 96), as_of_class(6.0, 192)
+    >>> scale_to_class(3.0, 96), scale_to_class(6.0, 192)
     (2.0, 2.0)
     """
-    return seconds * (1 << SIZE_CLASS * _size_class(n_products)) / n_products
+    return seconds * (1 << SIZE_CLASS * _get_size_class(n_products)) / n_products
 
 
 @dataclass(eq=False)
@@ -304,7 +304,7 @@ class GeneralCall:
             try:
                 result = way.run(arrays, out)
                 elapsed_s = perf_counter() - start_s
-                trial.add(as_of_class(elapsed_s, self._n_products))
+                trial.add(scale_to_class(elapsed_s, self._n_products))
                 self.family.add(elapsed_s)
             except Exception:  # a kernel is an improvement, never a condition
                 if way is steps:
@@ -401,7 +401,7 @@ class GeneralCall:
 
     def _invest(self, shared: SharedKernel) -> None:
         """Start to build a kernel if calls of its structure have taken long enough."""
-        builds = remembered(Calls).builds
+        builds = get_remembered(Calls).builds
         # a kernel saves a share of the time, which has to exceed the time of its build
         due_s = builds.expected_s / GAIN
         if shared.build is not None or shared.spent_s < due_s:
@@ -447,12 +447,12 @@ def find_shared(
     Returns:
         The request, with varying extents as run-time data; and the shared kernel.
     """
-    from feinsum.calling.host.builder import built_before
+    from feinsum.calling.host.builder import load_built
 
     varying = family.varying(request)
     if varying:
         request = replace(request, varying=varying)
-    shared: SharedKernel = remembered(Calls).shared.get(
-        request.key, lambda: SharedKernel(built_before(request))
+    shared: SharedKernel = get_remembered(Calls).shared.get(
+        request.key, lambda: SharedKernel(load_built(request))
     )
     return request, shared

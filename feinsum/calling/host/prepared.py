@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.layouts import packed
-from feinsum.result_memory import aligned_empty
+from feinsum.calling.layouts import pack_array
+from feinsum.result_memory import make_aligned
 
 if TYPE_CHECKING:  # kernels of other processes run without a code generator
     from feinsum.calling.einsum_call import Argument, EinsumCall
@@ -34,7 +34,7 @@ class PreparedCall:
         writes_out: whether the kernel writes directly into ``out``.
         convert_output: converts a result array to the one that the kernel takes.
         view: returns the result as a view of the operand, if it is one; see
-            :func:`view_of`.
+            :func:`build_view`.
         names: names of the arrays that the kernel gets.
         scalars: for each size and stride that the kernel gets, by name, the name in the
             structure of the call.
@@ -69,7 +69,7 @@ class PreparedCall:
         """
         # the most frequent case, in as few steps as possible
         if out is None and self.is_direct:
-            result = aligned_empty(self.parsed.shape, self.parsed.dtype)
+            result = make_aligned(self.parsed.shape, self.parsed.dtype)
             assert self.caller is not None
             self.caller([arrays[position] for position, _ in self.inputs], result)
             return result
@@ -80,27 +80,27 @@ class PreparedCall:
         if self.view is not None and out is None:
             return self.view(arrays[0])
         if caller is None:
-            return _copy_to(self._zeros(arrays), out)
+            return _copy_to(self._make_zeros(arrays), out)
         inputs = [
             arrays[position] if convert is None else convert(arrays[position])
             for position, convert in self.inputs
         ]
         if out is not None and self.writes_out:
             # if out overlaps an operand, the kernel would read its own results
-            target = _empty_like(out) if _share_memory(out, inputs) else out
-            caller(inputs, self._output_of(target))
+            target = _make_empty_like(out) if _share_memory(out, inputs) else out
+            caller(inputs, self._get_output(target))
             return out if target is out else _copy_to(target, out)
         if self.is_on_device:
             result = caller(inputs)
         else:
-            result = aligned_empty(parsed.shape, parsed.work_dtype)
-            caller(inputs, self._output_of(result))
+            result = make_aligned(parsed.shape, parsed.work_dtype)
+            caller(inputs, self._get_output(result))
         if parsed.dtype != parsed.work_dtype:
             is_truth = parsed.dtype.kind == "b"
-            result = np.asarray(result != 0) if is_truth else _rounded(result)
+            result = np.asarray(result != 0) if is_truth else _round_half(result)
         return _copy_to(result, out)
 
-    def _output_of(self, result: Array) -> Array:
+    def _get_output(self, result: Array) -> Array:
         """Return the array that the kernel writes, in the memory of the result."""
         convert = self.convert_output
         return result if convert is None else convert(result)
@@ -121,21 +121,21 @@ class PreparedCall:
         kernel = self.kernel
         return kernel is not None and not kernel.compiled.opened.reads_in_place
 
-    def _zeros(self, arrays: Sequence[Any]) -> Any:
+    def _make_zeros(self, arrays: Sequence[Any]) -> Any:
         parsed, queue = self.parsed, getattr(arrays[0], "queue", None)
         if queue is None:
             return np.zeros(parsed.shape, parsed.dtype)
-        from feinsum.targets.opencl.device import device_zeros
+        from feinsum.targets.opencl.device import allocate_zeros
 
-        return device_zeros(queue, parsed.shape, parsed.dtype)
+        return allocate_zeros(queue, parsed.shape, parsed.dtype)
 
 
-def _rounded(result: Any) -> Any:
+def _round_half(result: Any) -> Any:
     """Round a result to half precision, on the host or on the device."""
-    from feinsum.targets.host.halves import narrowed
+    from feinsum.targets.host.halves import narrow
 
     on_host = isinstance(result, np.ndarray)
-    return narrowed(result) if on_host else result.astype(np.float16)
+    return narrow(result) if on_host else result.astype(np.float16)
 
 
 def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
@@ -143,14 +143,14 @@ def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
     return any(np.may_share_memory(out, array) for array in inputs)
 
 
-def _empty_like(out: Array) -> Array:
+def _make_empty_like(out: Array) -> Array:
     """Make an array with the same strides, by which a kernel writes it."""
     last_offsets = [
         step * (extent - 1) for step, extent in zip(out.strides, out.shape, strict=True)
     ]
     first = -sum(offset for offset in last_offsets if offset < 0)
     n_bytes_after = sum(offset for offset in last_offsets if offset > 0) + out.itemsize
-    memory = aligned_empty((first + n_bytes_after,), np.dtype(np.uint8))
+    memory = make_aligned((first + n_bytes_after,), np.dtype(np.uint8))
     return np.ndarray(out.shape, out.dtype, memory, first, out.strides)
 
 
@@ -162,12 +162,12 @@ def _copy_to(result: Any, out: Any) -> Any:
     return out
 
 
-def view_of(parsed: EinsumCall) -> Conversion | None:
+def build_view(parsed: EinsumCall) -> Conversion | None:
     """Return a function that views a single operand; None if there are sums or more.
 
     >>> from feinsum.calling.einsum_call import parse_call
     >>> A = np.eye(3)
-    >>> view_of(parse_call("ij->ji", [(A.shape, A.dtype)], (0,)))(A).base is A
+    >>> build_view(parse_call("ij->ji", [(A.shape, A.dtype)], (0,)))(A).base is A
     True
     """
     term, output = parsed.einsum.inputs[0], parsed.einsum.output
@@ -189,7 +189,7 @@ def view_of(parsed: EinsumCall) -> Conversion | None:
 
 def copy_from_host(argument: Argument, dtype: np.dtype[Any]) -> Conversion:
     """Return a function that copies an operand that a kernel cannot read."""
-    return partial(packed, shape=argument.shape, dtype=dtype)
+    return partial(pack_array, shape=argument.shape, dtype=dtype)
 
 
 def convert_on_device(argument: Argument, dtype: np.dtype[Any]) -> Conversion:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feinsum.calling.by_numpy import (
-    einsum_in_steps,
+    evaluate_in_steps,
     evaluate_instead,
+    find_caller_level,
     is_for_caller,
-    level_of_caller,
 )
 from feinsum.calling.kernel_cache import Calls, LookupOptions
 from feinsum.calling.operands import as_array
@@ -32,9 +32,9 @@ from feinsum.calling.sparse.ready import (
     NestKernel,
     RepeatedCall,
     as_sparse,
-    ready_call,
+    bind_tree,
 )
-from feinsum.calling.sparse.trees import are_trees, in_levels, tree_of_matrix
+from feinsum.calling.sparse.trees import are_trees, choose_tree, get_matrix_tree
 from feinsum.contraction.paths import find_path
 from feinsum.errors import (
     DeviceUnavailableError,
@@ -44,19 +44,19 @@ from feinsum.errors import (
 )
 from feinsum.ir import IndexList, parse_subscripts
 from feinsum.machine import MachineModel
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.nests import (
     EstimatedTime,
     Nest,
     NestForm,
     Network,
     Sizes,
-    best_nest,
     choose_form,
-    sizes_of,
+    find_best_nest,
+    measure_sizes,
 )
-from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
-from feinsum.result_memory import check_room
+from feinsum.nests.form import COPIES_BYTES, choose_n_chunks, count_needed_bytes
+from feinsum.result_memory import check_free_memory
 from feinsum.sparse import COO, CSF, from_object, is_sparse, to_coo, to_csf
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def call_sparse(
         operands: the operands as given. A tree is read in place; one of several trees
             is chosen. Other formats are converted to a tree once: matrices by rows or
             columns, coordinates in the level order that
-            :func:`feinsum.calling.sparse.trees.in_levels` chooses.
+            :func:`feinsum.calling.sparse.trees.choose_tree` chooses.
         device: None, or the host.
         options: how to look up a recipe; if there is none, the nest estimated to be the
             fastest is used.
@@ -105,42 +105,44 @@ def call_sparse(
     options = options or LookupOptions()
     arrays = [_read(operand) for operand in operands]
     try:
-        return _by_kernel(subscripts, arrays, options, out)
+        return _compute_by_kernel(subscripts, arrays, options, out)
     except Exception as error:  # a kernel is an improvement, never a condition
         if device is not None or options.on_miss == "raise":
             raise
-        return evaluate_instead(lambda: _by_numpy(subscripts, arrays), error)
+        return evaluate_instead(lambda: _compute_by_numpy(subscripts, arrays), error)
 
 
-def _by_kernel(
+def _compute_by_kernel(
     subscripts: str, operands: list[Any], options: LookupOptions, out: Any
 ) -> Any:
-    arrays = _in_levels(subscripts, operands, options)
+    arrays = _choose_tree(subscripts, operands, options)
     repeated = RepeatedCall.of(subscripts, arrays, options)
     # decompositions make one call with the same tree many times
     if repeated is not None and (ready := repeated.ready()):
         return ready.run(arrays, out)
     sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
-    network, arrays = _network(subscripts, arrays, sparse[0])
-    sizes = sizes_of(network, arrays)
-    dtype = _result_dtype(arrays)
+    network, arrays = _build_network(subscripts, arrays, sparse[0])
+    sizes = measure_sizes(network, arrays)
+    dtype = _find_result_dtype(arrays)
     _check_result_room(network, sizes, dtype)
     if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
-        return as_sparse(network, arrays[sparse[0]], _nothing(network, sizes, dtype))
-    nest_kernel = _shared_nest(network, arrays, sizes, dtype, options)
-    ready = ready_call(network, arrays[sparse[0]], sizes, dtype, nest_kernel)
+        return as_sparse(
+            network, arrays[sparse[0]], _make_empty_result(network, sizes, dtype)
+        )
+    nest_kernel = _get_shared_nest(network, arrays, sizes, dtype, options)
+    ready = bind_tree(network, arrays[sparse[0]], sizes, dtype, nest_kernel)
     if repeated is not None and ready.is_lasting:
         repeated.keep(ready)
     return ready.run(arrays, out)
 
 
-def _by_numpy(subscripts: str, operands: list[Any]) -> Any:
+def _compute_by_numpy(subscripts: str, operands: list[Any]) -> Any:
     """Compute the result without a kernel, in the given level order."""
-    position = _sparse_position(operands)
-    arrays = _with(operands, position, tree_of_any(operands[position]))
-    network, arrays = _network(subscripts, arrays, position)
-    sizes = sizes_of(network, arrays)
-    dtype = _result_dtype(arrays)
+    position = _find_sparse_position(operands)
+    arrays = _with_tree(operands, position, get_any_tree(operands[position]))
+    network, arrays = _build_network(subscripts, arrays, position)
+    sizes = measure_sizes(network, arrays)
+    dtype = _find_result_dtype(arrays)
     _check_result_room(network, sizes, dtype)
     result = evaluate_entries(network, arrays, sizes, dtype)
     return as_sparse(network, arrays[position], result)
@@ -149,10 +151,10 @@ def _by_numpy(subscripts: str, operands: list[Any]) -> Any:
 def _check_result_room(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> None:
     if not network.has_sparse_output:
         shape = [sizes.extents[i] for i in network.output]
-        check_room(prod(shape) * dtype.itemsize, "a result")
+        check_free_memory(prod(shape) * dtype.itemsize, "a result")
 
 
-def _result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
+def _find_result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
     dtype = np.result_type(*(a.values if isinstance(a, CSF) else a for a in arrays))
     if dtype not in _DTYPES:
         raise InvalidEinsumError(
@@ -170,40 +172,42 @@ def _read(operand: Any) -> Any:
         return tuple(operand)
     if isinstance(operand, np.ndarray) or not is_sparse(operand):
         return as_array(operand)
-    tree = tree_of_matrix(operand)
+    tree = get_matrix_tree(operand)
     return from_object(operand) if tree is None else tree
 
 
-def _in_levels(subscripts: str, arrays: list[Any], options: LookupOptions) -> list[Any]:
+def _choose_tree(
+    subscripts: str, arrays: list[Any], options: LookupOptions
+) -> list[Any]:
     """Replace coordinates, or several trees, by the tree that the kernel will read."""
-    position = _sparse_position(arrays)
+    position = _find_sparse_position(arrays)
     operand = arrays[position]
     if isinstance(operand, CSF):
         return arrays
     shape = operand[0].shape if isinstance(operand, tuple) else operand.shape
     ranks = [len(shape) if k == position else x.ndim for k, x in enumerate(arrays)]
-    inputs, output = _index_lists(subscripts, ranks)
+    inputs, output = _parse_index_lists(subscripts, ranks)
 
     def build_network(axes: tuple[int, ...]) -> Network:
-        return _network_of(inputs, output, position, axes)
+        return _make_network(inputs, output, position, axes)
 
     def is_recorded(tree: CSF) -> bool:
-        from feinsum.calling.sparse.recipe import recorded_recipe
+        from feinsum.calling.sparse.recipe import find_recorded_recipe
 
-        network, operands = _network(
-            subscripts, _with(arrays, position, tree), position
+        network, operands = _build_network(
+            subscripts, _with_tree(arrays, position, tree), position
         )
-        return recorded_recipe(network, operands, options)[0] is not None
+        return find_recorded_recipe(network, operands, options)[0] is not None
 
-    tree = in_levels(build_network, operand, arrays, options, is_recorded)
-    return _with(arrays, position, tree)
+    tree = choose_tree(build_network, operand, arrays, options, is_recorded)
+    return _with_tree(arrays, position, tree)
 
 
-def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
+def _with_tree(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
     return [*arrays[:position], tree, *arrays[position + 1 :]]
 
 
-def _sparse_position(arrays: list[Any]) -> int:
+def _find_sparse_position(arrays: list[Any]) -> int:
     """Return the position of the sparse operand.
 
     Raises:
@@ -218,19 +222,19 @@ def _sparse_position(arrays: list[Any]) -> int:
     return sparse[0]
 
 
-def _network(
+def _build_network(
     subscripts: str, arrays: list[Any], sparse: int
 ) -> tuple[Network, list[Any]]:
     """Build the network of a call; a single operand gets a factor of 1."""
-    inputs, output = _index_lists(subscripts, [len(a.shape) for a in arrays])
-    network = _network_of(inputs, output, sparse, arrays[sparse].axes)
+    inputs, output = _parse_index_lists(subscripts, [len(a.shape) for a in arrays])
+    network = _make_network(inputs, output, sparse, arrays[sparse].axes)
     # a nest needs at least one dense factor
     if len(arrays) == 1:
         arrays = [*arrays, np.ones((), np.result_type(arrays[0].values))]
     return network, arrays
 
 
-def _index_lists(
+def _parse_index_lists(
     subscripts: str, ranks: Sequence[int]
 ) -> tuple[list[IndexList], IndexList]:
     """Parse the indices of a call, and give them names that are valid in a kernel."""
@@ -240,14 +244,14 @@ def _index_lists(
         index: index if index.isascii() and index.isidentifier() else f"index_{k}"
         for k, index in enumerate(dict.fromkeys(chain(*inputs)))
     }
-    return [_named(term, names) for term in inputs], _named(output, names)
+    return [_rename_term(term, names) for term in inputs], _rename_term(output, names)
 
 
-def _named(term: IndexList, names: Mapping[str, str]) -> IndexList:
+def _rename_term(term: IndexList, names: Mapping[str, str]) -> IndexList:
     return tuple(names.get(index, index) for index in term)
 
 
-def _network_of(
+def _make_network(
     inputs: Sequence[IndexList], output: IndexList, sparse: int, axes: tuple[int, ...]
 ) -> Network:
     term = inputs[sparse]
@@ -257,13 +261,13 @@ def _network_of(
     return Network(terms, output, sparse, levels, is_kept)
 
 
-def _nothing(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
+def _make_empty_result(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
     """Make the result of a call in which no product is formed: zeros, or no entries."""
     shape = [sizes.extents[i] for i in network.output]
     return np.zeros(0 if network.has_sparse_output else shape, dtype)
 
 
-def _shared_nest(
+def _get_shared_nest(
     network: Network,
     arrays: list[Any],
     sizes: Sizes,
@@ -283,7 +287,7 @@ def _shared_nest(
                 raise
             return error
 
-    nest_kernel: NestKernel | Exception = remembered(Calls).sparse.get(key, make)
+    nest_kernel: NestKernel | Exception = get_remembered(Calls).sparse.get(key, make)
     if isinstance(nest_kernel, Exception):
         raise nest_kernel.with_traceback(None)
     return nest_kernel
@@ -296,45 +300,47 @@ def _make_nest(
     dtype: np.dtype[Any],
     options: LookupOptions,
 ) -> NestKernel:
-    from feinsum.calling.sparse.recipe import recorded_recipe
+    from feinsum.calling.sparse.recipe import find_recorded_recipe
     from feinsum.measure import open_device
 
-    recipe, reason = recorded_recipe(network, arrays, options)
+    recipe, reason = find_recorded_recipe(network, arrays, options)
     n_threads = open_device("host").device.compute_units
     if recipe is not None and not _has_room(recipe, sizes, dtype, n_threads):
         recipe, reason = None, "the recorded recipe takes too much memory"
     if recipe is None:
-        _missed(options, reason)
-    nest, form = recipe or _estimated(network, sizes, dtype)
-    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
-    return NestKernel(nest, form, n_chunks, _kernel(nest, form, n_chunks, sizes, dtype))
+        _report_miss(options, reason)
+    nest, form = recipe or _choose_estimated(network, sizes, dtype)
+    n_chunks = choose_n_chunks(nest, form, sizes, n_threads)
+    return NestKernel(
+        nest, form, n_chunks, _build_kernel(nest, form, n_chunks, sizes, dtype)
+    )
 
 
 def _has_room(
     recipe: tuple[Nest, NestForm], sizes: Sizes, dtype: np.dtype[Any], n_threads: int
 ) -> bool:
     nest, form = recipe
-    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
-    n_bytes = needed_bytes(nest, form, sizes, dtype.itemsize, n_chunks)
+    n_chunks = choose_n_chunks(nest, form, sizes, n_threads)
+    n_bytes = count_needed_bytes(nest, form, sizes, dtype.itemsize, n_chunks)
     return n_bytes <= COPIES_BYTES
 
 
-def _missed(options: LookupOptions, reason: str) -> None:
+def _report_miss(options: LookupOptions, reason: str) -> None:
     if options.on_miss == "raise":
         raise RecordNotFoundError(reason)
     if options.on_miss == "warn":
         text = f"the nest estimated to be the fastest is used: {reason}"
-        warnings.warn(text, FeinsumWarning, stacklevel=level_of_caller())
+        warnings.warn(text, FeinsumWarning, stacklevel=find_caller_level())
 
 
-def _estimated(
+def _choose_estimated(
     network: Network, sizes: Sizes, dtype: np.dtype[Any]
 ) -> tuple[Nest, NestForm]:
     """Choose the nest and the form that are estimated to be the fastest."""
     from feinsum.measure import open_device
-    from feinsum.predict.machine import machine_of
+    from feinsum.predict.machine import model_machine
 
-    machine = machine_of(open_device("host").device)
+    machine = model_machine(open_device("host").device)
     cost = EstimatedTime(
         network,
         sizes,
@@ -342,7 +348,7 @@ def _estimated(
         item_bytes=dtype.itemsize,
         n_threads=machine.n_cores,
     )
-    best = best_nest(network, cost)
+    best = find_best_nest(network, cost)
     assert best is not None
     form = choose_form(
         best.nest,
@@ -354,16 +360,16 @@ def _estimated(
     return best.nest, form
 
 
-def _kernel(
+def _build_kernel(
     nest: Nest, form: NestForm, n_chunks: int, sizes: Sizes, dtype: np.dtype[Any]
 ) -> CompiledKernel:
     """Build the kernel of a nest, which serves trees of every size."""
-    from feinsum.codegen import generate_nest, nest_index_dtype
+    from feinsum.codegen import choose_nest_index_dtype, generate_nest
     from feinsum.measure import compile_kernel, open_device
 
     dense = {i: sizes.extents[i] for i in sorted(nest.network.indices)
              if i not in nest.network.level_of}  # fmt: skip
-    index_dtype = nest_index_dtype(nest, sizes)
+    index_dtype = choose_nest_index_dtype(nest, sizes)
     key = ("kernel", nest, form, tuple(dense.items()), dtype.str, index_dtype.str)
 
     def make() -> CompiledKernel:
@@ -372,7 +378,7 @@ def _kernel(
         )
         return compile_kernel(unit, open_device("host"))
 
-    kernel: CompiledKernel = remembered(Calls).sparse.get(key, make)
+    kernel: CompiledKernel = get_remembered(Calls).sparse.get(key, make)
     return kernel
 
 
@@ -382,7 +388,7 @@ MAX_BYTES = 1 << 26
 """Maximum bytes that are gathered of one operand at once."""
 
 
-def tree_of_any(operand: COO | CSF | tuple[CSF, ...]) -> CSF:
+def get_any_tree(operand: COO | CSF | tuple[CSF, ...]) -> CSF:
     """Return a tree of a sparse operand; the first of several trees."""
     return to_csf(operand[0] if isinstance(operand, tuple) else operand)
 
@@ -411,10 +417,10 @@ def evaluate_entries(
     else:
         result = np.zeros([sizes.extents[i] for i in network.output], dtype)
     # in chunks, since gathered operands have a row for each entry
-    for chunk in _parts(network, sizes, entries.nnz, dtype):
+    for chunk in _split_entries(network, sizes, entries.nnz, dtype):
         chunk_columns = {index: column[chunk] for index, column in columns.items()}
         operands = [entries.values if x is tree else x for x in arrays]
-        products = _products(network, operands, chunk, chunk_columns, output)
+        products = _compute_products(network, operands, chunk, chunk_columns, output)
         if network.has_sparse_output:
             result[chunk] = products
         else:
@@ -423,7 +429,7 @@ def evaluate_entries(
     return result
 
 
-def _parts(
+def _split_entries(
     network: Network, sizes: Sizes, nnz: int, dtype: np.dtype[Any]
 ) -> Iterator[slice]:
     """Yield chunks of entries, so that gathered operands take little memory."""
@@ -436,7 +442,7 @@ def _parts(
         yield slice(begin, begin + n)
 
 
-def _products(
+def _compute_products(
     network: Network,
     arrays: list[Any],
     chunk: slice,
@@ -464,7 +470,7 @@ def _products(
         for index, n in zip(term, array.shape, strict=True)
     }
     path = find_path(terms, (ENTRY, *output), extents)
-    return einsum_in_steps(terms, (ENTRY, *output), operands, path)
+    return evaluate_in_steps(terms, (ENTRY, *output), operands, path)
 
 
 def _add(result: Any, subscripts: list[Any], products: Any) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from feinsum.calling.kernel_cache import Calls, LookupOptions
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.nests import Nest, NestForm, Network, Sizes
-from feinsum.result_memory import aligned_empty
+from feinsum.result_memory import make_aligned
 from feinsum.sparse import CSF
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ class RepeatedCall(NamedTuple):
         return cls(trees[0], (subscripts, alike, options))
 
     def ready(self) -> ReadyCall | None:
-        return remembered(Calls).trees.get(self.tree, {}).get(self.key)
+        return get_remembered(Calls).trees.get(self.tree, {}).get(self.key)
 
     def keep(self, ready: ReadyCall) -> None:
-        calls = remembered(Calls).trees.setdefault(self.tree, {})
+        calls = get_remembered(Calls).trees.setdefault(self.tree, {})
         # the oldest first: dictionaries keep the order of insertion
         while len(calls) >= MAX_REPEATED:
             calls.pop(next(iter(calls)))
@@ -96,12 +96,12 @@ class ReadyCall(NamedTuple):
             arrays: the dense operands, in order.
             out: memory for the result, which is used if the kernel can write into it.
         """
-        from feinsum.codegen import nest_result
+        from feinsum.codegen import extract_nest_result
 
         target = out if out is not None and self._is_room(out, arrays) else None
-        fresh = {name: self._memory(name, target) for name in self.shapes}
-        self.call((*self.tree_arrays, *self._dense(arrays), *fresh.values()))
-        result = nest_result(
+        fresh = {name: self._get_memory(name, target) for name in self.shapes}
+        self.call((*self.tree_arrays, *self._prepare_dense(arrays), *fresh.values()))
+        result = extract_nest_result(
             self.nest_kernel.nest, self.nest_kernel.form, fresh["out"], self.sizes
         )
         return as_sparse(self.network, arrays[self._sparse], result)
@@ -111,9 +111,9 @@ class ReadyCall(NamedTuple):
         assert self.network.sparse is not None
         return self.network.sparse
 
-    def _dense(self, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _prepare_dense(self, arrays: Sequence[Any]) -> Sequence[Any]:
         """Return the dense operands in the layout that the kernel reads."""
-        from feinsum.codegen import dense_arguments
+        from feinsum.codegen import make_dense_arguments
 
         sparse, dtype = self._sparse, self.dtype
         dense = [*arrays[:sparse], *arrays[sparse + 1 :]]
@@ -122,15 +122,15 @@ class ReadyCall(NamedTuple):
         operands = arrays if dense else [*arrays, np.ones((), dtype)]
         nest_kernel = self.nest_kernel
         return [
-            *dense_arguments(
+            *make_dense_arguments(
                 nest_kernel.nest, operands, dtype, nest_kernel.form
             ).values()
         ]
 
-    def _memory(self, name: str, target: Any) -> Any:
+    def _get_memory(self, name: str, target: Any) -> Any:
         is_given = name == "out" and target is not None
         shape = self.shapes[name]
-        return target.reshape(shape) if is_given else aligned_empty(shape, self.dtype)
+        return target.reshape(shape) if is_given else make_aligned(shape, self.dtype)
 
     def _is_room(self, out: Any, arrays: Sequence[Any]) -> bool:
         """Return whether a kernel can write into an array while it reads others."""
@@ -152,7 +152,7 @@ def _is_plain(array: Any, dtype: np.dtype[Any]) -> bool:
     return bool(array.dtype == dtype and flags.c_contiguous and flags.aligned)
 
 
-def ready_call(
+def bind_tree(
     network: Network,
     tree: CSF,
     sizes: Sizes,
@@ -160,11 +160,13 @@ def ready_call(
     nest_kernel: NestKernel,
 ) -> ReadyCall:
     """Bind a kernel to a tree: convert the tree's arrays, and fix its sizes."""
-    from feinsum.codegen import fresh_shapes, tree_arguments
+    from feinsum.codegen import compute_output_shapes, make_tree_arguments
     from feinsum.targets.host.device import HostBuilt
 
     nest, form = nest_kernel.nest, nest_kernel.form
-    arguments = tree_arguments(nest, tree, sizes, dtype, form, nest_kernel.n_chunks)
+    arguments = make_tree_arguments(
+        nest, tree, sizes, dtype, form, nest_kernel.n_chunks
+    )
     assert isinstance(nest_kernel.kernel.built, HostBuilt)
     kernel = nest_kernel.kernel.built.kernel
     names = {name for name, _ in kernel.arguments}
@@ -173,7 +175,7 @@ def ready_call(
     numbers = {
         name: x for name, x in arguments.items() if not isinstance(x, np.ndarray)
     }
-    shapes = fresh_shapes(nest, sizes, form, arguments.get("n_chunks", 1))
+    shapes = compute_output_shapes(nest, sizes, form, arguments.get("n_chunks", 1))
     dense = [f"T{k}" for k in range(len(network.inputs)) if k != network.sparse]
     call = kernel.caller((*tree_arrays, *dense, *shapes), numbers)
     return ReadyCall(

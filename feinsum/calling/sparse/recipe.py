@@ -18,25 +18,30 @@ from feinsum.ir import (
     Operand,
     from_text,
     generalize,
-    profile_names,
+    list_profile_names,
 )
 from feinsum.measure import open_device
-from feinsum.nests import Network, nest_from_text, translated
+from feinsum.nests import Network, parse_nest, translate_text
 from feinsum.predict import MEASURING
 from feinsum.records import Match, TransformSpec
 from feinsum.retrieval.einsum_trials import EinsumTrials
-from feinsum.retrieval.matching import MatchingFacts, Nearest, forms_of, nearest
-from feinsum.retrieval.request import is_verification_on, policy_of
+from feinsum.retrieval.matching import (
+    MatchingFacts,
+    Nearest,
+    find_nearest,
+    list_lookup_forms,
+)
+from feinsum.retrieval.request import choose_policy, is_verification_on
 from feinsum.sparse import CSF
 from feinsum.transforms import check_spec
-from feinsum.transforms.nests import NestRecipe, recipe_of
+from feinsum.transforms.nests import NestRecipe, parse_recipe
 
 logger = logging.getLogger(__name__)
 
 DEVICE = "host"
 
 
-def einsum_of_call(
+def build_einsum(
     network: Network, arrays: Sequence[Any]
 ) -> tuple[BatchedEinsum, dict[str, int]]:
     """Build the einsum of a call, and return it with the profile of its tree.
@@ -45,10 +50,10 @@ def einsum_of_call(
         network: the network to compute.
         arrays: the operands; a single operand is followed by the factor 1.
 
-    >>> from feinsum.nests import network
+    >>> from feinsum.nests import parse_network
     >>> from feinsum.sparse import random_uniform, to_csf
     >>> tree = to_csf(random_uniform((30, 20), 50, seed=0))
-    >>> found, sizes = einsum_of_call(network("ij,j->i"), [tree, np.ones(20)])
+    >>> found, sizes = build_einsum(parse_network("ij,j->i"), [tree, np.ones(20)])
     >>> print(found.operands[0], sizes)
     A0[30,20]:csf<f8 {'nodes.0': 24, 'nodes.1': 50}
     """
@@ -66,10 +71,10 @@ def einsum_of_call(
             row.append(Operand(name, np.shape(array), np.asarray(array).dtype))
     einsum = BatchedEinsum(network.output, tuple(terms), (tuple(row),))
     tree = arrays[network.sparse or 0]
-    return einsum, dict(zip(profile_names(einsum), tree.profile, strict=True))
+    return einsum, dict(zip(list_profile_names(einsum), tree.profile, strict=True))
 
 
-def recorded_recipe(
+def find_recorded_recipe(
     network: Network, arrays: Sequence[Any], options: LookupOptions
 ) -> tuple[NestRecipe | None, str]:
     """Find the best recorded recipe that works here; also describe the match.
@@ -79,7 +84,7 @@ def recorded_recipe(
     Raises:
         StoreError: if the database cannot be read.
     """
-    einsum, nodes = einsum_of_call(network, arrays)
+    einsum, nodes = build_einsum(network, arrays)
     general, literal = generalize(einsum)
     sizes = {**literal, **nodes}
     if options.effort in MEASURING:
@@ -89,17 +94,17 @@ def recorded_recipe(
             general, sizes, options.effort, device=DEVICE, database=options.database
         )
     environment = open_device(DEVICE).environment({})
-    policy = policy_of(options.policy)
+    policy = choose_policy(options.policy)
     with looked_up_store(options.database) as store:
         facts = MatchingFacts(store, environment.device, policy)
-        nearest_facts, match = nearest(
-            forms_of(general, sizes), facts, environment, policy
+        nearest_facts, match = find_nearest(
+            list_lookup_forms(general, sizes), facts, environment, policy
         )
     trials = EinsumTrials(environment, is_final=False)
-    return _usable(network, nearest_facts, match, trials), match.reason
+    return _find_usable(network, nearest_facts, match, trials), match.reason
 
 
-def _usable(
+def _find_usable(
     network: Network, nearest_facts: Nearest, match: Match, trials: EinsumTrials
 ) -> NestRecipe | None:
     """Return the first recipe that may be used, in the names of the call's indices."""
@@ -108,13 +113,13 @@ def _usable(
         try:
             if is_verification_on(None):
                 trials.verify(candidate)
-            return _in_call(network, spec, frame, nearest_facts)
+            return _translate_recipe(network, spec, frame, nearest_facts)
         except FeinsumError as error:
             logger.warning("recipe %.200s was skipped: %s", spec, error)
     return None
 
 
-def _in_call(
+def _translate_recipe(
     network: Network, spec: TransformSpec, frame: str, nearest_facts: Nearest
 ) -> NestRecipe:
     """Translate a recipe from the names of its frame to those of the call.
@@ -124,7 +129,7 @@ def _in_call(
     """
     written = from_text(frame)
     check_spec(spec, written)
-    form = recipe_of(written, spec.parameters).form
+    form = parse_recipe(written, spec.parameters).form
     call_names = nearest_facts.form.relabeling
     frame_names = canonicalize(written).relabeling
     # from the frame's names to canonical ones, and on to those of the call
@@ -137,6 +142,6 @@ def _in_call(
         call_names.positions[0][canonical_position[p]]
         for p in range(written.n_operands)
     ]
-    text = translated(str(spec.parameters["nest"]), indices, positions)
+    text = translate_text(str(spec.parameters["nest"]), indices, positions)
     lane = indices.get(str(spec.parameters["lane"]), "")
-    return NestRecipe(nest_from_text(network, text), replace(form, lane=lane))
+    return NestRecipe(parse_nest(network, text), replace(form, lane=lane))

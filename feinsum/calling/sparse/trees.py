@@ -17,9 +17,15 @@ import numpy as np
 
 from feinsum.calling.kernel_cache import Calls, LookupOptions
 from feinsum.errors import InvalidEinsumError
-from feinsum.memory import remembered
-from feinsum.nests import EstimatedTime, Network, Sizes, best_nest, level_orders
-from feinsum.result_memory import idle_limit_bytes
+from feinsum.memory import get_remembered
+from feinsum.nests import (
+    EstimatedTime,
+    Network,
+    Sizes,
+    find_best_nest,
+    list_level_orders,
+)
+from feinsum.result_memory import get_idle_limit_bytes
 from feinsum.sparse import (
     COO,
     CSC,
@@ -48,12 +54,12 @@ class _OfMatrix(NamedTuple):
         return all(a is b for a, b in zip(self.arrays, arrays, strict=True))
 
 
-def tree_of_matrix(matrix: Any) -> CSF | None:
+def get_matrix_tree(matrix: Any) -> CSF | None:
     """Return the tree of a matrix by rows or columns; None for any other operand.
 
     >>> from feinsum.sparse import random_uniform, to_csr
     >>> matrix = to_csr(random_uniform((30, 20), 90, seed=0))
-    >>> tree_of_matrix(matrix) is tree_of_matrix(matrix)
+    >>> get_matrix_tree(matrix) is get_matrix_tree(matrix)
     True
     """
     names = ARRAYS[not isinstance(matrix, CSR | CSC)]
@@ -61,7 +67,7 @@ def tree_of_matrix(matrix: Any) -> CSF | None:
     if any(array is None for array in arrays):
         return None
     # matrices of scipy cannot be hashed
-    trees, key = remembered(Calls).matrices, id(matrix)
+    trees, key = get_remembered(Calls).matrices, id(matrix)
     cached = trees.get(key)
     # another matrix may have got the id after this one was freed
     if cached is not None and cached.is_of(matrix, arrays):
@@ -88,18 +94,18 @@ class _OfCoordinates(NamedTuple):
     order: Any
 
 
-def tree_of_coordinates(entries: COO, axes: tuple[int, ...]) -> CSF:
+def get_coordinate_tree(entries: COO, axes: tuple[int, ...]) -> CSF:
     """Return the tree of coordinates in a level order, with their current values.
 
     It is cached unless there are duplicates, or it takes too much memory.
 
     >>> entries = COO((4, 2), ([3, 0], [1, 1]), [1.0, 2.0])
-    >>> tree = tree_of_coordinates(entries, (0, 1))
+    >>> tree = get_coordinate_tree(entries, (0, 1))
     >>> entries.values[:] = 5.0, 6.0
-    >>> tree_of_coordinates(entries, (0, 1)) is tree, tree.values
+    >>> get_coordinate_tree(entries, (0, 1)) is tree, tree.values
     (True, array([6., 5.]))
     """
-    trees = remembered(Calls).coordinates.setdefault(entries, {})
+    trees = get_remembered(Calls).coordinates.setdefault(entries, {})
     if axes not in trees:
         trees[axes] = _sort_once(entries, axes)
     cached: _OfCoordinates | None = trees[axes]
@@ -114,12 +120,12 @@ def tree_of_coordinates(entries: COO, axes: tuple[int, ...]) -> CSF:
 
 def forget_tree(entries: COO, axes: tuple[int, ...]) -> None:
     """Free a tree that was made of coordinates."""
-    remembered(Calls).coordinates.get(entries, {}).pop(axes, None)
+    get_remembered(Calls).coordinates.get(entries, {}).pop(axes, None)
 
 
 def _sort_once(entries: COO, axes: tuple[int, ...]) -> _OfCoordinates | None:
     n_bytes = entries.nnz * (entries.values.itemsize + 8 * (entries.order + 1))
-    if n_bytes > idle_limit_bytes():
+    if n_bytes > get_idle_limit_bytes():
         return None
     numbers = np.arange(entries.nnz)
     numbered = to_csf(COO(entries.shape, entries.indices, numbers), axes)
@@ -151,7 +157,7 @@ def are_trees(operand: object) -> bool:
     return is_some and all(isinstance(tree, CSF) for tree in operand)  # type: ignore[attr-defined]
 
 
-def in_levels(
+def choose_tree(
     network_of: Callable[[Axes], Network],
     operand: COO | Trees,
     arrays: Sequence[Any],
@@ -178,27 +184,27 @@ def in_levels(
     network = network_of(usual)
     alike = tuple((np.shape(a), np.result_type(a).str) for k, a in enumerate(arrays)
                   if k != network.sparse)  # fmt: skip
-    key = ("levels", network, alike, _size_of(operand), options)
+    key = ("levels", network, alike, _get_size_key(operand), options)
 
     def choose() -> Axes:
         if not isinstance(operand, COO):
-            return _best_of(network_of, operand, arrays)
-        tree = tree_of_coordinates(operand, usual)
+            return _find_best_tree(network_of, operand, arrays)
+        tree = get_coordinate_tree(operand, usual)
         if len(usual) > MAX_AXES or not tree.profile[-1] or is_recorded(tree):
             return usual
-        best = _best_order(network, operand, arrays)
+        best = _find_best_order(network, operand, arrays)
         if best != usual:
             forget_tree(operand, usual)
         return best
 
-    axes: Axes = remembered(Calls).sparse.get(key, choose)
+    axes: Axes = get_remembered(Calls).sparse.get(key, choose)
     if isinstance(operand, COO):
-        return tree_of_coordinates(operand, axes)
+        return get_coordinate_tree(operand, axes)
     # the cache has orders, not trees: trees with equal profiles share the choice
     return next(tree for tree in operand if tree.axes == axes)
 
 
-def _size_of(operand: COO | Trees) -> Hashable:
+def _get_size_key(operand: COO | Trees) -> Hashable:
     """Return a key of the sizes on which the order depends, without building trees."""
     if isinstance(operand, COO):
         return operand.shape, operand.nnz
@@ -215,7 +221,7 @@ def _check_alike(trees: Trees) -> None:
         )
 
 
-def _best_of(
+def _find_best_tree(
     network_of: Callable[[Axes], Network], trees: Trees, arrays: Sequence[Any]
 ) -> Axes:
     """Return the level order of the tree with the shortest estimated time."""
@@ -227,11 +233,11 @@ def _best_of(
     return min(trees, key=estimate_s).axes
 
 
-def _best_order(network: Network, entries: COO, arrays: Sequence[Any]) -> Axes:
+def _find_best_order(network: Network, entries: COO, arrays: Sequence[Any]) -> Axes:
     """Return the order of the axes, or one that is estimated to be clearly faster."""
     counts, term = node_counts(entries), network.inputs[network.sparse or 0]
     seconds: dict[Axes, float] = {}
-    for other in level_orders(network):
+    for other in list_level_orders(network):
         axes = tuple(term.index(index) for index in other.levels)
         nodes = tuple(counts[frozenset(axes[: k + 1])] for k in range(len(axes)))
         seconds[axes] = _estimate(other, entries.shape, nodes, arrays)
@@ -249,19 +255,19 @@ def _estimate(
 ) -> float:
     from feinsum.machine import MachineModel
     from feinsum.measure import open_device
-    from feinsum.predict.machine import machine_of
+    from feinsum.predict.machine import model_machine
 
     position = network.sparse or 0
     extents = dict(zip(network.inputs[position], shape, strict=True))
     for k, (term, array) in enumerate(zip(network.inputs, arrays, strict=False)):
         if k != position:
             extents |= dict(zip(term, np.shape(array), strict=True))
-    machine = machine_of(open_device("host").device)
+    machine = model_machine(open_device("host").device)
     cost = EstimatedTime(
         network,
         Sizes(extents, nodes),
         MachineModel(vector_bytes=machine.vector_bytes),
         n_threads=machine.n_cores,
     )
-    best = best_nest(network, cost)
+    best = find_best_nest(network, cost)
     return inf if best is None else float(best.cost)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from feinsum.cli.shared.failure import DIFFERENT, FAILED, report_bad
-from feinsum.cli.shared.kinds import counted_kinds, numbers_in_words
+from feinsum.cli.shared.kinds import format_counts, list_counts
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -24,7 +24,7 @@ from feinsum.cli.shared.output import (
     print_json,
     print_table,
 )
-from feinsum.cli.shared.progress import counted, counting
+from feinsum.cli.shared.progress import count_items, show_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,20 +80,20 @@ def export(
     An existing file is replaced once the new one is complete.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import all_documents
+    from feinsum.db.exchange import list_documents
 
     # Standard output holds the documents, so that nothing else may be printed there.
     if file == STREAM and (as_json or t4):
         raise typer.BadParameter(
             "standard output takes neither --json nor --kernel-tuner"
         )
-    with opened_documents(database) as store, counting("writing ...") as step:
-        documents = all_documents(store, has_trials=trials)
-        n_written = _write(counted(documents, step), file, is_t4=t4)
+    with opened_documents(database) as store, show_count("writing ...") as step:
+        documents = list_documents(store, has_trials=trials)
+        n_written = _write(count_items(documents, step), file, is_t4=t4)
     if as_json:
         print_json({"file": file, "n_written": n_written})
     elif file != STREAM:
-        typer.echo(f"{numbers_in_words(n_written)} written to {file}")
+        typer.echo(f"{format_counts(n_written)} written to {file}")
 
 
 def import_(
@@ -124,17 +124,17 @@ def import_(
     """
     from feinsum.db import opened_documents
     from feinsum.db.exchange import import_entries
-    from feinsum.records import check_plausible, unchecked
+    from feinsum.records import accept_all, check_plausible
 
-    entries = _entries(file)
+    entries = _read_entries(file)
     # Retractions by others hide facts for good; an import may decline them.
     if without_retractions:
         entries = _without_retractions(entries)
     with (
         opened_documents(database, may_create=True) as store,
-        counting("reading ...") as step,
+        show_count("reading ...") as step,
     ):
-        check = unchecked if with_implausible else check_plausible
+        check = accept_all if with_implausible else check_plausible
         on_bad = report_bad if skip_bad else _stop
         imported = import_entries(store, entries, on_bad, step, check=check)
     print_document(vars(imported), as_json, lambda: _print_imported(imported))
@@ -142,14 +142,14 @@ def import_(
         raise typer.Exit(FAILED)
 
 
-def _entries(file: str) -> Iterator[Entry]:
+def _read_entries(file: str) -> Iterator[Entry]:
     """Yield the entries of a file, of standard input or of the packaged facts."""
-    from feinsum.db import shipped_facts
+    from feinsum.db import get_shipped_facts
     from feinsum.db.exchange import read_file, read_lines
 
     # Checked first, so that the facts of the installation need no path.
     if file == PACKAGED:
-        return ((f"packaged {r.id[:12]}", r) for r in shipped_facts().records())
+        return ((f"packaged {r.id[:12]}", r) for r in get_shipped_facts().records())
     if file == STREAM:
         return read_lines(typer.get_binary_stream("stdin"))
     return read_file(Path(file))
@@ -176,8 +176,8 @@ def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[
 
 
 def _print_imported(imported: Imported) -> None:
-    typer.echo(f"read: {numbers_in_words(imported.n_read)}")
-    typer.echo(f"new: {numbers_in_words(imported.n_new)}")
+    typer.echo(f"read: {format_counts(imported.n_read)}")
+    typer.echo(f"new: {format_counts(imported.n_new)}")
     if imported.n_bad:
         typer.echo(f"skipped: {imported.n_bad}")
 
@@ -262,20 +262,20 @@ def merge(
 
     from feinsum.db import opened_documents
     from feinsum.db.exchange import merge
-    from feinsum.records import check_plausible, unchecked
+    from feinsum.records import accept_all, check_plausible
 
     # All databases are opened before anything is written: a misspelt one is reported
     # first.
     n_new: Counter[str] = Counter()
     left_out: list[Bad] = []
-    check = unchecked if with_implausible else check_plausible
+    check = accept_all if with_implausible else check_plausible
     with ExitStack() as stack:
         opened = [
             stack.enter_context(opened_documents(source, is_read_only=True))
             for source in sources
         ]
         target = stack.enter_context(opened_documents(database, may_create=True))
-        step = stack.enter_context(counting("adding ..."))
+        step = stack.enter_context(show_count("adding ..."))
         wanted = not without_retractions
         for source in opened:
             n_new.update(
@@ -290,7 +290,7 @@ def merge(
             )
     for bad in left_out:
         report_bad(bad)
-    lines = [f"{name} added: {number}" for name, number in counted_kinds(n_new)]
+    lines = [f"{name} added: {number}" for name, number in list_counts(n_new)]
     document = {"n_new": n_new, "n_left_out": len(left_out)}
     print_document(document, as_json, lambda: typer.echo("\n".join(lines)))
     if left_out:

@@ -97,11 +97,17 @@ def retract(
 
 def _print(retracted: Retracted) -> None:
     records = [
-        (r.id[:ID_LENGTH], r.workload, r.transform, to_digits(r.speedup, 3), _day(r))
+        (
+            r.id[:ID_LENGTH],
+            r.workload,
+            r.transform,
+            to_digits(r.speedup, 3),
+            _format_day(r),
+        )
         for r in retracted.suspects[:N_SHOWN]
     ]
     plans = [
-        (p.id[:ID_LENGTH], p.workload, p.plan[:ID_LENGTH], _day(p))
+        (p.id[:ID_LENGTH], p.workload, p.plan[:ID_LENGTH], _format_day(p))
         for p in retracted.plans[:N_SHOWN]
     ]
     peaks = [
@@ -109,7 +115,7 @@ def _print(retracted: Retracted) -> None:
             p.id[:ID_LENGTH],
             p.device[:ID_LENGTH],
             to_digits(p.bandwidth_bytes_per_s / 1e9, 3),
-            _day(p),
+            _format_day(p),
         )
         for p in retracted.peaks[:N_SHOWN]
     ]
@@ -138,5 +144,5 @@ def _print(retracted: Retracted) -> None:
         typer.echo(f"facts retracted: {n}")
 
 
-def _day(suspect: Suspect | SuspectPlan | SuspectPeaks) -> str:
+def _format_day(suspect: Suspect | SuspectPlan | SuspectPeaks) -> str:
     return f"{suspect.recorded_at:%Y-%m-%d}"

@@ -9,7 +9,7 @@ import typer
 
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_document, print_table, to_digits
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ def stats(
         if by_workload:
             _print_workloads(store.listed_workloads(), limit, as_json)
         elif trials_of is not None:
-            key = _workload(store, trials_of)
+            key = _find_workload(store, trials_of)
             _print_trials(key, sorted(store.trials(key), key=_sort_key), limit, as_json)
         else:
             statistics = store.stats()
@@ -80,18 +80,20 @@ def _print_stats(totals: Statistics) -> None:
     typer.echo(f"plans: {totals.n_plans}, retractions: {totals.n_retractions}")
     typer.echo(f"workloads: {totals.n_workloads}, devices: {totals.n_devices}")
     typer.echo(f"bytes: {totals.size_bytes}")
-    typer.echo(f"recorded: {_day(totals.oldest)} to {_day(totals.newest)}")
+    typer.echo(
+        f"recorded: {_format_day(totals.oldest)} to {_format_day(totals.newest)}"
+    )
     print_table(
         ("device", "driver"),
         ("workloads", "records", "oldest", "newest"),
         [
             (
-                _device(count),
+                _format_device(count),
                 count.driver_version,
                 f"{count.n_workloads}",
                 f"{count.n_records}",
-                _day(count.oldest),
-                _day(count.newest),
+                _format_day(count.oldest),
+                _format_day(count.newest),
             )
             for count in totals.drivers
         ],
@@ -111,17 +113,17 @@ def _print_stats(totals: Statistics) -> None:
     )
 
 
-def _device(count: DriverCount) -> str:
+def _format_device(count: DriverCount) -> str:
     """Return a device with its microarchitecture, if that is known."""
     design = f", {count.microarchitecture}" if count.microarchitecture else ""
     return f"{count.device} ({count.platform}){design}"
 
 
-def _day(time: datetime | None) -> str:
+def _format_day(time: datetime | None) -> str:
     return f"{time:%Y-%m-%d}" if time else "never"
 
 
-def _digits(value: float | None) -> str:
+def _format_digits(value: float | None) -> str:
     return "-" if value is None else to_digits(value, 3)
 
 
@@ -135,7 +137,7 @@ def _print_workloads(
             f"{count.n_records}",
             f"{count.n_devices}",
             f"{count.n_trials}",
-            _digits(count.highest_speedup),
+            _format_digits(count.highest_speedup),
             count.text,
         )
         for count in shown
@@ -149,14 +151,14 @@ def _print_workloads(
     print_document({"workloads": shown}, as_json, show)
 
 
-def _workload(store: SqlStore, start: str) -> WorkloadKey:
+def _find_workload(store: SqlStore, start: str) -> WorkloadKey:
     """Find the only workload with trials whose key begins like this."""
     keys = [key for key in store.tried() if key.startswith(start)]
     # A prefix of several keys is refused: the trials could belong to another workload.
     if len(keys) == 1:
         return keys[0]
     raise typer.BadParameter(
-        f"{start!r} begins the keys of {counted(len(keys), 'workload')} with "
+        f"{start!r} begins the keys of {format_count(len(keys), 'workload')} with "
         "trials, expected one; list them with 'feinsum db stats --by-workload'",
         param_hint="--trials-of",
     )
@@ -168,7 +170,7 @@ def _sort_key(trial: Trial) -> tuple[float, str, str]:
     return ratio, trial.recorded_at, trial.id
 
 
-def _trial_document(trial: Trial) -> dict[str, Any]:
+def _make_trial_document(trial: Trial) -> dict[str, Any]:
     return {
         "spec": str(trial.spec),
         "status": trial.status,
@@ -190,8 +192,8 @@ def _print_trials(
     rows = [
         (
             trial.status,
-            _digits(trial.median_s and trial.median_s * 1e3),
-            _digits(trial.ratio),
+            _format_digits(trial.median_s and trial.median_s * 1e3),
+            _format_digits(trial.ratio),
             trial.environment.device.name,
             trial.recorded_at[:10],
             str(trial.spec),
@@ -209,5 +211,5 @@ def _print_trials(
                 typer.echo(f"{trial.spec}: {' '.join(trial.message.split())}")
         typer.echo(f"trials: {len(trials)}")
 
-    document = {"key": workload, "trials": list(map(_trial_document, shown))}
+    document = {"key": workload, "trials": list(map(_make_trial_document, shown))}
     print_document(document, as_json, show)

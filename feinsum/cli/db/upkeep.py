@@ -11,8 +11,8 @@ import typer
 from feinsum.cli.shared.failure import FAILED, say
 from feinsum.cli.shared.options import AsJson, Database, Write
 from feinsum.cli.shared.output import ID_LENGTH, print_document, print_table
-from feinsum.cli.shared.progress import counted, counting
-from feinsum.words import counted as in_words
+from feinsum.cli.shared.progress import count_items, show_count
+from feinsum.words import format_count as in_words
 
 if TYPE_CHECKING:
     from feinsum.db.exchange import Collected, GarbagePlan, Rekeyed
@@ -59,7 +59,7 @@ def migrate(database: Database = None, as_json: AsJson = False) -> None:
     migration = migrate(database)
     with (
         open_store(database, may_create=False) as store,
-        counting("adding ...") as step,
+        show_count("adding ...") as step,
     ):
         rekeyed = rekey(store, step)
     unreadable = [
@@ -180,10 +180,10 @@ def gc(
         backups = folder or (store.path.parent if store.path else None)
         if write and backups is None:
             raise typer.BadParameter("a database on a server needs --folder")
-        with counting("reading ...") as step:
+        with show_count("reading ...") as step:
             # one workload at a time: facts of different ones never compete
             groups = (store.query(key) for key in store.workloads())
-            plan = find_garbage(counted(groups, step), keep)
+            plan = find_garbage(count_items(groups, step), keep)
         # A retraction hides its fact for ever, so the fact itself is of no further use.
         if retracted:
             ids = tuple(fact.id for fact in store.retracted())

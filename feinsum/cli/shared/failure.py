@@ -64,28 +64,28 @@ def report_failure(error: FeinsumError | typer.TyperException, *, is_json: bool)
         The exit code.
     """
     if isinstance(error, FeinsumError):
-        code, message = error.code, _one_line(str(error))
+        code, message = error.code, _join_lines(str(error))
         status = USAGE if is_bad_usage(error) else FAILED
     else:
-        code, message, status = "usage", _usage_message(error), error.exit_code
+        code, message, status = "usage", _format_usage_message(error), error.exit_code
     _print(code, message, is_json)
     return status
 
 
-def _usage_message(error: typer.TyperException) -> str:
+def _format_usage_message(error: typer.TyperException) -> str:
     message = error.format_message().replace("Value error, ", "")
     if (options := getattr(error, "possibilities", None)) is not None:
         # not Typer's own possibilities: "--" makes any two names similar
         message = error.message
-        if near := _similar(getattr(error, "option_name", ""), options):
-            return _one_line(f"{message}. Did you mean '{near}'?")
+        if near := _find_similar(getattr(error, "option_name", ""), options):
+            return _join_lines(f"{message}. Did you mean '{near}'?")
     context = getattr(error, "ctx", None)
     if message.startswith(("Missing ", "No such option")) and context is not None:
         message = f"{message.rstrip('.')}; see '{context.command_path} --help'"
-    return _one_line(message)
+    return _join_lines(message)
 
 
-def _similar(option: str, options: Iterable[str]) -> str | None:
+def _find_similar(option: str, options: Iterable[str]) -> str | None:
     """Return the option with the most similar name, if any is similar."""
     names = {name.lstrip("-"): name for name in options}
     # 0.7: one letter in four may be wrong
@@ -107,13 +107,13 @@ def report_bug(error: Exception, *, is_json: bool, has_traceback: bool) -> int:
     # a traceback frightens users, but a report of a bug needs one
     if has_traceback or os.environ.get(DEBUG_VARIABLE, "").strip():
         typer.echo("".join(format_exception(error)), err=True, nl=False)
-    message = _one_line(f"{type(error).__name__}: {error}")
+    message = _join_lines(f"{type(error).__name__}: {error}")
     _print("internal", message, is_json)
     return FAILED
 
 
 @contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """Treat SIGTERM, which batch systems send, as Ctrl-C in the body."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -124,7 +124,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 def say(message: str) -> None:
     """Print one line on stderr, after the name of the program."""
-    typer.echo(f"feinsum: {_one_line(message)}", err=True)
+    typer.echo(f"feinsum: {_join_lines(message)}", err=True)
 
 
 def _print(code: str, message: str, is_json: bool) -> None:
@@ -133,5 +133,5 @@ def _print(code: str, message: str, is_json: bool) -> None:
     say(f"[{code}] {message}")
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())

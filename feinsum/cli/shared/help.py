@@ -58,7 +58,7 @@ class _ShortHelpCommand(TyperCommand):
                 formatter.write_text(", ".join(sorted(hidden)))
 
 
-def short_help(*rare_options: str) -> type[TyperCommand]:
+def make_short_help_class(*rare_options: str) -> type[TyperCommand]:
     """Return the class of a command whose help leaves out these options."""
     attributes = {"rare_options": frozenset(rare_options)}
     return type("ShortHelpCommand", (_ShortHelpCommand,), attributes)

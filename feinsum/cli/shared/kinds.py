@@ -25,10 +25,10 @@ RARE = frozenset({"plan", "retraction"})
 """Kinds that are named only if there are any."""
 
 
-def counted_kinds(numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def list_counts(numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Yield the names of the kinds of documents, with their numbers.
 
-    >>> [*counted_kinds({"record": 2, "plan": 1})]
+    >>> [*list_counts({"record": 2, "plan": 1})]
     [('records', 2), ('limits of devices', 0), ('trials', 0), ('plans', 1)]
     """
     for kind, word in WORDS.items():
@@ -36,13 +36,13 @@ def counted_kinds(numbers: Mapping[str, int]) -> Iterator[tuple[str, int]]:
             yield word, numbers.get(kind, 0)
 
 
-def numbers_in_words(numbers: Mapping[Any, int]) -> str:
+def format_counts(numbers: Mapping[Any, int]) -> str:
     """Format how many documents there are of each kind.
 
-    >>> numbers_in_words({"record": 2, "trial": 1})
+    >>> format_counts({"record": 2, "trial": 1})
     '2 records, 0 limits of devices, 1 trial'
     """
     return ", ".join(
         f"{number} {SINGULAR.get(word, word) if number == 1 else word}"
-        for word, number in counted_kinds(numbers)
+        for word, number in list_counts(numbers)
     )

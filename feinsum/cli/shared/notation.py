@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from feinsum.cli.shared.options import DEFAULT_DTYPE
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
@@ -75,11 +75,11 @@ def read_einsums(
     """
     from feinsum.ir import from_text
 
-    extents = _extents(sizes or ())
+    extents = _parse_extents(sizes or ())
     # a whole text has rows behind a bar
     complete = [from_text(text.strip()) for text in texts if "|" in text]
     described = [
-        _described(text, extents, operands, rows, dtype)
+        _build_einsum(text, extents, operands, rows, dtype)
         for text in texts
         if "|" not in text
     ]
@@ -91,7 +91,7 @@ def read_einsums(
     return [complete.pop(0) if "|" in text else described.pop(0) for text in texts]
 
 
-def _described(
+def _build_einsum(
     subscripts: str,
     extents: Mapping[str, Extent],
     operands: str | None,
@@ -118,7 +118,7 @@ def _described(
 
     table = [
         tuple(map(operand, names, inputs))
-        for names in _names(len(inputs), operands, rows)
+        for names in _parse_names(len(inputs), operands, rows)
     ]
     return BatchedEinsum(output, inputs, tuple(table))
 
@@ -136,28 +136,34 @@ def _check_agreement(
     for index, extent in extents.items():
         actual = einsum.extents.get(index, extent)
         if extent != actual:
-            raise _contradiction(f"{index}={extent}", f"{index}={actual}", "--sizes")
+            raise _make_contradiction(
+                f"{index}={extent}", f"{index}={actual}", "--sizes"
+            )
     if operands is not None or rows is not None:
         option = "--operands" if rows is None else "--rows"
-        names = _names(einsum.n_operands, operands, rows)
+        names = _parse_names(einsum.n_operands, operands, rows)
         actual_names = [[operand.name for operand in row] for row in einsum.rows]
         if names != actual_names:
-            raise _contradiction(_table_text(names), _table_text(actual_names), option)
+            raise _make_contradiction(
+                _format_table(names), _format_table(actual_names), option
+            )
     if dtype != DEFAULT_DTYPE:
         expected = array("A", (), dtype).dtype
         for operand in einsum.operands:
             if operand.dtype != expected:
-                raise _contradiction(dtype, str(operand), "--dtype")
+                raise _make_contradiction(dtype, str(operand), "--dtype")
 
 
-def _contradiction(option_says: str, text_says: str, option: str) -> typer.BadParameter:
+def _make_contradiction(
+    option_says: str, text_says: str, option: str
+) -> typer.BadParameter:
     return typer.BadParameter(
         f"{option_says} is given, the einsum says {text_says}; leave the option out",
         param_hint=option,
     )
 
 
-def _table_text(names: Sequence[Sequence[str]]) -> str:
+def _format_table(names: Sequence[Sequence[str]]) -> str:
     return ";".join(map(",".join, names))
 
 
@@ -187,7 +193,7 @@ def read_sparse_einsum(
         InvalidEinsumError: if there is no such einsum.
         typer.BadParameter: naming the option that cannot be read.
     """
-    from feinsum.ir import parse_subscripts, profile_names
+    from feinsum.ir import list_profile_names, parse_subscripts
     from feinsum.sparse import read_tns, to_csf
 
     try:
@@ -199,7 +205,7 @@ def read_sparse_einsum(
     inputs, output = parse_subscripts(subscripts)
     if len(inputs[0]) != tree.order:
         raise typer.BadParameter(
-            f"the first operand has {counted(len(inputs[0]), 'index')}, "
+            f"the first operand has {format_count(len(inputs[0]), 'index')}, "
             f"{path} has entries of {tree.order}",
             param_hint="--sparse",
         )
@@ -217,7 +223,7 @@ def read_sparse_einsum(
     storage = "csf=" if sorted(output) == sorted(inputs[0]) else "csf"
     stored = [(replace(row[0], storage=storage), *row[1:]) for row in dense.rows]
     einsum = replace(dense, rows=tuple(stored))
-    return einsum, dict(zip(profile_names(einsum), tree.profile, strict=True))
+    return einsum, dict(zip(list_profile_names(einsum), tree.profile, strict=True))
 
 
 def read_program(path: Path) -> Program:
@@ -236,7 +242,7 @@ def read_program(path: Path) -> Program:
 def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
     """Parse values of size parameters, such as ``["Nel=100", "n=3,m=4"]``."""
     values = {}
-    for name, text in _pairs(sizes, option):
+    for name, text in _parse_pairs(sizes, option):
         if not _is_number(text):
             raise typer.BadParameter(
                 f"{name}={text} is not an integer", param_hint=option
@@ -258,11 +264,14 @@ def check_parameters(
         )
 
 
-def _extents(sizes: Sequence[str]) -> dict[str, Extent]:
-    return {index: _extent(index, text) for index, text in _pairs(sizes, "--sizes")}
+def _parse_extents(sizes: Sequence[str]) -> dict[str, Extent]:
+    return {
+        index: _parse_extent(index, text)
+        for index, text in _parse_pairs(sizes, "--sizes")
+    }
 
 
-def _extent(index: str, text: str) -> Extent:
+def _parse_extent(index: str, text: str) -> Extent:
     from feinsum.ir import SizeParam
 
     if _is_number(text):
@@ -279,7 +288,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
 
 
-def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
+def _parse_pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
     """Yield the pairs of ``name=value,name=value``; no name may occur twice."""
     seen = set()
     for item in (item for text in texts for item in text.split(",") if item.strip()):
@@ -299,7 +308,7 @@ def _read_subscripts(
     subscripts: str, extents: Mapping[str, Extent]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
     """Parse the index lists; refuse words without braces, showing how to write them."""
-    from feinsum.ir import parse_subscripts, subscripts_of_words
+    from feinsum.ir import convert_words, parse_subscripts
 
     words = set(re.findall(r"\w+", subscripts))
     # "row" among the sizes and in the subscripts: meant as a name, read as letters
@@ -307,7 +316,7 @@ def _read_subscripts(
     if named and "{" not in subscripts:
         raise typer.BadParameter(
             f"{subscripts!r} names the index {min(named)!r} without braces; write "
-            f"{subscripts_of_words(subscripts)!r}",
+            f"{convert_words(subscripts)!r}",
             param_hint="SUBSCRIPTS",
         )
     return parse_subscripts(subscripts)
@@ -318,8 +327,8 @@ def _check_output(indices: Sequence[str], output: Sequence[str]) -> None:
     unknown = [index for index in dict.fromkeys(output) if index not in indices]
     if unknown:
         raise typer.BadParameter(
-            f"the result has the {_listed(unknown)}, which no operand has; the "
-            f"operands have the {_listed(list(dict.fromkeys(indices)))}",
+            f"the result has the {_format_indices(unknown)}, which no operand has; the "
+            f"operands have the {_format_indices(list(dict.fromkeys(indices)))}",
             param_hint="SUBSCRIPTS",
         )
 
@@ -328,7 +337,7 @@ def _check_missing(indices: Sequence[str], extents: Mapping[str, Extent]) -> Non
     missing = [index for index in dict.fromkeys(indices) if index not in extents]
     if missing:
         raise typer.BadParameter(
-            f"no size is given for {_listed(missing)}; add {missing[0]}=20, or "
+            f"no size is given for {_format_indices(missing)}; add {missing[0]}=20, or "
             f"{missing[0]}=N for a size known only at run time",
             param_hint="--sizes",
         )
@@ -346,16 +355,16 @@ def _check_unknown(indices: Sequence[str], extents: Mapping[str, Extent]) -> Non
         else ""
     )
     raise typer.BadParameter(
-        f"the subscripts have no {_listed(unknown)}{hint}", param_hint="--sizes"
+        f"the subscripts have no {_format_indices(unknown)}{hint}", param_hint="--sizes"
     )
 
 
-def _listed(indices: Sequence[str]) -> str:
+def _format_indices(indices: Sequence[str]) -> str:
     noun = "index" if len(indices) == 1 else "indices"
     return f"{noun} {', '.join(map(repr, indices))}"
 
 
-def _names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
+def _parse_names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
     """Parse the names of the operands of each row."""
     if operands is not None and rows is not None:
         raise typer.BadParameter("give --operands or --rows", param_hint="--rows")
@@ -370,9 +379,9 @@ def _names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
     for names in table:
         if len(names) != n:
             raise typer.BadParameter(
-                f"{','.join(names)!r} names {counted(len(names), 'operand')}, the "
+                f"{','.join(names)!r} names {format_count(len(names), 'operand')}, the "
                 "subscripts "
-                f"have {counted(n, 'term')}",
+                f"have {format_count(n, 'term')}",
                 param_hint="--operands" if rows is None else "--rows",
             )
     return table

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_DTYPE = "float64"
 
 
-def _unless_blank(text: str | None) -> str | None:
+def _drop_blank(text: str | None) -> str | None:
     """Return a text, or None if it is blank, as in ``--database ""``."""
     return text if text and text.strip() else None
 
@@ -51,7 +51,7 @@ AsJson: TypeAlias = Annotated[
 Database: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        callback=_unless_blank,
+        callback=_drop_blank,
         metavar="PATH|URL",
         help="Database of facts. Default: FEINSUM_DATABASE, else the user's own.",
     ),
@@ -196,7 +196,7 @@ class EinsumOptions:
 
         return read_einsum(subscripts, self.sizes, self.operands, self.rows, self.dtype)
 
-    def on_command_line(self) -> dict[str, object]:
+    def list_given(self) -> dict[str, object]:
         """Return the options given on the command line, by their names there."""
         values = {
             f"--{field.name}": getattr(self, field.name) for field in fields(self)

@@ -50,12 +50,16 @@ def print_json(document: object, *, is_line: bool = False) -> None:
     indent = None if is_line else 2
     # nan is no JSON: a number that can be infinite is null in the document
     text = json.dumps(
-        document, indent=indent, allow_nan=False, ensure_ascii=False, default=_plain
+        document,
+        indent=indent,
+        allow_nan=False,
+        ensure_ascii=False,
+        default=_convert_value,
     )
     typer.echo(text)
 
 
-def _plain(value: Any) -> Any:
+def _convert_value(value: Any) -> Any:
     """Convert a value that JSON lacks."""
     if isinstance(value, datetime):
         return value.isoformat()
@@ -121,10 +125,10 @@ def print_table(
         wide.width = max(screen.width, wide.measure(table).minimum)
     with wide.capture() as printed:
         wide.print(table)
-    typer.echo(_trimmed(printed.get(), screen.width))
+    typer.echo(_trim_table(printed.get(), screen.width))
 
 
-def _trimmed(text: str, width: int) -> str:
+def _trim_table(text: str, width: int) -> str:
     """Strip spaces at the ends of lines, and cut rules to the width of the screen."""
     lines = [line.rstrip() for line in text.splitlines()]
     return "\n".join(x[:width] if set(x) == {" ", "─"} else x for x in lines)
@@ -146,7 +150,7 @@ def check_output_file(path: Path, suffixes: Sequence[str], option: str) -> None:
 
 
 @contextmanager
-def writing(path: Path, option: str) -> Iterator[None]:
+def check_writing(path: Path, option: str) -> Iterator[None]:
     """Name the option of a file if the body cannot write it."""
     try:
         yield

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def counting(
+def show_count(
     description: str,
 ) -> Iterator[Callable[[int], None]]:
     """Yield a function to call with the number of items done since the last call."""
@@ -26,7 +26,7 @@ def counting(
         yield lambda n: bar.advance(task, n)
 
 
-def counted(items: Iterable[T], step: Callable[[int], None]) -> Iterator[T]:
+def count_items(items: Iterable[T], step: Callable[[int], None]) -> Iterator[T]:
     """Yield the items, and count each in ``step`` once it has been processed."""
     for item in items:
         yield item

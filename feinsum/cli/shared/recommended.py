@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from feinsum.records import Store
 
 
-def more_trials(n_tried: int) -> int:
+def recommend_trials(n_tried: int) -> int:
     """Return how many trials to recommend, including earlier ones without a result."""
     return max(20, 2 * n_tried)
 
@@ -58,7 +58,7 @@ def tune_command(
         if value is not None:
             words += [option, value]
     if tried is not None:
-        words += ["--trials", str(more_trials(tried.recipes))]
+        words += ["--trials", str(recommend_trials(tried.recipes))]
     return shlex.join(words)
 
 
@@ -75,7 +75,9 @@ class Tried(NamedTuple):
     last: str
 
 
-def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried | None:
+def find_tried_recipes(
+    store: Store, einsum: BatchedEinsum, device: str | None
+) -> Tried | None:
     """Find the recipes tried for an einsum on this device and driver, if any.
 
     A service stores no trials, but it has the facts about the best of them.
@@ -83,13 +85,13 @@ def tried_here(store: Store, einsum: BatchedEinsum, device: str | None) -> Tried
     from feinsum.canonical import canonicalize
     from feinsum.ir import generalize
     from feinsum.measure import open_device
-    from feinsum.records import MatchLevel, Trial, level_of
+    from feinsum.records import MatchLevel, Trial, get_match_level
 
     key = canonicalize(generalize(einsum)[0]).key
     environment = open_device(device).environment({})
     # a service has no trials, but facts
     entries = store.trials(key) or store.query(key)
-    local = [e for e in entries if level_of(e, environment) == MatchLevel.EXACT]
+    local = [e for e in entries if get_match_level(e, environment) == MatchLevel.EXACT]
     if not local:
         return None
     # a recipe that was tried again counts by its last trial
@@ -108,7 +110,7 @@ def tune_advice(tried: Tried | None) -> str:
     )
 
 
-def unchanged_advice(
+def make_unchanged_advice(
     einsum: BatchedEinsum, database: str | None, device: str | None
 ) -> tuple[str, str]:
     """Return a remark about an einsum without a recipe, and the command to run."""
@@ -116,7 +118,7 @@ def unchanged_advice(
 
     try:
         with opened_store(database, has_shipped=True) as store:
-            tried = tried_here(store, einsum, device)
+            tried = find_tried_recipes(store, einsum, device)
     except StoreError:  # a database that does not exist has no trials
         tried = None
     command = tune_command(einsum, database=database, device=device, tried=tried)

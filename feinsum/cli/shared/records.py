@@ -31,7 +31,7 @@ Fractions: TypeAlias = Mapping[str, float]
 WIDTH = 80
 
 
-def fractions_of(records: Iterable[TuningRecord], store: Store) -> Fractions:
+def compute_fractions(records: Iterable[TuningRecord], store: Store) -> Fractions:
     """Return the fraction of the roofline that each record reaches.
 
     Records are omitted if ``store`` has no limits of their device, none for a dtype
@@ -44,21 +44,21 @@ def fractions_of(records: Iterable[TuningRecord], store: Store) -> Fractions:
         # one request per device of a service; most records share a device
         if device not in peaks:
             peaks[device] = store.peaks(device)
-        fraction = _fraction(record, peaks[device])
+        fraction = _compute_fraction(record, peaks[device])
         if fraction is not None:
             fractions[record.id] = fraction
     return fractions
 
 
-def _fraction(record: TuningRecord, peaks: DevicePeaks | None) -> float | None:
+def _compute_fraction(record: TuningRecord, peaks: DevicePeaks | None) -> float | None:
     from feinsum.errors import MeasurementError
-    from feinsum.measure import fraction_of_roofline
+    from feinsum.measure import compute_roofline_fraction
 
     if peaks is None:
         return None
     measured = record.measurement
     try:
-        fraction = fraction_of_roofline(
+        fraction = compute_roofline_fraction(
             measured.median_s, measured.operations, measured.footprint_bytes, peaks
         )
     except (MeasurementError, ArithmeticError, TypeError):  # odd facts and limits
@@ -69,27 +69,27 @@ def _fraction(record: TuningRecord, peaks: DevicePeaks | None) -> float | None:
 
 def bound_of_first(match: Match, store: Store) -> Bound | None:
     """Return the lower bounds of the best fact on its own device; None without one."""
-    from feinsum.bounds import bound_of_record
+    from feinsum.bounds import bound_record
 
     if not match.ranking:
         return None
     record = match.ranking[0]
-    return bound_of_record(record, store.peaks(record.environment.device.id))
+    return bound_record(record, store.peaks(record.environment.device.id))
 
 
 def bound_text(bound: Bound, median_s: float) -> str:
     """Format the least time of each level, or its bytes where no time is known.
 
-    >>> from feinsum.bounds import MemoryLevel, bound_at
+    >>> from feinsum.bounds import MemoryLevel, compute_bound
     >>> from feinsum.ir import array, einsum
     >>> levels = [MemoryLevel("L1", 1000), MemoryLevel("DRAM", None, 1, 1e9)]
     >>> copied = einsum("ij->ji", array("A", (1000, 1000)))
-    >>> bound_text(bound_at(copied, {}, levels), 0.032)
+    >>> bound_text(compute_bound(copied, {}, levels), 0.032)
     'at least: DRAM 16 ms (50%)'
     """
-    from feinsum.bounds import shares
+    from feinsum.bounds import compute_shares
 
-    reached = shares(bound, median_s)
+    reached = compute_shares(bound, median_s)
     terms = [
         f"{cost.level.name} {cost.n_bytes * 1e-6:.4g} MB"
         if cost.seconds is None
@@ -111,10 +111,10 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
         "spec": str(record.spec),
         "workload_text": record.workload_text,
         "median_s": measured.median_s,
-        "spread_s": _finite(measured.spread_s),
-        "speedup": _finite(measured.speedup),
-        "speedup_interval": list(map(_finite, measured.speedup_interval)),
-        "giga_operations_per_s": _finite(measured.giga_operations_per_s),
+        "spread_s": _drop_infinite(measured.spread_s),
+        "speedup": _drop_infinite(measured.speedup),
+        "speedup_interval": list(map(_drop_infinite, measured.speedup_interval)),
+        "giga_operations_per_s": _drop_infinite(measured.giga_operations_per_s),
         "fraction_of_roofline": fractions.get(record.id),
         "sizes": dict(measured.sizes),
         "device": str(record.environment.device),
@@ -123,7 +123,7 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
     }
 
 
-def _finite(value: float) -> float | None:
+def _drop_infinite(value: float) -> float | None:
     """Replace infinity or nan, which JSON lacks, by None."""
     return value if math.isfinite(value) else None
 
@@ -135,10 +135,10 @@ def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None
         ("ms (IQR)", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
         [
             (
-                time_text(record),
-                speedup_text(record),
+                format_median(record),
+                format_speedup(record),
                 to_digits(record.measurement.giga_operations_per_s),
-                *[_percent(fractions.get(record.id))] * bool(fractions),
+                *[_format_percent(fractions.get(record.id))] * bool(fractions),
                 record.id[:ID_LENGTH],
                 str(record.spec),
             )
@@ -148,21 +148,21 @@ def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None
     )
 
 
-def time_text(record: TuningRecord) -> str:
+def format_median(record: TuningRecord) -> str:
     """Format the median in milliseconds and, in brackets, the interquartile range."""
     measured = record.measurement
     spread = to_digits(measured.spread_s * 1e3, 2) if measured.spread_s else "0"
     return f"{to_digits(measured.median_s * 1e3)} ({spread})"
 
 
-def speedup_text(record: TuningRecord) -> str:
+def format_speedup(record: TuningRecord) -> str:
     """Format the speed-up and, in brackets, its interval."""
     measured = record.measurement
     low, high = (to_digits(x, 3) for x in measured.speedup_interval)
     return f"{to_digits(measured.speedup, 3)} ({low}-{high})"
 
 
-def _percent(fraction: float | None) -> str:
+def _format_percent(fraction: float | None) -> str:
     return "-" if fraction is None else f"{to_digits(fraction * 100, 3)}%"
 
 
@@ -177,7 +177,7 @@ def plan_documents(records: Iterable[PlanRecord]) -> list[dict[str, Any]]:
             "load": record.fleet.load,
             "engine": record.fleet.engine,
             "device": str(record.fleet.device),
-            "extents": _extents(record),
+            "extents": _get_extents(record),
             "moved": record.counted,
             "median_s": record.median_s,
             "recorded_at": record.recorded_at,
@@ -199,7 +199,7 @@ def print_plans(records: Sequence[PlanRecord]) -> None:
                 "-" if record.median_s is None else to_digits(record.median_s * 1e3),
                 f"{record.counted:,}",
                 record.id[:ID_LENGTH],
-                ",".join(f"{i}={n}" for i, n in _extents(record).items()),
+                ",".join(f"{i}={n}" for i, n in _get_extents(record).items()),
             )
             for record in sorted(records, key=_plan_order)
         ],
@@ -214,12 +214,12 @@ def _plan_order(record: PlanRecord) -> tuple[int, bool, float, int, str]:
     return ranks, median_s is None, median_s or 0.0, record.counted, record.id
 
 
-def _extents(record: PlanRecord) -> dict[str, int]:
+def _get_extents(record: PlanRecord) -> dict[str, int]:
     """Return the extents, named as in the plan; none if it cannot be read here."""
-    from feinsum.distributed.facts import plan_in, read_plan
+    from feinsum.distributed.facts import get_inner_plan, read_plan
     from feinsum.errors import FeinsumError
 
     try:
-        return dict(plan_in(read_plan(record.plan)).extents)
+        return dict(get_inner_plan(read_plan(record.plan)).extents)
     except FeinsumError:
         return {}

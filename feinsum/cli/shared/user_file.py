@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from feinsum.words import reason_of, type_in_words
+from feinsum.words import describe_type, get_reason
 
 if TYPE_CHECKING:
     import loopy as lp
@@ -51,14 +51,18 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
     if not path.exists():
         raise _refuse(f"there is no file {str(path)!r}")
     _check_name(path, function or DEFAULT_FUNCTION)
-    with _reporting_errors_of(path), _importing_from(path), redirect_stdout(sys.stderr):
+    with (
+        _report_user_errors(path),
+        _import_from_folder(path),
+        redirect_stdout(sys.stderr),
+    ):
         name = function or DEFAULT_FUNCTION
-        named = _function(_load(path, name), path, name)
+        named = _get_function(_load(path, name), path, name)
         t_unit = named if isinstance(named, lp.TranslationUnit) else named()
     if isinstance(t_unit, lp.TranslationUnit):
         return t_unit
     raise _refuse(
-        f"{named.__name__}() of {path} returns {type_in_words(t_unit)}, "
+        f"{named.__name__}() of {path} returns {describe_type(t_unit)}, "
         "expected a loopy.TranslationUnit"
     )
 
@@ -73,9 +77,9 @@ def _check_name(path: Path, name: str) -> None:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
-    top = list(_outside_functions(tree))
+    top = list(_walk_module_scope(tree))
     bound = {node.name for node in top if isinstance(node, _DEFINITIONS)}
-    candidates = bound | set(_assigned_from_calls(top))
+    candidates = bound | set(_find_assigned_calls(top))
     names = [node for node in top if isinstance(node, ast.Name)]
     bound |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
     imported = [alias for n in top if isinstance(n, _IMPORTS) for alias in n.names]
@@ -84,22 +88,22 @@ def _check_name(path: Path, name: str) -> None:
     # a star import or exec may bind any name
     is_sure = not bound & {"*", "__getattr__"} and not called & _DYNAMIC
     if name not in bound and is_sure:
-        raise _unknown(path, name, candidates)
+        raise _make_unknown_error(path, name, candidates)
 
 
-def _assigned_from_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def _find_assigned_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the variables that may be kernels."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             yield from (t.id for t in node.targets if isinstance(t, ast.Name))
 
 
-def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+def _walk_module_scope(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield all nodes whose names are those of the module."""
     for node in ast.iter_child_nodes(tree):
         yield node
         if not isinstance(node, _DEFINITIONS):
-            yield from _outside_functions(node)
+            yield from _walk_module_scope(node)
 
 
 def _load(path: Path, name: str) -> Any:
@@ -110,12 +114,12 @@ def _load(path: Path, name: str) -> Any:
     tree = ast.parse(path.read_bytes(), str(path))
     module = module_from_spec(spec)
     sys.modules[_MODULE] = module  # dataclasses look their module up
-    needed = ast.Module(_needed(tree.body, name), type_ignores=[])
+    needed = ast.Module(_select_statements(tree.body, name), type_ignores=[])
     exec(compile(needed, str(path), "exec"), vars(module))  # noqa: S102
     return module
 
 
-def _needed(statements: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
+def _select_statements(statements: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
     """Return the statements of a file up to the last that assigns to a variable.
 
     A script may go on to tune its kernel or to run it, and only the kernel is wanted. A
@@ -123,7 +127,7 @@ def _needed(statements: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
     """
     last = 0
     for k, statement in enumerate(statements, start=1):
-        nodes = [statement, *_outside_functions(statement)]
+        nodes = [statement, *_walk_module_scope(statement)]
         names = [node for node in nodes if isinstance(node, ast.Name)]
         if any(node.id == name and isinstance(node.ctx, ast.Store) for node in names):
             last = k
@@ -132,11 +136,11 @@ def _needed(statements: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
     return list(statements[: last or None])
 
 
-def _function(module: Any, path: Path, name: str) -> Any:
+def _get_function(module: Any, path: Path, name: str) -> Any:
     function = getattr(module, name, None)
     if callable(function):
         return function
-    raise _unknown(
+    raise _make_unknown_error(
         path, name, [n for n, value in vars(module).items() if _is_own(value)]
     )
 
@@ -150,7 +154,9 @@ def _is_own(value: Any) -> bool:
     )
 
 
-def _unknown(path: Path, name: str, candidates: Iterable[str]) -> typer.BadParameter:
+def _make_unknown_error(
+    path: Path, name: str, candidates: Iterable[str]
+) -> typer.BadParameter:
     names = ", ".join(sorted(n for n in candidates if not n.startswith("_"))) or "none"
     return _refuse(
         f"{path} has no {name!r}; name a kernel, or a function that returns one, as in "
@@ -159,7 +165,7 @@ def _unknown(path: Path, name: str, candidates: Iterable[str]) -> typer.BadParam
 
 
 @contextmanager
-def _importing_from(path: Path) -> Iterator[None]:
+def _import_from_folder(path: Path) -> Iterator[None]:
     """Let the file import its neighbours, as a script can."""
     folder = str(path.resolve().parent)
     # first, as Python does for a script
@@ -171,7 +177,7 @@ def _importing_from(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _reporting_errors_of(path: Path) -> Iterator[None]:
+def _report_user_errors(path: Path) -> Iterator[None]:
     """Turn an error of the user's code into one message with file and line.
 
     ``sys.exit`` is an error as well, whatever its code.
@@ -190,7 +196,7 @@ def _reporting_errors_of(path: Path) -> Iterator[None]:
         if isinstance(error, SyntaxError) and error.filename == str(path):
             lines = [error.lineno]
         location = f", line {lines[-1]}" if lines else ""
-        reason = reason_of(error) if isinstance(error, Exception) else error
+        reason = get_reason(error) if isinstance(error, Exception) else error
         raise _refuse(f"{path}{location}: {type(error).__name__}: {reason}") from error
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from feinsum.cli.shared.failure import interrupted_by_sigterm
+from feinsum.cli.shared.failure import interrupt_on_sigterm
 from feinsum.cli.shared.help import HelpAll
 from feinsum.cli.shared.notation import read_sparse_einsum, read_values
 from feinsum.cli.shared.options import (
@@ -85,7 +85,7 @@ def tune(
     # hours of tuning must not end at a folder that cannot be written
     if view.report is not None:
         _prepare_report(view.report)
-    if option := sources.selected():
+    if option := sources.get_selected():
         if target is not None or view.report is not None or as_json or view.live:
             raise typer.BadParameter(
                 f"{option} selects what is tuned; omit the einsum, "
@@ -93,7 +93,7 @@ def tune(
                 param_hint=option,
             )
         _refuse_options_of_subscripts(context, option)
-        with interrupted_by_sigterm():
+        with interrupt_on_sigterm():
             tune_each(sources, database, options)
         return
     if target is None:
@@ -102,7 +102,7 @@ def tune(
         )
     if is_file(target):
         _refuse_options_of_subscripts(context, target)
-    with interrupted_by_sigterm():
+    with interrupt_on_sigterm():
         tune_one(
             lambda: _read(target, sparse, arrays),
             database,

@@ -111,7 +111,7 @@ class SourceOptions:
     from_misses: FromMisses = None
     workloads: Workloads = None
 
-    def selected(self) -> str | None:
+    def get_selected(self) -> str | None:
         """Return the option that selects workloads; None if there is none.
 
         Raises:

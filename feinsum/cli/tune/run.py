@@ -11,9 +11,9 @@ import typer
 
 from feinsum.cli.shared.failure import INTERRUPTED, say
 from feinsum.cli.shared.output import ID_LENGTH, print_json
-from feinsum.cli.shared.records import fractions_of, record_document
+from feinsum.cli.shared.records import compute_fractions, record_document
 from feinsum.errors import MeasurementError
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     import loopy as lp
@@ -55,12 +55,12 @@ def tune_one(
     except KeyboardInterrupt:
         records = reports[0].records if reports else ()
         if as_json:
-            documents = _documents(records, database)
+            documents = _make_documents(records, database)
             print_json({"event": "interrupted", "records": documents}, is_line=True)
-        say(_interruption(records))
+        say(_format_interruption(records))
         raise typer.Exit(INTERRUPTED) from None
     if not reports[0].records:
-        raise nothing_recorded(reports[0].trials)
+        raise make_unrecorded_error(reports[0].trials)
 
 
 def _tune(
@@ -76,22 +76,22 @@ def _tune(
     from feinsum.cli.tune.view import JsonEvents, ProgressBar
     from feinsum.db import opened_store
     from feinsum.tuning import tune_einsum
-    from feinsum.tuning.progress import both
+    from feinsum.tuning.progress import combine_callbacks
 
     view = JsonEvents() if as_json else ProgressBar()
     with opened_store(database, has_shipped=True, may_create=True) as store:
-        with view, _live_page(is_live) as page:
+        with view, _open_live_page(is_live) as page:
             report = tune_einsum(
                 target,
                 database=store,
-                on_start=both(view.begin, page.begin if page else None),
-                on_progress=both(view.show, page.show if page else None),
-                on_final=both(view.final, page.final if page else None),
+                on_start=combine_callbacks(view.begin, page.begin if page else None),
+                on_progress=combine_callbacks(view.show, page.show if page else None),
+                on_final=combine_callbacks(view.final, page.final if page else None),
                 on_stop=reports.append,
                 **options,
             )
         reports.append(report)
-        view.finish(report, fractions_of(report.records, store))
+        view.finish(report, compute_fractions(report.records, store))
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def _report_in(folder: Path | None, reports: Sequence[TuningReport]) -> Iterator
             write_report(reports[0], folder)
 
 
-def _live_page(is_live: bool) -> AbstractContextManager[LivePage | None]:
+def _open_live_page(is_live: bool) -> AbstractContextManager[LivePage | None]:
     from feinsum.tuning.report import LivePage
 
     if not is_live:
@@ -116,7 +116,7 @@ def _live_page(is_live: bool) -> AbstractContextManager[LivePage | None]:
     return page
 
 
-def _documents(
+def _make_documents(
     records: Sequence[TuningRecord], database: str | None
 ) -> list[dict[str, Any]]:
     from feinsum.db import opened_store
@@ -124,27 +124,27 @@ def _documents(
     if not records:
         return []
     with opened_store(database, has_shipped=True) as store:
-        fractions = fractions_of(records, store)
+        fractions = compute_fractions(records, store)
     return [record_document(record, fractions) for record in records]
 
 
-def _interruption(records: Sequence[TuningRecord]) -> str:
+def _format_interruption(records: Sequence[TuningRecord]) -> str:
     if not records:
         return "interrupted; nothing was recorded"
     ids = ", ".join(record.id[:ID_LENGTH] for record in records)
     return f"interrupted; recorded: {ids}"
 
 
-def nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
+def make_unrecorded_error(trials: Sequence[Trial]) -> MeasurementError:
     """Explain why a tuning has no record: no trial passed, or none when timed again."""
     n_passed = sum(trial.is_ok for trial in trials)
     if n_passed:
         return MeasurementError(
-            f"nothing was recorded: {n_passed} of {counted(len(trials), 'trial')} "
+            f"nothing was recorded: {n_passed} of {format_count(len(trials), 'trial')} "
             "passed, but none when timed again; see the warnings"
         )
     first = next((t.message for t in trials if t.message), "no recipe was tried")
     return MeasurementError(
-        f"nothing was recorded: none of {counted(len(trials), 'trial')} passed; "
+        f"nothing was recorded: none of {format_count(len(trials), 'trial')} passed; "
         f"the first failed with: {first}"
     )

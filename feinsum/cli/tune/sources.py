@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from feinsum.cli.demand import demands_in
+from feinsum.cli.demand import list_demands
 from feinsum.cli.shared.failure import FAILED, say
 from feinsum.cli.shared.notation import read_einsum, read_values
 from feinsum.cli.shared.options import DEFAULT_DTYPE
 from feinsum.cli.tune.options import SourceOptions
 from feinsum.cli.tune.run import tune_one
 from feinsum.errors import FeinsumError, InvalidEinsumError
-from feinsum.words import counted
+from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.calling.host.builder import BuildRequest
@@ -79,13 +79,13 @@ def tune_each(
         if database is None and not is_service(misses):
             database = misses
         device = open_device(options["device"]).device
-        entries, noun = demanded(misses, device), "requested workload"
+        entries, noun = list_demanded(misses, device), "requested workload"
     outcomes = [
         _is_tuned(entry, database, options)
         for entry in islice(entries, sources.workloads)
     ]
     n_good = sum(outcomes)
-    typer.echo(f"tuned {n_good} of {counted(len(outcomes), noun)}")
+    typer.echo(f"tuned {n_good} of {format_count(len(outcomes), noun)}")
     if n_good < len(outcomes):
         raise typer.Exit(FAILED)
 
@@ -128,7 +128,7 @@ def read_leaves(path: Path) -> list[Entry]:
     return [Entry("a leaf of the plan", from_text(text)) for text in leaves.values()]
 
 
-def demanded(source: str, device: Device) -> Iterator[Entry]:
+def list_demanded(source: str, device: Device) -> Iterator[Entry]:
     """Yield einsums that a service could not answer for a device, most wanted first.
 
     A demand without a text, with a text that does not have its key, or for another
@@ -145,7 +145,7 @@ def demanded(source: str, device: Device) -> Iterator[Entry]:
     from feinsum.canonical import canonicalize
     from feinsum.ir import from_text
 
-    for demand in demands_in(source):
+    for demand in list_demands(source):
         if demand.device not in ("", device.id, device.name):
             continue
         try:
@@ -166,7 +166,7 @@ def read_suites(names: Sequence[str]) -> list[Entry]:
     """
     from feinsum.tuning import make_problem
 
-    entries = [entry for name in names for entry in _entries(name)]
+    entries = [entry for name in names for entry in _read_entries(name)]
     # suites and files overlap, and spellings differ
     by_problem: dict[object, Entry] = {}
     for entry in entries:
@@ -176,7 +176,7 @@ def read_suites(names: Sequence[str]) -> list[Entry]:
     return list(by_problem.values())
 
 
-def _entries(name: str) -> list[Entry]:
+def _read_entries(name: str) -> list[Entry]:
     from feinsum.suites import EVERYDAY, NAMES, read_suite
 
     suites = (*NAMES, EVERYDAY)
@@ -188,15 +188,15 @@ def _entries(name: str) -> list[Entry]:
             f"there is no suite or file {name!r}; expected {', '.join(suites)}, or a "
             "file: .csv, .json, or text with an einsum and its sizes on each line"
         )
-    return _file_entries(path)
+    return _read_file_entries(path)
 
 
-def _file_entries(path: Path) -> list[Entry]:
+def _read_file_entries(path: Path) -> list[Entry]:
     """Read every workload of a file; report all its mistakes at once."""
     entries, problems = [], []
     for location, fields in _read(path):
         try:
-            entries.append(_entry(f"{path}, {location}", fields))
+            entries.append(_parse_entry(f"{path}, {location}", fields))
         except (InvalidEinsumError, typer.BadParameter) as error:
             text = getattr(error, "message", None) or str(error)
             problems.append(f"{path}, {location}: {text}")
@@ -262,11 +262,13 @@ def _read_json(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     yield from ((f"workload {k}", item) for k, item in enumerate(document, 1))
 
 
-def _entry(name: str, fields: Any) -> Entry:
+def _parse_entry(name: str, fields: Any) -> Entry:
     if not isinstance(fields, dict) or not set(fields) <= {*FIELDS, CALL}:
         raise _refuse(f"expected an object with 'einsum' and some of {FIELDS[1:]}")
     call = _call(fields[CALL]) if CALL in fields else None
-    texts = {key: _text(key, value) for key, value in fields.items() if key != CALL}
+    texts = {
+        key: _format_field(key, value) for key, value in fields.items() if key != CALL
+    }
     if "einsum" not in texts:
         raise _refuse("the einsum is missing")
     einsum = read_einsum(
@@ -288,7 +290,7 @@ def _call(document: Any) -> BuildRequest:
     return call
 
 
-def _text(key: str, value: Any) -> str:
+def _format_field(key: str, value: Any) -> str:
     """Format a field in the syntax of its option; sizes may be an object."""
     if isinstance(value, str):
         # a comma separates cells of CSV

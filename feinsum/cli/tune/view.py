@@ -12,12 +12,12 @@ import typer
 
 from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.output import print_json, to_digits
-from feinsum.cli.shared.recommended import more_trials
+from feinsum.cli.shared.recommended import recommend_trials
 from feinsum.cli.shared.records import Fractions, print_records, record_document
 from feinsum.records import Trial
 from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.bar import TuningBar
-from feinsum.words import counted
+from feinsum.words import format_count
 
 NOISY = (
     "timings are noisy: the interquartile range of the best exceeds a fifth of its "
@@ -59,17 +59,17 @@ class JsonEvents(nullcontext[None]):
             message=trial.message,
             median_s=trial.median_s,
             ratio=trial.ratio,
-            fraction_of_roofline=_fraction(trial, progress.roofline_s),
+            fraction_of_roofline=_compute_fraction(trial, progress.roofline_s),
             best_spec=None if best is None else str(best.spec),
             best_median_s=None if best is None else best.median_s,
             best_ratio=None if best is None else best.ratio,
-            best_fraction_of_roofline=_fraction(best, progress.roofline_s),
+            best_fraction_of_roofline=_compute_fraction(best, progress.roofline_s),
             seconds_left=progress.seconds_left,
         )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
         """Print the best trials after they were timed again, fastest first."""
-        self._print("final", finalists=[_finalist_document(f) for f in finalists])
+        self._print("final", finalists=[_make_finalist_document(f) for f in finalists])
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """Print what was recorded."""
@@ -93,7 +93,8 @@ class ProgressBar(TuningBar):
         super().begin(start)
         if start.earlier:
             self.console.print(
-                f"{counted(len(start.earlier), 'trial')} are already known; --fresh "
+                f"{format_count(len(start.earlier), 'trial')} are already known; "
+                "--fresh "
                 "repeats them"
             )
 
@@ -104,8 +105,8 @@ class ProgressBar(TuningBar):
         typer.echo(f"canonical: {problem.workload_text}")
         typer.echo(f"key: {problem.form.key}")
         typer.echo(f"sizes: {sizes or '(none)'}")
-        typer.echo(f"trials: {_tally(report.trials, report.n_known)}")
-        for line in why_failed(report.trials):
+        typer.echo(f"trials: {_format_tally(report.trials, report.n_known)}")
+        for line in explain_failures(report.trials):
             typer.echo(line)
         if report.records:
             baseline_s = median(report.records[0].measurement.baseline_s)
@@ -115,10 +116,10 @@ class ProgressBar(TuningBar):
                 say(NOISY)
             # facts that are no faster are recorded, so that no tuning repeats them
             if not any(record.measurement.is_faster for record in report.records):
-                say(USELESS.format(more_trials(len(report.trials))))
+                say(USELESS.format(recommend_trials(len(report.trials))))
 
 
-def why_failed(trials: Sequence[Trial]) -> list[str]:
+def explain_failures(trials: Sequence[Trial]) -> list[str]:
     """Format a line per status of failed trials: how many, and the first reason."""
     failed = [trial for trial in trials if not trial.is_ok]
     lines = []
@@ -131,13 +132,13 @@ def why_failed(trials: Sequence[Trial]) -> list[str]:
     return lines
 
 
-def _fraction(trial: Trial | None, roofline_s: float | None) -> float | None:
+def _compute_fraction(trial: Trial | None, roofline_s: float | None) -> float | None:
     if trial is None or trial.median_s is None or roofline_s is None:
         return None
     return roofline_s / trial.median_s
 
 
-def _finalist_document(finalist: Finalist) -> dict[str, Any]:
+def _make_finalist_document(finalist: Finalist) -> dict[str, Any]:
     measured = finalist.measurement
     return {
         "spec": str(finalist.spec),
@@ -148,7 +149,7 @@ def _finalist_document(finalist: Finalist) -> dict[str, Any]:
     }
 
 
-def _tally(trials: Sequence[Trial], n_known: int) -> str:
+def _format_tally(trials: Sequence[Trial], n_known: int) -> str:
     """Format the number of trials by status: ``3 (2 ok, 1 build-failed)``."""
     counts = Counter(trial.status for trial in trials).most_common()
     repeated = f"; {n_known} already known" if n_known else ""

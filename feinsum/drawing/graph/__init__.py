@@ -1,5 +1,5 @@
 """The induced graph as DOT text, SVG, PNG or PDF."""
 
-from feinsum.drawing.graph.draw import SUFFIXES, dot_text, draw, svg_of
+from feinsum.drawing.graph.draw import SUFFIXES, draw, draw_svg, write_dot
 
-__all__ = ["SUFFIXES", "dot_text", "draw", "svg_of"]
+__all__ = ["SUFFIXES", "draw", "draw_svg", "write_dot"]

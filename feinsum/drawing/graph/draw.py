@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from feinsum.drawing.graph.layout import layers_of
-from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, VertexKind, picture_of
+from feinsum.drawing.graph.layout import list_layers
+from feinsum.drawing.graph.picture import (
+    KINDS,
+    Picture,
+    Vertex,
+    VertexKind,
+    make_picture,
+)
 from feinsum.drawing.plots import can_plot
 from feinsum.errors import FeinsumError
-from feinsum.extras import requiring
+from feinsum.extras import require_extra
 from feinsum.ir import BatchedEinsum, require_einsum
-from feinsum.words import inline_svg
+from feinsum.words import make_inline_svg
 
 SUFFIXES = (".svg", ".png", ".pdf", ".dot")
 """The formats of pictures, by the suffixes of their files."""
@@ -34,49 +40,49 @@ def draw(einsum: BatchedEinsum, path: str | Path) -> None:
             f"cannot draw to {str(path)!r}; give a file that ends in "
             f"{', '.join(SUFFIXES)}"
         )
-    target.write_bytes(_rendered(einsum, suffix))
+    target.write_bytes(_render(einsum, suffix))
 
 
-def _rendered(einsum: BatchedEinsum, suffix: str) -> bytes:
+def _render(einsum: BatchedEinsum, suffix: str) -> bytes:
     if suffix == ".dot":
-        return dot_text(einsum).encode()
-    with requiring("matplotlib", "plots", f"a picture in {suffix}, unlike .dot,"):
+        return write_dot(einsum).encode()
+    with require_extra("matplotlib", "plots", f"a picture in {suffix}, unlike .dot,"):
         from feinsum.drawing.graph.figure import render
     return render(einsum, suffix.removeprefix("."))
 
 
-def svg_of(einsum: BatchedEinsum) -> str | None:
+def draw_svg(einsum: BatchedEinsum) -> str | None:
     """Draw the induced graph as SVG; None where matplotlib is not installed."""
     if not can_plot():
         return None
-    return inline_svg(_rendered(einsum, ".svg"))
+    return make_inline_svg(_render(einsum, ".svg"))
 
 
-def dot_text(einsum: BatchedEinsum) -> str:
+def write_dot(einsum: BatchedEinsum) -> str:
     """Write the induced graph of ``einsum`` in DOT, with a legend of its colors.
 
     The text is the same in every process.
 
     >>> from feinsum.ir import array, einsum
-    >>> print(dot_text(einsum("i->i", array("x", 4))).splitlines()[0])
+    >>> print(write_dot(einsum("i->i", array("x", 4))).splitlines()[0])
     graph "i->i of (x) with x[4]:<f8" {
     """
-    picture = picture_of(require_einsum(einsum))
+    picture = make_picture(require_einsum(einsum))
     lines = [
-        f"graph {_quoted(str(einsum))} {{",
+        f"graph {_quote(str(einsum))} {{",
         '  graph [rankdir=LR, fontname="sans-serif"];',
         '  node [style=filled, fontname="sans-serif"];',
-        *(f"  {_vertex(v, vertex)}" for v, vertex in enumerate(picture.vertices)),
-        *_ranks(picture),
+        *(f"  {_write_vertex(v, vertex)}" for v, vertex in enumerate(picture.vertices)),
+        *_write_ranks(picture),
         *(f"  v{u} -- v{v};" for u, v in picture.edges),
-        *_legend(picture),
+        *_write_legend(picture),
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _vertex(v: int, vertex: Vertex) -> str:
-    label = "\\n".join(_escaped(text) for text in (vertex.name, vertex.data) if text)
+def _write_vertex(v: int, vertex: Vertex) -> str:
+    label = "\\n".join(_escape(text) for text in (vertex.name, vertex.data) if text)
     return f'v{v} [label="{label}", {_look(KINDS[vertex.kind])}];'
 
 
@@ -86,27 +92,27 @@ def _look(kind: VertexKind) -> str:
     return f'shape={kind.shape}, fillcolor="{kind.fill}"'
 
 
-def _ranks(picture: Picture) -> Iterator[str]:
-    for layer in layers_of(picture):
+def _write_ranks(picture: Picture) -> Iterator[str]:
+    for layer in list_layers(picture):
         yield f"  {{rank=same; {' '.join(f'v{v};' for v in layer)}}}"
 
 
-def _legend(picture: Picture) -> Iterator[str]:
+def _write_legend(picture: Picture) -> Iterator[str]:
     yield "  subgraph cluster_legend {"
     yield '    label="kinds of vertices, and what else is part of their colors";'
     for name, kind in KINDS.items():
-        if picture.of_kind(name):
+        if picture.list_kind(name):
             node = f"legend_{name.replace('-', '_')}"
             yield f'    {node} [label="", {_look(kind)}];'
-            words = f"label={_quoted(kind.legend)}, shape=plain, style=solid"
+            words = f"label={_quote(kind.legend)}, shape=plain, style=solid"
             yield f"    {node}_text [{words}];"
             yield f"    {node} -- {node}_text [style=invis];"
     yield "  }"
 
 
-def _quoted(text: str) -> str:
-    return f'"{_escaped(text)}"'
+def _quote(text: str) -> str:
+    return f'"{_escape(text)}"'
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')

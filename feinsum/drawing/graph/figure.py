@@ -19,19 +19,19 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
-from feinsum.drawing.graph.draw import dot_text
+from feinsum.drawing.graph.draw import write_dot
 from feinsum.drawing.graph.layout import (
     PITCH,
     Box,
     Command,
     Curve,
-    boxes,
-    edge,
-    layout_of,
-    outline,
-    padding,
+    compute_layout,
+    compute_padding,
+    draw_edge,
+    draw_outline,
+    place_boxes,
 )
-from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, picture_of
+from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, make_picture
 from feinsum.ir import BatchedEinsum, require_einsum
 
 Weight: TypeAlias = Literal["normal", "bold"]
@@ -69,24 +69,24 @@ def render(einsum: BatchedEinsum, format: str) -> bytes:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        figure = _figure(picture_of(require_einsum(einsum)))
+        figure = _build_figure(make_picture(require_einsum(einsum)))
         file = io.BytesIO()
         longest = max(figure.get_size_inches())
         figure.savefig(
             file,
             format=format,
             dpi=min(DOTS_PER_INCH, MOST_DOTS / longest),
-            metadata=_metadata(einsum, format),
+            metadata=_make_metadata(einsum, format),
         )
     return file.getvalue()
 
 
-def _metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
+def _make_metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
     """Return the metadata: the einsum as title, but no date and no version."""
     title = str(einsum)
     match format:
         case "svg":
-            description = dot_text(einsum)
+            description = write_dot(einsum)
             return {"Title": title, "Description": description, "Date": None}
         case "pdf":
             return {"Title": title, "CreationDate": None}
@@ -94,50 +94,52 @@ def _metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
             return {"Title": title, "Software": None}
 
 
-def size_of(vertex: Vertex) -> tuple[float, float]:
+def compute_size(vertex: Vertex) -> tuple[float, float]:
     """Compute the size in points of a vertex's outline around its text."""
     width = max(
-        _text_width(vertex.name, NAME_SIZE, "bold"),
-        _text_width(vertex.data, DATA_SIZE),
+        _measure_text_width(vertex.name, NAME_SIZE, "bold"),
+        _measure_text_width(vertex.data, DATA_SIZE),
     )
     sizes = NAME_SIZE * bool(vertex.name) + DATA_SIZE * bool(vertex.data)
-    return padding(KINDS[vertex.kind].shape, width, 1.25 * sizes)
+    return compute_padding(KINDS[vertex.kind].shape, width, 1.25 * sizes)
 
 
 @cache
-def _text_width(text: str, size: float, weight: Weight = "normal") -> float:
+def _measure_text_width(text: str, size: float, weight: Weight = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(family=FONT, weight=weight)
     # measured without a canvas, which would need a resolution
-    path = TextPath((0, 0), _drawable(text), size=size, prop=font, usetex=False)
+    path = TextPath(
+        (0, 0), _replace_undrawable(text), size=size, prop=font, usetex=False
+    )
     return float(path.get_extents().width)
 
 
 @cache
-def _glyphs() -> frozenset[int]:
+def _list_glyphs() -> frozenset[int]:
     """Return the characters that the font has."""
     return frozenset(get_font(findfont(FontProperties(family=FONT))).get_charmap())
 
 
-def _drawable(text: str) -> str:
+def _replace_undrawable(text: str) -> str:
     """Replace characters without a glyph, about which matplotlib would warn."""
-    return "".join(c if ord(c) in _glyphs() else NO_GLYPH for c in text)
+    return "".join(c if ord(c) in _list_glyphs() else NO_GLYPH for c in text)
 
 
-def _figure(picture: Picture) -> Figure:
-    layout = layout_of(picture)
-    node_boxes = boxes(picture, layout, size_of)
-    kinds = [name for name in KINDS if picture.of_kind(name)]
+def _build_figure(picture: Picture) -> Figure:
+    layout = compute_layout(picture)
+    node_boxes = place_boxes(picture, layout, compute_size)
+    kinds = [name for name in KINDS if picture.list_kind(name)]
     graph_width = max(box.x + box.width / 2 for box in node_boxes.values())
-    width = max(graph_width, _legend_width(kinds))
+    width = max(graph_width, _compute_legend_width(kinds))
     graph_height = max(box.y for box in node_boxes.values()) + PITCH
     height = graph_height + LEGEND_PITCH * (len(kinds) + 0.5)
-    figure, axes = _sheet(width, height)
+    figure, axes = _build_sheet(width, height)
     shift = (width - graph_width) / 2
     node_boxes = {v: replace(box, x=box.x + shift) for v, box in node_boxes.items()}
     for route in layout.routes:
-        path = _path(edge([node_boxes[v] for v in route]))
+        path = _make_path(draw_edge([node_boxes[v] for v in route]))
         axes.add_patch(PathPatch(path, fill=False, edgecolor=EDGE, zorder=1))
     for v, vertex in enumerate(picture.vertices):
         _draw_vertex(axes, vertex, node_boxes[v])
@@ -145,7 +147,7 @@ def _figure(picture: Picture) -> Figure:
     return figure
 
 
-def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
+def _build_sheet(width: float, height: float) -> tuple[Figure, Axes]:
     """Build an empty figure whose coordinates are points, downwards, with a margin.
 
     The upper end leaves room for the upper half of a vertex at height 0.
@@ -163,7 +165,7 @@ def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _path(curve: Curve) -> Path:
+def _make_path(curve: Curve) -> Path:
     points = [point for _, vertices in curve for point in vertices or [(0.0, 0.0)]]
     codes = [CODES[command] for command, vertices in curve for _ in vertices or [()]]
     return Path(points, codes)
@@ -182,7 +184,7 @@ def _draw_vertex(axes: Axes, vertex: Vertex, box: Box) -> None:
 
 def _draw_shape(axes: Axes, name: str, box: Box) -> None:
     kind = KINDS[name]
-    path = _path(outline(kind.shape, box))
+    path = _make_path(draw_outline(kind.shape, box))
     axes.add_patch(
         PathPatch(path, facecolor=kind.fill, edgecolor=INK, linewidth=0.9, zorder=2)
     )
@@ -198,15 +200,22 @@ def _write(
     weight: Weight = "normal",
     ha: Literal["left", "center"] = "center",
 ) -> None:
-    words = axes.text(x, y, _drawable(text), ha=ha, va="center_baseline", color=INK,
-                      zorder=3)  # fmt: skip
+    words = axes.text(
+        x,
+        y,
+        _replace_undrawable(text),
+        ha=ha,
+        va="center_baseline",
+        color=INK,
+        zorder=3,
+    )
     words.set_fontsize(size)
     words.set_fontweight(weight)
 
 
-def _legend_width(kinds: Iterable[str]) -> float:
+def _compute_legend_width(kinds: Iterable[str]) -> float:
     texts = [LEGEND_TITLE, *(KINDS[name].legend for name in kinds)]
-    return 40 + max(_text_width(text, LEGEND_SIZE) for text in texts)
+    return 40 + max(_measure_text_width(text, LEGEND_SIZE) for text in texts)
 
 
 def _draw_legend(axes: Axes, kinds: Iterable[str], top: float) -> None:

@@ -72,7 +72,7 @@ class VertexColumn:
 Stack = list[VertexColumn]
 
 
-def layers_of(picture: Picture) -> list[list[int]]:
+def list_layers(picture: Picture) -> list[list[int]]:
     """Return the vertices of each nonempty layer, from the left."""
     layers: dict[int, list[int]] = {}
     for v, vertex in enumerate(picture.vertices):
@@ -80,25 +80,25 @@ def layers_of(picture: Picture) -> list[list[int]]:
     return [layers[layer] for layer in sorted(layers)]
 
 
-def layout_of(picture: Picture) -> GraphLayout:
+def compute_layout(picture: Picture) -> GraphLayout:
     """Compute a layout with short edges, the same in every process.
 
     Sweeps from left to right and back move every layer to the mean heights of its
     neighbours; the best sweep is taken.
     """
-    layers = layers_of(picture)
+    layers = list_layers(picture)
     # edges across a layer get a vertex there, so that they do not run through others
-    routes = _routes(picture, layers)
+    routes = _route_edges(picture, layers)
     ways = nx.Graph()
     for route in routes:
         nx.add_path(ways, route)
     ways.add_nodes_from(range(len(picture.vertices)))
-    stacks = [_stack(picture, layer) for layer in layers]
-    heights = _best_heights(stacks, ways)
+    stacks = [_make_stack(picture, layer) for layer in layers]
+    heights = _find_best_heights(stacks, ways)
     return GraphLayout(tuple(map(tuple, layers)), heights, tuple(routes))
 
 
-def boxes(
+def place_boxes(
     picture: Picture,
     layout: GraphLayout,
     size_of: Callable[[Vertex], tuple[float, float]],
@@ -127,7 +127,7 @@ def boxes(
     return offsets
 
 
-def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
+def _route_edges(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
     """Route every edge; add its waypoints to the layers."""
     layer_of = {v: k for k, layer in enumerate(layers) for v in layer}
     n = len(picture.vertices)
@@ -143,9 +143,9 @@ def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
     return routes
 
 
-def _stack(picture: Picture, layer: list[int]) -> Stack:
+def _make_stack(picture: Picture, layer: list[int]) -> Stack:
     """Group a layer into blocks: the axes of each term are one block."""
-    axes = picture.of_kind("axis").intersection(layer)
+    axes = picture.list_kind("axis").intersection(layer)
     chains = nx.Graph(edge for edge in picture.edges if axes.issuperset(edge))
     chains.add_nodes_from(axes)
     terms = nx.connected_components(chains)
@@ -157,17 +157,17 @@ def _stack(picture: Picture, layer: list[int]) -> Stack:
     return sorted(blocks, key=lambda block: block.vertices)
 
 
-def _best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
+def _find_best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
     heights: dict[int, float] = {}
     for stack in stacks:
         _stack_positions(stack, [0.0] * len(stack), heights)
     # sweeps oscillate where preferred heights conflict: take the shortest layout
-    trials = [_on_grid(heights)]
+    trials = [_round_to_grid(heights)]
     for sweep in range(N_SWEEPS):
         for stack in stacks[:: -1 if sweep % 2 else 1]:
             _move(stack, ways, heights)
-        trials.append(_on_grid(heights))
-    return min(trials, key=lambda trial: _length(trial, ways.edges))
+        trials.append(_round_to_grid(heights))
+    return min(trials, key=lambda trial: _compute_length(trial, ways.edges))
 
 
 def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
@@ -198,16 +198,16 @@ def _stack_positions(
     starts = [0.0]
     for block in stack[:-1]:
         starts.append(starts[-1] + block.room)
-    shifts = _nearest_rising([w - s for w, s in zip(wishes, starts, strict=True)])
+    shifts = _find_nearest_rising([w - s for w, s in zip(wishes, starts, strict=True)])
     for block, start, shift in zip(stack, starts, shifts, strict=True):
         for k, v in enumerate(block.vertices):
             heights[v] = start + shift + block.offset + k
 
 
-def _nearest_rising(values: Sequence[float]) -> list[float]:
+def _find_nearest_rising(values: Sequence[float]) -> list[float]:
     """Find the rising sequence that is nearest in the sum of squares.
 
-    >>> _nearest_rising([1.0, 4.0, 2.0, 5.0])
+    >>> _find_nearest_rising([1.0, 4.0, 2.0, 5.0])
     [1.0, 3.0, 3.0, 5.0]
     """
     # pool adjacent violators: neighbours out of order share their mean
@@ -221,14 +221,16 @@ def _nearest_rising(values: Sequence[float]) -> list[float]:
     return [mean for mean, n in pools for _ in range(n)]
 
 
-def _on_grid(heights: dict[int, float]) -> dict[int, float]:
+def _round_to_grid(heights: dict[int, float]) -> dict[int, float]:
     """Round heights to the grid, from 0 on; heights that are 1 apart stay so."""
     steps = {v: floor(GRID * round(y, 6) + 0.5) for v, y in heights.items()}
     top = min(steps.values())
     return {v: (step - top) / GRID for v, step in steps.items()}
 
 
-def _length(heights: dict[int, float], edges: Iterable[tuple[int, int]]) -> float:
+def _compute_length(
+    heights: dict[int, float], edges: Iterable[tuple[int, int]]
+) -> float:
     return sum(abs(heights[u] - heights[v]) for u, v in edges)
 
 
@@ -257,7 +259,7 @@ INSET = 5.0
 """How far an edge extends below the vertices at its ends."""
 
 
-def padding(shape: str, width: float, height: float) -> tuple[float, float]:
+def compute_padding(shape: str, width: float, height: float) -> tuple[float, float]:
     """Compute the size of a shape around a text of the given size."""
     match shape:
         case "circle":
@@ -273,7 +275,7 @@ def padding(shape: str, width: float, height: float) -> tuple[float, float]:
             return width + 14, height + 7
 
 
-def outline(shape: str, box: Box) -> Curve:
+def draw_outline(shape: str, box: Box) -> Curve:
     """Draw the outline of a vertex; ``shape`` is DOT's word for it."""
     w, h = box.width / 2, box.height / 2
     if shape in ("circle", "ellipse"):
@@ -300,18 +302,18 @@ def _round_box(box: Box, rx: float, ry: float) -> Curve:
                 corner[1] + outy,
             ),
         )
-        steered = _between(start, corner, ROUND), _between(end, corner, ROUND)
+        steered = _interpolate(start, corner, ROUND), _interpolate(end, corner, ROUND)
         curve += [("L" if k else "M", (start,)), ("C", (*steered, end))]
     return [*curve, ("Z", ())]
 
 
-def _between(start: Point, end: Point, share: float) -> Point:
+def _interpolate(start: Point, end: Point, share: float) -> Point:
     return start[0] + share * (end[0] - start[0]), start[1] + share * (
         end[1] - start[1]
     )
 
 
-def edge(route: Sequence[Box]) -> Curve:
+def draw_edge(route: Sequence[Box]) -> Curve:
     """Draw an edge from side to side, level at both ends and across every waypoint.
 
     Vertices below each other are joined by a line.
@@ -332,10 +334,10 @@ def edge(route: Sequence[Box]) -> Curve:
     return curve
 
 
-def svg_path(curve: Curve) -> str:
+def write_svg_path(curve: Curve) -> str:
     """Write a curve as the path of an SVG.
 
-    >>> svg_path([("M", ((0, 1),)), ("L", ((2.25, 3),)), ("Z", ())])
+    >>> write_svg_path([("M", ((0, 1),)), ("L", ((2.25, 3),)), ("Z", ())])
     'M0.0,1.0L2.2,3.0Z'
     """
     return "".join(

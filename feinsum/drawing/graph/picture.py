@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from feinsum.canonical import InducedGraph, induced_graph
+from feinsum.canonical import InducedGraph, build_induced_graph
 from feinsum.ir import BatchedEinsum
 
 
@@ -80,35 +80,37 @@ class Picture:
     vertices: tuple[Vertex, ...]
     edges: tuple[tuple[int, int], ...]
 
-    def of_kind(self, kind: str) -> set[int]:
+    def list_kind(self, kind: str) -> set[int]:
         return {v for v, vertex in enumerate(self.vertices) if vertex.kind == kind}
 
 
-def picture_of(einsum: BatchedEinsum) -> Picture:
+def make_picture(einsum: BatchedEinsum) -> Picture:
     """Build the induced graph of ``einsum``, labelled with its names.
 
     >>> from feinsum.ir import array, einsum
-    >>> picture = picture_of(einsum("ij->i", array("A", ("n", 4))))
+    >>> picture = make_picture(einsum("ij->i", array("A", ("n", 4))))
     >>> [str(vertex.name) for vertex in picture.vertices if vertex.name]
     ['i', 'n', 'j', 'A']
     """
-    graph = induced_graph(einsum)
-    words = dict(_words(einsum, graph))
+    graph = build_induced_graph(einsum)
+    words = dict(_list_named_vertices(einsum, graph))
     vertices = (
-        words.get(v) or Vertex(color[0], data=_number(color))
+        words.get(v) or Vertex(color[0], data=_format_number(color))
         for v, color in enumerate(graph.colors)
     )
     return Picture(tuple(vertices), tuple(graph.edges))
 
 
-def _number(color: tuple[object, ...]) -> str:
+def _format_number(color: tuple[object, ...]) -> str:
     """Return the number in an axis's color (its place) or a times vertex's color."""
     return f"×{color[1]}" if color[0] == "times" else str(color[1])
 
 
-def _words(einsum: BatchedEinsum, graph: InducedGraph) -> Iterator[tuple[int, Vertex]]:
+def _list_named_vertices(
+    einsum: BatchedEinsum, graph: InducedGraph
+) -> Iterator[tuple[int, Vertex]]:
     """Yield the vertices that have a name in the einsum."""
-    ties = _ties(graph)
+    ties = _group_neighbours(graph)
     for index, v in graph.index_vertices.items():
         extent = einsum.extents[index]
         yield v, Vertex("index", index, f"{_index_role(einsum, index)}, {extent}")
@@ -128,7 +130,7 @@ def _index_role(einsum: BatchedEinsum, index: str) -> str:
     return f"output {einsum.output.index(index)}" if is_free else "sum"
 
 
-def _ties(graph: InducedGraph) -> dict[tuple[int, str], list[int]]:
+def _group_neighbours(graph: InducedGraph) -> dict[tuple[int, str], list[int]]:
     """Group the neighbours of each vertex by kind."""
     groups: dict[tuple[int, str], list[int]] = {}
     for u, v in graph.edges:

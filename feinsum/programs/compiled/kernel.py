@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import BuildError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.programs.compiled.source import ENTRY, StageSource
-from feinsum.programs.stages import ArrayAccess, Stage, StageLoops, loops_of
+from feinsum.programs.stages import ArrayAccess, Stage, StageLoops, find_loops
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES = {"f", "d"}
@@ -41,11 +41,11 @@ class StageKernel:
 
     @cached_property
     def _constants(self) -> tuple[Any, Any]:
-        return _integers(self.extents), _integers(self.strides)
+        return _make_integers(self.extents), _make_integers(self.strides)
 
     @cached_property
     def _entry(self) -> Any:
-        return remembered(_Built)[self.source.text()]
+        return get_remembered(_Built)[self.source.text()]
 
     def run(
         self,
@@ -67,25 +67,25 @@ class StageKernel:
             BuildError: if the stage cannot be compiled.
         """
         loops, entry = self.source.loops, self._entry
-        addresses = [a.ctypes.data for a in _arrays(loops, operands, outs)]
+        addresses = [a.ctypes.data for a in _list_arrays(loops, operands, outs)]
         begin = [0] * loops.n_loops
         for result, values in first.items():
             for index, value in values.items():
                 begin[loops.numbers[result][index]] = value
         # allocated for each run: threads run one kernel at the same time
-        n_entries = self.source.scratch_entries(self.extents)
+        n_entries = self.source.count_scratch_entries(self.extents)
         scratch = np.empty(n_entries, self.source.dtype)
         extents, strides = self._constants
         entry(
             (ctypes.c_void_p * len(addresses))(*addresses),
             extents,
-            _integers(begin),
+            _make_integers(begin),
             strides,
             ctypes.c_void_p(scratch.ctypes.data),
         )
 
 
-def kernel_for(
+def make_kernel(
     stage: Stage,
     operands: Mapping[str, Sequence[Array | None]],
     outs: Mapping[str, Array],
@@ -107,19 +107,19 @@ def kernel_for(
     is_long = len(stage.statements) > MAX_STATEMENTS
     if other_dtypes or dtype.char not in DTYPES or is_long:
         return None
-    loops = loops_of(stage)
+    loops = find_loops(stage)
     if loops is None:
         return None
-    arrays = _arrays(loops, operands, outs)
+    arrays = _list_arrays(loops, operands, outs)
     # vector loads would fault
     if not all(array.flags.aligned for array in arrays):
         return None
     layouts = tuple((array.shape, array.strides) for array in arrays)
-    return _kernel(loops, dtype, layouts)
+    return _make_kernel(loops, dtype, layouts)
 
 
 @lru_cache(maxsize=1024)
-def _kernel(
+def _make_kernel(
     loops: StageLoops,
     dtype: np.dtype[Any],
     layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
@@ -144,14 +144,14 @@ def _kernel(
     contiguous = tuple(by_loop.get(vector) == 1 for by_loop in strides)
     source = StageSource(loops, dtype, vector, contiguous)
     ordered = tuple(extents[k] for k in range(loops.n_loops))
-    if source.scratch_entries(ordered) * dtype.itemsize > MAX_SCRATCH_BYTES:
+    if source.count_scratch_entries(ordered) * dtype.itemsize > MAX_SCRATCH_BYTES:
         return None
     return StageKernel(
         source, ordered, tuple(n for by_loop in strides for n in by_loop.values())
     )
 
 
-def _arrays(
+def _list_arrays(
     loops: StageLoops,
     operands: Mapping[str, Sequence[Array | None]],
     outs: Mapping[str, Array],
@@ -166,7 +166,7 @@ def _arrays(
     return [find_array(access) for access in loops.accesses]
 
 
-def _integers(values: Sequence[int]) -> Any:
+def _make_integers(values: Sequence[int]) -> Any:
     return (ctypes.c_int64 * len(values))(*values)
 
 
@@ -174,10 +174,10 @@ class _Built(dict[str, Any]):
     """Entry points of compiled stages, by their source."""
 
     def __missing__(self, text: str) -> Any:
-        return self.setdefault(text, _built(text))
+        return self.setdefault(text, _build(text))
 
 
-def _built(text: str) -> Any:
+def _build(text: str) -> Any:
     from feinsum.targets.host.compiler import (
         find_compiler,  # plans are read without it
         load,

@@ -30,14 +30,14 @@ from math import prod
 import numpy as np
 
 from feinsum.errors import ProgramError
-from feinsum.ir.expressions import operand_name
-from feinsum.ir.reductions import neutral_of
+from feinsum.ir.expressions import get_operand_name
+from feinsum.ir.reductions import find_neutral
 from feinsum.ir.statement import Statement
 from feinsum.programs.compiled.expression import (
     FUNCTIONS,
     PAIRS,
     CExpression,
-    c_expression,
+    convert_to_c,
 )
 from feinsum.programs.stages import StageLoops
 
@@ -130,17 +130,17 @@ class StageSource:
         statements = self.loops.stage.statements
         read = {name for statement in statements for name in statement.operands}
         return {
-            statement.result: self.in_memory(self.loops.inner(statement))
+            statement.result: self.order_loops(self.loops.inner(statement))
             for statement in statements
             if statement.result in read
         }
 
-    def in_memory(self, loops: Iterable[int]) -> tuple[int, ...]:
+    def order_loops(self, loops: Iterable[int]) -> tuple[int, ...]:
         """Return the order of loops in an intermediate result."""
         # the loop of the vectors comes last, so that it is contiguous
         return tuple(sorted(loops, key=lambda k: (k == self.vector, k)))
 
-    def scratch_entries(self, extents: Sequence[int]) -> int:
+    def count_scratch_entries(self, extents: Sequence[int]) -> int:
         """Return the number of entries of all intermediate results in memory."""
         n_copies = self.lanes if self.is_shared else 1
         return sum(
@@ -169,20 +169,30 @@ class _Writer:
 
     def lines(self) -> Iterator[str]:
         # within the shared loops, before all statements
-        body = [*self._scalars()]
+        body = [*self._declare_scalars()]
         body += [
-            line for statement in self.statements for line in self._statement(statement)
+            line
+            for statement in self.statements
+            for line in self._write_statement(statement)
         ]
         if self.source.is_shared:
-            body = self._in_blocks(body)
+            body = self._wrap_in_blocks(body)
         # the loop of the vectors is the one over blocks of lanes
         for k in reversed(range(self.loops.n_cuts)):
-            body = body if k == self.source.vector else self._loop(k, body)
-        lines = [*self._combinations(), *_ENTRY, *self._locals(), *body, "}"]
-        yield from self._declarations({*re.findall(r"\w+(?=\()", "\n".join(lines))})
+            body = body if k == self.source.vector else self._write_loop(k, body)
+        lines = [
+            *self._write_combinations(),
+            *_ENTRY,
+            *self._declare_locals(),
+            *body,
+            "}",
+        ]
+        yield from self._declare_functions(
+            {*re.findall(r"\w+(?=\()", "\n".join(lines))}
+        )
         yield from lines
 
-    def _declarations(self, called: AbstractSet[str]) -> Iterator[str]:
+    def _declare_functions(self, called: AbstractSet[str]) -> Iterator[str]:
         suffix = "f" if self.source.dtype.itemsize == 4 else ""
         yield _HEAD.format(real="float" if suffix else "double")
         if "feinsum_carry" in called:
@@ -195,20 +205,20 @@ class _Writer:
                 yield f"#define {name} {name}{suffix}" if suffix else ""
                 yield f"VECTORS R {name}({'R, R' if name in PAIRS else 'R'});"
 
-    def _combinations(self) -> Iterator[str]:
+    def _write_combinations(self) -> Iterator[str]:
         for k, statement in enumerate(self.statements):
             if statement.reduced_indices:
-                joined = self._joined(statement)
+                joined = self._write_joined(statement)
                 yield f"static inline R combine_{k}(R a, R b) {{ return {joined}; }}"
 
-    def _joined(self, statement: Statement) -> str:
+    def _write_joined(self, statement: Statement) -> str:
         expression = _REDUCTIONS.get(statement.reduction)
         if expression is None:  # the neutral element of others is only sampled
             raise ProgramError(f"{statement.reduction!r} has no equivalent in C")
         names = {name: CExpression(name, "real") for name in "ab"}
-        return c_expression(expression, names, self.source.dtype.itemsize)
+        return convert_to_c(expression, names, self.source.dtype.itemsize)
 
-    def _locals(self) -> Iterator[str]:
+    def _declare_locals(self) -> Iterator[str]:
         for k, access in enumerate(self.loops.accesses):
             const = "" if access.position is None else "const "
             yield f"  {const}R *const p{k} = arrays[{k}];"
@@ -220,105 +230,115 @@ class _Writer:
         offset = "0"
         for name, axes in self.source.passed.items():
             if axes:
-                yield f"  R *const held_{self._number(name)} = scratch + {offset};"
+                yield f"  R *const held_{self._find_number(name)} = scratch + {offset};"
                 sizes = [f"n[{k}]" for k in axes]
                 sizes += [str(self.source.lanes)] if self.source.is_shared else []
                 offset += " + " + " * ".join(sizes)
 
-    def _scalars(self) -> Iterator[str]:
+    def _declare_scalars(self) -> Iterator[str]:
         """Declare scalar intermediate results, one for each lane."""
         lanes = f"[{self.source.lanes}]" if self.source.is_shared else ""
         for name, axes in self.source.passed.items():
             if not axes:
-                yield f"R held_{self._number(name)}{lanes};"
+                yield f"R held_{self._find_number(name)}{lanes};"
 
-    def _number(self, name: str) -> int:
+    def _find_number(self, name: str) -> int:
         return next(
             k for k, statement in enumerate(self.statements) if statement.result == name
         )
 
-    def _statement(self, statement: Statement) -> list[str]:
+    def _write_statement(self, statement: Statement) -> list[str]:
         """Write one statement, within the shared loops."""
         lines = (
-            self._sum(statement) if statement.reduced_indices else self._map(statement)
+            self._write_sum(statement)
+            if statement.reduced_indices
+            else self._write_map(statement)
         )
         for k in reversed(self.loops.inner(statement)):
-            lines = lines if k == self.source.vector else self._loop(k, lines)
+            lines = lines if k == self.source.vector else self._write_loop(k, lines)
         return ["{", *lines, "}"]
 
-    def _map(self, statement: Statement) -> list[str]:
+    def _write_map(self, statement: Statement) -> list[str]:
         """Write a map, at one value of all loops but that of the vectors."""
         lines, vector = (
-            self._stored(statement, self._value(statement)),
+            self._write_stored(statement, self._write_value(statement)),
             self.source.vector,
         )
         if self.source.is_shared:
-            return _lane_loop("n_lanes", lines)
+            return _write_lane_loop("n_lanes", lines)
         if vector in self.loops.inner(statement):
-            return self._loop(vector, lines, is_vector=True)
+            return self._write_loop(vector, lines, is_vector=True)
         return lines
 
-    def _sum(self, statement: Statement) -> list[str]:
+    def _write_sum(self, statement: Statement) -> list[str]:
         """Write a reduction, at one value of all loops but that of the vectors."""
         reduced, vector = self.loops.reduced(statement), self.source.vector
         outer_loops = [k for k in reduced if k != vector]
         if vector in reduced:
-            return self._along_sum(statement, outer_loops)
+            return self._write_along_sum(statement, outer_loops)
         if self.source.is_shared:
-            return self._lanes_of_sums(statement, outer_loops)
+            return self._write_lanes_of_sums(statement, outer_loops)
         if vector in self.loops.inner(statement):
-            return self._in_blocks(self._lanes_of_sums(statement, outer_loops))
-        return self._scalar_sum(statement, outer_loops)
+            return self._wrap_in_blocks(
+                self._write_lanes_of_sums(statement, outer_loops)
+            )
+        return self._write_scalar_sum(statement, outer_loops)
 
-    def _scalar_sum(
+    def _write_scalar_sum(
         self, statement: Statement, outer_loops: Sequence[int]
     ) -> list[str]:
-        lines = self._step(statement, "sums[0]", 1)
+        lines = self._write_step(statement, "sums[0]", 1)
         for k in reversed(outer_loops):
-            lines = self._loop(k, lines)
-        return self._reduced(statement, lines, 1, self._stored(statement, "sums[0]"))
+            lines = self._write_loop(k, lines)
+        return self._write_reduction(
+            statement, lines, 1, self._write_stored(statement, "sums[0]")
+        )
 
-    def _lanes_of_sums(
+    def _write_lanes_of_sums(
         self, statement: Statement, outer_loops: Sequence[int]
     ) -> list[str]:
         """Write a reduction with one result in each lane."""
-        lines = self._step(statement, "sums[lane]", self.source.lanes, "n_lanes")
+        lines = self._write_step(statement, "sums[lane]", self.source.lanes, "n_lanes")
         for k in reversed(outer_loops):
-            lines = self._loop(k, lines)
-        stored = _lane_loop("n_lanes", self._stored(statement, "sums[lane]"))
-        return self._reduced(statement, lines, self.source.lanes, stored)
+            lines = self._write_loop(k, lines)
+        stored = _write_lane_loop(
+            "n_lanes", self._write_stored(statement, "sums[lane]")
+        )
+        return self._write_reduction(statement, lines, self.source.lanes, stored)
 
-    def _along_sum(self, statement: Statement, outer_loops: Sequence[int]) -> list[str]:
+    def _write_along_sum(
+        self, statement: Statement, outer_loops: Sequence[int]
+    ) -> list[str]:
         """Write a reduction along the vectors; lanes are combined at its end."""
-        name = f"combine_{self._number(statement.result)}"
+        name = f"combine_{self._find_number(statement.result)}"
         vector, lanes = self.source.vector, self.source.lanes
         # whole blocks have a constant trip count, which compilers unroll
         lines = [
             "int64_t block = 0;",
             f"for (; block + {lanes} <= n[{vector}]; block += {lanes}) {{",
-            *self._step(statement, "sums[lane]", lanes, str(lanes)),
+            *self._write_step(statement, "sums[lane]", lanes, str(lanes)),
             "}",
-            *self._step(statement, "sums[lane]", lanes, f"n[{vector}] - block"),
+            *self._write_step(statement, "sums[lane]", lanes, f"n[{vector}] - block"),
         ]
         lines = ["{", *lines, "}"]
         for k in reversed(outer_loops):
-            lines = self._loop(k, lines)
+            lines = self._write_loop(k, lines)
         halves = [
             f"for (int half = {lanes // 2}; half; half /= 2)",
             "  for (int lane = 0; lane < half; ++lane)",
             f"    sums[lane] = {name}(sums[lane], sums[lane + half]);",
         ]
-        stored = self._stored(statement, "sums[0]")
-        return self._reduced(statement, lines, lanes, [*halves, *stored])
+        stored = self._write_stored(statement, "sums[0]")
+        return self._write_reduction(statement, lines, lanes, [*halves, *stored])
 
-    def _step(
+    def _write_step(
         self, statement: Statement, target: str, lanes: int, n_lanes: str | None = None
     ) -> list[str]:
         """Combine one value with the target, in each lane if there are several."""
-        name = f"combine_{self._number(statement.result)}"
-        lines = [f"{target} = {name}({target}, {self._value(statement)});"]
+        name = f"combine_{self._find_number(statement.result)}"
+        lines = [f"{target} = {name}({target}, {self._write_value(statement)});"]
         if n_lanes is not None:
-            lines = _lane_loop(n_lanes, lines)
+            lines = _write_lane_loop(n_lanes, lines)
         if statement.reduction != "sum":
             return lines
         return [
@@ -329,7 +349,7 @@ class _Writer:
             "}",
         ]
 
-    def _reduced(
+    def _write_reduction(
         self,
         statement: Statement,
         loops: Sequence[str],
@@ -337,7 +357,7 @@ class _Writer:
         stored: Sequence[str],
     ) -> list[str]:
         """Write the loops of a reduction between its start and its use."""
-        lines = [*self._empty_sums(statement, lanes), *loops]
+        lines = [*self._write_empty_sums(statement, lanes), *loops]
         # max and min are exact, and a product has as many rounding errors in any order
         if statement.reduction == "sum":
             state = "int64_t n_blocks = 0; int n_terms = 0;"
@@ -346,13 +366,15 @@ class _Writer:
             lines.append(f"feinsum_collect(sums, levels, n_blocks, {lanes});")
         return [*lines, *stored]
 
-    def _empty_sums(self, statement: Statement, lanes: int) -> list[str]:
+    def _write_empty_sums(self, statement: Statement, lanes: int) -> list[str]:
         return [
             f"R sums[{lanes}];",
-            *_lane_loop(str(lanes), [f"sums[lane] = {self._neutral(statement)};"]),
+            *_write_lane_loop(
+                str(lanes), [f"sums[lane] = {self._write_neutral(statement)};"]
+            ),
         ]
 
-    def _in_blocks(self, lines: Sequence[str]) -> list[str]:
+    def _wrap_in_blocks(self, lines: Sequence[str]) -> list[str]:
         vector, lanes = self.source.vector, self.source.lanes
         n_left = f"n[{vector}] - block"
         return [
@@ -362,38 +384,42 @@ class _Writer:
             "}",
         ]
 
-    def _loop(self, k: int, lines: Sequence[str], is_vector: bool = False) -> list[str]:
+    def _write_loop(
+        self, k: int, lines: Sequence[str], is_vector: bool = False
+    ) -> list[str]:
         head = ["#pragma omp simd"] if is_vector else []
         return [*head, f"for (int64_t i{k} = 0; i{k} < n[{k}]; ++i{k}) {{", *lines, "}"]
 
-    def _value(self, statement: Statement) -> str:
-        names = {i: CExpression(f"(first[{k}] + {self._index(statement, k)})", "index")
-                 for i, k in self.loops.numbers[statement.result].items()}  # fmt: skip
+    def _write_value(self, statement: Statement) -> str:
+        names = {
+            i: CExpression(f"(first[{k}] + {self._write_index(statement, k)})", "index")
+            for i, k in self.loops.numbers[statement.result].items()
+        }
         for k, (name, term) in enumerate(
             zip(statement.operands, statement.inputs, strict=True)
         ):
             axes = self.loops.axes(statement, term)
             access_number = self.at.get((statement.result, k))
             text = (
-                self._passed(statement, name, axes)
+                self._write_passed(statement, name, axes)
                 if access_number is None
-                else self._read(statement, access_number)
+                else self._write_read(statement, access_number)
             )
-            names[operand_name(k)] = CExpression(text, "real")
-        return c_expression(statement.body, names, self.source.dtype.itemsize)
+            names[get_operand_name(k)] = CExpression(text, "real")
+        return convert_to_c(statement.body, names, self.source.dtype.itemsize)
 
-    def _index(self, statement: Statement, k: int) -> str:
+    def _write_index(self, statement: Statement, k: int) -> str:
         """Return the value of a loop; along lanes, that of the lane."""
         if k != self.source.vector:
             return f"i{k}"
         is_map = not (self.source.is_shared or self.loops.reduced(statement))
         return f"i{k}" if is_map else "(block + lane)"
 
-    def _read(self, statement: Statement, number: int) -> str:
+    def _write_read(self, statement: Statement, number: int) -> str:
         access = self.loops.accesses[number]
         subscripts = [
-            self._index(statement, k) if self._is_next(number, k)
-            else f"{self._index(statement, k)} * s{number}_{k}"
+            self._write_index(statement, k) if self._is_next(number, k)
+            else f"{self._write_index(statement, k)} * s{number}_{k}"
             for k in dict.fromkeys(access.axes)
         ]  # fmt: skip
         return f"p{number}[{' + '.join(subscripts) or '0'}]"
@@ -401,37 +427,39 @@ class _Writer:
     def _is_next(self, access_number: int, k: int) -> bool:
         return k == self.source.vector and self.source.contiguous[access_number]
 
-    def _passed(self, statement: Statement, name: str, axes: Sequence[int]) -> str:
-        number = self._number(name)
+    def _write_passed(
+        self, statement: Statement, name: str, axes: Sequence[int]
+    ) -> str:
+        number = self._find_number(name)
         if not self.source.passed[name]:
             return f"held_{number}" + ("[lane]" if self.source.is_shared else "")
         position = "0"
         inner = [k for k in axes if k >= self.loops.n_cuts]
-        for k in self.source.in_memory(inner):
-            index = self._index(statement, k)
+        for k in self.source.order_loops(inner):
+            index = self._write_index(statement, k)
             position = index if position == "0" else f"({position}) * n[{k}] + {index}"
         if self.source.is_shared:
             position = f"({position}) * {self.source.lanes} + lane"
         return f"held_{number}[{position}]"
 
-    def _stored(self, statement: Statement, value: str) -> list[str]:
+    def _write_stored(self, statement: Statement, value: str) -> list[str]:
         targets = []
         axes = self.loops.axes(statement, statement.output)
         if statement.result in self.source.passed:
-            targets.append(self._passed(statement, statement.result, axes))
+            targets.append(self._write_passed(statement, statement.result, axes))
         if (number := self.at.get((statement.result, None))) is not None:
-            targets.append(self._read(statement, number))
+            targets.append(self._write_read(statement, number))
         return [f"{' = '.join([*targets, value])};"]
 
-    def _neutral(self, statement: Statement) -> str:
-        value = neutral_of(statement.reduction, self.source.dtype)
+    def _write_neutral(self, statement: Statement) -> str:
+        value = find_neutral(statement.reduction, self.source.dtype)
         # C has no literal for infinity
         if np.isinf(value):
             return "-INFINITY" if value < 0 else "INFINITY"
         return repr(float(value))
 
 
-def _lane_loop(n: str, lines: Sequence[str]) -> list[str]:
+def _write_lane_loop(n: str, lines: Sequence[str]) -> list[str]:
     return [
         "#pragma omp simd",
         f"for (int lane = 0; lane < {n}; ++lane) {{",

@@ -25,13 +25,13 @@ from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.figures import (
     MAX_THREADS,
     KernelFigures,
-    checked_occupancy,
-    figures_of,
-    multiprocessor_of,
+    get_multiprocessor,
+    parse_figures,
+    require_occupancy,
 )
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
-from feinsum.targets.layout import Layout, array_layout, entry_kernel
+from feinsum.targets.layout import Layout, compute_layout, get_entry_kernel
 from feinsum.targets.protocol import Timer
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
             f"newer, the device has sm_{capability}; use another family, such as "
             "gpu_product"
         )
-    multiprocessor = multiprocessor_of(capability)
+    multiprocessor = get_multiprocessor(capability)
     n_bytes = launch.shared_bytes + launch.static_bytes
     if n_bytes > multiprocessor.group_shared_bytes:
         raise BuildError(
@@ -84,7 +84,7 @@ class _Sized(NamedTuple):
     gemm: Gemm | None
 
 
-def _arrays_of(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
+def _list_arrays(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
     """Return the names of a launch's arrays, for a product in the order of cuBLAS."""
     product = launch.product
     if product is not None:
@@ -134,7 +134,7 @@ class CudaBuilt:
 
     def figures(self) -> tuple[KernelFigures, ...]:
         """Return the registers, spills and shared memory of each launch."""
-        return tuple(figures_of(self.binary.log, x.name) for x in self.code.launches)
+        return tuple(parse_figures(self.binary.log, x.name) for x in self.code.launches)
 
     def check_figures(self) -> None:
         """Refuse kernels that spill too much or do not fit, if there are figures.
@@ -148,7 +148,7 @@ class CudaBuilt:
             return
         for launch, figures in zip(self.code.launches, self.figures(), strict=True):
             n_threads = launch.n_threads or 1
-            checked_occupancy(
+            require_occupancy(
                 launch.name, figures, n_threads, self.opened.capability,
                 launch.shared_bytes,
             )  # fmt: skip
@@ -168,15 +168,15 @@ class CudaBuilt:
             raise MeasurementError(
                 f"a GPU has no clock {timer!r}, only 'cuda-events' and 'wall'"
             )
-        return _by_wall(session, launch)
+        return _time_by_wall(session, launch)
 
     def launcher(
         self, arguments: Mapping[str, Any], stream: Any = None
     ) -> Callable[[], None]:
         """Return a function that makes all launches of one run, any number of times."""
         scalars = {name: arguments[name] for name in self.code.scalars}
-        values = {**dict(arguments), **self._temporaries(scalars)}
-        steps = self._steps(self._sized(scalars), values, stream)
+        values = {**dict(arguments), **self._allocate_temporaries(scalars)}
+        steps = self._prepare_steps(self._size_launches(scalars), values, stream)
 
         def run() -> None:
             for step in steps:
@@ -184,7 +184,7 @@ class CudaBuilt:
 
         return run
 
-    def _steps(
+    def _prepare_steps(
         self, sized: Sequence[_Sized], values: Mapping[str, Any], stream: Any
     ) -> list[Callable[[], None]]:
         session = self.opened.session
@@ -193,14 +193,16 @@ class CudaBuilt:
             product = sized.launch.product
             if product is not None and sized.gemm is not None:
                 first, second, result = (
-                    self._passed(name, values[name])
+                    self._convert_argument(name, values[name])
                     for name in (product.right, product.left, product.result)
                 )
                 return partial(
                     session.multiply, sized.gemm, first, second, result, stream
                 )
             launch = sized.launch
-            arguments = [self._passed(name, values[name]) for name in launch.arguments]
+            arguments = [
+                self._convert_argument(name, values[name]) for name in launch.arguments
+            ]
             return partial(
                 session.launch, sized.function, sized.grid, sized.block, arguments,
                 launch.shared_bytes, stream,
@@ -208,7 +210,7 @@ class CudaBuilt:
 
         return list(map(prepare_step, sized))
 
-    def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
+    def _size_launches(self, scalars: Mapping[str, Any]) -> list[_Sized]:
         """Return the launches that have a work-group."""
         launches = []
         for launch, function in zip(self.code.launches, self.functions, strict=True):
@@ -241,8 +243,8 @@ class CudaBuilt:
         The result is on the GPU if the operands are, on the stream of the caller.
         """
         prepared, session = self.prepared(names, constants), self.opened.session
-        (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
-        layout = array_layout(output, constants)
+        (output,) = (arg for arg in get_entry_kernel(self.t_unit).args if arg.is_output)
+        layout = compute_layout(output, constants)
 
         def run(arrays: Sequence[Any], stream: Any) -> Any:
             result = session.empty((layout.n_entries,), layout.dtype)
@@ -253,12 +255,12 @@ class CudaBuilt:
             if not all(isinstance(array, np.ndarray) for array in arrays):
                 with session.active():
                     result = run(arrays, queue or session.current_stream())
-                return _delivered(result.reshape(layout.shape), out)
+                return _deliver(result.reshape(layout.shape), out)
             # arrays of numpy: use the stream of the target, and wait for the result
             with session.active(session.stream):
-                result = run([*map(self._uploaded, arrays)], session.stream)
+                result = run([*map(self._upload, arrays)], session.stream)
             session.synchronize()
-            return _delivered(layout.unpack(session.read(result)), out)
+            return _deliver(layout.unpack(session.read(result)), out)
 
         return call
 
@@ -271,56 +273,56 @@ class CudaBuilt:
             names: names of the operands, in the order of the arrays of a run.
             constants: values of the scalars, by name.
         """
-        (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
+        (output,) = (arg for arg in get_entry_kernel(self.t_unit).args if arg.is_output)
         scalars = {name: constants[name] for name in self.code.scalars}
         # the names for the table of addresses in PreparedLaunches.run
         table = *names, output.name, *self.code.temporaries
         launches = [
             (
-                self._launcher(sized, scalars),
-                tuple(table.index(x) for x in _arrays_of(sized.launch, scalars)),
+                self._make_launcher(sized, scalars),
+                tuple(table.index(x) for x in _list_arrays(sized.launch, scalars)),
             )
-            for sized in self._sized(scalars)
+            for sized in self._size_launches(scalars)
         ]
-        temporaries = self._temporary_sizes(scalars).values()
+        temporaries = self._compute_temporary_sizes(scalars).values()
         return PreparedLaunches(tuple(temporaries), tuple(launches))
 
-    def _launcher(
+    def _make_launcher(
         self, sized: _Sized, scalars: Mapping[str, Any]
     ) -> Callable[[Sequence[int], Any], None]:
         launch = sized.launch
         if sized.gemm is not None and launch.product is not None:
-            dtype = self._dtype_of(launch.product.result)
+            dtype = self._get_dtype(launch.product.result)
             return self.opened.session.multiplier(sized.gemm, dtype)
         # None for an array, whose address comes with the call
         values = [
-            self._passed(name, scalars[name]) if name in scalars else None
+            self._convert_argument(name, scalars[name]) if name in scalars else None
             for name in launch.arguments
         ]
         return self.opened.session.launcher(
             sized.function, sized.grid, sized.block, launch.shared_bytes, values
         )
 
-    def _dtype_of(self, name: str) -> np.dtype[Any]:
+    def _get_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of an array of the kernel."""
-        kernel = entry_kernel(self.t_unit)
+        kernel = get_entry_kernel(self.t_unit)
         arrays = {**kernel.temporary_variables, **kernel.arg_dict}
         dtype: np.dtype[Any] = arrays[name].dtype.numpy_dtype
         return dtype
 
-    def _uploaded(self, array: Any) -> Any:
+    def _upload(self, array: Any) -> Any:
         flat = np.ascontiguousarray(array).reshape(-1)
         return self.opened.upload(flat, Layout(flat.shape, (1,), flat.dtype)).flat
 
-    def _temporaries(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
+    def _allocate_temporaries(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
         """Allocate the intermediate arrays between launches."""
         buffers = {}
-        for name, (n_entries, dtype) in self._temporary_sizes(scalars).items():
+        for name, (n_entries, dtype) in self._compute_temporary_sizes(scalars).items():
             self.opened.check_room(n_entries * dtype.itemsize)
             buffers[name] = self.opened.session.allocate(n_entries, dtype)
         return buffers
 
-    def _temporary_sizes(
+    def _compute_temporary_sizes(
         self, scalars: Mapping[str, Any]
     ) -> dict[str, tuple[int, np.dtype[Any]]]:
         """Return the numbers of entries and the dtypes of the temporaries, by name."""
@@ -331,7 +333,7 @@ class CudaBuilt:
             for name, (shape, dtype) in self.code.temporaries.items()
         }
 
-    def _passed(self, name: str, value: Any) -> Any:
+    def _convert_argument(self, name: str, value: Any) -> Any:
         # the driver copies the bytes of a scalar, which needs the parameter's dtype
         dtype = self.code.scalars.get(name)
         if dtype is not None:
@@ -339,14 +341,14 @@ class CudaBuilt:
         return value.flat if isinstance(value, DeviceArray) else value
 
 
-def _by_wall(session: CupySession, launch: Callable[[], None]) -> float:
+def _time_by_wall(session: CupySession, launch: Callable[[], None]) -> float:
     start = perf_counter()
     launch()
     session.synchronize()
     return perf_counter() - start
 
 
-def _delivered(result: Any, out: Any) -> Any:
+def _deliver(result: Any, out: Any) -> Any:
     """Return the result, copied into ``out`` if given."""
     if out is None:
         return result

@@ -36,7 +36,7 @@ from pytools.tag import Tag
 from feinsum.errors import BuildError
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.targets.layout import entry_kernel
+from feinsum.targets.layout import get_entry_kernel
 from feinsum.targets.quiet import quicker
 
 STATIC_SHARED_BYTES = 48 << 10
@@ -67,7 +67,7 @@ class OrderedLoads(Tag):  # type: ignore[misc]
     """
 
 
-def _source_digest() -> str:
+def _digest_source() -> str:
     """Return a digest of this folder's modules, for Loopy's cache; see the host's."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -75,7 +75,7 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
-SOURCE = _source_digest()
+SOURCE = _digest_source()
 
 
 class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
@@ -96,7 +96,7 @@ class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
         registry = super().get_dtype_registry()
         # Loopy writes C's declarations by the registered names
         for (entry, lanes), dtype in VECTORS.items():
-            name = vector_name(entry, lanes)
+            name = format_vector_name(entry, lanes)
             registry.get_or_register_dtype([name], NumpyType(dtype))
         return registry
 
@@ -175,12 +175,12 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
 
     def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
         """Declare read-only arrays const: the compiler then uses the read-only path."""
-        return self._pointer(arg, is_written)
+        return self._declare_pointer(arg, is_written)
 
     def get_temporary_arg_decl(self, temp_var: Any, is_written: bool) -> Any:
-        return self._pointer(temp_var, is_written)
+        return self._declare_pointer(temp_var, is_written)
 
-    def _pointer(self, array: Any, is_written: bool) -> Any:
+    def _declare_pointer(self, array: Any, is_written: bool) -> Any:
         entry = self.get_array_base_declarator(array)
         if not is_written:
             # const and restricted, so that loads may use the read-only cache
@@ -194,10 +194,10 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
             AlignedAttribute(ALIGNMENT, line) if isinstance(line, CudaShared) else line
             for line in super().get_temporary_decls(codegen_state, schedule_index)
         ]
-        offsets, n_bytes = _shared_offsets(codegen_state.kernel, schedule_index)
+        offsets, n_bytes = _compute_shared_offsets(codegen_state.kernel, schedule_index)
         if n_bytes <= STATIC_SHARED_BYTES:
             return declared
-        private = [line for line in declared if _declared_name(line) not in offsets]
+        private = [line for line in declared if _get_declared_name(line) not in offsets]
         arrays = codegen_state.kernel.temporary_variables
         lines = [f"extern __shared__ __align__({ALIGNMENT}) char {SHARED}[];"]
         for name, offset in offsets.items():
@@ -207,14 +207,16 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
         return [*map(Line, lines), *private]
 
 
-def _declared_name(declaration: Any) -> str:
+def _get_declared_name(declaration: Any) -> str:
     """Return the name that a C declaration declares."""
     while hasattr(declaration, "subdecl"):
         declaration = declaration.subdecl
     return str(getattr(declaration, "name", ""))
 
 
-def _shared_offsets(kernel: Any, schedule_index: int) -> tuple[dict[str, int], int]:
+def _compute_shared_offsets(
+    kernel: Any, schedule_index: int
+) -> tuple[dict[str, int], int]:
     """Return the offsets and total size of a launch's shared arrays, in bytes."""
     ids = get_insn_ids_for_block_at(kernel.linearization, schedule_index)
     insns = [kernel.id_to_insn[i] for i in ids]
@@ -260,7 +262,7 @@ class CudaLaunch:
 
     def sizes(self, scalars: Mapping[str, Any]) -> tuple[list[int], list[int]]:
         """Return the grid and block for the values of the scalars."""
-        values = _integers(scalars)
+        values = _select_integers(scalars)
         grid, block = (
             [int(evaluate(extent, values)) for extent in extents]
             for extents in (self.grid, self.block)
@@ -275,10 +277,14 @@ class CudaLaunch:
 
     def gemm(self, scalars: Mapping[str, Any]) -> Gemm | None:
         """Return the product for these values of the scalars; None without one."""
-        return None if self.product is None else self.product.gemm(_integers(scalars))
+        return (
+            None
+            if self.product is None
+            else self.product.gemm(_select_integers(scalars))
+        )
 
 
-def _integers(scalars: Mapping[str, Any]) -> dict[str, int]:
+def _select_integers(scalars: Mapping[str, Any]) -> dict[str, int]:
     integers = (int, np.integer)
     return {name: int(n) for name, n in scalars.items() if isinstance(n, integers)}
 
@@ -300,13 +306,13 @@ class CudaCode:
     temporaries: Mapping[str, tuple[tuple[Any, ...], np.dtype[Any]]]
 
 
-def generated(t_unit: Any) -> CudaCode:
+def generate_cuda(t_unit: Any) -> CudaCode:
     """Generate the code of a typed unit for :class:`CudaTarget`.
 
     Raises:
         BuildError: if the unit has complex numbers, which the target has no type for.
     """
-    kernel = entry_kernel(t_unit)
+    kernel = get_entry_kernel(t_unit)
     arrays = (*kernel.args, *kernel.temporary_variables.values())
     # Loopy's types of complex numbers are in no header of this target
     if any(a.dtype is not None and a.dtype.is_complex() for a in arrays):
@@ -318,11 +324,11 @@ def generated(t_unit: Any) -> CudaCode:
     with quicker():
         unit = linearize(lp.preprocess_program(t_unit))
         source = lp.generate_code_v2(unit).device_code()
-    kernel = entry_kernel(unit)
+    kernel = get_entry_kernel(unit)
     # primitives that need a newer GPU define this macro in their preamble
     capability_macro = re.search(rf"#define {CAPABILITY_MACRO} (\d+)", source)
     launches = tuple(
-        _launch(
+        _make_launch(
             kernel,
             unit.callables_table,
             position,
@@ -349,11 +355,13 @@ def generated(t_unit: Any) -> CudaCode:
     )
 
 
-def _launch(kernel: Any, callables: Any, position: int, capability: int) -> CudaLaunch:
+def _make_launch(
+    kernel: Any, callables: Any, position: int, capability: int
+) -> CudaLaunch:
     name = kernel.linearization[position].kernel_name
     ids = get_insn_ids_for_block_at(kernel.linearization, position)
     grid, block = kernel.get_grid_sizes_for_insn_ids_as_exprs(ids, callables)
-    _, n_bytes = _shared_offsets(kernel, position)
+    _, n_bytes = _compute_shared_offsets(kernel, position)
     is_large = n_bytes > STATIC_SHARED_BYTES
     products = [
         tag
@@ -363,8 +371,8 @@ def _launch(kernel: Any, callables: Any, position: int, capability: int) -> Cuda
     return CudaLaunch(
         name,
         tuple(get_subkernel_arg_info(kernel, name).passed_names),
-        _three(grid),
-        _three(block),
+        _pad_to_three(grid),
+        _pad_to_three(block),
         n_bytes if is_large else 0,
         0 if is_large else n_bytes,
         capability,
@@ -372,7 +380,7 @@ def _launch(kernel: Any, callables: Any, position: int, capability: int) -> Cuda
     )
 
 
-def _three(extents: Sequence[Any]) -> tuple[Any, Any, Any]:
+def _pad_to_three(extents: Sequence[Any]) -> tuple[Any, Any, Any]:
     # Loopy returns as many axes as the kernel has
     x, y, z = (*extents, 1, 1, 1)[:3]
     return x, y, z
@@ -402,17 +410,17 @@ VECTORS = {
 """The dtypes that represent vectors in Loopy, by entry and number of lanes."""
 
 
-def vector_name(entry: np.dtype[np.generic], lanes: int) -> str:
+def format_vector_name(entry: np.dtype[np.generic], lanes: int) -> str:
     """Return the name of a vector type in CUDA C++.
 
-    >>> vector_name(np.dtype(np.float64), 4)
+    >>> format_vector_name(np.dtype(np.float64), 4)
     'feinsum_vec<double, 4>'
     """
     names = {np.dtype(kind): name for name, kind in _ENTRIES.items()}
     return f"feinsum_vec<{names[entry]}, {lanes}>"
 
 
-def _operator(sign: str) -> str:
+def _write_operator(sign: str) -> str:
     loop = "for (int k = 0; k < N; ++k)"
     return f"""\
 template <typename T, int N>
@@ -460,5 +468,5 @@ struct alignas(feinsum_alignment(N * sizeof(T))) feinsum_vec
     for (int k = 0; k < N; ++k) s[k] = x;
   }}
 }};
-{"".join(map(_operator, "+-*/"))}"""
+{"".join(map(_write_operator, "+-*/"))}"""
 """The template, and arithmetic of vectors with vectors and with numbers."""

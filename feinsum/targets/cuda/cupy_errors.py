@@ -13,7 +13,7 @@ from typing import Any
 
 from feinsum.errors import DeviceLostError, DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 
 @cache
@@ -64,20 +64,20 @@ class CudaErrors:
             return
         failure = self.failure.format(*self.parts)
         if type(error).__name__ == "OutOfMemoryError":  # of CuPy, or of torch
-            message = f"{failure}: {NO_MEMORY} ({first_lines(error)})"
+            message = f"{failure}: {NO_MEMORY} ({get_first_lines(error)})"
             raise self.kind(message) from error
         if isinstance(error, RuntimeError):  # of the driver, cuBLAS or cuTENSOR
             kind = DeviceLostError if is_lasting(str(error)) else self.kind
-            raise kind(f"{failure}: {explained(str(error))}") from error
+            raise kind(f"{failure}: {explain_error(str(error))}") from error
 
 
-def explained(message: str) -> str:
+def explain_error(message: str) -> str:
     """Explain a CUDA error, with what to do about it.
 
-    >>> explained("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")[:44]
+    >>> explain_error("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")[:44]
     'the kernel accessed memory that is not its o'
     """
-    name, text = _name(message), first_lines(message)
+    name, text = _normalize_name(message), get_first_lines(message)
     meaning = next((words for code, words in _MEANINGS.items() if code in name), "")
     end = f"; {LOST}" if is_lasting(message) else ""
     return (f"{meaning} ({text})" if meaning else text) + end
@@ -95,15 +95,16 @@ def is_lasting(message: str) -> bool:
     >>> is_lasting("CUDA_ERROR_OUT_OF_MEMORY: out of memory")
     False
     """
-    return any(code in _name(message) for code in _LASTING)
+    return any(code in _normalize_name(message) for code in _LASTING)
 
 
-def _name(message: str) -> str:
+def _normalize_name(message: str) -> str:
     """Return the name of an error, spelled alike for driver, runtime and torch.
 
-    >>> _name("CUDA_ERROR_LAUNCH_FAILED: why"), _name("cudaErrorLaunchFailure: why")
+    >>> (_normalize_name("CUDA_ERROR_LAUNCH_FAILED: why"),
+    ...  _normalize_name("cudaErrorLaunchFailure: why"))
     ('cudaerrorlaunchfailed', 'cudaerrorlaunchfailure')
-    >>> _name("CUDA error: unspecified launch failure")
+    >>> _normalize_name("CUDA error: unspecified launch failure")
     'unspecifiedlaunchfailure'
     """
     name = message.removeprefix("CUDA error: ").partition(":")[0]

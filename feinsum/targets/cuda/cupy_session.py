@@ -17,14 +17,14 @@ from feinsum.errors import DeviceLostError, MeasurementError
 from feinsum.libraries import ALIGNMENT
 from feinsum.targets.cuda.cupy_errors import (
     CudaErrors,
-    explained,
+    explain_error,
     is_lasting,
     load_cupy,
 )
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Array
-from feinsum.words import first_lines, type_in_words
+from feinsum.words import describe_type, get_first_lines
 
 MAX_SHARED_BYTES_ATTRIBUTE = 8
 """``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
@@ -43,7 +43,7 @@ class _Foreign:
         return 0, self.address
 
 
-def _stream(cupy: Any, address: int) -> Any:
+def _wrap_stream(cupy: Any, address: int) -> Any:
     if hasattr(cupy.cuda.Stream, "from_external"):
         return cupy.cuda.Stream.from_external(_Foreign(address))
     return cupy.cuda.ExternalStream(address)
@@ -57,7 +57,7 @@ Otherwise the time of a short kernel would be that of its launch.
 
 
 @cache
-def _delay_kernel(_device: int) -> Any:
+def _build_delay_kernel(_device: int) -> Any:
     code = """
     extern "C" __global__ void delay(long long n)
     { for (long long const start = clock64(); clock64() - start < n;); }
@@ -146,7 +146,7 @@ class CupySession:
             return kind.null
         stream = self._streams.get(address)
         if stream is None:
-            stream = self._streams[address] = _stream(load_cupy(), address)
+            stream = self._streams[address] = _wrap_stream(load_cupy(), address)
         return stream
 
     @contextmanager
@@ -213,7 +213,7 @@ class CupySession:
         # a stack of one matrix is faster as a single product, except in half precision,
         # where only the call for stacks accumulates in single precision
         is_stack = gemm.sizes[0] > 1 or dtype == np.float16
-        function, unit, zero = blas(dtype.char, is_stack)
+        function, unit, zero = get_blas(dtype.char, is_stack)
         cuda, arguments = load_cupy().cuda, gemm.arguments(is_stack=is_stack)
         current_stream = cuda.get_current_stream
         handle_here = cuda.device.get_cublas_handle
@@ -238,17 +238,25 @@ class CupySession:
 
     def overwrite(self, array: Any, values: Any, stream: Any = None) -> None:
         """Copy an array over another one of the same shape, both with any strides."""
-        with CudaErrors("an array cannot be written"), self.device, self._on(stream):
+        with (
+            CudaErrors("an array cannot be written"),
+            self.device,
+            self._choose_stream(stream),
+        ):
             array[...] = values
 
     def einsum(self, subscripts: str, arrays: Sequence[Any], stream: Any = None) -> Any:
         """Evaluate an einsum by cuBLAS, or with ``CUPY_ACCELERATORS`` by cuTENSOR."""
         cupy = load_cupy()
-        with CudaErrors("CuPy's einsum failed"), self.device, self._on(stream):
+        with (
+            CudaErrors("CuPy's einsum failed"),
+            self.device,
+            self._choose_stream(stream),
+        ):
             result = cupy.einsum(subscripts, *arrays, optimize=True)
             return self.packed(result)
 
-    def _on(self, stream: Any) -> Any:
+    def _choose_stream(self, stream: Any) -> Any:
         return stream or self.stream
 
     def function(self, binary: CudaBinary, name: str, shared_bytes: int) -> Any:
@@ -282,7 +290,7 @@ class CupySession:
         with CudaErrors("the kernel failed to start"), self.device:
             function(
                 tuple(grid), tuple(block), tuple(arguments),
-                shared_mem=shared_bytes, stream=self._on(stream),
+                shared_mem=shared_bytes, stream=self._choose_stream(stream),
             )  # fmt: skip
 
     def multiply(
@@ -291,12 +299,12 @@ class CupySession:
         """Multiply a stack of matrices with cuBLAS."""
         multiply = self.multiplier(gemm, result.dtype)
         with self.device:
-            multiply(self.addresses((left, right, result)), self._on(stream))
+            multiply(self.addresses((left, right, result)), self._choose_stream(stream))
 
     def synchronize(self, stream: Any = None) -> None:
         """Wait until all work on a stream has ended."""
         with CudaErrors("the kernel failed to run"), self.device:
-            self._on(stream).synchronize()
+            self._choose_stream(stream).synchronize()
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         """Let later work on a stream wait for the earlier work on another one."""
@@ -310,11 +318,11 @@ class CupySession:
             start_event, end_event = cupy.cuda.Event(), cupy.cuda.Event()
             # the GPU is kept busy until all launches are enqueued, so that the events
             # exclude the time of the host
-            delay = _delay_kernel(self.device.id)
-            delay((1,), (1,), (HEAD_START_CYCLES,), stream=self._on(stream))
-            start_event.record(self._on(stream))
+            delay = _build_delay_kernel(self.device.id)
+            delay((1,), (1,), (HEAD_START_CYCLES,), stream=self._choose_stream(stream))
+            start_event.record(self._choose_stream(stream))
             run()
-            end_event.record(self._on(stream))
+            end_event.record(self._choose_stream(stream))
             end_event.synchronize()
             elapsed_ms = cupy.cuda.get_elapsed_time(start_event, end_event)
         return max(float(elapsed_ms) * 1e-3, 1e-9)
@@ -362,8 +370,8 @@ class CupySession:
             except (BufferError, RuntimeError, TypeError) as error:
                 kind = DeviceLostError if is_lasting(str(error)) else MeasurementError
                 raise kind(
-                    f"{type_in_words(array)} cannot be imported by DLPack: "
-                    f"{explained(str(error))}"
+                    f"{describe_type(array)} cannot be imported by DLPack: "
+                    f"{explain_error(str(error))}"
                 ) from error
 
 
@@ -377,28 +385,29 @@ def load_cublas() -> Any:
         return importlib.import_module("cupy_backends.cuda.libs.cublas")
     except ImportError as error:
         raise MeasurementError(
-            f"cuBLAS cannot be loaded ({first_lines(str(error))}); install the CUDA "
+            f"cuBLAS cannot be loaded ({get_first_lines(str(error))}); install "
+            "the CUDA "
             "toolkit or nvidia-cublas, or use a recipe other than gpu_matrices"
         ) from error
 
 
 @cache
-def blas(kind: str, is_stack: bool) -> tuple[Callable[..., None], int, int]:
+def get_blas(kind: str, is_stack: bool) -> tuple[Callable[..., None], int, int]:
     """Return the function for a dtype, with the addresses of one and zero.
 
     Half precision, which only stacks have, is accumulated in single precision.
     """
     cublas = load_cublas()
-    unit, zero = _NUMBERS.setdefault(kind, _unit_and_zero(kind))
+    unit, zero = _NUMBERS.setdefault(kind, _make_unit_and_zero(kind))
     if kind == "e":
         # cublasHgemm accumulates in half precision, cublasGemmEx in single precision
-        return _of_halves(cublas), unit.ctypes.data, zero.ctypes.data
+        return _make_half_product(cublas), unit.ctypes.data, zero.ctypes.data
     name = {"f": "s", "d": "d", "F": "c", "D": "z"}[kind] + "gemm"
     function = getattr(cublas, name + "StridedBatched" * is_stack)
     return function, unit.ctypes.data, zero.ctypes.data
 
 
-def _unit_and_zero(kind: str) -> tuple[Array, Array]:
+def _make_unit_and_zero(kind: str) -> tuple[Array, Array]:
     dtype = "f" if kind == "e" else kind
     return np.ones(1, dtype), np.zeros(1, dtype)
 
@@ -406,7 +415,7 @@ def _unit_and_zero(kind: str) -> tuple[Array, Array]:
 CUDA_R_16F, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 2, 68, -1
 
 
-def _of_halves(cublas: Any) -> Callable[..., None]:
+def _make_half_product(cublas: Any) -> Callable[..., None]:
     half = CUDA_R_16F
 
     def multiply(*arguments: int) -> None:

@@ -17,13 +17,13 @@ from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.targets.cuda.built import CudaBuilt, DeviceArray, check_launch
-from feinsum.targets.cuda.code import PREAMBLE, CudaTarget, generated
+from feinsum.targets.cuda.code import PREAMBLE, CudaTarget, generate_cuda
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
 from feinsum.targets.cuda.session import Driver, GpuFacts, find_driver
 from feinsum.targets.layout import Layout
-from feinsum.targets.protocol import Array, Memory, Timer, software
-from feinsum.targets.units import for_target
+from feinsum.targets.protocol import Array, Memory, Timer, list_versions
+from feinsum.targets.units import convert_to_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class CudaDevice:
 
     @cached_property
     def software(self) -> dict[str, str]:
-        return software("cupy") | {"nvrtc": find_nvrtc().version}
+        return list_versions("cupy") | {"nvrtc": find_nvrtc().version}
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
         """Describe the driver by its CUDA version, and the platform with its clock."""
@@ -78,7 +78,7 @@ class CudaDevice:
     def prepare(self, t_unit: Any) -> Any:
         # Loopy's own CUDA target has neither vectors nor dynamic shared memory
         is_ours = type(t_unit.target) is CudaTarget
-        return t_unit if is_ours else for_target(t_unit, CudaTarget())
+        return t_unit if is_ours else convert_to_target(t_unit, CudaTarget())
 
     def compiled(self, source: str) -> CudaBinary:
         """Compile for the compute capability of the device.
@@ -87,11 +87,11 @@ class CudaDevice:
             BuildError: if it cannot be compiled.
         """
         compiler = find_nvrtc()
-        architecture = compiler.architecture_for(self.facts.capability)
+        architecture = compiler.choose_architecture(self.facts.capability)
         return compiler.compile(source, architecture)
 
     def build(self, t_unit: Any) -> CudaBuilt:
-        code = generated(t_unit)
+        code = generate_cuda(t_unit)
         for launch in code.launches:
             check_launch(launch, self.capability)
         binary = self.compiled(code.source)
@@ -165,7 +165,7 @@ class Cuda:
         if gpus:
             # without a compiler, the GPUs cannot be used
             find_nvrtc()
-        return tuple(dict.fromkeys(map(describe, gpus)))
+        return tuple(dict.fromkeys(map(describe_gpu, gpus)))
 
     def open(self, device: Device) -> CudaDevice:
         """Open a device once per process; of equal ones, the first."""
@@ -175,8 +175,8 @@ class Cuda:
                 return opened
         # equal GPUs of one machine have one description: take the first
         for facts in driver.gpus():
-            if describe(facts) == device:
-                return _opened(driver, facts)
+            if describe_gpu(facts) == device:
+                return _open_once(driver, facts)
         raise DeviceUnavailableError(f"{device} was not found; {INSTALL_HINT}")
 
     def open_ordinal(self, ordinal: int) -> CudaDevice:
@@ -194,13 +194,13 @@ class Cuda:
             return opened
         for facts in driver.gpus():
             if facts.ordinal == ordinal:
-                return _opened(driver, facts)
+                return _open_once(driver, facts)
         raise DeviceUnavailableError(f"there is no GPU {ordinal}; {INSTALL_HINT}")
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
         """Convert a unit to the user's CUDA target; the user compiles it."""
         ours = isinstance(loopy_target, CudaTarget)
-        return for_target(t_unit, loopy_target if ours else CudaTarget())
+        return convert_to_target(t_unit, loopy_target if ours else CudaTarget())
 
     def runs_programs(self, _loopy_target: Any) -> bool:
         return False
@@ -218,16 +218,16 @@ def _open_devices(driver: Driver) -> dict[int, CudaDevice]:
     return _OPEN.setdefault((os.getpid(), driver), {})
 
 
-def _opened(driver: Driver, facts: GpuFacts) -> CudaDevice:
+def _open_once(driver: Driver, facts: GpuFacts) -> CudaDevice:
     devices = _open_devices(driver)
     with _OPENING:
         if facts.ordinal not in devices:
             session = driver.open(facts.ordinal)
-            devices[facts.ordinal] = CudaDevice(describe(facts), facts, session)
+            devices[facts.ordinal] = CudaDevice(describe_gpu(facts), facts, session)
         return devices[facts.ordinal]
 
 
-def describe(facts: GpuFacts) -> Device:
+def describe_gpu(facts: GpuFacts) -> Device:
     """Return the description that goes into records."""
     major, minor = facts.capability
     return Device(
@@ -290,7 +290,7 @@ class CudaProgram:
         timer: Timer | None = None,
     ) -> float:
         """Return the seconds of a run over ``n_items`` work-items."""
-        block = n_local or _block(n_items)
+        block = n_local or _choose_block(n_items)
         values = [getattr(x, "flat", x) if hasattr(x, "layout") else x
                   for x in arguments]  # fmt: skip
 
@@ -307,10 +307,10 @@ class CudaProgram:
         return perf_counter() - start
 
 
-def _block(n_items: int) -> int:
+def _choose_block(n_items: int) -> int:
     """Return the largest group size that divides the number of work-items.
 
-    >>> _block(1024), _block(1000), _block(7)
+    >>> _choose_block(1024), _choose_block(1000), _choose_block(7)
     (256, 250, 7)
     """
     return next(n for n in range(min(BLOCK, n_items), 0, -1) if n_items % n == 0)

@@ -50,13 +50,13 @@ class KernelFigures:
     shared_bytes: int
 
 
-def figures_of(log: str, name: str) -> KernelFigures:
+def parse_figures(log: str, name: str) -> KernelFigures:
     """Parse the figures of one kernel from the log of ptxas.
 
     Raises:
         BuildError: if the log does not have them, as is the case for PTX.
 
-    >>> figures_of("ptxas info    : Compiling entry function 'f' for 'sm_90' " +
+    >>> parse_figures("ptxas info    : Compiling entry function 'f' for 'sm_90' " +
     ...     "ptxas . 8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads " +
     ...     "ptxas info : Used 10 registers, used 1 barriers, 1280 bytes smem", "f")
     KernelFigures(registers=10, spill_bytes=8, stack_bytes=8, shared_bytes=1280)
@@ -72,13 +72,14 @@ def figures_of(log: str, name: str) -> KernelFigures:
         )
     return KernelFigures(
         int(registers[1]),
-        _number(section, "bytes spill stores") + _number(section, "bytes spill loads"),
-        _number(section, "bytes stack frame"),
-        _number(section, "bytes smem"),
+        _parse_number(section, "bytes spill stores")
+        + _parse_number(section, "bytes spill loads"),
+        _parse_number(section, "bytes stack frame"),
+        _parse_number(section, "bytes smem"),
     )
 
 
-def _number(text: str, unit: str) -> int:
+def _parse_number(text: str, unit: str) -> int:
     match = re.search(rf"(\d+) {unit}", text)
     return int(match[1]) if match else 0
 
@@ -115,7 +116,7 @@ _MULTIPROCESSORS = {
 }
 
 
-def multiprocessor_of(capability: int) -> Multiprocessor:
+def get_multiprocessor(capability: int) -> Multiprocessor:
     """Return the multiprocessor of a capability, or of the nearest older known one.
 
     Args:
@@ -153,7 +154,7 @@ def occupancy(
     >>> occupancy(KernelFigures(32, 0, 0, 49152), 128, 70)
     0.125
     """
-    limits = multiprocessor_of(capability)
+    limits = get_multiprocessor(capability)
     shared = figures.shared_bytes + dynamic_bytes
     if n_threads > MAX_THREADS or shared > limits.group_shared_bytes:
         return 0.0
@@ -172,7 +173,7 @@ def occupancy(
     return groups * warps * WARP / limits.threads
 
 
-def checked_occupancy(
+def require_occupancy(
     label: str,
     figures: KernelFigures,
     n_threads: int,

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from feinsum.cache import default_cache
+from feinsum.cache import get_default_cache
 from feinsum.errors import BuildError, DeviceUnavailableError
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
 
@@ -80,7 +80,7 @@ class Nvrtc:
     version: str
     architectures: tuple[int, ...]
 
-    def architecture_for(self, capability: tuple[int, int]) -> str:
+    def choose_architecture(self, capability: tuple[int, int]) -> str:
         """Return the architecture to compile for: the device, or PTX for a newer one.
 
         Raises:
@@ -112,7 +112,7 @@ class Nvrtc:
         Raises:
             BuildError: with the first lines of the log.
         """
-        cache = default_cache()
+        cache = get_default_cache()
         # everything that the binary depends on, so that machines can share a cache
         inputs = ("cubin", self.version, architecture, *FLAGS, *HEADERS.values())
         key = hashlib.sha256("\0".join((*inputs, source)).encode()).hexdigest()
@@ -121,12 +121,12 @@ class Nvrtc:
             # the log ends at the first NUL; the image may contain more of them
             log, _, image = entry.partition(b"\0")
             return CudaBinary(source, image, log.decode())
-        binary = self._compiled(source, architecture)
+        binary = self._compile_source(source, architecture)
         if cache is not None:
             cache.write(key, binary.log.encode() + b"\0" + binary.image)
         return binary
 
-    def _compiled(self, source: str, architecture: str) -> CudaBinary:
+    def _compile_source(self, source: str, architecture: str) -> CudaBinary:
         program = ctypes.c_void_p()
         names = (ctypes.c_char_p * len(HEADERS))(*(n.encode() for n in HEADERS))
         texts = (ctypes.c_char_p * len(HEADERS))(
@@ -144,15 +144,15 @@ class Nvrtc:
             flags = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
             failed = library.nvrtcCompileProgram(program, len(options), flags)
             # read also after success, because the log has ptxas's figures
-            log = self._text(program, "ProgramLog").rstrip(b"\0").decode()
+            log = self._get_text(program, "ProgramLog").rstrip(b"\0").decode()
             if failed:
-                raise BuildError(f"NVRTC {self.version}: {first_lines(log)}")
+                raise BuildError(f"NVRTC {self.version}: {get_first_lines(log)}")
             output = "CUBIN" if architecture.startswith("sm_") else "PTX"
-            return CudaBinary(source, self._text(program, output), log)
+            return CudaBinary(source, self._get_text(program, output), log)
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _text(self, program: ctypes.c_void_p, output: str) -> bytes:
+    def _get_text(self, program: ctypes.c_void_p, output: str) -> bytes:
         size = ctypes.c_size_t()
         self._check(
             getattr(self.library, f"nvrtcGet{output}Size")(program, ctypes.byref(size))
@@ -175,9 +175,9 @@ def find_nvrtc() -> Nvrtc:
     Raises:
         DeviceUnavailableError: if there is no compiler.
     """
-    for name in _library_names():
+    for name in _list_library_names():
         try:
-            return _loaded(ctypes.CDLL(name))
+            return _wrap_library(ctypes.CDLL(name))
         except (
             OSError,
             AttributeError,
@@ -188,7 +188,7 @@ def find_nvrtc() -> Nvrtc:
     )
 
 
-def _loaded(library: Any) -> Nvrtc:
+def _wrap_library(library: Any) -> Nvrtc:
     major, minor, n_architectures = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     library.nvrtcGetNumSupportedArchs(ctypes.byref(n_architectures))
@@ -197,7 +197,7 @@ def _loaded(library: Any) -> Nvrtc:
     return Nvrtc(library, f"{major.value}.{minor.value}", tuple(numbers))
 
 
-def _library_names() -> Iterator[str]:
+def _list_library_names() -> Iterator[str]:
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else (spec.submodule_search_locations or [])
     for folder in folders:

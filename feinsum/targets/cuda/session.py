@@ -89,12 +89,12 @@ def check_driver(load: Callable[[str], Any] = ctypes.CDLL) -> None:
     library.cuDriverGetVersion(ctypes.byref(version))
     if version.value < MIN_DRIVER:
         raise DeviceUnavailableError(
-            f"NVIDIA's driver supports CUDA {_dotted(version.value)}; expected "
-            f"{_dotted(MIN_DRIVER)} or newer: update the driver"
+            f"NVIDIA's driver supports CUDA {_format_version(version.value)}; expected "
+            f"{_format_version(MIN_DRIVER)} or newer: update the driver"
         )
 
 
-def _dotted(version: int) -> str:
+def _format_version(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -111,9 +111,9 @@ class CupyDriver:
         runtime = load_cupy().cuda.runtime
         with CudaErrors("the GPUs cannot be listed", kind=DeviceUnavailableError):
             # the version of CUDA that the driver supports
-            driver = _dotted(runtime.driverGetVersion())
+            driver = _format_version(runtime.driverGetVersion())
             return tuple(
-                _facts(
+                _read_facts(
                     runtime.getDeviceProperties(ordinal),
                     runtime.deviceGetAttribute(CLOCK_RATE, ordinal),
                     ordinal,
@@ -133,7 +133,7 @@ class CupyDriver:
                 return CupySession(device, cupy.cuda.Stream(non_blocking=True))
 
 
-def _facts(
+def _read_facts(
     properties: dict[str, Any], clock_khz: int, ordinal: int, driver: str
 ) -> GpuFacts:
     slot = "{pciDomainID:04x}:{pciBusID:02x}:{pciDeviceID:02x}"

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from feinsum.cache import default_cache
+from feinsum.cache import get_default_cache
 from feinsum.errors import BuildError, DeviceUnavailableError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.processes import describe_exit, run_command
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 ENTRY = "feinsum_entry"
 """The function that a compiled kernel exports."""
@@ -92,7 +92,7 @@ class Compiler:
             return (*_COMMON, _ARCHITECTURE)
         return (*_COMMON, *_ONLY_GCC, *(_ONLY_X86 if _IS_X86 else ()), _ARCHITECTURE)
 
-    def flags_for(
+    def choose_flags(
         self,
         *,
         has_vectors: bool,
@@ -152,12 +152,12 @@ def find_compiler() -> Compiler:
     """
     for name in (COMPILER_VARIABLE, "CC"):
         if named := os.environ.get(name, "").strip():
-            return remembered(_Examined)[
+            return get_remembered(_Examined)[
                 _split_command(name, named), f"{name}={named!r}: "
             ]
     for command in CANDIDATES:
         if shutil.which(command):
-            return remembered(_Examined)[(command,), ""]
+            return get_remembered(_Examined)[(command,), ""]
     raise DeviceUnavailableError(f"no C compiler was found; {INSTALL_HINT}")
 
 
@@ -198,7 +198,7 @@ def _run(words: Sequence[str], folder: str | None = None) -> str:
         raise BuildError(f"{words[0]} did not finish within {LIMIT_S:g} s") from None
     if completed.returncode:
         # the first lines have the first error; the last one is only a count
-        messages = first_lines(completed.stderr, n_lines=N_LINES)
+        messages = get_first_lines(completed.stderr, n_lines=N_LINES)
         ending = describe_exit(completed.returncode)
         raise BuildError(f"{words[0]} ended with {ending}: {messages}")
     return completed.stdout
@@ -221,25 +221,25 @@ def load_with_content(
     Raises:
         BuildError: if it cannot be compiled or loaded.
     """
-    cache, key = default_cache(), _key(compiler, source, flags)
+    cache, key = get_default_cache(), _compute_key(compiler, source, flags)
     content = None if cache is None else cache.read(key)
     if content is not None:
-        return loaded(content), content
+        return load_content(content), content
     content = compiler.compile(source, flags)
     # loaded before it is cached, so that a broken object is not cached
-    library = loaded(content)
+    library = load_content(content)
     if cache is not None:
         cache.write(key, content)
     return library, content
 
 
-def compiled_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
+def compile_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
     """Compile a source, or take it from the cache, without loading it.
 
     Raises:
         BuildError: if it cannot be compiled.
     """
-    cache, key = default_cache(), _key(compiler, source, flags)
+    cache, key = get_default_cache(), _compute_key(compiler, source, flags)
     content = None if cache is None else cache.read(key)
     if content is None:
         content = compiler.compile(source, flags)
@@ -248,22 +248,22 @@ def compiled_once(compiler: Compiler, source: str, flags: tuple[str, ...]) -> by
     return content
 
 
-def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
+def _compute_key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
     """Return a key of everything that determines the code.
 
     This includes the processor: ``native`` differs between machines that share a
     folder.
     """
     # imported here, because it takes ten times as long as loading a compiled object
-    from feinsum.targets.processor import host_processor
+    from feinsum.targets.processor import describe_host_processor
 
-    processor = host_processor()
+    processor = describe_host_processor()
     inputs = ("shared object", *compiler.command, compiler.version, *flags,
              processor.microarchitecture, *processor.features, source)  # fmt: skip
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()
 
 
-def loaded(content: bytes) -> ctypes.CDLL:
+def load_content(content: bytes) -> ctypes.CDLL:
     """Load a library from memory, or from a private folder if that is forbidden.
 
     Raises:

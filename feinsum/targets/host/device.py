@@ -20,7 +20,7 @@ from loopy.target.c import CFamilyTarget, ExecutableCTarget
 from feinsum.errors import MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import HOST_PLATFORM
-from feinsum.result_memory import aligned_empty
+from feinsum.result_memory import make_aligned
 from feinsum.targets.host.code import (
     POOL,
     UNALIGNED,
@@ -32,12 +32,12 @@ from feinsum.targets.host.code import (
 )
 from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
 from feinsum.targets.host.executor import ProgramKernel
-from feinsum.targets.host.kernel import HostCode, HostKernel, pool
-from feinsum.targets.layout import Layout, array_layout, entry_kernel
-from feinsum.targets.processor import host_processor
-from feinsum.targets.protocol import Array, Memory, Timer, software
-from feinsum.targets.units import for_target
-from feinsum.threads import n_threads
+from feinsum.targets.host.kernel import HostCode, HostKernel, get_pool
+from feinsum.targets.layout import Layout, compute_layout, get_entry_kernel
+from feinsum.targets.processor import describe_host_processor
+from feinsum.targets.protocol import Array, Memory, Timer, list_versions
+from feinsum.targets.units import convert_to_target
+from feinsum.threads import get_n_threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class HostDevice:
     @property
     def memory(self) -> Memory:
         total = psutil.virtual_memory().total
-        caches = host_processor().cache_bytes
+        caches = describe_host_processor().cache_bytes
         return Memory(total, total // 2, max(caches.values(), default=0))
 
     @property
@@ -63,7 +63,7 @@ class HostDevice:
 
     @cached_property
     def software(self) -> dict[str, str]:
-        return software()
+        return list_versions()
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
         """Describe the compiler as the driver, and its options as the platform."""
@@ -131,13 +131,13 @@ class HostBuilt:
         self, names: Sequence[str], constants: Mapping[str, Any], _queue: Any = None, /
     ) -> Callable[..., Any]:
         """Return a function that works on arrays in place."""
-        (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
-        layout = array_layout(output, constants)
+        (output,) = (arg for arg in get_entry_kernel(self.t_unit).args if arg.is_output)
+        layout = compute_layout(output, constants)
         run = self.kernel.caller((*names, output.name), constants)
 
         def call(arrays: Sequence[Array], out: Array | None = None) -> Array:
             if out is None:
-                out = aligned_empty(layout.shape, layout.dtype)
+                out = make_aligned(layout.shape, layout.dtype)
             run((*arrays, out))
             return out
 
@@ -162,15 +162,15 @@ class HostTarget:
             DeviceUnavailableError: if there is no compiler.
         """
         find_compiler()
-        return (host_device(n_threads()),)
+        return (describe_host(get_n_threads()),)
 
     def open(self, device: Device) -> HostDevice:
-        return _opened(device)
+        return _open_once(device)
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
         """Convert a unit for this process's threads, or to code for other compilers."""
         if isinstance(loopy_target, StandaloneCTarget):
-            return for_target(t_unit, loopy_target)
+            return convert_to_target(t_unit, loopy_target)
         if self.runs_programs(loopy_target):
             return _convert_to_host(t_unit)
         return EmbeddedCTarget.embedded(t_unit)
@@ -186,18 +186,18 @@ HOST = HostTarget()
 def _convert_to_host(t_unit: Any) -> Any:
     """Return the unit itself if it is for the host already."""
     is_ours = type(t_unit.target) is HostCTarget
-    return t_unit if is_ours else for_target(t_unit, HostCTarget())
+    return t_unit if is_ours else convert_to_target(t_unit, HostCTarget())
 
 
 @cache
-def _opened(device: Device) -> HostDevice:
+def _open_once(device: Device) -> HostDevice:
     return HostDevice(device)
 
 
 @cache
-def host_device(threads: int) -> Device:
+def describe_host(threads: int) -> Device:
     """Describe this machine with a number of threads."""
-    processor = host_processor()
+    processor = describe_host_processor()
     return Device(
         platform=HOST_PLATFORM,
         name=_read_name() or processor.microarchitecture,
@@ -282,21 +282,23 @@ class HostCProgram:
         """Run over ``n_items`` work-items; return the seconds by the wall clock."""
         if timer not in (None, "wall"):
             raise MeasurementError(f"the host has no clock {timer!r}, only 'wall'")
-        launch = self._kernel(arguments).launch([n_items, n_local or ITEMS, *arguments])
+        launch = self._get_kernel(arguments).launch(
+            [n_items, n_local or ITEMS, *arguments]
+        )
         start = perf_counter()
         launch.run()
         return perf_counter() - start
 
-    def _kernel(self, arguments: Sequence[Any]) -> HostKernel:
+    def _get_kernel(self, arguments: Sequence[Any]) -> HostKernel:
         kinds = tuple(
             None if isinstance(value, np.ndarray) else value.dtype.str
             for value in arguments
         )
         if kinds not in self._built:
-            self._built[kinds] = self._compiled(kinds)
+            self._built[kinds] = self._compile_for(kinds)
         return self._built[kinds]
 
-    def _compiled(self, kinds: Sequence[str | None]) -> HostKernel:
+    def _compile_for(self, kinds: Sequence[str | None]) -> HostKernel:
         slots = [
             f"slots[{position}]"
             if kind is None
@@ -316,7 +318,9 @@ class HostCProgram:
             for position, dtype in enumerate([*sizes, *dtypes])
         )
         with ThreadPoolExecutor(1) as executor:
-            executor.submit(pool)  # compiled meanwhile; errors come at its first use
+            executor.submit(
+                get_pool
+            )  # compiled meanwhile; errors come at its first use
             return HostKernel.compiled(self.compiler, source, (), named)
 
 

@@ -102,7 +102,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
             _has_vectors(unit),
             _has_integers(unit),
             _has_conditional_reads(unit),
-            _arguments(kernel),
+            _list_arguments(kernel),
             invoker,
         )
 
@@ -162,7 +162,7 @@ class _ProgramExecutor(HostExecutor):
         programs = {self.entrypoint: SimpleNamespace(name="")}
         code = SimpleNamespace(host_programs=programs)
         invoker = self.get_invoker_uncached(self.t_unit, self.entrypoint, code)
-        arguments = _arguments(self.t_unit[self.entrypoint])
+        arguments = _list_arguments(self.t_unit[self.entrypoint])
         kernel = ProgramKernel(self.program, arguments)
         return HostInfo(
             HostCode("", 0, False, False, False, arguments, invoker), kernel
@@ -188,11 +188,11 @@ class ProgramKernel:
     def __call__(self, *values: Any) -> None:
         """Run on values in the order of the arguments."""
         names = [name for name, _ in self.arguments]
-        self._run(self._typed(dict(zip(names, values, strict=True))))
+        self._run(self._convert_values(dict(zip(names, values, strict=True))))
 
     def launch_of(self, values: Mapping[str, Any]) -> ProgramLaunch:
         """Prepare a call that can be made any number of times."""
-        return ProgramLaunch(partial(self._run, self._typed(values)))
+        return ProgramLaunch(partial(self._run, self._convert_values(values)))
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any]
@@ -203,7 +203,7 @@ class ProgramKernel:
             names: names of the arrays, in the order of the function's arguments.
             constants: the scalars by name.
         """
-        scalars = self._typed(constants)
+        scalars = self._convert_values(constants)
 
         def call(arrays: Sequence[Any]) -> None:
             self._run({**scalars, **dict(zip(names, arrays, strict=True))})
@@ -214,7 +214,7 @@ class ProgramKernel:
         with self.lock:
             self.program.run(values, self.scratch)
 
-    def _typed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _convert_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Select the arguments among values, and convert scalars to their dtypes."""
         return {
             name: values[name] if dtype is None else dtype.type(values[name])
@@ -240,7 +240,7 @@ class HostInfo:
 _EXPORT = '__attribute__((visibility("default")))\n'
 
 
-def _arguments(kernel: Any) -> tuple[tuple[str, np.dtype[Any] | None], ...]:
+def _list_arguments(kernel: Any) -> tuple[tuple[str, np.dtype[Any] | None], ...]:
     return tuple(
         (
             name,
@@ -294,11 +294,11 @@ class _ConditionFinder(WalkMapper):  # type: ignore[misc]
         self.has_found = False
 
     def map_if(self, expr: p.If, /) -> None:
-        branches = _subscripts(expr.then) | _subscripts(expr.else_)
-        self.has_found |= not branches <= _subscripts(expr.condition)
+        branches = _find_subscripts(expr.then) | _find_subscripts(expr.else_)
+        self.has_found |= not branches <= _find_subscripts(expr.condition)
         super().map_if(expr)
 
 
-def _subscripts(expression: Any) -> frozenset[Any]:
+def _find_subscripts(expression: Any) -> frozenset[Any]:
     leaves = DependencyMapper(composite_leaves=True)(expression)
     return frozenset(leaf for leaf in leaves if isinstance(leaf, p.Subscript))

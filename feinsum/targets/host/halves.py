@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feinsum.errors import FeinsumError
-from feinsum.result_memory import aligned_empty
+from feinsum.result_memory import make_aligned
 from feinsum.targets.host.compiler import find_compiler, load
 
 if TYPE_CHECKING:
@@ -26,40 +26,40 @@ logger = logging.getLogger(__name__)
 _SINGLE, _HALF = np.dtype(np.float32), np.dtype(np.float16)
 
 
-def widened(array: Array) -> Array:
+def widen(array: Array) -> Array:
     """Convert an array in half precision to single precision, in C order.
 
-    >>> widened(np.float16([[0.5, np.inf]])).tolist()
+    >>> widen(np.float16([[0.5, np.inf]])).tolist()
     [[0.5, inf]]
     """
-    library = _library()
+    library = _load_library()
     if library is None:
         return np.asarray(array, _SINGLE, order="C")
     halves = np.asarray(array, _HALF, order="C")
-    result = aligned_empty(halves.shape, _SINGLE)
+    result = make_aligned(halves.shape, _SINGLE)
     library.feinsum_widen(halves.ctypes.data, result.ctypes.data, halves.size)
     return result
 
 
-def narrowed(array: Array) -> Array:
+def narrow(array: Array) -> Array:
     """Round an array to half precision; too large numbers become infinite.
 
-    >>> narrowed(np.float32([1 / 3, 1e6])).tolist()
+    >>> narrow(np.float32([1 / 3, 1e6])).tolist()
     [0.333251953125, inf]
     """
-    library = _library()
+    library = _load_library()
     if library is None:
         # silent, as in C; the results are equal
         with np.errstate(over="ignore"):
             return np.asarray(array.astype(_HALF))
     singles = np.asarray(array, _SINGLE, order="C")
-    result = aligned_empty(singles.shape, _HALF)
+    result = make_aligned(singles.shape, _HALF)
     library.feinsum_narrow(singles.ctypes.data, result.ctypes.data, singles.size)
     return result
 
 
 @cache
-def _library() -> Any:
+def _load_library() -> Any:
     """Load the conversions in C; None without a compiler, or without F16C."""
     try:
         compiler = find_compiler()

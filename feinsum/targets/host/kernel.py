@@ -25,13 +25,13 @@ from feinsum.errors import MeasurementError
 from feinsum.targets.host.compiler import (
     ENTRY,
     Compiler,
-    compiled_once,
+    compile_once,
     find_compiler,
     load,
+    load_content,
     load_with_content,
-    loaded,
 )
-from feinsum.threads import n_threads
+from feinsum.threads import get_n_threads
 
 if TYPE_CHECKING:
     from feinsum.targets.protocol import Array
@@ -64,7 +64,7 @@ _STARTING = Lock()
 _POOLS: list[Pool] = []
 
 
-def pool() -> Pool:
+def get_pool() -> Pool:
     """Return the pool of threads, started on first use.
 
     Raises:
@@ -82,7 +82,7 @@ def start_pool(content: bytes) -> None:
     """Start the pool of a shared object that another process compiled."""
     with _STARTING:
         if not _POOLS:
-            _POOLS.append(_start(loaded(content), content))
+            _POOLS.append(_start(load_content(content), content))
 
 
 def _build_pool() -> tuple[ctypes.CDLL, bytes]:
@@ -93,7 +93,7 @@ def _build_pool() -> tuple[ctypes.CDLL, bytes]:
 
 def _start(library: ctypes.CDLL, content: bytes) -> Pool:
     # the pool measures how long it takes to wake threads; shorter kernels use one
-    threads = n_threads()
+    threads = get_n_threads()
     library.feinsum_start.restype = ctypes.c_int64
     threshold_s = library.feinsum_start(threads) * 1e-9
     parallel, arena = (
@@ -160,12 +160,12 @@ class HostCode:
             BuildError: if it fails.
         """
         compiler, source, default_flags = _prepare_compilation(self)
-        return compiled_once(compiler, source, flags or default_flags)
+        return compile_once(compiler, source, flags or default_flags)
 
 
 def _prepare_compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
     compiler = find_compiler()
-    flags = compiler.flags_for(
+    flags = compiler.choose_flags(
         has_vectors=code.has_vectors,
         has_integers=code.has_integers,
         has_conditional_reads=code.has_conditional_reads,
@@ -203,7 +203,7 @@ class HostKernel:
         Raises:
             BuildError: if it cannot be loaded.
         """
-        return cls(loaded(content), arguments)
+        return cls(load_content(content), arguments)
 
     @classmethod
     def compiled(
@@ -234,7 +234,7 @@ class HostKernel:
             array = value if dtype is None else np.array(value, dtype)
             owners.append(array)
             slots[position] = array.ctypes.data
-        return Launch(self._entry, slots, tuple(owners), pool())
+        return Launch(self._entry, slots, tuple(owners), get_pool())
 
     def launch_of(self, values: Mapping[str, Any]) -> Launch:
         """Prepare a call with values by name; see :meth:`launch`."""
@@ -257,13 +257,13 @@ class HostKernel:
         order = [name for name, _ in self.arguments]
         positions = [order.index(name) for name in names]
         slots = [scalars[n].ctypes.data if n in scalars else 0 for n in order]
-        offset = address_offset()
+        offset = find_address_offset()
         if offset is None:
             return self._call_by_address(slots, positions, scalars)
         table, n = ctypes.c_void_p * len(order), len(positions)
         numbers = (ctypes.c_int64 * n)(*positions)
         entry = ctypes.cast(self._entry, ctypes.c_void_p)
-        shared_call = pool().call
+        shared_call = get_pool().call
 
         # slots has the addresses of the scalars, which _owners keeps alive; each call
         # fills its own table, because several threads may call concurrently
@@ -282,7 +282,7 @@ class HostKernel:
         self, slots: list[int], positions: Sequence[int], owners: Any
     ) -> Callable[[Sequence[Any]], None]:
         """Return the same function, if the layout of numpy's objects is unknown."""
-        entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(slots)
+        entry, shared, table = self._entry, get_pool(), ctypes.c_void_p * len(slots)
 
         # as in caller: _owners keeps the scalars alive, tables are per call
         def call(arrays: Sequence[Any], _owners: Any = owners) -> None:
@@ -300,7 +300,7 @@ class HostKernel:
 
 
 @cache
-def address_offset() -> int | None:
+def find_address_offset() -> int | None:
     """Find the offset, in bytes, of the data pointer in numpy's array objects.
 
     In numpy's ABI it follows the head of the object, whose length depends on the build

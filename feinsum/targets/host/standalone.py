@@ -86,7 +86,7 @@ class Standalone:
     source: str
 
 
-def standalone(code: HostCode, kernel: Any) -> Standalone:
+def write_standalone(code: HostCode, kernel: Any) -> Standalone:
     """Return a kernel as a function of C.
 
     Args:
@@ -94,21 +94,25 @@ def standalone(code: HostCode, kernel: Any) -> Standalone:
         kernel: Loopy's kernel, whose arguments the function has, in their order.
     """
     written = kernel.get_written_variables()
-    parameters = ", ".join(_parameter(kernel, arg, written) for arg in kernel.args)
+    parameters = ", ".join(
+        _write_parameter(kernel, arg, written) for arg in kernel.args
+    )
     signature = f"int {kernel.name}({parameters or 'void'})"
-    slots = (_slot(name, is_array=dtype is None) for name, dtype in code.arguments)
+    slots = (
+        _write_slot(name, is_array=dtype is None) for name, dtype in code.arguments
+    )
     function = _FUNCTION.substitute(
         signature=signature, slots=", ".join(slots) or "NULL", entry=ENTRY
     )
     return Standalone(signature, f"{code.source}\n{_RUNTIME}\n{function}")
 
 
-def _parameter(kernel: Any, arg: Any, written: frozenset[str]) -> str:
+def _write_parameter(kernel: Any, arg: Any, written: frozenset[str]) -> str:
     kind = kernel.target.dtype_to_typename(arg.dtype).replace("complex", "_Complex")
     if isinstance(arg, lp.ValueArg):
         return f"{kind} {arg.name}"
     return f"{kind} *{arg.name}" if arg.name in written else f"const {kind} *{arg.name}"
 
 
-def _slot(name: str, *, is_array: bool) -> str:
+def _write_slot(name: str, *, is_array: bool) -> str:
     return f"(void *) {name}" if is_array else f"&{name}"

@@ -23,15 +23,15 @@ from feinsum.targets.layout import Layout
 from feinsum.targets.opencl import executors  # noqa: F401  (registers itself)
 from feinsum.targets.opencl.door import (
     INSTALL_HINT,
-    comes_last,
-    opencl_errors,
-    pyopencl,
-    quiet_builds,
+    convert_opencl_errors,
+    is_intel_platform,
+    load_pyopencl,
+    silence_builds,
 )
-from feinsum.targets.processor import host_processor
-from feinsum.targets.protocol import Array, Memory, Timer, software
-from feinsum.targets.units import for_target
-from feinsum.words import type_in_words
+from feinsum.targets.processor import describe_host_processor
+from feinsum.targets.protocol import Array, Memory, Timer, list_versions
+from feinsum.targets.units import convert_to_target
+from feinsum.words import describe_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,10 @@ class OpenCLDevice:
         names = ("pci_domain_id_nv", "pci_bus_id_nv", "pci_slot_id_nv")
         try:
             return ":".join(str(getattr(self.handle, name)) for name in names)
-        except (AttributeError, pyopencl().Error):  # other vendors have no such names
+        except (
+            AttributeError,
+            load_pyopencl().Error,
+        ):  # other vendors have no such names
             return ""
 
     @property
@@ -83,11 +86,11 @@ class OpenCLDevice:
 
     @cached_property
     def software(self) -> dict[str, str]:
-        return software("pyopencl")
+        return list_versions("pyopencl")
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
         """Describe the device by OpenCL's strings, verbatim."""
-        with opencl_errors("cannot query the device", DeviceUnavailableError):
+        with convert_opencl_errors("cannot query the device", DeviceUnavailableError):
             return Environment(
                 device=self.device,
                 driver_version=self.handle.driver_version,
@@ -99,17 +102,17 @@ class OpenCLDevice:
     def prepare(self, t_unit: Any) -> Any:
         """Return the unit itself if it is for OpenCL already."""
         is_ours = isinstance(t_unit.target, lp.PyOpenCLTarget)
-        return t_unit if is_ours else for_target(t_unit, lp.PyOpenCLTarget())
+        return t_unit if is_ours else convert_to_target(t_unit, lp.PyOpenCLTarget())
 
     def build(self, t_unit: Any) -> _Built:
-        with quiet_builds():
+        with silence_builds():
             executor = t_unit.executor(self.context)
             info = executor.translation_unit_info(None)
         return _Built(self, t_unit, executor, len(vars(info.cl_kernels)))
 
     def upload(self, buffer: Array, layout: Layout) -> Any:
-        cl_array = pyopencl().array
-        with opencl_errors(f"an array of {buffer.nbytes} bytes"):
+        cl_array = load_pyopencl().array
+        with convert_opencl_errors(f"an array of {buffer.nbytes} bytes"):
             flat = cl_array.to_device(self.queue, buffer)
             return cl_array.Array(
                 self.queue,
@@ -121,13 +124,13 @@ class OpenCLDevice:
 
     def download(self, array: Any, layout: Layout) -> Array:
         buffer = np.empty(layout.n_entries, layout.dtype)
-        with opencl_errors("an array cannot be read"):
-            pyopencl().enqueue_copy(self.queue, buffer, array.base_data)
+        with convert_opencl_errors("an array cannot be read"):
+            load_pyopencl().enqueue_copy(self.queue, buffer, array.base_data)
         return buffer
 
     def overwrite(self, array: Any, buffer: Array) -> None:
-        with opencl_errors("an array cannot be written"):
-            pyopencl().enqueue_copy(self.queue, array.base_data, buffer)
+        with convert_opencl_errors("an array cannot be written"):
+            load_pyopencl().enqueue_copy(self.queue, array.base_data, buffer)
 
     def program(self, source: str, name: str) -> OpenCLProgram:
         return OpenCLProgram.of(self.queue, source, name)
@@ -153,13 +156,13 @@ class _Built:
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
         """Run, and return the seconds; events give those of the last launch."""
         queue = self.opened.queue
-        with quiet_builds(), opencl_errors("the kernel failed to run"):
+        with silence_builds(), convert_opencl_errors("the kernel failed to run"):
             queue.finish()  # earlier work is not timed
             start = perf_counter()
             event, _ = self.executor(queue, **arguments)
             queue.finish()
             elapsed_s = perf_counter() - start
-            return elapsed_s if timer == "wall" else event_seconds(event)
+            return elapsed_s if timer == "wall" else get_event_seconds(event)
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], queue: Any = None, /
@@ -172,7 +175,7 @@ class _Built:
 
         def call(arrays: Sequence[Any], out: Any = None) -> Any:
             arguments = {**constants, **dict(zip(names, arrays, strict=True))}
-            with turn, opencl_errors("the kernel failed to run"):
+            with turn, convert_opencl_errors("the kernel failed to run"):
                 _, (result,) = self.executor(queue, **arguments)
             if out is None:
                 return result
@@ -194,12 +197,12 @@ class OpenCL:
 
     def devices(self) -> tuple[Device, ...]:
         """List devices in pyopencl's order, those of Intel's package last."""
-        return tuple(describe(handle) for handle in _list_handles())
+        return tuple(describe_device(handle) for handle in _list_handles())
 
     def open(self, device: Device) -> OpenCLDevice:
         """Open a device, with one context per device and process."""
         for handle in _list_handles():
-            if describe(handle) == device:
+            if describe_device(handle) == device:
                 return _open(device, handle)
         raise DeviceUnavailableError(f"{device} is not available; {INSTALL_HINT}")
 
@@ -220,8 +223,8 @@ _OPEN: dict[tuple[int, int], OpenCLDevice] = {}
 def _open(device: Device, handle: Any) -> OpenCLDevice:
     key = os.getpid(), handle.int_ptr
     if key not in _OPEN:
-        cl = pyopencl()
-        with opencl_errors(f"cannot open {device}", DeviceUnavailableError):
+        cl = load_pyopencl()
+        with convert_opencl_errors(f"cannot open {device}", DeviceUnavailableError):
             context = cl.Context([handle])
             profiling = cl.command_queue_properties.PROFILING_ENABLE
             queue = cl.CommandQueue(context, handle, properties=profiling)
@@ -229,9 +232,9 @@ def _open(device: Device, handle: Any) -> OpenCLDevice:
     return _OPEN[key]
 
 
-def describe(handle: Any) -> Device:
+def describe_device(handle: Any) -> Device:
     """Describe a :class:`pyopencl.Device`."""
-    with opencl_errors("cannot query the device", DeviceUnavailableError):
+    with convert_opencl_errors("cannot query the device", DeviceUnavailableError):
         kind = _classify(handle.type)
         return Device(
             platform=handle.platform.name,
@@ -240,15 +243,15 @@ def describe(handle: Any) -> Device:
             kind=kind,
             architecture=platform.machine() if kind == "cpu" else handle.vendor,
             compute_units=handle.max_compute_units,
-            processor=host_processor() if kind == "cpu" else None,
+            processor=describe_host_processor() if kind == "cpu" else None,
         )
 
 
 def _list_handles() -> Iterator[Any]:
     """Yield every device; a platform without devices is skipped."""
-    cl = pyopencl()
+    cl = load_pyopencl()
     try:
-        platforms = sorted(cl.get_platforms(), key=comes_last)
+        platforms = sorted(cl.get_platforms(), key=is_intel_platform)
     except cl.Error as error:
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return
@@ -266,7 +269,7 @@ def _list_handles() -> Iterator[Any]:
 
 
 def _classify(flags: int) -> DeviceKind:
-    types = pyopencl().device_type
+    types = load_pyopencl().device_type
     if flags & types.CPU:
         return "cpu"
     if flags & types.GPU:
@@ -289,8 +292,11 @@ class OpenCLProgram:
 
     @classmethod
     def of(cls, queue: Any, source: str, name: str) -> OpenCLProgram:
-        with quiet_builds(), opencl_errors(f"the kernel {name!r} cannot be built"):
-            program = pyopencl().Program(queue.context, PREAMBLE + source).build()
+        with (
+            silence_builds(),
+            convert_opencl_errors(f"the kernel {name!r} cannot be built"),
+        ):
+            program = load_pyopencl().Program(queue.context, PREAMBLE + source).build()
         return cls(queue, getattr(program, name))
 
     def run(
@@ -301,22 +307,22 @@ class OpenCLProgram:
         timer: Timer | None = None,
     ) -> float:
         """Run over ``n_items`` work-items; return the seconds by the chosen clock."""
-        cl, queue = pyopencl(), self.queue
+        cl, queue = load_pyopencl(), self.queue
         clock = timer or choose_timer(queue)
         values = (x.base_data if hasattr(x, "base_data") else x for x in arguments)
         local = None if n_local is None else (n_local,)
-        with opencl_errors("the kernel failed to run"):
+        with convert_opencl_errors("the kernel failed to run"):
             self.kernel.set_args(*values)
             queue.finish()
             start = perf_counter()
             event = cl.enqueue_nd_range_kernel(queue, self.kernel, (n_items,), local)
             queue.finish()
             elapsed_s = perf_counter() - start
-        return elapsed_s if clock == "wall" else event_seconds(event)
+        return elapsed_s if clock == "wall" else get_event_seconds(event)
 
 
 _AGREEMENT = (0.5, 1.05)
-"""Range of ratios of two clocks that agree; see :func:`agrees`."""
+"""Range of ratios of two clocks that agree; see :func:`is_agreement`."""
 
 # the xor with k prevents a closed form, so that no compiler removes the loop
 _SOURCE = """
@@ -332,18 +338,18 @@ __kernel void spin(__global uint *out, uint n) {
 def choose_timer(queue: Any) -> Timer:
     """Choose ``opencl-profiling`` if the device's events agree with the wall clock.
 
-    A kernel of at least 5 ms is timed five times with both clocks; see :func:`agrees`.
-    If they disagree, or events have no times, the choice is ``wall``. It is cached for
-    the process.
+    A kernel of at least 5 ms is timed five times with both clocks; see
+    :func:`is_agreement`. If they disagree, or events have no times, the choice is
+    ``wall``. It is cached for the process.
     """
     try:
-        is_honest = agrees(_compare_clocks(queue))
+        is_honest = is_agreement(_compare_clocks(queue))
     except MeasurementError:
         return "wall"
     return "opencl-profiling" if is_honest else "wall"
 
 
-def agrees(pairs_s: list[tuple[float, float]]) -> bool:
+def is_agreement(pairs_s: list[tuple[float, float]]) -> bool:
     """Return whether profiling times agree with the wall clock, except for the launch.
 
     Args:
@@ -353,21 +359,22 @@ def agrees(pairs_s: list[tuple[float, float]]) -> bool:
         Whether the median ratio is between 0.5 and 1.05: an event that reports more
         than the wall clock, or far less, does not time the kernel.
 
-    >>> agrees([(0.9, 1.0)] * 3), agrees([(0.0, 1.0)] * 3), agrees([(2.0, 1.0)] * 3)
+    >>> (is_agreement([(0.9, 1.0)] * 3), is_agreement([(0.0, 1.0)] * 3),
+    ...  is_agreement([(2.0, 1.0)] * 3))
     (True, False, False)
     """
     low, high = _AGREEMENT
     return low <= median(event / wall for event, wall in pairs_s) <= high
 
 
-def event_seconds(event: Any) -> float:
+def get_event_seconds(event: Any) -> float:
     """Return the device seconds of a finished event; at least one nanosecond."""
     return float(max(event.profile.end - event.profile.start, 1)) * 1e-9
 
 
 def _compare_clocks(queue: Any) -> list[tuple[float, float]]:
-    cl = pyopencl()
-    with quiet_builds(), opencl_errors("cannot compare the clocks"):
+    cl = load_pyopencl()
+    with silence_builds(), convert_opencl_errors("cannot compare the clocks"):
         spin = cl.Program(queue.context, _SOURCE).build().spin
         n_items = 64 * queue.device.max_compute_units
         out = cl.Buffer(queue.context, cl.mem_flags.WRITE_ONLY, 4 * n_items)
@@ -378,7 +385,7 @@ def _compare_clocks(queue: Any) -> list[tuple[float, float]]:
             start = perf_counter()
             event = spin(queue, (n_items,), None, out, n_iterations)
             queue.finish()
-            return event_seconds(event), perf_counter() - start
+            return get_event_seconds(event), perf_counter() - start
 
         n_steps = 1 << 12
         time_both(n_steps)  # the first call compiles
@@ -399,7 +406,7 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
     for position, array in enumerate(arrays):
         if not is_device_array(array):
             raise MeasurementError(
-                f"operand {position} is {type_in_words(array)} on the host, while "
+                f"operand {position} is {describe_type(array)} on the host, while "
                 "others are on a device; pass arrays of one kind"
             )
         if array.queue is None or array.context != arrays[0].context:
@@ -419,12 +426,12 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
             )
 
 
-def device_of(array: Any) -> OpenCLDevice:
+def get_device(array: Any) -> OpenCLDevice:
     """Return the device of an array, with the array's context and queue."""
     queue = array.queue
-    return OpenCLDevice(describe(queue.device), queue.context, queue)
+    return OpenCLDevice(describe_device(queue.device), queue.context, queue)
 
 
-def device_zeros(queue: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def allocate_zeros(queue: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Allocate an array of zeros on a device."""
-    return pyopencl().array.zeros(queue, shape, dtype)
+    return load_pyopencl().array.zeros(queue, shape, dtype)

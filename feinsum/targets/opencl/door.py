@@ -23,7 +23,7 @@ from typing import Any
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.quiet import is_silenced, quiet, with_own_warn
-from feinsum.words import first_lines
+from feinsum.words import get_first_lines
 
 INSTALL_HINT = (
     "pip install 'feinsum[intel]' or 'feinsum[pocl]' gives an OpenCL device on a CPU; "
@@ -33,7 +33,7 @@ INSTALL_HINT = (
 _CACHE_VARIABLE = "PYOPENCL_CACHE_FAILURE_FATAL"
 
 
-def pyopencl() -> Any:
+def load_pyopencl() -> Any:
     """Import ``pyopencl`` and ``pyopencl.array`` on first use.
 
     Raises:
@@ -74,7 +74,7 @@ def _load() -> Any:
 
 
 @contextmanager
-def opencl_errors(
+def convert_opencl_errors(
     action: str, kind: type[MeasurementError] = MeasurementError
 ) -> Iterator[None]:
     """Convert pyopencl's errors in the body to an error of class ``kind``.
@@ -83,21 +83,21 @@ def opencl_errors(
         action: what failed; begins the message, before the first lines of the cause.
         kind: class of the error to raise.
     """
-    cl = pyopencl()
+    cl = load_pyopencl()
     try:
         yield
     except cl.Error as error:
-        raise kind(f"{action}: {first_lines(error)}") from error
+        raise kind(f"{action}: {get_first_lines(error)}") from error
 
 
 @contextmanager
-def quiet_builds() -> Iterator[None]:
+def silence_builds() -> Iterator[None]:
     """Silence the warnings of a successful build, about its log and a missing cache.
 
     OpenCL compilers write remarks on correct kernels, such as unused arguments. A
     failed build is an error, not a warning.
     """
-    pyopencl()
+    load_pyopencl()
     with quiet(UserWarning):
         yield
 
@@ -113,7 +113,7 @@ VARIABLE, OTHER_VARIABLE = "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"
 
 
 @cache
-def driver() -> Path | None:
+def find_intel_driver() -> Path | None:
     """Find the driver of the package ``intel-opencl-rt``; None without it."""
     with suppress(PackageNotFoundError):
         for file in files("intel-opencl-rt") or ():
@@ -132,34 +132,36 @@ def load_platforms(cl: Any) -> None:
     Args:
         cl: the module ``pyopencl``.
     """
-    library = driver()
+    library = find_intel_driver()
     is_own_loader = (Path(cl.__file__).parent / ".libs").is_dir()
     if library is None or not is_own_loader or _is_arranged():
         return
-    with suppress(cl.Error, OSError), _listed(library):
+    with suppress(cl.Error, OSError), _list_driver(library):
         cl.get_platforms()
 
 
-def comes_last(platform: Any) -> bool:
+def is_intel_platform(platform: Any) -> bool:
     """Return whether a platform is that of Intel's wheel, which is never a default."""
-    return driver() is not None and platform.name == PLATFORM
+    return find_intel_driver() is not None and platform.name == PLATFORM
 
 
 def _is_arranged() -> bool:
     """Return whether the user or the system configures the drivers to load."""
     by_user = os.environ.get(VARIABLE) or os.environ.get(OTHER_VARIABLE)
-    return bool(by_user) or any(LIBRARY in path.read_text() for path in _system())
+    return bool(by_user) or any(
+        LIBRARY in path.read_text() for path in _list_system_files()
+    )
 
 
-def _system() -> list[Path]:
+def _list_system_files() -> list[Path]:
     return sorted(SYSTEM_LISTS.glob("*.icd"))
 
 
 @contextmanager
-def _listed(library: Path) -> Iterator[None]:
+def _list_driver(library: Path) -> Iterator[None]:
     """Set the loader's folder to one with the system's lists and ``library``."""
     with TemporaryDirectory(prefix="feinsum-") as folder:
-        for path in _system():
+        for path in _list_system_files():
             Path(folder, path.name).symlink_to(path)
         Path(folder, "feinsum-intel.icd").write_text(str(library))
         os.environ[VARIABLE] = folder

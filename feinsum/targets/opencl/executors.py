@@ -23,7 +23,7 @@ from loopy.target.pyopencl_execution import (
     PyOpenCLExecutor,
 )
 
-from feinsum.targets.opencl.door import pyopencl
+from feinsum.targets.opencl.door import load_pyopencl
 from feinsum.targets.protocol import Array
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 
@@ -89,15 +89,15 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
         """The kernels by name, and the invoker, as Loopy's executor needs them."""
         code = self.shelf.code()
         if not isinstance(code, DeviceCode):  # none, or code of another target
-            code = self._generated()
+            code = self._generate_code()
             self.shelf.put_code(code)
-        program = pyopencl().Program(self.context, code.source)
+        program = load_pyopencl().Program(self.context, code.source)
         program = program.build(options=code.build_options)
         names = program.kernel_names.split(";")
         kernels = SimpleNamespace(**{name: getattr(program, name) for name in names})
         return SimpleNamespace(cl_kernels=kernels, invoker=code.invoker)
 
-    def _generated(self) -> DeviceCode:
+    def _generate_code(self) -> DeviceCode:
         """Generate code with Loopy, without its caches, which would store it twice."""
         with _GENERATING, lp.CacheMode(False):
             unit = self.get_typed_and_scheduled_translation_unit(None)

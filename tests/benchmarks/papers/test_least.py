@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.papers.least import min_communication
 from feinsum.distributed import groups_of, plan
-from feinsum.distributed.boxes import box_size
+from feinsum.distributed.boxes import count_entries
 from feinsum.distributed.steps import Receive, Send
 from tests.distributed.cases import KERNELS, einsum_of
 from tests.distributed.test_levels import all_plans
@@ -18,7 +18,7 @@ def most_passed(made):
     """Operands that a rank receives and sums that it sends, message by message."""
     return max(
         sum(
-            box_size(step.box)
+            count_entries(step.box)
             for step in row
             if isinstance(step, Receive)
             or (isinstance(step, Send) and step.source.endswith("+"))

@@ -11,14 +11,14 @@ import pytest
 from benchmarks.papers.schedules import cosma_grid, named_plans
 from feinsum.distributed import groups_of, plan
 from feinsum.distributed.grids import (
-    aggregation,
-    by_first_use,
-    eindecomp_grids,
-    grids_within,
-    join,
-    repartition,
+    choose_eindecomp_grids,
+    compute_aggregation,
+    compute_join,
+    compute_repartition,
+    list_grids,
+    order_by_first_use,
 )
-from feinsum.distributed.groups import default_path
+from feinsum.distributed.groups import find_default_path
 from tests.distributed.cases import einsum_of
 
 
@@ -30,15 +30,15 @@ def test_the_four_plans_of_figure_1(grid, cost):
     """8 x 8 matrices on 16 calls: join and aggregation by the paper's formula."""
     i, j, k = grid
     blocks = [64 // (i * j), 64 // (j * k)]
-    found = join(grid, blocks) + aggregation(grid, [j], 64 // (i * k))
+    found = compute_join(grid, blocks) + compute_aggregation(grid, [j], 64 // (i * k))
     assert float(found) == cost
 
 
 def test_the_examples_of_costs():
     """64 of an aggregation, 320 of a repartition; equal parts cost nothing."""
-    assert float(aggregation([2, 2, 4], [2], 64 // 8)) == 64
-    assert float(repartition([4, 1], [2, 4], [8, 8])) == 320
-    assert float(repartition([2, 4], [2, 4], [8, 8])) == 0
+    assert float(compute_aggregation([2, 2, 4], [2], 64 // 8)) == 64
+    assert float(compute_repartition([4, 1], [2, 4], [8, 8])) == 320
+    assert float(compute_repartition([2, 4], [2, 4], [8, 8])) == 0
 
 
 @pytest.mark.parametrize("subscripts", ["ij,jk,kl->il", "ijk,ja,ka,al->il"])
@@ -49,13 +49,13 @@ def test_eindecomps_grids_are_brute_force(subscripts, processes):
     for _ in range(2):
         einsum = einsum_of(subscripts, **{i: rng.choice([8, 16, 32]) for i in "ijkla"})
         extents = dict(einsum.extents)
-        groups = groups_of(einsum, default_path(einsum, extents), extents)
+        groups = groups_of(einsum, find_default_path(einsum, extents), extents)
         choices = [
-            [tuple(g) for g in grids_within(processes, by_first_use(x), extents)]
+            [tuple(g) for g in list_grids(processes, order_by_first_use(x), extents)]
             for x in groups
         ]
         least = min(total(groups, extents, grids) for grids in product(*choices))
-        found = eindecomp_grids(groups, extents, processes)
+        found = choose_eindecomp_grids(groups, extents, processes)
         assert total(groups, extents, found) == pytest.approx(least)
 
 
@@ -63,7 +63,7 @@ def total(groups, extents, grids) -> float:
     """The costs by their definitions, one group after the other."""
     cost, given = 0.0, {}
     for group, grid in zip(groups, grids, strict=True):
-        parts = dict(zip(by_first_use(group), grid, strict=True))
+        parts = dict(zip(order_by_first_use(group), grid, strict=True))
 
         def block(access, parts=parts):
             return prod(extents[i] / parts[i] for i in access.indices)
@@ -75,7 +75,9 @@ def total(groups, extents, grids) -> float:
             if access.tensor in given:
                 lengths = [extents[i] for i in access.indices]
                 wanted = [parts[i] for i in access.indices]
-                cost += float(repartition(wanted, given[access.tensor], lengths))
+                cost += float(
+                    compute_repartition(wanted, given[access.tensor], lengths)
+                )
         given[group.output.tensor] = [parts[i] for i in group.output.indices]
     return cost
 

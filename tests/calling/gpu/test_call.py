@@ -18,13 +18,13 @@ from feinsum.calling.einsum_call import parse_call
 from feinsum.calling.gpu import building, contenders
 from feinsum.calling.gpu import call as gpu_call
 from feinsum.calling.gpu.contenders import Site
-from feinsum.calling.gpu.flat import flattened
+from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.calling.predicted import (
     UnrecordedCall,
+    build_predicted_kernel,
     is_faulty,
-    predicted_families,
-    predicted_kernel,
+    list_predicted_families,
 )
 from feinsum.errors import (
     DeviceLostError,
@@ -33,7 +33,7 @@ from feinsum.errors import (
     MeasurementError,
 )
 from feinsum.measure import open_device
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import InMemoryStore
 from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
@@ -107,14 +107,14 @@ def test_the_family_is_the_one_that_is_predicted(
 ):
     """The first that is right, and spills little."""
     made = []
-    predicted = building.predicted_kernel
+    predicted = building.build_predicted_kernel
 
     def seen(*given):
         made.append(predicted(*given))
         return made[-1]
 
-    monkeypatch.setattr(building, "predicted_kernel", seen)
-    monkeypatch.setattr(building, "step_of", lambda *_, **__: (1.0, None))
+    monkeypatch.setattr(building, "build_predicted_kernel", seen)
+    monkeypatch.setattr(building, "plan_step", lambda *_, **__: (1.0, None))
     call(subscripts, *(RNG.random(shape).astype("float32") for shape in shapes))
     assert [found[0].spec.name for found in made] == [family]
 
@@ -138,12 +138,12 @@ def test_many_operands_are_multiplied_in_pairs(stand_in):
 
 def test_steps_may_have_more_indices_than_letters(stand_in, monkeypatch):
     """Only libraries need a letter for each."""
-    monkeypatch.setattr(building, "kernel_contenders", lambda *_: iter(()))
+    monkeypatch.setattr(building, "list_kernel_contenders", lambda *_: iter(()))
     shapes = (3, 2, *27 * [1]), (2, *27 * [1], 4)
     arrays = [RNG.random(shape) for shape in shapes]
     one, two = ("".join(f"{{{name}{k}}}" for k in range(27)) for name in "xy")
     text = f"ij{one}, j{two}k -> ik"
-    found = building._contenders(*place_of(text, *arrays))
+    found = building._list_contenders(*place_of(text, *arrays))
     made = next(x for x in found if x.kind == "steps").make()
     expected = arrays[0].reshape(3, 2) @ arrays[1].reshape(2, 4)
     assert np.allclose(made(arrays, None), expected)
@@ -206,11 +206,11 @@ def test_a_recorded_recipe_is_timed_against_the_library(
 
     def recorded(einsum, sizes, strides, opened, _options):
         problem = UnrecordedCall(einsum, sizes, strides, arrays={}, steps={})
-        every = predicted_families(problem, opened)
+        every = list_predicted_families(problem, opened)
         (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
-        return predicted_kernel(problem, opened, candidates=family)[0]
+        return build_predicted_kernel(problem, opened, candidates=family)[0]
 
-    monkeypatch.setattr(building, "recorded_kernel", recorded)
+    monkeypatch.setattr(building, "build_recorded_kernel", recorded)
 
     def timed(_self, run, _stream):
         session.launches.clear()
@@ -271,7 +271,7 @@ def test_nothing_is_predicted_for_the_effort_that_takes_records_alone(
     stand_in, monkeypatch
 ):
     """Libraries compute what has none."""
-    monkeypatch.setattr(building, "predicted_families", None)
+    monkeypatch.setattr(building, "list_predicted_families", None)
     arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
     result = call("ij,jk,kl->li", *arrays, effort="recorded")
     assert np.allclose(result, np.einsum("ij,jk,kl->li", *arrays))
@@ -285,8 +285,8 @@ def test_parts_of_a_call_need_no_record(stand_in, monkeypatch):
     def recorded(einsum, _sizes, _strides, _opened, options):
         asked.add((einsum.n_operands, options.on_miss))
 
-    monkeypatch.setattr(building, "recorded_kernel", recorded)
-    monkeypatch.setattr(building, "predicted_families", lambda *_: [])
+    monkeypatch.setattr(building, "build_recorded_kernel", recorded)
+    monkeypatch.setattr(building, "list_predicted_families", lambda *_: [])
     arrays = [RNG.random((3, 4)), RNG.random((4, 5)), RNG.random((5, 2))]
     call("ij,jk,kl->li", *arrays, on_miss="raise")
     assert (3, "raise") in asked
@@ -303,15 +303,15 @@ def test_recorded_kernels_are_shared_where_the_memory_does_not_decide(
     def recorded(einsum, sizes, strides, opened, _options):
         asked.append(sizes)
         problem = UnrecordedCall(einsum, sizes, strides, arrays={}, steps={})
-        return predicted_kernel(problem, opened)[0]
+        return build_predicted_kernel(problem, opened)[0]
 
-    monkeypatch.setattr(building, "recorded_kernel", recorded)
-    monkeypatch.setattr("feinsum.calling.kernel.all_have_room", lambda *_: has_room)
+    monkeypatch.setattr(building, "build_recorded_kernel", recorded)
+    monkeypatch.setattr("feinsum.calling.kernel.do_all_fit", lambda *_: has_room)
     opened, options, kept = open_device("cuda"), LookupOptions(InMemoryStore()), []
     for n in (600, 700):
         parsed = parse_call("ij->i", [((n, 5), np.dtype(float))], (0,))
         site = Site([np.ones((n, 5))], None, opened, options)
-        kept += building.kernel_contenders(parsed, site)
+        kept += building.list_kernel_contenders(parsed, site)
     assert len(asked) == (1 if has_room else 2)
 
 
@@ -375,7 +375,7 @@ def test_the_way_to_compute_is_the_one_that_is_predicted(
 ):
     """A path where one kernel takes longer; an operator of elements is one kernel."""
     arrays = [np.broadcast_to(np.float64(1), shape) for shape in shapes]
-    every = building._contenders(*place_of(subscripts, *arrays))
+    every = building._list_contenders(*place_of(subscripts, *arrays))
     found = {one.kind: one.seconds for one in every}
     assert min(found, key=found.__getitem__) == kind
 
@@ -399,9 +399,9 @@ def test_every_contender_computes_the_einsum(
     expected = np.einsum(subscripts, *(x.astype("float64") for x in arrays))
     tolerance = 100 * np.finfo(dtype).eps
     n_flat = 0
-    for contender in building._contenders(parsed, site):
+    for contender in building._list_contenders(parsed, site):
         call = contender.make()
-        quick = flattened(call, site.opened, arrays)
+        quick = flatten_call(call, site.opened, arrays)
         n_flat += quick is not call
         for one in (call, quick):
             result = one(arrays, None)
@@ -467,20 +467,20 @@ def lose_gpu(*_):
 def test_a_recipe_that_costs_the_gpu_is_left_out_later(stand_in, monkeypatch, tmp_path):
     """The call ends with the reason; the next process takes another recipe."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
-    checked, tried = predicted.checked_kernel, []
+    checked, tried = predicted.build_checked_kernel, []
 
     def seen(spec, *given):
         tried.append(spec)
         return checked(spec, *given)
 
-    monkeypatch.setattr(predicted, "checked_kernel", seen)
+    monkeypatch.setattr(predicted, "build_checked_kernel", seen)
     session, a = open_device("cuda").session, RNG.random((40, 300))
-    with monkeypatch.context() as patch, fresh_memory():
+    with monkeypatch.context() as patch, use_fresh_memory():
         patch.setattr(type(session), "launch", lose_gpu)
         with pytest.raises(DeviceLostError, match="start another process"):
             call("ij->i", a)
     (lost,) = tried
-    with fresh_memory():
+    with use_fresh_memory():
         assert np.allclose(call("ij->i", a), a.sum(1))
     assert lost not in tried[1:]
     assert tried[1:]
@@ -494,25 +494,27 @@ def test_a_contender_that_costs_the_gpu_is_left_out_later(
     arrays = [RNG.random((40, 300))]
     parsed, site = place_of("ij->i", *arrays)
     opened = site.opened
-    kernel = next(building.kernel_contenders(parsed, site)).make()
+    kernel = next(building.list_kernel_contenders(parsed, site)).make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        contenders._seconds(flattened(kernel, opened, arrays), site)
+        contenders._time_call(flatten_call(kernel, opened, arrays), site)
     assert is_faulty(kernel.parsed.einsum, kernel.kernel.spec, opened)
 
 
 def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tmp_path):
     """Where it has several, each of them may have cost the GPU."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(building, "_products", lambda *_: iter(()))
+    monkeypatch.setattr(building, "_list_products", lambda *_: iter(()))
     arrays = [RNG.random(shape) for shape in [(3, 4), (4, 5), (5, 6)]]
     parsed, site = place_of("ij,jk,kl->li", *arrays)
     opened = site.opened
-    steps = next(x for x in building._contenders(parsed, site) if x.kind == "steps")
+    steps = next(
+        x for x in building._list_contenders(parsed, site) if x.kind == "steps"
+    )
     made = steps.make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        contenders._seconds(flattened(made, opened, arrays), site)
+        contenders._time_call(flatten_call(made, opened, arrays), site)
     parts = [one.origin for _, one in made.steps]
     assert len(parts) == 2
     for kernel in parts:

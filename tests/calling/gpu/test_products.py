@@ -7,10 +7,10 @@ from math import prod
 import numpy as np
 import pytest
 
-from feinsum.calling.einsum_call import c_steps
-from feinsum.calling.gpu.products import products_of
-from feinsum.calling.gpu.steps import Contraction, plans, step_of
-from feinsum.targets.cuda.gemm import multiply
+from feinsum.calling.einsum_call import compute_c_steps
+from feinsum.calling.gpu.products import list_products
+from feinsum.calling.gpu.steps import Contraction, plan_paths, plan_step
+from feinsum.targets.cuda.gemm import multiply_reference
 from feinsum.transforms.cost import Gpu
 
 SIZES = {"a": 2, "b": 3, "c": 4, "i": 5, "j": 6, "k": 7, "l": 2, "o": 1}
@@ -55,7 +55,7 @@ def _checked(subscripts, sizes):
     terms = text.split(",")
     arrays = [rng.random([sizes[i] for i in term]) for term in terms]
     steps = [[stride // 8 for stride in array.strides] for array in arrays]
-    found = [*products_of([*map(tuple, terms)], tuple(output), sizes, steps)]
+    found = [*list_products([*map(tuple, terms)], tuple(output), sizes, steps)]
     expected = np.einsum(subscripts, *arrays)
     for product in found:
         result = _computed(product, terms, arrays, output, sizes)
@@ -74,7 +74,7 @@ def _computed(product, terms, arrays, output, sizes):
     made = "".join(output if product.order is None else product.order)
     shape = [sizes[i] for i in made]
     parts = np.empty([product.n_parts, *shape])
-    multiply(product.gemm, *given, parts)
+    multiply_reference(product.gemm, *given, parts)
     by_blas = _by_fortran(product.gemm, given, parts.size)
     assert by_blas == pytest.approx(parts.reshape(-1))
     return np.einsum(f"{made}->{output}", parts.sum(0))
@@ -113,7 +113,7 @@ def test_what_is_no_product_is_none(terms, output):
     """Repeated indices, indices summed over one operand, and more operands."""
     split = [tuple(term) for term in terms.split(",")]
     steps = [[prod(SIZES[i] for i in t[k + 1 :]) for k in range(len(t))] for t in split]
-    assert not [*products_of(split, tuple(output), SIZES, steps)]
+    assert not [*list_products(split, tuple(output), SIZES, steps)]
 
 
 def test_repeated_entries_are_copied_first():
@@ -121,7 +121,7 @@ def test_repeated_entries_are_copied_first():
     for strides in ((0, 1), (-5, 1)):
         sizes = {"i": 4, "j": 5, "k": 6}
         terms = [("i", "j"), ("j", "k")]
-        for found in products_of(terms, ("i", "k"), sizes, [strides, (6, 1)]):
+        for found in list_products(terms, ("i", "k"), sizes, [strides, (6, 1)]):
             assert found.orders[0] is not None
 
 
@@ -131,7 +131,7 @@ GPU = Gpu(90, 132, 1.7e9, 3e12, 1 << 25)
 def contraction(subscripts, sizes):
     terms, output = subscripts.split("->")
     split = tuple(tuple(term) for term in terms.split(","))
-    strides = tuple(c_steps([sizes[i] for i in term]) for term in split)
+    strides = tuple(compute_c_steps([sizes[i] for i in term]) for term in split)
     return Contraction(split, tuple(output), sizes, strides, 8, GPU)
 
 
@@ -151,7 +151,7 @@ def test_every_plan_means_its_einsum(subscripts):
     terms = subscripts.split("->")[0]
     arrays = [rng.random([sizes[i] for i in term]) for term in terms.split(",")]
     path = tuple((0, 1) for _ in arrays[1:])
-    found = plans(contraction(subscripts, sizes), path)
+    found = plan_paths(contraction(subscripts, sizes), path)
     assert found == sorted(found, key=lambda plan: plan.seconds)
     for plan in found:
         values = [*arrays]
@@ -164,20 +164,20 @@ def test_every_plan_means_its_einsum(subscripts):
 def test_one_step_is_no_path():
     """A product of two operands, and a sum of one."""
     sizes = dict.fromkeys("ijk", 9)
-    assert plans(contraction("ij,jk->ik", sizes), ((0, 1),)) == []
-    assert plans(contraction("ij->i", sizes), ((0,),)) == []
+    assert plan_paths(contraction("ij,jk->ik", sizes), ((0, 1),)) == []
+    assert plan_paths(contraction("ij->i", sizes), ((0,),)) == []
 
 
 def test_results_are_handed_on_in_an_order_that_needs_no_copy():
     """Where there is one: of ``fcab`` the next product can read rows, of others not."""
     sizes = dict.fromkeys("abcdef", 20)
     problem = contraction("abcd,de,fe->fcab", sizes)
-    best = plans(problem, ())[0]
+    best = plan_paths(problem, ())[0]
     values = [*zip(problem.terms, problem.strides, strict=True)]
     for step in best.steps:
         chosen = [values[k] for k in step.operands]
         is_last = step is best.steps[-1]
-        _, product = step_of(problem, chosen, step.output, is_free=is_last)
+        _, product = plan_step(problem, chosen, step.output, is_free=is_last)
         assert product.orders == (None, None)
         assert is_last or product.order is None
         values.append((step.output, problem.c_steps(step.output)))

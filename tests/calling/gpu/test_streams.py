@@ -12,7 +12,7 @@ import pytest
 import feinsum
 from feinsum.calling.gpu import building
 from feinsum.errors import InvalidEinsumError, MeasurementError
-from feinsum.memory import fresh_memory
+from feinsum.memory import use_fresh_memory
 from feinsum.records import InMemoryStore
 from tests.calling.gpu.fake_libraries import JaxArray, Tensor, jax, torch
 from tests.targets.cuda.fake_driver import Stream, fake_gpu, ndarray
@@ -32,7 +32,7 @@ SHAPES = {"ij,jk->ik": [(9, 8), (8, 7)], CHAIN: [(3, 4), (4, 5), (5, 6)]}
 def own_memory(monkeypatch, fake_gpu):
     """What is predicted to be the fastest is taken, and nothing is known of before."""
     monkeypatch.setattr(building, "PLAUSIBLE", 1.0)
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
@@ -40,7 +40,7 @@ def own_memory(monkeypatch, fake_gpu):
 def subscripts(request, monkeypatch):
     """By a kernel, and by products of cuBLAS with an intermediate result."""
     if request.param == CHAIN:
-        monkeypatch.setattr(building, "kernel_contenders", lambda *_: iter(()))
+        monkeypatch.setattr(building, "list_kernel_contenders", lambda *_: iter(()))
     return request.param
 
 
@@ -228,7 +228,7 @@ def test_a_result_that_does_not_fit_is_refused_before_a_launch(
     fake_gpu, monkeypatch, effort
 ):
     """With what it takes and what is free; nothing is built for it."""
-    monkeypatch.setattr(building, "_contenders", None)
+    monkeypatch.setattr(building, "_list_contenders", None)
     a = on_cupy(np.ones(3000))
     fake_gpu.free, fake_gpu.fault = 10_000_000, AssertionError("launched")
     said = r"of 0\.07 GB does not fit .* 0\.01 GB are free: compute it in parts"
@@ -257,7 +257,7 @@ def test_a_contender_that_lacks_memory_is_skipped(monkeypatch):
         raise MeasurementError("an array does not fit")
 
     monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
-    monkeypatch.setattr(building, "_steps", lacking)
+    monkeypatch.setattr(building, "_build_steps", lacking)
     hosts, database = hosts_for(CHAIN), InMemoryStore()
     arrays = map(on_cupy, hosts)
     result = feinsum.call_einsum(CHAIN, *arrays, database=database, effort="estimate")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from feinsum import processes
-from feinsum.cache import default_cache
+from feinsum.cache import get_default_cache
 from feinsum.calling.host import builder
-from feinsum.calling.host.builder import BuildRequest, build_elsewhere, built_before
-from feinsum.calling.operands import first_uses, form_of
+from feinsum.calling.host.builder import BuildRequest, build_elsewhere, load_built
+from feinsum.calling.operands import find_first_uses, get_form
 from feinsum.errors import BuildError
 
 RNG = np.random.default_rng(3)
@@ -30,7 +30,7 @@ def _own(tmp_path, monkeypatch):
 
 def request_of(subscripts, *operands):
     return BuildRequest.of(
-        subscripts, [*map(form_of, operands)], first_uses(operands), None
+        subscripts, [*map(get_form, operands)], find_first_uses(operands), None
     )
 
 
@@ -48,10 +48,10 @@ def test_what_it_builds_is_right(name):
     """For the operands of the call, whose entries it never saw; once for later ones."""
     subscripts, operands = CALLS[name]
     request = request_of(subscripts, *operands)
-    assert built_before(request) is None
+    assert load_built(request) is None
     built = build_elsewhere(request)
     expected = np.einsum(subscripts, *operands)
-    for kernel in (built, built_before(request)):
+    for kernel in (built, load_built(request)):
         again = kernel.call(request.structure)
         found = again.run(operands)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
@@ -94,7 +94,7 @@ def test_a_kernel_serves_all_sizes_of_its_structure(name):
     for n in (500, 601, 2311):
         operands = operands_of(n)
         request = request_of(subscripts, *operands)
-        found = built_before(request).call(request.structure).run(operands)
+        found = load_built(request).call(request.structure).run(operands)
         expected = np.einsum(subscripts, *operands)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -130,7 +130,7 @@ def test_short_extents_that_vary_are_run_time_data():
     build_elsewhere(first)
     for n_batches in (2, 7, 130, 500):
         operands, other = request(n_batches)
-        found = built_before(other).call(other.structure).run(operands)
+        found = load_built(other).call(other.structure).run(operands)
         np.testing.assert_allclose(found, np.einsum(subscripts, *operands), rtol=1e-10)
 
 
@@ -181,7 +181,7 @@ def test_a_process_that_fails_says_why(monkeypatch, program, words):
     """Killed, hanging, without room or without a compiler."""
     head = "from feinsum.processes import Channel; channel = Channel(); "
     command = (sys.executable, "-c", head + program)
-    monkeypatch.setattr(processes, "python_command", lambda _: command)
+    monkeypatch.setattr(processes, "make_python_command", lambda _: command)
     monkeypatch.setattr(builder, "LIMIT_S", 0.5 if "sleep" in program else 60.0)
     with pytest.raises(BuildError, match=words):
         build_elsewhere(request_of("ij,jk->ik", A, B))
@@ -209,8 +209,8 @@ def test_what_fails_is_answered():
 def test_a_damaged_entry_is_no_kernel(content):
     """It is built anew."""
     request = request_of("ij,jk->ik", A, B)
-    default_cache().write(request.key, content)
-    assert built_before(request) is None
+    get_default_cache().write(request.key, content)
+    assert load_built(request) is None
 
 
 def test_operands_that_cannot_be_made_again():

@@ -11,10 +11,10 @@ from feinsum import call_einsum
 from feinsum.calling import clear_call_cache
 from feinsum.calling.host.builder import N_RIVALS
 from feinsum.calling.host.building import build_call
-from feinsum.calling.kernel_cache import CallKey, Calls, LookupOptions, device_key
-from feinsum.calling.operands import form_of
+from feinsum.calling.kernel_cache import CallKey, Calls, LookupOptions, make_device_key
+from feinsum.calling.operands import get_form
 from feinsum.errors import FeinsumError, TransformError
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.predict import EFFORT_VARIABLE
 from feinsum.records import InMemoryStore
 from feinsum.transforms import REGISTRY
@@ -40,7 +40,7 @@ def built(n_rivals=N_RIVALS):
     """The call as the process that builds kernels makes it."""
     arrays = [A, B]
     options = LookupOptions(InMemoryStore(), effort="estimate")
-    forms, device = tuple(map(form_of, arrays)), device_key(arrays, "host")
+    forms, device = tuple(map(get_form, arrays)), make_device_key(arrays, "host")
     key = CallKey("ij,jk->ik", forms, None, (0, 1), device, options)
     return build_call(key.parse(), key, arrays, n_rivals)
 
@@ -59,7 +59,7 @@ def test_the_kernel_of_the_winner_is_kept(monkeypatch):
     slow(monkeypatch)
     call = built()
     assert call.kernel.spec.name != "slow"
-    assert [*remembered(Calls).kernels.values()] == [call.kernel]
+    assert [*get_remembered(Calls).kernels.values()] == [call.kernel]
 
 
 def test_a_rival_that_is_faster_takes_over(monkeypatch):
@@ -90,7 +90,7 @@ def test_rivals_that_fail_are_passed_over(monkeypatch, error):
 def test_without_effort_nothing_is_predicted():
     """Only what is recorded is used, by the argument as by the variable."""
     assert np.allclose(product(InMemoryStore(), effort="recorded"), A @ B)
-    (call,) = remembered(Calls).quick.values()
+    (call,) = get_remembered(Calls).quick.values()
     assert call.kernel.spec is None
 
 
@@ -104,7 +104,7 @@ def test_an_effort_that_measures_records_before_the_first_call():
     clear_call_cache()
     assert np.allclose(product(store, effort="measure"), A @ B)
     assert len(store) == n_facts
-    (call,) = remembered(Calls).quick.values()
+    (call,) = get_remembered(Calls).quick.values()
     assert call.kernel.is_retrieved
 
 

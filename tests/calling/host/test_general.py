@@ -23,7 +23,7 @@ from feinsum.calling.host.prepared import PreparedCall
 from feinsum.calling.kernel_cache import Calls
 from feinsum.contraction import steps
 from feinsum.errors import BuildError, FeinsumWarning
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE
 from feinsum.records import InMemoryStore
 from feinsum.select import MAX_ROUNDS, PairedTimes
@@ -50,7 +50,7 @@ def the_call():
 
 def the_calls():
     """What is kept of all calls, those without a kernel first."""
-    calls = remembered(Calls)
+    calls = get_remembered(Calls)
     return [*calls.general.values(), *calls.quick.values()]
 
 
@@ -183,8 +183,8 @@ def has_begun_a_build():
 def wait_for_build(first=lambda: None):
     """Do something; then wait until no kernel is being built."""
     first()
-    assert remembered(Calls).builds.lock.acquire(timeout=120)
-    remembered(Calls).builds.lock.release()
+    assert get_remembered(Calls).builds.lock.acquire(timeout=120)
+    get_remembered(Calls).builds.lock.release()
 
 
 @pytest.mark.usefixtures("eager")
@@ -201,7 +201,7 @@ def test_no_call_waits_for_a_build(monkeypatch):
     for _ in range(100):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
     assert the_call().built is None
-    assert remembered(Calls).builds.lock.locked()
+    assert get_remembered(Calls).builds.lock.locked()
     with pytest.warns(FeinsumWarning, match="the compiler was stopped"):
         wait_for_build(is_over.set)
 
@@ -228,7 +228,7 @@ def test_a_later_process_finds_the_kernel():
     call_until(has_begun_a_build)
     wait_for_build()
     clear_call_cache()
-    remembered(Calls).builds.expected_s = inf
+    get_remembered(Calls).builds.expected_s = inf
     call_until(lambda: the_call().trial is not None)
     assert the_call().shared.build is None
 
@@ -245,7 +245,7 @@ def test_a_kernel_that_fails_breaks_no_call(monkeypatch):
             raise MemoryError
 
     monkeypatch.setattr(builder, "build_elsewhere", lambda _: Broken())
-    monkeypatch.setattr(builder, "built_before", lambda _: None)
+    monkeypatch.setattr(builder, "load_built", lambda _: None)
     call_until(has_begun_a_build)
     wait_for_build()
     for _ in range(5):
@@ -267,9 +267,9 @@ def test_a_build_that_fails_is_told_once_and_breaks_no_call(monkeypatch):
     for _ in range(3):
         np.testing.assert_allclose(call_einsum("ij,jk->ik", A, B), A @ B)
     assert the_call().built is None
-    assert remembered(Calls).builds.expected_s == inf
+    assert get_remembered(Calls).builds.expected_s == inf
     clear_call_cache()
-    assert remembered(Calls).builds.expected_s < inf
+    assert get_remembered(Calls).builds.expected_s < inf
 
 
 class Sizes:
@@ -285,7 +285,7 @@ class Sizes:
 
         monkeypatch.setattr(builder, "build_elsewhere", counted)
         monkeypatch.setattr(PairedTimes, "is_faster", is_faster)
-        remembered(Calls).builds.expected_s = 1e9  # none is built on its own
+        get_remembered(Calls).builds.expected_s = 1e9  # none is built on its own
 
     def call(self, n_rows):
         X = np.arange(n_rows * 17.0).reshape(n_rows, 17)
@@ -294,7 +294,7 @@ class Sizes:
 
     def build(self, n_rows):
         """Call until a kernel is built."""
-        remembered(Calls).builds.expected_s = 0.0
+        get_remembered(Calls).builds.expected_s = 0.0
         n_before = len(self.built)
         for _ in range(6000):
             self.call(n_rows)
@@ -379,7 +379,7 @@ def test_short_calls_never_get_a_kernel():
     call.n_calls = call.family.n_calls = 10**9
     call_einsum("i,i->", A[0], A[1])
     assert call.built is None
-    assert not remembered(Calls).builds.lock.locked()
+    assert not get_remembered(Calls).builds.lock.locked()
 
 
 def test_out_takes_the_result_of_the_steps():
@@ -439,7 +439,7 @@ def test_an_interrupt_ends_a_network(monkeypatch):
     terms = ",".join(map("".join, pairwise(letters)))
     subscripts = f"{terms}->{letters[0]}{letters[-1]}"
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "aligned_empty", interrupted)
+        patch.setattr(steps, "make_aligned", interrupted)
         with pytest.raises(KeyboardInterrupt):
             feinsum.einsum(subscripts, *chain)
     expected = np.linalg.multi_dot(chain)

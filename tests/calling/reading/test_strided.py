@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.calling import prepare_call
-from feinsum.calling.einsum_call import StridedTerm, c_steps, normalize
+from feinsum.calling.einsum_call import StridedTerm, compute_c_steps, normalize_terms
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
 
 
@@ -61,8 +61,8 @@ def test_the_simpler_einsum_computes_the_same(problem):
     terms, output, arrays, extents = problem
     shape = tuple(extents[i] for i in output)
     inputs = [strided(term, array) for term, array in zip(terms, arrays, strict=True)]
-    result = StridedTerm(tuple(output), shape, c_steps(shape))
-    simple, simple_result, _ = normalize(inputs, result)
+    result = StridedTerm(tuple(output), shape, compute_c_steps(shape))
+    simple, simple_result, _ = normalize_terms(inputs, result)
     subscripts = ",".join(map("".join, terms)) + "->" + "".join(output)
     expected = np.einsum(subscripts, *arrays)
     found = evaluated(simple, simple_result, arrays)

@@ -11,14 +11,14 @@ import pytest
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
 from feinsum.calling.kernel_cache import Calls
-from feinsum.calling.sparse.trees import tree_of_matrix
+from feinsum.calling.sparse.trees import get_matrix_tree
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
     RecordNotFoundError,
 )
-from feinsum.memory import remembered
+from feinsum.memory import get_remembered
 from feinsum.records import InMemoryStore
 from feinsum.result_memory import IDLE_VARIABLE
 from feinsum.sparse import (
@@ -150,15 +150,15 @@ def test_the_tree_of_a_matrix_is_made_once(kind, name):
     for factor in (1, 3):
         found = call_einsum("ij,j->i", matrix, x)
         assert np.allclose(found, factor * wanted, rtol=1e-12)
-        kept = tree_of_matrix(matrix)
-        assert kept in remembered(Calls).trees
+        kept = get_matrix_tree(matrix)
+        assert kept in get_remembered(Calls).trees
         assert kept.values is values
         values *= 3
     kept = weakref.ref(kept)
     del matrix
     gc.collect()
     assert kept() is None
-    assert not remembered(Calls).matrices
+    assert not get_remembered(Calls).matrices
 
 
 def test_a_matrix_of_scipy_that_got_an_entry_is_read_anew():
@@ -189,10 +189,10 @@ def test_the_tree_of_coordinates_is_made_once(is_sorted):
         found = call_einsum("ijk,ja,ka->ia", entries, B, C)
         dense = to_dense(entries)
         assert np.allclose(found, np.einsum("ijk,ja,ka->ia", dense, B, C), rtol=1e-12)
-        seen |= {*map(id, remembered(Calls).trees)} - {id(tree)}
+        seen |= {*map(id, get_remembered(Calls).trees)} - {id(tree)}
         entries.values[:] *= 3
     assert len(seen) == 1
-    known = remembered(Calls).coordinates
+    known = get_remembered(Calls).coordinates
     assert len(known) == 1
     del entries
     gc.collect()
@@ -209,7 +209,7 @@ def test_trees_of_coordinates_are_kept_within_the_memory(monkeypatch):
     monkeypatch.setenv(IDLE_VARIABLE, "9")
     assert np.allclose(call_einsum("ij,j->i", entries, x), to_dense(tree) @ x)
     gc.collect()
-    assert not remembered(Calls).trees
+    assert not get_remembered(Calls).trees
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
@@ -228,7 +228,7 @@ def test_a_second_pattern_needs_no_second_kernel():
     for profile in ((20, 60, 200), (21, 61, 210)):
         tree = random_profile((30, 20, 10), profile, seed=0)
         assert_as_numpy("ijk,ja,ka->ia", tree, rng.random((20, 4)), rng.random((10, 4)))
-    assert len(remembered(Calls).sparse) == 2 + 1  # nests, and their kernel
+    assert len(get_remembered(Calls).sparse) == 2 + 1  # nests, and their kernel
 
 
 @pytest.mark.parametrize("subscripts", ["ij,jr", "ijk->ik"])
@@ -337,7 +337,7 @@ def test_a_repeated_call_reads_what_is_there_now(subscripts):
     coo, *dense = operands_of(subscripts)
     tree = to_csf(coo)
     assert_as_numpy(subscripts, tree, *dense)
-    assert len(remembered(Calls).trees) == 1
+    assert len(get_remembered(Calls).trees) == 1
     tree.values[:] *= 3
     assert_as_numpy(subscripts, tree, *(array + 1 for array in dense))
     other = to_csf(random_uniform(tree.shape, tree.nnz, seed=9))
@@ -352,7 +352,7 @@ def test_a_repeated_call_reads_operands_of_any_strides(rank):
     B, C = dense[0, :7], dense[1, :8]
     for first in (B, np.asfortranarray(B), B[::-1]):
         assert_as_numpy("ijk,ja,ka->ia", tree, first, C)
-    assert len(remembered(Calls).trees) == 1
+    assert len(get_remembered(Calls).trees) == 1
 
 
 def test_operands_that_are_not_aligned_are_copied():
@@ -363,9 +363,9 @@ def test_operands_that_are_not_aligned_are_copied():
     odd[:] = x
     for operand in (x, odd):
         assert_as_numpy("ij,j->i", tree, operand)
-    ((ready,),) = (known.values() for known in remembered(Calls).trees.values())
+    ((ready,),) = (known.values() for known in get_remembered(Calls).trees.values())
     assert not odd.flags.aligned
-    assert all(array.flags.aligned for array in ready._dense([tree, odd]))
+    assert all(array.flags.aligned for array in ready._prepare_dense([tree, odd]))
 
 
 def test_a_tree_that_is_converted_is_read_anew():
@@ -377,17 +377,17 @@ def test_a_tree_that_is_converted_is_read_anew():
     assert_as_numpy("ijk,ja,ka->ia", tree, B, C)
     tree.values[:] *= 3
     assert_as_numpy("ijk,ja,ka->ia", tree, B, C)
-    assert not remembered(Calls).trees
+    assert not get_remembered(Calls).trees
 
 
 def test_what_is_kept_of_a_tree_goes_with_it():
     given, x = operands_of("ij,j->i")
     tree = to_csf(given)
     assert_as_numpy("ij,j->i", tree, x)
-    assert len(remembered(Calls).trees) == 1
+    assert len(get_remembered(Calls).trees) == 1
     del given, tree
     gc.collect()
-    assert not remembered(Calls).trees
+    assert not get_remembered(Calls).trees
 
 
 def test_a_store_lives_as_long_as_what_was_looked_up_in_it():

@@ -8,7 +8,7 @@ import pytest
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache
 from feinsum.calling.kernel_cache import LookupOptions
-from feinsum.calling.sparse.trees import in_levels
+from feinsum.calling.sparse.trees import choose_tree
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Network
 from feinsum.sparse import random_profile, random_uniform, to_coo, to_csf, to_dense
@@ -45,7 +45,7 @@ def chosen(operand, is_recorded=False):
     shape = operand[0].shape if isinstance(operand, tuple) else operand.shape
     rng = np.random.default_rng(0)
     arrays = [None, *(rng.random((n, 16)) for n in shape[1:])]
-    return in_levels(
+    return choose_tree(
         network_of, operand, arrays, LookupOptions(), lambda _tree: is_recorded
     )
 

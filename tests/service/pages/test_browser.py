@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
-from feinsum.service import new_key
+from feinsum.service import make_key
 from feinsum.tuning import TuningStart
 from feinsum.tuning.report import LivePage
 from tests.db.factories import make_device, make_environment
@@ -226,7 +226,7 @@ def test_markup_in_facts_runs_nothing(opened, url):
 def test_a_browser_asks_for_the_key(chromium, tmp_path):
     """Where reading needs a key, it is the password; links and searches keep it."""
     location = str(tmp_path / "facts.sqlite")
-    secret, key = new_key("ann", "read")
+    secret, key = make_key("ann", "read")
     with open_serving_store(location) as store:
         fill(store)
         store.add_key(key)

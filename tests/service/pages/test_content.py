@@ -13,7 +13,7 @@ from feinsum.canonical import canonicalize
 from feinsum.ir import generalize
 from feinsum.records import Retraction, rank, to_json
 from feinsum.service.pages.rendering import MEDIA_TYPES
-from feinsum.service.pages.words import count, label, ratio
+from feinsum.service.pages.words import format_device, format_number, format_ratio
 from feinsum.suites import read_suite
 from tests.db.factories import (
     make_device,
@@ -109,7 +109,7 @@ def test_a_workload_shows_the_ranking_of_each_device(reader):
     tables = [t for t in page.iter("table") if "ranking" in t.get("class", "")]
     assert len(tables) == len([e for e in page.iter() if e.get("class") == "axis"]) == 1
     devices = [th for th in page.iter("th") if th.get("scope") == "rowgroup"]
-    expected = {label(make_device(0)), label(make_device(1))}
+    expected = {format_device(make_device(0)), format_device(make_device(1))}
     assert {text_of(device) for device in devices} == expected
     units = {e.get("x1") for e in page.iter() if e.get("class") == "unit"}
     assert len(units - {"5"}) == 1  # that of the legend
@@ -127,7 +127,8 @@ def test_a_workload_has_a_command_a_chart_and_a_graph(reader):
     labels = [e.get("aria-label", "") for e in page.iter() if e.get("role") == "img"]
     low, high = LATEST.measurement.speedup_interval
     expected = (
-        f"10.0×, between {ratio(low)} and {ratio(high)}; the roofline allows 20.0×"
+        f"10.0×, between {format_ratio(low)} and {format_ratio(high)}; the roofline "
+        "allows 20.0×"
     )
     (said,) = [one for one in labels if one.startswith(expected)]
     assert said.removeprefix(expected).startswith("; DRAM allows ")
@@ -219,7 +220,7 @@ def test_a_fact_shows_what_every_level_of_the_memory_must_move(client):
     assert is_sound_page(page)
     shown = text_of(page)
     assert "Lower bounds" in shown
-    n_bytes = " ".join(count(8 * (4 * 10**6 + 4 + 10**6)).split())
+    n_bytes = " ".join(format_number(8 * (4 * 10**6 + 4 + 10**6)).split())
     assert f"DRAM{n_bytes} bytes" in shown
     assert "Lower bounds" not in text_of(get(client, f"/facts/{unknown.id}"))
 

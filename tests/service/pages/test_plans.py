@@ -9,9 +9,9 @@ import pytest
 
 import feinsum
 from feinsum.distributed import rows_of
-from feinsum.distributed.display import flow_of
+from feinsum.distributed.display import build_flow
 from feinsum.records import to_json
-from feinsum.service.pages.plan import title_of
+from feinsum.service.pages.plan import make_title
 from tests.db.factories import make_fleet, make_plan_record
 from tests.distributed.cases import KERNELS
 from tests.service.conftest import store_of
@@ -70,7 +70,7 @@ def test_the_page_of_an_untrusted_plan_says_so(serve):
 def test_a_plan_of_a_program_has_its_graph(shelf):
     """A node for every array and statement, a line for every reading."""
     page = get(shelf, f"/plans/{OF_PROGRAM.id}")
-    nodes, arrows = flow_of(PROGRAM)
+    nodes, arrows = build_flow(PROGRAM)
     classes = [one.get("class", "") for one in page.iter() if one.get("class")]
     assert classes.count("spot") == len(nodes)
     assert sum(one.split()[0] == "way" for one in classes) == len(arrows)
@@ -86,7 +86,7 @@ def test_plans_are_listed_by_workload(shelf):
     for one in (RECORD, OF_PROGRAM):
         page = get(shelf, f"/plans?workload={one.workload}")
         assert links(page, "/plans/") == [f"/plans/{one.id}"]
-        assert title_of(one) in text_of(page)
+        assert make_title(one) in text_of(page)
     assert "No plan" in text_of(get(shelf, "/plans?workload=another"))
     get(shelf, f"/plans/{'0' * 64}", 404)
 
@@ -131,8 +131,8 @@ def test_pictures_need_no_code_generator(tmp_path):
     code = """
 import sys
 from feinsum.records import PlanRecord, from_json
-from feinsum.service.pages.plan import view_of
-view = view_of(from_json(PlanRecord, open(sys.argv[1]).read()))
+from feinsum.service.pages.plan import make_plan_view
+view = make_plan_view(from_json(PlanRecord, open(sys.argv[1]).read()))
 print(len(view.steps), view.flow is not None)
 print({"loopy", "islpy", "pyopencl", "mpi4py", "matplotlib"} & set(sys.modules))
 """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from feinsum.canonical import canonicalize
 from feinsum.db.server import open_serving_store
 from feinsum.ir import from_text
-from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.notation import make_notation
 from feinsum.service.pages.search import SearchCriteria, SearchView, search
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.service.conftest import store_of
@@ -135,7 +135,7 @@ def test_what_a_page_shows_finds_its_workload(client):
     fact = replace(make_fact(), workload=batch.key, workload_text=batch.text)
     store_of(client).add(fact)
     device = fact.environment.device
-    title = notation_of(batch.text).title
+    title = make_notation(batch.text).title
     assert title.endswith("(2 rows)")
     digest = batch.key.rpartition("-")[2]
     for q in (title, batch.key[:30], digest[:8], fact.spec.name, f"{fact.spec.name}@1"):

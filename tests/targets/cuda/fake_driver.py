@@ -19,7 +19,7 @@ import pytest
 
 from feinsum.targets.cuda import session
 from feinsum.targets.cuda.cupy_errors import load_cupy
-from feinsum.targets.cuda.cupy_session import CupySession, _delay_kernel, blas
+from feinsum.targets.cuda.cupy_session import CupySession, _build_delay_kernel, get_blas
 from tests.targets.cuda.fake_cupy.cupy_backends.cuda.libs import cublas
 from tests.targets.cuda.fibers import function
 from tests.targets.cuda.stand_in import StandInDriver
@@ -352,7 +352,7 @@ MODULES = {
         name: product(name) for name in ("dgemm", "dgemmStridedBatched")
     }),
 }  # fmt: skip
-CACHES = load_cupy, blas, _delay_kernel
+CACHES = load_cupy, get_blas, _build_delay_kernel
 
 
 @pytest.fixture

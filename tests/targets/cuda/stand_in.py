@@ -17,7 +17,7 @@ import pytest
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
 from feinsum.targets.cuda import session
-from feinsum.targets.cuda.gemm import multiply
+from feinsum.targets.cuda.gemm import multiply_reference
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.targets.cuda.session import GpuFacts
 from tests.targets.cuda.fibers import function
@@ -144,7 +144,7 @@ class StandInSession:
                     addresses, shapes, (gemm.left, gemm.right, gemm.out), strict=True
                 )
             ]
-            multiply(gemm, *flat)
+            multiply_reference(gemm, *flat)
 
         return run
 
@@ -175,7 +175,9 @@ class StandInSession:
 
     def multiply(self, gemm, left, right, result, stream=None):
         self._launched("library", stream)
-        multiply(gemm, left.reshape(-1), right.reshape(-1), result.reshape(-1))
+        multiply_reference(
+            gemm, left.reshape(-1), right.reshape(-1), result.reshape(-1)
+        )
 
     def launcher(self, function, grid, block, shared_bytes, values):
         def launch(addresses, stream):

@@ -17,7 +17,7 @@ from feinsum.errors import (
 from feinsum.targets.cuda import CUDA, cupy_errors
 from feinsum.targets.cuda import session as driver
 from feinsum.targets.cuda.cupy_errors import LOST, CudaErrors, load_cupy
-from feinsum.targets.cuda.cupy_session import CupySession, blas
+from feinsum.targets.cuda.cupy_session import CupySession, get_blas
 from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.cuda.session import CupyDriver, check_driver
 from tests.targets.cuda.fake_cupy import cupy
@@ -83,7 +83,7 @@ def test_the_lack_of_cublas_is_named(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(MeasurementError, match=r"libcublasLt.* install the CUDA"):
-        blas.__wrapped__("d", is_stack=False)
+        get_blas.__wrapped__("d", is_stack=False)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -91,7 +91,7 @@ def test_products_are_asked_of_cublas(monkeypatch, n):
     """One, or a stack of them, at the addresses of the arrays."""
     monkeypatch.setattr("feinsum.targets.cuda.cupy_session.load_cublas", lambda: cublas)
     monkeypatch.setattr("feinsum.targets.cuda.cupy_session.load_cupy", lambda: cupy)
-    blas.cache_clear()
+    get_blas.cache_clear()
     rng = np.random.default_rng(0)
     left, right = rng.random((n, 6, 4)), rng.random((6, 5))
     product = MatrixProduct(
@@ -100,7 +100,7 @@ def test_products_are_asked_of_cublas(monkeypatch, n):
     arrays = [cupy.asarray(x) for x in (right, left, np.empty((n, 4, 5)))]
     session = CupySession(nullcontext(), nullcontext())
     session.multiply(product.gemm({}), *arrays)
-    blas.cache_clear()
+    get_blas.cache_clear()
     assert np.allclose(arrays[2].get(), left.transpose(0, 2, 1) @ right)
 
 

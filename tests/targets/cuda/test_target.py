@@ -18,11 +18,11 @@ from feinsum.measure import compile_kernel
 from feinsum.records import TransformSpec
 from feinsum.targets.cuda import CUDA, CudaTarget, nvrtc
 from feinsum.targets.cuda.code import OrderedLoads
-from feinsum.targets.cuda.code import generated as cuda_code
-from feinsum.targets.cuda.device import describe
-from feinsum.targets.cuda.figures import figures_of, occupancy
+from feinsum.targets.cuda.code import generate_cuda as cuda_code
+from feinsum.targets.cuda.device import describe_gpu
+from feinsum.targets.cuda.figures import occupancy, parse_figures
 from feinsum.targets.cuda.nvrtc import CudaBinary, Nvrtc, find_nvrtc
-from feinsum.targets.devices import open_device, target_of, why_not
+from feinsum.targets.devices import find_target, find_trouble, open_device
 from feinsum.targets.layout import Layout
 from tests.targets.cuda.kernels import doubled, doubled_backwards
 from tests.targets.cuda.stand_in import (
@@ -201,7 +201,7 @@ def test_the_compiler_tells_registers(architecture):
     """They are what occupancy is computed from."""
     code = cuda_code(doubled())
     log = find_nvrtc().compile(code.source, architecture).log
-    figures = figures_of(log, code.launches[0].name)
+    figures = parse_figures(log, code.launches[0].name)
     assert 4 < figures.registers < 64
     assert figures.spill_bytes == figures.shared_bytes == 0
     assert 0 < occupancy(figures, 32, int(architecture[3:])) <= 1
@@ -221,7 +221,7 @@ def test_a_compiler_older_than_the_device_gives_ptx(monkeypatch):
 def test_a_device_older_than_the_compiler_is_refused():
     """With the range that the compiler has."""
     with pytest.raises(BuildError, match="compiles for sm_50 to sm_"):
-        find_nvrtc().architecture_for((3, 5))
+        find_nvrtc().choose_architecture((3, 5))
 
 
 def test_a_source_that_is_wrong_is_refused():
@@ -253,7 +253,7 @@ def test_cubins_are_kept_by_what_they_depend_on(tmp_path, monkeypatch, changed):
         case "headers":
             monkeypatch.setitem(nvrtc.HEADERS, "stdbool.h", "// of C")
     other = CudaBinary(source, b"another", "")
-    monkeypatch.setattr(Nvrtc, "_compiled", lambda *_: other)
+    monkeypatch.setattr(Nvrtc, "_compile_source", lambda *_: other)
     second = compiler.compile(source, architecture)
     assert second == (first if changed == "nothing" else other)
 
@@ -300,14 +300,16 @@ def test_the_environment_says_what_the_cache_holds(stand_in):
 
 def test_kernels_of_loopys_target_are_served(stand_in):
     """And come back for the target that completes it."""
-    assert target_of(lp.CudaTarget()) is CUDA
+    assert find_target(lp.CudaTarget()) is CUDA
     delivered = CUDA.delivered(doubled(), lp.CudaTarget())
     assert type(delivered.target) is CudaTarget
 
 
 def test_libraries_that_are_no_compiler_of_ours_are_passed_over(monkeypatch):
     """Such as those of CUDA 11.0, which do not tell the architectures."""
-    monkeypatch.setattr(nvrtc, "_library_names", lambda: ["libm.so.6", "no library"])
+    monkeypatch.setattr(
+        nvrtc, "_list_library_names", lambda: ["libm.so.6", "no library"]
+    )
     with pytest.raises(DeviceUnavailableError, match="is not installed; pip install"):
         find_nvrtc.__wrapped__()
 
@@ -330,11 +332,11 @@ def test_threads_share_one_session(stand_in, monkeypatch):
 def test_the_small_kernel_of_a_probe_is_right(stand_in):
     """A GPU that computes is one that works, and stands in the list of devices."""
     (device,) = CUDA.devices()
-    assert why_not(CUDA, device) == ""
+    assert find_trouble(CUDA, device) == ""
     assert (device.kind, device.architecture) == ("gpu", "sm_90")
 
 
 def test_devices_of_other_capabilities_are_others():
     """A cubin of one is none of the other's."""
     old, new = (StandInDriver(c).gpus()[0] for c in [(8, 0), (9, 0)])
-    assert describe(old) != describe(new)
+    assert describe_gpu(old) != describe_gpu(new)

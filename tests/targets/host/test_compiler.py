@@ -12,8 +12,8 @@ import pytest
 
 from feinsum.errors import BuildError, DeviceUnavailableError, WrongResultError
 from feinsum.measure import compile_kernel, open_device, verify
-from feinsum.memory import fresh_memory
-from feinsum.targets.devices import why_not
+from feinsum.memory import use_fresh_memory
+from feinsum.targets.devices import find_trouble
 from feinsum.targets.host import HOST, compiler
 from feinsum.targets.host.compiler import Compiler, find_compiler
 from tests.cpus import HOST as SELECTOR
@@ -28,7 +28,7 @@ def _unnamed(monkeypatch):
     """No compiler is named, and none is known."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    with fresh_memory():
+    with use_fresh_memory():
         yield
 
 
@@ -98,12 +98,12 @@ def test_a_compiler_is_known_by_what_it_says(said, is_clang, script, monkeypatch
     monkeypatch.setenv("FEINSUM_CC", script("any", f"echo\necho '{said}'\necho more"))
     found = find_compiler()
     assert (found.version, found.is_clang) == (said, is_clang)
-    assert found.flags_for(has_vectors=False) == found.flags
-    assert ("-fno-vectorize" in found.flags_for(has_vectors=True)) == is_clang
+    assert found.choose_flags(has_vectors=False) == found.flags
+    assert ("-fno-vectorize" in found.choose_flags(has_vectors=True)) == is_clang
     for has_vectors in (False, True):
-        flags = found.flags_for(has_vectors=has_vectors, has_integers=True)
+        flags = found.choose_flags(has_vectors=has_vectors, has_integers=True)
         assert "-fwrapv" in flags
-    flags = found.flags_for(has_vectors=False, has_conditional_reads=True)
+    flags = found.choose_flags(has_vectors=False, has_conditional_reads=True)
     assert ("-fno-tree-loop-if-convert" in flags) != is_clang
 
 
@@ -233,7 +233,7 @@ def test_a_compiler_that_makes_wrong_code_is_found_out(script, monkeypatch):
     )
     monkeypatch.setenv("FEINSUM_CC", wrong)
     (device,) = HOST.devices()
-    assert why_not(HOST, device) == "a small kernel computes wrong results"
+    assert find_trouble(HOST, device) == "a small kernel computes wrong results"
     x = np.array([1.0, 5.0])
     bound = compile_kernel(doubling(), open_device(SELECTOR)).bind({"x": x})
     with pytest.raises(WrongResultError):

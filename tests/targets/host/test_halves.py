@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feinsum.targets.host import halves
-from feinsum.targets.host.halves import narrowed, widened
+from feinsum.targets.host.halves import narrow, widen
 
 EVERY_HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)
 
@@ -18,7 +18,7 @@ CORNERS = [
 @pytest.fixture(params=["compiled", "numpy"])
 def way(request, monkeypatch):
     if request.param == "numpy":
-        monkeypatch.setattr(halves, "_library", lambda: None)
+        monkeypatch.setattr(halves, "_load_library", lambda: None)
 
 
 def same(first, second):
@@ -33,7 +33,7 @@ def same(first, second):
 @pytest.mark.parametrize("n", [0, 9, 2**16])
 def test_every_half_is_widened_as_numpy_does(n):
     """Subnormal numbers, infinities and both zeros among them."""
-    same(widened(EVERY_HALF[-n:]), EVERY_HALF[-n:].astype(np.float32))
+    same(widen(EVERY_HALF[-n:]), EVERY_HALF[-n:].astype(np.float32))
 
 
 @pytest.mark.usefixtures("way")
@@ -45,13 +45,13 @@ def test_singles_are_rounded_as_numpy_does(n):
     singles[::2] *= -1
     singles[: len(CORNERS)] = CORNERS[:n]
     with np.errstate(over="ignore"):
-        same(narrowed(singles), singles.astype(np.float16))
+        same(narrow(singles), singles.astype(np.float16))
 
 
 @pytest.mark.usefixtures("way")
 def test_strided_and_swapped_arrays_are_widened():
     array = np.random.default_rng(0).random((6, 35)).astype(np.float16)
     for one in (array.T, array[::2, ::-3], array.astype(">f2")):
-        result = widened(one)
+        result = widen(one)
         same(result, one.astype(np.float32))
         assert result.flags.c_contiguous

@@ -13,7 +13,7 @@ import pytest
 from feinsum.cache import DiskCache
 from feinsum.targets import processor as processors
 from feinsum.targets.host.compiler import Compiler, find_compiler, load
-from feinsum.targets.host.compiler import loaded as load_bytes
+from feinsum.targets.host.compiler import load_content as load_bytes
 from tests.children import run_python
 from tests.db.conftest import NOBODY, public_folder, unprivileged
 
@@ -71,7 +71,7 @@ def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
     """Compiler, its version, options, the processor, and where each of them ends.
     Another model of the same features is none: machines of a cluster share it.
     """
-    found, processor = find_compiler(), processors.host_processor()
+    found, processor = find_compiler(), processors.describe_host_processor()
     answer()
     answer(compiler=replace(found, command=("env", *found.command)))
     answer(compiler=replace(found, version="another"))
@@ -83,11 +83,13 @@ def test_whatever_decides_the_code_makes_another_entry(compiled, monkeypatch):
         replace(processor, features=()),
     ]
     for other in others:
-        monkeypatch.setattr(processors, "host_processor", lambda other=other: other)
+        monkeypatch.setattr(
+            processors, "describe_host_processor", lambda other=other: other
+        )
         answer()
     assert len(compiled) == 8
     other = replace(processor, model=99, n_cores=99)
-    monkeypatch.setattr(processors, "host_processor", lambda: other)
+    monkeypatch.setattr(processors, "describe_host_processor", lambda: other)
     answer()
     assert len(compiled) == 8
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from feinsum.errors import DeviceUnavailableError
-from feinsum.targets.host.kernel import pool
-from feinsum.threads import n_cores, n_threads
+from feinsum.targets.host.kernel import get_pool
+from feinsum.threads import count_cores, get_n_threads
 from tests.children import run_python
 from tests.targets.host.kernels import make
 
@@ -41,7 +41,7 @@ def test_the_number_of_threads(own, openmp, expected, monkeypatch):
     """Of FEINSUM_NUM_THREADS, else OpenMP's, else the cores of the process."""
     monkeypatch.setenv(VARIABLES[0], own)
     monkeypatch.setenv(VARIABLES[1], openmp)
-    assert n_threads() == (expected or n_cores())
+    assert get_n_threads() == (expected or count_cores())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_time_of_a_control_group_limits_the_threads(tmp_path, own, files, ex
         (tmp_path / name).write_text(text)
     (tmp_path / "own").write_text(own)
     everything = len(os.sched_getaffinity(0))
-    assert n_cores(tmp_path, tmp_path / "own") == (expected or everything)
+    assert count_cores(tmp_path, tmp_path / "own") == (expected or everything)
 
 
 @pytest.mark.usefixtures("_unset")
@@ -76,7 +76,7 @@ def test_what_is_no_number_of_threads_is_refused(named, monkeypatch):
     """By the variable and its value."""
     monkeypatch.setenv("FEINSUM_NUM_THREADS", named)
     with pytest.raises(DeviceUnavailableError, match=f"NUM_THREADS is '{named}'"):
-        n_threads()
+        get_n_threads()
 
 
 PROLOGUE = """
@@ -236,4 +236,4 @@ def test_what_is_small_is_not_shared():
     """A kernel runs alone for at most half a millisecond, however long threads took to
     wake when the process started.
     """
-    assert 0 <= pool().threshold_s <= 5e-4
+    assert 0 <= get_pool().threshold_s <= 5e-4

@@ -14,9 +14,9 @@ import pytest
 
 from feinsum.measure import compile_kernel, list_devices, open_device
 from feinsum.processes import Worker
-from feinsum.records import MatchLevel, level_of
+from feinsum.records import MatchLevel, get_match_level
 from feinsum.targets.opencl import door
-from feinsum.targets.opencl.door import pyopencl, quiet_builds
+from feinsum.targets.opencl.door import load_pyopencl, silence_builds
 from tests.children import run_python
 from tests.cpus import HOST, OPENCL_CPUS, any_opencl, needs_intel, opened
 from tests.measure.conftest import matvec_kernel
@@ -50,7 +50,9 @@ def loader(tmp_path, monkeypatch):
     """A loader, a driver at /there/libintelocl.so, and a system without drivers."""
     for variable in (door.VARIABLE, door.OTHER_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(door, "driver", lambda: Path("/there/libintelocl.so"))
+    monkeypatch.setattr(
+        door, "find_intel_driver", lambda: Path("/there/libintelocl.so")
+    )
     monkeypatch.setattr(door, "SYSTEM_LISTS", tmp_path / "vendors")
     (tmp_path / "vendors").mkdir()
     return Loader(tmp_path)
@@ -83,7 +85,9 @@ UNNEEDED = {
     "the user names a folder of lists": name_a_folder(door.VARIABLE),
     "the user names it in another variable": name_a_folder(door.OTHER_VARIABLE),
     "the system knows the driver": know_the_driver,
-    "the package is not there": lambda m, _: m.setattr(door, "driver", lambda: None),
+    "the package is not there": lambda m, _: m.setattr(
+        door, "find_intel_driver", lambda: None
+    ),
     "pyopencl brings no loader, as in conda": lambda _, path: (path / ".libs").rmdir(),
 }
 
@@ -99,7 +103,7 @@ def test_nothing_is_added_where_it_is_not_needed(why, loader, monkeypatch, tmp_p
     assert not loader.lists
     assert before == os.environ
     platform = SimpleNamespace(name=door.PLATFORM)
-    assert door.comes_last(platform) == (door.driver() is not None)
+    assert door.is_intel_platform(platform) == (door.find_intel_driver() is not None)
 
 
 def test_a_system_without_any_platform_is_no_error(loader, monkeypatch):
@@ -135,8 +139,8 @@ def test_facts_of_one_device_are_not_exact_for_another():
     for there, here in permutations(device.environment({}) for device in devices):
         assert there.device.id != here.device.id
         fact = make_record(environment=there)
-        assert level_of(fact, here) == MatchLevel.SAME_ARCHITECTURE
-        assert level_of(fact, there) == MatchLevel.EXACT
+        assert get_match_level(fact, here) == MatchLevel.SAME_ARCHITECTURE
+        assert get_match_level(fact, there) == MatchLevel.EXACT
 
 
 @pytest.mark.parametrize("cpu", OPENCL_CPUS)
@@ -168,7 +172,7 @@ def test_a_home_that_cannot_be_written_costs_the_cache_alone(cpu, tmp_path):
 def test_the_true_error_of_a_build_is_raised(cpu):
     """Not what pyopencl's cache of programs makes of it."""
     device = opened(cpu)
-    cl = pyopencl()
+    cl = load_pyopencl()
     program = cl.Program(device.context, "kernel void f(global int *a) { a[0] = 1; }")
-    with quiet_builds(), pytest.raises(cl.Error):
+    with silence_builds(), pytest.raises(cl.Error):
         program.build(options=["-no-such-option"])

@@ -18,9 +18,14 @@ from itertools import product
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
-from feinsum.machine import MachineModel, region_s
+from feinsum.machine import MachineModel, estimate_region_s
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import SizedEinsum, distinct_bytes, padding, points
+from feinsum.transforms.cost import (
+    SizedEinsum,
+    compute_padding,
+    count_distinct_bytes,
+    count_points,
+)
 from feinsum.transforms.library.packed.plan import (
     Cut,
     PackedTiles,
@@ -32,7 +37,7 @@ from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
 
 
-def packed_cost(
+def predict_packed_s(
     einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
 ) -> float:
     """Predict the seconds of :func:`packed_contraction`, with padded register tiles."""
@@ -40,11 +45,11 @@ def packed_cost(
     n_rows = einsum.batch_size
     n_areas = work.n_wide * work.n_high * work.batch
     cycles = n_rows * (work.multiply_cycles + work.pack_cycles + work.store_cycles)
-    read, written = distinct_bytes(einsum)
+    read, written = count_distinct_bytes(einsum)
     is_streamed = parameters.get("stores") == "streamed"
-    moved = _moved(is_streamed, written, machine)
+    moved = _get_store_factor(is_streamed, written, machine)
     # cores take whole areas, so a few areas leave cores idle; see ``_Work.idle``
-    return region_s(
+    return estimate_region_s(
         machine,
         cycles + cpu.CALL_CYCLES * n_areas * work.n_deep,
         read + n_rows * work.again_bytes + moved * written,
@@ -54,7 +59,7 @@ def packed_cost(
     )
 
 
-def _moved(is_streamed: bool, written: int, machine: MachineModel) -> float:
+def _get_store_factor(is_streamed: bool, written: int, machine: MachineModel) -> float:
     """Return the bytes moved for a byte of the result."""
     if not is_streamed:
         return cpu.CACHED_STORE
@@ -97,14 +102,14 @@ class _Work:
         batch = (*roles.batch, *roles.outer)
         return cls(
             einsum,
-            make_plan(einsum, _at_build_time(einsum), roles, tiles),
+            make_plan(einsum, _get_build_extents(einsum), roles, tiles),
             tiles,
             parameters["inside"] == "rows",
             machine,
-            columns=points(einsum, roles.columns),
-            rows=points(einsum, roles.rows),
-            summed=points(einsum, roles.summed),
-            batch=points(einsum, batch),
+            columns=count_points(einsum, roles.columns),
+            rows=count_points(einsum, roles.rows),
+            summed=count_points(einsum, roles.summed),
+            batch=count_points(einsum, batch),
         )
 
     @property
@@ -114,20 +119,20 @@ class _Work:
     @cached_property
     def n_wide(self) -> int:
         """Number of tiles over the columns."""
-        return self._n_tiles(self.plan.columns)
+        return self._count_tiles(self.plan.columns)
 
     @cached_property
     def n_high(self) -> int:
         """Number of tiles over the rows."""
-        return self._n_tiles(self.plan.rows)
+        return self._count_tiles(self.plan.rows)
 
     @cached_property
     def n_deep(self) -> int:
         """Number of tiles over the sum."""
-        return self._n_tiles(self.plan.summed)
+        return self._count_tiles(self.plan.summed)
 
-    def _n_tiles(self, cuts: Iterable[Cut]) -> int:
-        return prod(-(-self._points((cut.index,)) // cut.size) for cut in cuts)
+    def _count_tiles(self, cuts: Iterable[Cut]) -> int:
+        return prod(-(-self._count_points((cut.index,)) // cut.size) for cut in cuts)
 
     @property
     def idle(self) -> float:
@@ -138,11 +143,13 @@ class _Work:
         """
         n_cores = self.machine.n_cores
         sides = (*self.plan.columns, *self.plan.rows)
-        n_areas = self.batch * self._n_tiles(sides)
+        n_areas = self.batch * self._count_tiles(sides)
         # with many areas, the last round lacks half of its areas on average
         if n_areas > cpu.MANY_AREAS * n_cores:
             return 1 + n_cores / n_areas / 2
-        lengths = [_lengths(self._points((cut.index,)), cut.size) for cut in sides]
+        lengths = [
+            _list_lengths(self._count_points((cut.index,)), cut.size) for cut in sides
+        ]
         busy = [0.0] * n_cores
         # the first idle core takes the next area, as in OpenMP's dynamic schedule
         for area in [*map(prod, product(*lengths))] * self.batch:
@@ -155,8 +162,10 @@ class _Work:
         tiles = self.tiles
         n_vectors, n_rows, unit = tiles.vectors, tiles.rows, tiles.vectors * tiles.lanes
         # tiles at the edge also compute their padding
-        wide = self.columns * padding(self._points((tiles.vector,)), unit)
-        high = self.rows * padding(self._points((tiles.register,)), n_rows)
+        wide = self.columns * compute_padding(self._count_points((tiles.vector,)), unit)
+        high = self.rows * compute_padding(
+            self._count_points((tiles.register,)), n_rows
+        )
         fma_cycles = self.machine.fma_cycles(tiles.lanes * self.itemsize)
         # A step takes as long as the slowest of: the multiply-adds; the loads of a
         # column and of the rows, two a cycle; the latency of an addition to one sum.
@@ -178,7 +187,7 @@ class _Work:
         per_tile = self.summed * (step + 2 * spilled)
         per_tile += self.n_deep * (cpu.TILE_CYCLES + 3 * n_rows * n_vectors)
         # the packs are multiplied for each value of the postponed indices
-        postponed = self._points(self.plan.roles.postponed)
+        postponed = self._count_points(self.plan.roles.postponed)
         return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
 
     @property
@@ -186,7 +195,7 @@ class _Work:
         """Bytes of both packs of an area."""
         plan = self.plan
         width, height, depth = (
-            prod(min(cut.size, self._points((cut.index,))) for cut in cuts)
+            prod(min(cut.size, self._count_points((cut.index,))) for cut in cuts)
             for cuts in (plan.columns, plan.rows, plan.summed)
         )
         return self.itemsize * depth * (width + height)
@@ -217,14 +226,16 @@ class _Work:
     @property
     def _right(self) -> int:
         """Entries of the right side, for one value of the batch."""
-        return self.columns * self.summed * self._points(self.plan.roles.postponed)
+        return (
+            self.columns * self.summed * self._count_points(self.plan.roles.postponed)
+        )
 
     @property
     def _left(self) -> int:
-        return self.rows * self.summed * self._points(self.plan.roles.folded)
+        return self.rows * self.summed * self._count_points(self.plan.roles.folded)
 
-    def _points(self, indices: Names) -> int:
-        return points(self.einsum, indices)
+    def _count_points(self, indices: Names) -> int:
+        return count_points(self.einsum, indices)
 
     def _pack_cycles(self, position: int, index: str) -> float:
         """Return the cycles to pack an entry of an operand along ``index``."""
@@ -235,14 +246,14 @@ class _Work:
         width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
         cycles = cpu.PACK_CYCLES * 2 / width if is_along else cpu.TURN_CYCLES
         if is_along and index == tiles.register:
-            height = min(self.plan.cuts[index].size, self._points((index,)))
+            height = min(self.plan.cuts[index].size, self._count_points((index,)))
             # The entries of one line go to different panels. If there are many, a line
             # of a panel leaves the first-level cache before its next entry comes.
             n_panels = height / tiles.rows
             is_split = tiles.rows * self.itemsize % cpu.LINE_BYTES > 0
             if n_panels > cpu.MANY_PANELS:
                 cycles += cpu.SPLIT_LINE_CYCLES if is_split else cpu.LINE_CYCLES
-        return cycles + cpu.READ_RUN_CYCLES * self._runs(term)
+        return cycles + cpu.READ_RUN_CYCLES * self._count_runs(term)
 
     @property
     def store_cycles(self) -> float:
@@ -251,13 +262,13 @@ class _Work:
         is_along = tiles.vector == output[-1]
         cycles = 2.0 / tiles.lanes if is_along else cpu.SCATTERED_CYCLES
         after = output[output.index(tiles.register) + 1 :]
-        is_far = self._points(after) * self.itemsize > cpu.PAGE_BYTES
-        cycles += (cpu.FAR_RUN_CYCLES if is_far else cpu.STORE_RUN_CYCLES) * self._runs(
-            output
-        )
-        return self._points(output) * cycles
+        is_far = self._count_points(after) * self.itemsize > cpu.PAGE_BYTES
+        cycles += (
+            cpu.FAR_RUN_CYCLES if is_far else cpu.STORE_RUN_CYCLES
+        ) * self._count_runs(output)
+        return self._count_points(output) * cycles
 
-    def _runs(self, term: IndexList) -> float:
+    def _count_runs(self, term: IndexList) -> float:
         """Return the number of short runs per entry that tiles read of an array.
 
         It is 0 for long runs, and for an array that stays in the second-level cache.
@@ -265,17 +276,19 @@ class _Work:
         # a run spans the last axes, up to the first one that the tile cuts
         run = 1
         for index in reversed(term):
-            extent = self._points((index,))
+            extent = self._count_points((index,))
             cut = self.plan.cuts.get(index)
             size = min(cut.size, extent) if cut and cut.levels else 1
             run *= size
             if size < extent:
                 break
-        is_near = self._points(term) * self.itemsize <= self.machine.cache_bytes["L2"]
+        is_near = (
+            self._count_points(term) * self.itemsize <= self.machine.cache_bytes["L2"]
+        )
         return 0.0 if is_near or run * self.itemsize >= cpu.RUN_BYTES else 1 / run
 
 
-def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
+def _get_build_extents(einsum: BatchedEinsum) -> Mapping[str, Extent]:
     """Return the extents with which the kernel is built."""
     unknown = einsum.at_run_time if isinstance(einsum, SizedEinsum) else frozenset()
     return {
@@ -284,10 +297,10 @@ def _at_build_time(einsum: BatchedEinsum) -> Mapping[str, Extent]:
     }
 
 
-def _lengths(extent: int, size: int) -> list[int]:
+def _list_lengths(extent: int, size: int) -> list[int]:
     """Return the lengths of the tiles of an index.
 
-    >>> _lengths(1000, 384)
+    >>> _list_lengths(1000, 384)
     [384, 384, 232]
     """
     n_whole, remainder = divmod(extent, size)

@@ -31,7 +31,7 @@ from feinsum.transforms.library.packed.tiles import (
     Pack,
     Packer,
     TileLoops,
-    written_out,
+    write_out,
 )
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.compiler_hints import (
@@ -41,7 +41,7 @@ from feinsum.transforms.primitives.compiler_hints import (
 )
 from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_square import with_square_macros
-from feinsum.transforms.primitives.vector_store import stands_together
+from feinsum.transforms.primitives.vector_store import is_contiguous
 
 REGISTER_TAGS = ("unr_hint", "unr_hint", "vec")
 """Tags of the loops over rows, vectors and lanes. ``unr_hint`` leaves unrolling to the
@@ -117,14 +117,14 @@ class PackedNest:
             right = self.packer.pack((operands[roles.right],))
             sums = self._sum(row, left, right)
             self._store(row, sums, [operands[k] for k in roles.late])
-        written = self.writer.finished()
+        written = self.writer.build()
         for dtype in self.packer.square_dtypes:
             written = with_square_macros(written, dtype, self.plan.lanes)
         return with_register_macros(written) if self.is_explicit else written
 
     def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
-        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        plan, dtype = self.plan, self.schedule.get_row_dtype(row)
         axes, sum_axes = plan.register_axes, plan.accumulator_axes
         tile = self.loops.array(f"row_{row}_tile", axes, dtype, has_lanes=True)
         sums = self.loops.array(f"row_{row}_sums", sum_axes, dtype, has_lanes=True)
@@ -171,7 +171,7 @@ class PackedNest:
         """Add a statement for a register tile, and return its id."""
         for axis, tag in zip(self.plan.register_axes, REGISTER_TAGS, strict=True):
             self.writer.tag(loops.iname(axis), tag)
-        order = [*self.loops.around, *self._around(loops)]
+        order = [*self.loops.around, *self._order_loops(loops)]
         return self.writer.assign(f"row_{row}", assignee, value, order, after)
 
     def _hold_column(
@@ -192,13 +192,13 @@ class PackedNest:
         n_rows, n_vectors, lanes = (
             self.plan.cuts[index].levels[level] for index, level in (row_axis, *axes)
         )
-        dtype = writer.dtype_of(right.array)
+        dtype = writer.get_dtype(right.array)
         column = self.loops.array(f"row_{row}_column", axes, dtype, has_lanes=True)
         vector = writer.loop("vector", size=n_vectors, tag=REGISTER_TAGS[1])
         lane = writer.loop("lane", size=lanes, tag=REGISTER_TAGS[2])
         loops = update.with_inner(vector, lane)
         # the statement that holds a vector is outside of the loop over lanes
-        *order, _ = [*self.loops.around, *self._around(loops, axes)]
+        *order, _ = [*self.loops.around, *self._order_loops(loops, axes)]
         load = writer.assign(
             f"row_{row}_column",
             loops.entry(column, axes),
@@ -218,14 +218,14 @@ class PackedNest:
 
     def _zero(self, row: int, sums: str) -> str:
         """Zero the sums ahead of all tiles of the summed indices; return the id."""
-        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        plan, dtype = self.plan, self.schedule.get_row_dtype(row)
         loops = self.loops.over("zero", [*self.free, *self.postponed])
         self.writer.tag(loops.iname(plan.register_axes[-1]), "vec")
         entry = loops.entry(sums, plan.accumulator_axes)
-        order = [*self.loops.grid, *self._around(loops)]
+        order = [*self.loops.grid, *self._order_loops(loops)]
         return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
-    def _around(self, loops: Loops, axes: Sequence[Axis] = ()) -> list[str]:
+    def _order_loops(self, loops: Loops, axes: Sequence[Axis] = ()) -> list[str]:
         """Order loops: over panels and blocks, over the sum, then inside a tile."""
         summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
         postponed = [index for index in self.postponed if index in loops.inames]
@@ -240,7 +240,7 @@ class PackedNest:
         cut, lanes = self.plan.columns[-1], self.plan.lanes
         extent = cut.extent if isinstance(cut.extent, int) else None
         has_vectors = extent is None or extent >= lanes
-        if not (has_vectors and stands_together(self.schedule, row, cut.index)):
+        if not (has_vectors and is_contiguous(self.schedule, row, cut.index)):
             self._store_entries(row, sums, late, "all")
             return
         # separate loops store the entries after the last full vector
@@ -248,7 +248,7 @@ class PackedNest:
             self._store_entries(row, sums, late, "edge")
         self._store_vectors(row, sums, late)
 
-    def _store_loops(
+    def _make_store_loops(
         self, sums: _Sums, region: str
     ) -> tuple[Loops, dict[str, Expression], list[str]]:
         """Return a store's loops, the output's point, and all inames in order."""
@@ -262,7 +262,7 @@ class PackedNest:
             **{i: var(tiles[i]) if i in tiles else 0 for i in roles.batch},
         }
         # loops over outer indices go outside of the lanes, which are stored together
-        *around, vector, lane = self._around(loops)
+        *around, vector, lane = self._order_loops(loops)
         order = [*self.loops.grid, *around, *outer.values(), vector, lane]
         return loops, points, order
 
@@ -270,11 +270,11 @@ class PackedNest:
         self, row: int, sums: _Sums, late: Sequence[str], region: str
     ) -> None:
         """Store single entries: all of them, or those after the last full vector."""
-        loops, points, [*order, lane] = self._store_loops(sums, region)
+        loops, points, [*order, lane] = self._make_store_loops(sums, region)
         after = [*sums.after]
         if late:
-            lanes, products = self._in_lanes(sums, late, loops, points)
-            combined, step = self._vector(row, lanes, products, order, after)
+            lanes, products = self._loop_over_lanes(sums, late, loops, points)
+            combined, step = self._assign_vector(row, lanes, products, order, after)
             value, after = var(combined)[(var(lane),)], [*after, step]
         else:
             value = loops.entry(sums.array, self.plan.accumulator_axes)
@@ -286,10 +286,10 @@ class PackedNest:
     def _store_vectors(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
         """Store full vectors, straight from the registers if no tile is cut."""
         plan = self.plan
-        loops, points, [*order, lane] = self._store_loops(sums, "whole")
-        lanes, value = self._in_lanes(sums, late, loops, points)
+        loops, points, [*order, lane] = self._make_store_loops(sums, "whole")
+        lanes, value = self._loop_over_lanes(sums, late, loops, points)
         value = self.writer.scaled(row, value)
-        vector, step = self._vector(row, lanes, value, order, sums.after)
+        vector, step = self._assign_vector(row, lanes, value, order, sums.after)
         # a tile that is never cut is stored straight from its registers, unrolled
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
             for axis in plan.register_axes[:-1]:
@@ -306,7 +306,7 @@ class PackedNest:
             is_streamed=self.is_streamed,
         )
 
-    def _in_lanes(
+    def _loop_over_lanes(
         self,
         sums: _Sums,
         late: Sequence[str],
@@ -315,9 +315,9 @@ class PackedNest:
     ) -> tuple[str, Expression]:
         """Loop over the lanes of a vector; return the iname and the value of a lane."""
         lane = self.writer.loop("lane", size=self.plan.lanes, tag="vec")
-        return lane, self._combined(sums, late, loops.with_inner(lane), points)
+        return lane, self._combine(sums, late, loops.with_inner(lane), points)
 
-    def _vector(
+    def _assign_vector(
         self,
         row: int,
         lane: str,
@@ -326,13 +326,13 @@ class PackedNest:
         after: Sequence[str],
     ) -> tuple[str, str]:
         """Assign a private vector; return its name and the id of the statement."""
-        stem, dtype = f"row_{row}_value", self.schedule.dtype_of_row(row)
+        stem, dtype = f"row_{row}_value", self.schedule.get_row_dtype(row)
         vector = self.writer.array(stem, (self.plan.lanes,), dtype, has_lanes=True)
         entry = var(vector)[(var(lane),)]
         step = self.writer.assign(stem, entry, value, [*order, lane], after)
         return vector, step
 
-    def _combined(
+    def _combine(
         self,
         sums: _Sums,
         late: Sequence[str],
@@ -348,4 +348,4 @@ class PackedNest:
             )
             for values in product(*extents)
         }
-        return written_out(self.schedule, late, points, summed, entries)
+        return write_out(self.schedule, late, points, summed, entries)

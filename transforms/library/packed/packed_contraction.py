@@ -48,26 +48,26 @@ import loopy as lp
 from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.library.packed.cost import packed_cost
+from feinsum.transforms.library.packed.cost import predict_packed_s
 from feinsum.transforms.library.packed.nest import PackedNest
-from feinsum.transforms.library.packed.plan import PackedTiles, distance, make_plan
+from feinsum.transforms.library.packed.plan import PackedTiles, make_plan, sum_distances
 from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
-    carriers,
+    compute_reuse,
+    count_index_tuples,
+    find_carriers,
+    get_number,
+    get_text,
+    get_typical_extent,
     has_real_dtype,
     is_long,
-    number,
-    reuse,
-    text,
-    typical,
-    volume,
 )
 
 
-def packed_contraction(
+def apply_packed_contraction(
     t_unit: lp.TranslationUnit,
     nest: LoopNest,
     parameters: Parameters,
@@ -133,7 +133,7 @@ def packed_contraction(
     return nest_writer.written().t_unit
 
 
-def _space(workload: Workload) -> Space | None:
+def _make_space(workload: Workload) -> Space | None:
     """Fit einsums with two output indices on different operands and a common sum."""
     einsum = workload.einsum
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
@@ -142,7 +142,7 @@ def _space(workload: Workload) -> Space | None:
     nearest_first = tuple(reversed(einsum.output))
     pairs = [
         (vector, register_index)
-        for vector in sorted(nearest_first, key=lambda i: _vector_cost(einsum, i))
+        for vector in sorted(nearest_first, key=lambda i: _rank_vector_index(einsum, i))
         for register_index in reversed(einsum.output)
         if _fits(einsum, vector, register_index)
     ]
@@ -150,32 +150,36 @@ def _space(workload: Workload) -> Space | None:
         return None
     vectors = list(dict.fromkeys(vector for vector, _ in pairs))
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
-    registers.sort(key=lambda index: _register_cost(einsum, index))
+    registers.sort(key=lambda index: _rank_register_index(einsum, index))
     # tiles along short indices would mostly be padding
-    registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
+    registers = [
+        i for i in registers if get_typical_extent(einsum.extents[i]) >= 8
+    ] or registers
     # AVX2 first, which all supported processors have, then AVX-512
     lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
-    n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
+    n_vectors = _order_vectors(einsum.extents[vectors[0]], lanes[0])
     best = next(pair for pair in product(vectors, registers) if pair in pairs)
-    widths, heights = _areas(einsum, *best)
+    widths, heights = _list_areas(einsum, *best)
     table: Table = {
         "vector": tuple(vectors),
         "register": tuple(registers),
         "lanes": lanes,
         "vectors": n_vectors,
-        "rows": _rows(einsum.extents[best[1]], n_vectors[0]),
+        "rows": _order_rows(einsum.extents[best[1]], n_vectors[0]),
         "inside": ("rows", "columns"),
         "width": widths,
         "height": heights,
         "depth": cpu.DEPTHS,
-        "stores": _stores(einsum, tuple(vectors), lanes[0]),
+        "stores": _list_stores(einsum, tuple(vectors), lanes[0]),
     }
     return Space(
-        table, partial(_find_problem, workload), partial(_candidates, workload, table)
+        table,
+        partial(_find_problem, workload),
+        partial(_list_candidates, workload, table),
     )
 
 
-def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
+def _list_candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
     """Yield every register tile for the best pairs of indices, with suitable areas."""
     einsum, sized = workload.einsum, workload.sized
     pairs = [
@@ -186,7 +190,7 @@ def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
     for vector, row in pairs[: cpu.N_PAIRS]:
         roles = find_packed_roles(einsum, vector, row)
         assert roles is not None
-        n_summed = volume(sized, roles.summed)
+        n_summed = count_index_tuples(sized, roles.summed)
         pair = {"vector": vector, "register": row, "inside": "rows"}
         choices = product(offered["lanes"], cpu.VECTORS, cpu.ROWS, offered["stores"])
         for lanes, n_vectors, n_rows, stores in choices:
@@ -196,8 +200,8 @@ def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
             # a panel is ``depth`` such lines, which each register tile of a column of
             # the area reads again
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
-            depth = _fitting_depth(n_summed, line_bytes)
-            widths, heights = _areas(sized, vector, row, depth=depth)
+            depth = _choose_depth(n_summed, line_bytes)
+            widths, heights = _list_areas(sized, vector, row, depth=depth)
             # propose other areas only where they matter: for the best pair of indices
             # and large register tiles
             has_other_areas = (vector, row) == pairs[
@@ -210,10 +214,10 @@ def _candidates(workload: Workload, offered: Table) -> Iterator[Parameters]:
                 yield {**pair, **tile, **area, "stores": stores}
 
 
-def _fitting_depth(n_summed: int, line_bytes: int) -> int:
+def _choose_depth(n_summed: int, line_bytes: int) -> int:
     """Return the depth of a short sum, or one whose panels fit the first-level cache.
 
-    >>> _fitting_depth(90, 128), _fitting_depth(5000, 128)
+    >>> _choose_depth(90, 128), _choose_depth(5000, 128)
     (96, 256)
     """
     enough = [n for n in cpu.DEPTHS if n >= n_summed]
@@ -222,39 +226,40 @@ def _fitting_depth(n_summed: int, line_bytes: int) -> int:
     return min([deepest, *enough])
 
 
-def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
+def _rank_vector_index(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
     """Count the entries of arrays with the index whose last axis is another one.
 
     The output counts twice: vectors of it can bypass the caches, while the lines of
     single entries are read before they are written. Of equal indices, the one of the
     largest operands is the best.
     """
-    carried = [einsum.inputs[k] for k in carriers(einsum, index)]
+    carried = [einsum.inputs[k] for k in find_carriers(einsum, index)]
     turned = [
         term
         for term in (*carried, einsum.output, einsum.output)
         if term[-1] != index and term[-1] in einsum.output
     ]
     n_turned, n_carried = (
-        sum(volume(einsum, term) for term in terms) for terms in (turned, carried)
+        sum(count_index_tuples(einsum, term) for term in terms)
+        for terms in (turned, carried)
     )
     return n_turned, -n_carried
 
 
-def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
+def _rank_register_index(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
     """Rank an index for the rows: the best is long and nearest to the last axes.
 
     If the output is larger than all operands together, the best is the index nearest to
     its last axis.
     """
     extent, output = einsum.extents[index], einsum.output
-    inputs = sum(volume(einsum, term) for term in einsum.inputs)
-    is_stored = volume(einsum, output) > inputs
-    near = -output.index(index) if is_stored else distance(einsum, index)
-    return not is_long(extent) and not is_stored, near, -typical(extent)
+    inputs = sum(count_index_tuples(einsum, term) for term in einsum.inputs)
+    is_stored = count_index_tuples(einsum, output) > inputs
+    near = -output.index(index) if is_stored else sum_distances(einsum, index)
+    return not is_long(extent) and not is_stored, near, -get_typical_extent(extent)
 
 
-def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
+def _list_stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
     """Return the kinds of stores: vectors along the last axis can bypass the caches.
 
     That is best for a large output. An output of unknown size counts as large.
@@ -264,19 +269,24 @@ def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...
     if last not in vectors or (isinstance(extents[-1], int) and extents[-1] % lanes):
         return ("cached",)
     is_known = all(isinstance(extent, int) for extent in extents)
-    is_large = not is_known or volume(einsum, einsum.output) > cpu.STREAMED_ENTRIES
+    is_large = (
+        not is_known or count_index_tuples(einsum, einsum.output) > cpu.STREAMED_ENTRIES
+    )
     is_best = is_large and last == vectors[0]
     return ("streamed", "cached") if is_best else ("cached", "streamed")
 
 
 def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
-    if typical(einsum.extents[vector]) < cpu.MIN_LANES or vector == register_index:
+    if (
+        get_typical_extent(einsum.extents[vector]) < cpu.MIN_LANES
+        or vector == register_index
+    ):
         return False
     return find_packed_roles(einsum, vector, register_index) is not None
 
 
 @lru_cache(maxsize=256)
-def _areas(
+def _list_areas(
     einsum: BatchedEinsum,
     vector: str,
     register_index: str,
@@ -290,7 +300,7 @@ def _areas(
     """
     roles = find_packed_roles(einsum, vector, register_index)
     assert roles is not None
-    depth = min(volume(einsum, roles.summed), depth)
+    depth = min(count_index_tuples(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
     # the largest fitting one first, then smaller ones, then those that do not fit
@@ -299,7 +309,8 @@ def _areas(
         cpu.WIDTHS, key=lambda n: (n * line_bytes > 2.5 * cpu.PACK_BYTES, -n)
     )
     n_columns, n_rows, n_batch = (
-        volume(einsum, indices) for indices in (roles.columns, roles.rows, roles.batch)
+        count_index_tuples(einsum, indices)
+        for indices in (roles.columns, roles.rows, roles.batch)
     )
 
     def is_parallel(tile: tuple[int, int]) -> bool:
@@ -314,30 +325,30 @@ def _areas(
     )
 
 
-def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
+def _order_vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
     """Order numbers of vectors by the number of idle lanes.
 
-    >>> _vectors(20, 4), _vectors(72, 4)
+    >>> _order_vectors(20, 4), _order_vectors(72, 4)
     ((5, 1, 3, 2, 4), (2, 3, 1, 4, 5))
     """
-    length = typical(extent)
+    length = get_typical_extent(extent)
     preferred = (2, 3, 1, 4, 5) if length > 5 * lanes else (5, 4, 3, 2, 1)
     return tuple(sorted(preferred, key=lambda n: -(-length // (n * lanes)) * n))
 
 
-def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
+def _order_rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     """Order numbers of rows: the largest tile that fits the registers first.
 
     If more than a tenth of the rows would be beyond the end of the index, smaller tiles
     come first.
 
-    >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
+    >>> _order_rows(72, 2), _order_rows(32, 2), _order_rows(72, 4)
     ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
     """
     # sums, vectors of a column and an entry of a row: (rows + 1) * vectors + 1
     # registers
     few = [rows for rows in cpu.ROWS if (rows + 1) * vectors < cpu.N_REGISTERS]
-    length = typical(extent)
+    length = get_typical_extent(extent)
 
     def is_wasteful(rows: int) -> bool:
         return -length % rows > length / 10
@@ -348,43 +359,48 @@ def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
 
 def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     einsum = workload.einsum
-    vector, register_index = text(parameters, "vector"), text(parameters, "register")
+    vector, register_index = (
+        get_text(parameters, "vector"),
+        get_text(parameters, "register"),
+    )
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
-    n_sums = number(parameters, "rows") * number(parameters, "vectors")
+    n_sums = get_number(parameters, "rows") * get_number(parameters, "vectors")
     # Fewer than six sums do not hide the latency of multiply-adds. With fewer than 32
     # entries, or more than 32 vectors, loads and spills take longer than multiply-adds.
-    if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
+    if not 6 <= n_sums <= 32 or n_sums * get_number(parameters, "lanes") < 32:
         return f"{n_sums} vectors of sums are too few or too many"
     if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
         return "only vectors of the last axis can be streamed"
-    n_bytes = _private_bytes(einsum, parameters)
+    n_bytes = _estimate_private_bytes(einsum, parameters)
     if n_bytes > cpu.PRIVATE_BYTES:
         return f"private arrays would take up to {n_bytes} bytes of a thread's stack"
     return None
 
 
-def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+def _estimate_private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     """Estimate the bytes of the packs and of stored sums, for all rows of a batch."""
     roles = find_packed_roles(
-        einsum, *(text(parameters, n) for n in ("vector", "register"))
+        einsum, *(get_text(parameters, n) for n in ("vector", "register"))
     )
     assert roles is not None
-    n_values = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
-    limits = [number(parameters, name) for name in ("width", "height", "depth")]
+    n_values = [
+        count_index_tuples(einsum, i) for i in (roles.columns, roles.rows, roles.summed)
+    ]
+    limits = [get_number(parameters, name) for name in ("width", "height", "depth")]
     width, height, depth = map(min, n_values, limits)
-    n_all_sums = width * height * volume(einsum, roles.postponed)
+    n_all_sums = width * height * count_index_tuples(einsum, roles.postponed)
     # sums are kept between the tiles of a sum that takes several of them
     n_sums = n_all_sums if depth < n_values[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize
     return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
 
 
-def packed_contraction_2(
+def apply_packed_contraction_2(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Apply recipes of version 2, in which the compiler chooses what registers hold."""
-    return packed_contraction(t_unit, nest, parameters, is_explicit=False)
+    return apply_packed_contraction(t_unit, nest, parameters, is_explicit=False)
 
 
 register(
@@ -392,8 +408,8 @@ register(
         "packed_contraction",
         2,
         "operands packed in tiles, as before vectors were held in registers",
-        _space,
-        packed_contraction_2,
+        _make_space,
+        apply_packed_contraction_2,
     )
 )
 
@@ -402,9 +418,9 @@ PACKED_CONTRACTION = register(
         "packed_contraction",
         3,
         "operands packed in tiles over several indices, multiplied in registers",
-        _space,
-        packed_contraction,
-        packed_cost,
+        _make_space,
+        apply_packed_contraction,
+        predict_packed_s,
     )
 )
 
@@ -412,4 +428,7 @@ PACKED_CONTRACTION = register(
 @lru_cache(maxsize=1024)
 def suits_packing(einsum: BatchedEinsum) -> bool:
     """Tell whether only this family is worth a trial."""
-    return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= cpu.MIN_PACKED_REUSE
+    return (
+        PACKED_CONTRACTION.fits(einsum)
+        and compute_reuse(einsum) >= cpu.MIN_PACKED_REUSE
+    )

@@ -22,7 +22,7 @@ from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.matrix_roles import MatrixRoles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import number, text, typical
+from feinsum.transforms.roles import get_number, get_text, get_typical_extent
 
 Axis = tuple[str, int]
 """An index, and a level of its cut."""
@@ -115,7 +115,7 @@ class PackingPlan:
         outer = tuple((cut.index, 0) for cut in (*self.postponed, *cuts))
         return (*outer, *self.register_axes)
 
-    def turned_index(self, term: IndexList) -> str | None:
+    def find_turned_index(self, term: IndexList) -> str | None:
         """Return the last index of an operand that packing has to transpose.
 
         None if no transpose is needed, as the vector index is the last one or missing,
@@ -128,7 +128,7 @@ class PackingPlan:
         is_even = all(isinstance(n, int) and n % self.lanes == 0 for n in lengths)
         return last.index if is_even else None
 
-    def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
+    def order_pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
         """Order the axes of a pack: what a step of a register tile reads is contiguous.
 
         If rows are packed and the last index of ``term`` is summed, each row is
@@ -165,9 +165,12 @@ class PackedTiles:
     @classmethod
     def of(cls, parameters: Parameters) -> PackedTiles:
         return cls(
-            vector=text(parameters, "vector"),
-            register=text(parameters, "register"),
-            **{field.name: number(parameters, field.name) for field in fields(cls)[2:]},
+            vector=get_text(parameters, "vector"),
+            register=get_text(parameters, "register"),
+            **{
+                field.name: get_number(parameters, field.name)
+                for field in fields(cls)[2:]
+            },
         )
 
 
@@ -183,7 +186,7 @@ def make_plan(
     cache line of it, so that packing reads whole lines. The same holds for the sums if
     operands end in different summed indices.
     """
-    summed = sorted(roles.summed, key=lambda index: distance(einsum, index))
+    summed = sorted(roles.summed, key=lambda index: sum_distances(einsum, index))
     ends = {i for k in (roles.right, *roles.left) for i in einsum.inputs[k][-1:]}
     # a last axis is the innermost loop of the pack, so that whole lines are read
     summed.sort(key=lambda index: index not in ends)
@@ -194,21 +197,36 @@ def make_plan(
     # a product of operands is packed in the order of its longest term
     left_term = max((einsum.inputs[k] for k in roles.left), key=len)
     output = einsum.output
-    columns = _in_lines(roles.columns, tiles.vector, right_term, output)
-    rows = _in_lines(roles.rows, tiles.register, left_term, output)
+    columns = _order_side(roles.columns, tiles.vector, right_term, output)
+    rows = _order_side(roles.rows, tiles.register, left_term, output)
     return PackingPlan(
         roles,
-        _side(extents, columns, unit, tiles.width, _line(columns, right_term, output)),
-        _side(
-            extents, rows, (tiles.rows,), tiles.height, _line(rows, left_term, output)
+        _cut_side(
+            extents,
+            columns,
+            unit,
+            tiles.width,
+            _get_least_length(columns, right_term, output),
         ),
-        _side(extents, summed, (), tiles.depth, cpu.LINE_ENTRIES if is_crossed else 1),
+        _cut_side(
+            extents,
+            rows,
+            (tiles.rows,),
+            tiles.height,
+            _get_least_length(rows, left_term, output),
+        ),
+        _cut_side(
+            extents, summed, (), tiles.depth, cpu.LINE_ENTRIES if is_crossed else 1
+        ),
         tuple(Cut(index, extents[index], ()) for index in roles.batch),
-        tuple(Cut(i, extents[i], (typical(extents[i]),)) for i in roles.postponed),
+        tuple(
+            Cut(i, extents[i], (get_typical_extent(extents[i]),))
+            for i in roles.postponed
+        ),
     )
 
 
-def _in_lines(
+def _order_side(
     indices: Names, main: str, term: IndexList, output: IndexList
 ) -> tuple[str, ...]:
     """Order the indices of a side: main, last in memory, then the nearest to the end.
@@ -216,7 +234,7 @@ def _in_lines(
     Indices that the term lacks come last. If several operands are packed together, the
     term is their longest one.
     """
-    last = _last(main, term, output)
+    last = _get_last(main, term, output)
     axis_of = {index: axis for axis, index in enumerate(term)}
     other_indices = (index for index in indices if index != main)
     nearest = sorted(
@@ -225,23 +243,23 @@ def _in_lines(
     return (main, *sorted(nearest, key=lambda index: index != last))
 
 
-def _line(order: Names, term: IndexList, output: IndexList) -> int:
+def _get_least_length(order: Names, term: IndexList, output: IndexList) -> int:
     """Return the fewest values of the second index: a line if it is last in memory."""
-    is_along = order[1:2] == (_last(order[0], term, output),)
+    is_along = order[1:2] == (_get_last(order[0], term, output),)
     return cpu.LINE_ENTRIES if is_along else 1
 
 
-def _last(main: str, term: IndexList, output: IndexList) -> str:
+def _get_last(main: str, term: IndexList, output: IndexList) -> str:
     """Return the last index of an operand; if that is the main one, of the output."""
     return output[-1] if term[-1] == main else term[-1]
 
 
-def distance(einsum: BatchedEinsum, index: str) -> int:
+def sum_distances(einsum: BatchedEinsum, index: str) -> int:
     """Sum the distances of an index from the end of all terms that have it."""
     return sum(len(term) - term.index(index) for term in einsum.inputs if index in term)
 
 
-def _side(
+def _cut_side(
     extents: Mapping[str, Extent],
     order: Sequence[str],
     unit: tuple[int, ...],
@@ -277,14 +295,15 @@ def _side(
 def _cut(index: str, extent: Extent, unit: tuple[int, ...], target: int) -> Cut:
     n_units = max(target // prod(unit), 1)
     if isinstance(extent, int):
-        n_units = _even(-(-extent // prod(unit)), n_units)
+        n_units = _choose_even_length(-(-extent // prod(unit)), n_units)
     return Cut(index, extent, (n_units, *unit))
 
 
-def _even(total: int, target: int) -> int:
+def _choose_even_length(total: int, target: int) -> int:
     """Return the largest length up to ``target`` that divides ``total`` about evenly.
 
-    >>> _even(72, 50), _even(72, 100), _even(7, 4)
+    >>> (_choose_even_length(72, 50), _choose_even_length(72, 100),
+    ...  _choose_even_length(7, 4))
     (36, 72, 4)
     """
     # a divisor leaves no short tile at the end; take it unless it is less than half of

@@ -41,8 +41,8 @@ from feinsum.transforms.primitives.vector_square import (
     load_vector,
     transpose_square,
 )
-from feinsum.transforms.primitives.vector_store import flat_subscript
-from feinsum.transforms.roles import typical
+from feinsum.transforms.primitives.vector_store import compute_offset
+from feinsum.transforms.roles import get_typical_extent
 
 LEAST_EDGE = 3
 """Length of a register tile from which on its edge has separate loops. For a length of
@@ -106,33 +106,33 @@ class Packer:
         Packing evaluates operands that are functions, and sums over folded indices.
         """
         if names not in self.packs:
-            self.packs[names] = self._new_pack(names)
+            self.packs[names] = self._make_pack(names)
         return self.packs[names]
 
-    def _new_pack(self, names: Names) -> Pack:
+    def _make_pack(self, names: Names) -> Pack:
         plan, schedule = self.plan, self.schedule
         terms = [schedule.spans[name] for name in names]
         folded = tuple(i for i in plan.roles.folded if any(i in term for term in terms))
-        term = _joint_term(terms, folded)
-        axes = plan.pack_axes(term)
+        term = _join_terms(terms, folded)
+        axes = plan.order_pack_axes(term)
         dtype = schedule.dtypes[names[0]]
         has_lanes = plan.columns[-1].index in term
         array = self.loops.array(f"{names[0]}_pack", axes, dtype, has_lanes=has_lanes)
-        turned = plan.turned_index(term)
+        turned = plan.find_turned_index(term)
         cuts = (plan.cuts[index] for index in term)
         main = next(cut for cut in cuts if len(cut.levels) > 1)
         # one pack serves all rows of the batch with these operands
         fills: list[str] = []
         # full register tiles are copied without a comparison; only the edge is padded
-        for region in _parts(main):
+        for region in _list_regions(main):
             loops = self.loops.over("pack", term, region=region, turned=turned)
-            value = written_out(schedule, names, loops.points, folded)
+            value = write_out(schedule, names, loops.points, folded)
             # zeros beyond the end add nothing to the sums
             if not main.is_exact and region != "whole":
                 end = value_of(main.extent)
                 inside = p.Comparison(loops.points[main.index], "<", end)
                 value = p.If(inside, value, dtype.type(0))
-            fill = self._fill if turned is None else self._turn
+            fill = self._fill if turned is None else self._pack_by_squares
             fills += fill(Pack(array, axes, tuple(fills)), loops, value)
         return Pack(array, axes, tuple(fills))
 
@@ -145,10 +145,12 @@ class Packer:
         entry = loops.entry(pack.array, pack.axes)
         return [self.writer.assign(pack.array, entry, value, order, pack.fills)]
 
-    def _turn(self, pack: Pack, loops: Loops, value: Expression) -> list[str]:
+    def _pack_by_squares(
+        self, pack: Pack, loops: Loops, value: Expression
+    ) -> list[str]:
         """Pack by squares, which are read along memory and transposed."""
         size = self.plan.lanes
-        dtype = self.writer.dtype_of(pack.array)
+        dtype = self.writer.get_dtype(pack.array)
         array = self.writer.array("square", (size, size), dtype, has_lanes=True)
         *outer, across, along = loops.all(last=loops.lanes(pack.axes))
         square = _Square(array, [*self.loops.around, *outer], across, along)
@@ -158,14 +160,14 @@ class Packer:
         kernel = self.schedule.kernel
         lines = find_lines(kernel, value, along, dtype) if self.is_explicit else None
         if lines is None:
-            return self._turn_entries(pack, loops, square, value)
-        return self._turn_vectors(pack, loops, square, lines)
+            return self._transpose_entries(pack, loops, square, value)
+        return self._transpose_vectors(pack, loops, square, lines)
 
-    def _turn_entries(
+    def _transpose_entries(
         self, pack: Pack, loops: Loops, square: _Square, value: Expression
     ) -> list[str]:
         """Transpose a square entry by entry; the compiler may vectorize that."""
-        writer, (row, column) = self.writer, self._turned_loops(square)
+        writer, (row, column) = self.writer, self._make_square_loops(square)
         for iname in (square.along, row, column):
             writer.tag(iname, "unr")
         order = [*square.outer, square.across, square.along]
@@ -182,7 +184,7 @@ class Packer:
             ),
         ]
 
-    def _turn_vectors(
+    def _transpose_vectors(
         self, pack: Pack, loops: Loops, square: _Square, lines: Lines
     ) -> list[str]:
         """Load vectors along memory, and transpose them in registers.
@@ -198,8 +200,8 @@ class Packer:
             (transpose the square)
             for c:  B_pack[c,:] = square[c,:]
         """
-        writer, (column, row) = self.writer, self._turned_loops(square)
-        dtype, size = writer.dtype_of(square.array), self.plan.lanes
+        writer, (column, row) = self.writer, self._make_square_loops(square)
+        dtype, size = writer.get_dtype(square.array), self.plan.lanes
         self.square_dtypes.add(dtype)
         order = [*square.outer, square.across]
         for iname, tag in ((square.along, "vec"), (row, "unr"), (column, "vec")):
@@ -207,7 +209,7 @@ class Packer:
         lane = (var(square.across), var(square.along))
         after, loaded = [*pack.fills], dict[Expression, Expression]()
         for read in lines.reads:
-            vector, *steps = self._line(read, square, tuple(order), tuple(after))
+            vector, *steps = self._load_line(read, square, tuple(order), tuple(after))
             loaded[read], after = var(vector)[(var(square.along),)], [*after, *steps]
         value = SubstitutionMapper(loaded.get)(lines.value)
         entry, order = var(square.array)[lane], [*order, square.along]
@@ -226,16 +228,16 @@ class Packer:
         )
         return [*after[len(pack.fills) :], transposed, moved]
 
-    def _line(
+    def _load_line(
         self, read: p.Subscript, square: _Square, loops: Names, after: Names
     ) -> Names:
         """Load a private vector; return its name and the ids of the statements."""
         writer, size = self.writer, self.plan.lanes
         kernel, name = self.schedule.kernel, read.aggregate.name
-        dtype = writer.dtype_of(square.array)
+        dtype = writer.get_dtype(square.array)
         vector = writer.array("line", (size,), dtype, has_lanes=True)
         first = SubstitutionMapper(make_subst_func({square.along: 0}))
-        flat = flat_subscript(kernel, first(read))
+        flat = compute_offset(kernel, first(read))
         offset, offset_id = writer.scalar("place", flat, loops, after)
         load = partial(
             load_vector,
@@ -247,7 +249,7 @@ class Packer:
         )
         return vector, offset_id, writer.add(vector, load, loops, (*after, offset_id))
 
-    def _turned_loops(self, square: _Square) -> tuple[str, str]:
+    def _make_square_loops(self, square: _Square) -> tuple[str, str]:
         """Make loops over a square for the statement that reads it."""
         size = self.plan.lanes
         across, along = (
@@ -257,7 +259,7 @@ class Packer:
         return across, along
 
 
-def _parts(cut: Cut) -> tuple[str, ...]:
+def _list_regions(cut: Cut) -> tuple[str, ...]:
     """Return the regions of the main index that are packed separately.
 
     Regions known to be empty are left out: Loopy refuses constant empty domains.
@@ -272,7 +274,7 @@ def _parts(cut: Cut) -> tuple[str, ...]:
     return tuple(region for region in is_there if is_there[region])
 
 
-def written_out(
+def write_out(
     schedule: Schedule,
     names: Sequence[str],
     points: Mapping[str, Expression],
@@ -289,7 +291,9 @@ def written_out(
         sums: a factor of each term, by the values of the summed indices.
     """
     terms = []
-    for values in product(*(range(typical(schedule.extents[i])) for i in summed)):
+    for values in product(
+        *(range(get_typical_extent(schedule.extents[i])) for i in summed)
+    ):
         points_of_term = {**points, **dict(zip(summed, values, strict=True))}
         factors = [
             var(schedule.rules[name])(
@@ -302,7 +306,7 @@ def written_out(
     return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
 
 
-def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
+def _join_terms(terms: Sequence[IndexList], folded: Names) -> Names:
     """Return the indices of a product: the longest term, others before its last one."""
     *head, last = [i for i in max(terms, key=len) if i not in folded]
     seen = {*head, last, *folded}
@@ -360,14 +364,14 @@ class Loops:
             if index in fixed:
                 subscripts.append(fixed[index])
             elif index not in self.joined:
-                subscripts.append(self._subscript(axis))
+                subscripts.append(self._make_subscript(axis))
             elif self.inames[index]:
-                subscripts[-1] = self.joined[index] * subscripts[-1] + self._subscript(
-                    axis
-                )
+                subscripts[-1] = self.joined[index] * subscripts[
+                    -1
+                ] + self._make_subscript(axis)
         return var(array)[tuple(subscripts)]
 
-    def _subscript(self, axis: Axis) -> Expression:
+    def _make_subscript(self, axis: Axis) -> Expression:
         if axis[0] == self.turned:
             outer, inner = map(var, self.inames[self.turned])
             return self.n_lanes * outer + inner
@@ -386,9 +390,9 @@ class TileLoops:
     def __init__(self, writer: NestWriter, plan: PackingPlan) -> None:
         self.writer, self.plan = writer, plan
         cuts = [cut for cut in plan.cuts.values() if cut.n_tiles != 1]
-        self.tiles = {cut.index: self._tile_loop(cut) for cut in cuts}
+        self.tiles = {cut.index: self._make_tile_loop(cut) for cut in cuts}
         self.deep = [self.tiles[c.index] for c in plan.summed if c.index in self.tiles]
-        self.grid = self._grid()
+        self.grid = self._order_grid()
         self.joined = constantdict({cut.index: cut.size for cut in plan.joined[1:]})
 
     @property
@@ -426,7 +430,7 @@ class TileLoops:
         inames: dict[str, Names] = {}
         points: dict[str, Expression] = {}
         if is_joined and self.plan.joined:
-            inames = self._one_loop(stem, self.plan.joined)
+            inames = self._make_joined_loop(stem, self.plan.joined)
         for index in [i for i in indices if i not in inames]:
             cut, tile = self.plan.cuts[index], self.tiles.get(index)
             has_region = region != "all" and len(cut.levels) > level + 1
@@ -455,25 +459,27 @@ class TileLoops:
             inames[index], points[index] = tuple(loops), point
         return Loops(inames, points, turned, self.plan.lanes, self.joined)
 
-    def _one_loop(self, stem: str, cuts: Sequence[Cut]) -> dict[str, Names]:
+    def _make_joined_loop(self, stem: str, cuts: Sequence[Cut]) -> dict[str, Names]:
         first, *other_indices = (cut.index for cut in cuts)
         size = prod(cut.size for cut in cuts)
         iname = self.writer.loop(f"{stem}_{first}", size=size)
         return {first: (iname,), **dict.fromkeys(other_indices, ())}
 
-    def _tile_loop(self, cut: Cut) -> str:
+    def _make_tile_loop(self, cut: Cut) -> str:
         if cut.n_tiles is not None:
             return self.writer.loop(f"{cut.index}_tile", size=cut.n_tiles)
         return self.writer.loop(f"{cut.index}_tile", f"{cut.size}*{{}} < {cut.extent}")
 
-    def _grid(self) -> list[str]:
+    def _order_grid(self) -> list[str]:
         """Order the loops over tiles, and map the longest three to the grid."""
         plan = self.plan
         free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
         cuts = [cut for cut in free if cut.index in self.tiles]
         # A grid has three axes. The longest loops give the most work-groups; the others
         # run inside a work-group.
-        by_length = sorted(cuts, key=lambda cut: -(cut.n_tiles or typical(cut.extent)))
+        by_length = sorted(
+            cuts, key=lambda cut: -(cut.n_tiles or get_typical_extent(cut.extent))
+        )
         parallel = [cut for cut in cuts if cut in by_length[:3]]
         for axis, cut in enumerate(parallel):
             self.writer.tag(self.tiles[cut.index], f"g.{axis}")

@@ -21,7 +21,7 @@ from pymbolic import var
 from feinsum.targets.host.code.statements import (
     ALIGNMENT,
     StatementsBuilder,
-    scratch_offsets,
+    compute_scratch_offsets,
 )
 
 N_AXES = 3
@@ -42,7 +42,7 @@ def pool_preamble(_info: Any) -> Iterator[tuple[str, str]]:
     yield ("00_pool", POOL)
 
 
-def slot(kernel: Any, name: str) -> str:
+def write_slot(kernel: Any, name: str) -> str:
     """Write the pointer to a name of the kernel, for a slot of the table."""
     return name if _is_array(kernel, name) else f"&{name}"
 
@@ -120,7 +120,7 @@ class GroupsBuilder(StatementsBuilder):
 
     def get_temporary_var_declarator(self, codegen_state: Any, temporary: Any) -> Any:
         """Declare an array on the stack, or in the scratch memory if it is large."""
-        offset = scratch_offsets(codegen_state.kernel).get(temporary.name)
+        offset = compute_scratch_offsets(codegen_state.kernel).get(temporary.name)
         if offset is None:
             return super().get_temporary_var_declarator(codegen_state, temporary)
         base = self.get_array_base_declarator(temporary)
@@ -139,8 +139,8 @@ class GroupsBuilder(StatementsBuilder):
         kernel = codegen_state.kernel
         index = self.target.dtype_to_typename(kernel.index_dtype)
         function = declared.subdecl
-        function.subdecl.name = _item_name(codegen_state, schedule_index)
-        is_large = scratch_offsets(kernel) or _has_bounds_from_memory(kernel)
+        function.subdecl.name = _get_item_name(codegen_state, schedule_index)
+        is_large = compute_scratch_offsets(kernel) or _has_bounds_from_memory(kernel)
         function.subdecl.typename = _LARGE if is_large else _SMALL
         function.arg_decls = (
             *function.arg_decls,
@@ -163,10 +163,10 @@ class GroupsBuilder(StatementsBuilder):
         if not codegen_state.is_entrypoint:
             return item
         return Collection(
-            [item, Line(), self._groups_function(codegen_state, schedule_index)]
+            [item, Line(), self._write_groups_function(codegen_state, schedule_index)]
         )
 
-    def _groups_function(self, codegen_state: Any, schedule_index: int) -> Any:
+    def _write_groups_function(self, codegen_state: Any, schedule_index: int) -> Any:
         """Write the function that runs a range of work-groups, last axis outermost."""
         kernel = codegen_state.kernel
         name = kernel.linearization[schedule_index].kernel_name
@@ -179,7 +179,7 @@ class GroupsBuilder(StatementsBuilder):
                 name=name,
                 index=self.target.dtype_to_typename(kernel.index_dtype),
                 declarations="\n  ".join(map(str, lines)),
-                item=_item_name(codegen_state, schedule_index),
+                item=_get_item_name(codegen_state, schedule_index),
                 passed=", ".join((*passed, *_GIDS, *_LIDS, "_scratch")),
             )
         )
@@ -193,6 +193,6 @@ def _has_bounds_from_memory(kernel: Any) -> bool:
     )
 
 
-def _item_name(codegen_state: Any, schedule_index: int) -> str:
+def _get_item_name(codegen_state: Any, schedule_index: int) -> str:
     item = codegen_state.kernel.linearization[schedule_index]
     return f"{item.kernel_name}_item"

@@ -118,7 +118,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         if not value.is_vector(insn.assignee):
             return super().emit_assignment(codegen_state, insn)
         if not value.is_arithmetic(insn.expression):
-            return self._lane_by_lane(codegen_state, insn)
+            return self._assign_lanes(codegen_state, insn)
         assignment = super().emit_assignment(codegen_state, insn)
         if value.is_vector(insn.expression):
             return assignment
@@ -127,7 +127,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         )
         return Line(f"{assignment.lvalue} = ({assignment.rvalue}) - ({kind}) {{0}};")
 
-    def _lane_by_lane(self, codegen_state: Any, insn: Any) -> Any:
+    def _assign_lanes(self, codegen_state: Any, insn: Any) -> Any:
         info = codegen_state.vectorization_info
         scalar_state = codegen_state.copy(vectorization_info=None)
         lanes = (
@@ -164,7 +164,7 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         if is_local and temporary.initializer is None:
             raise LoopyError(f"{temporary.name!r} is in local memory")
         declared = super().get_temporary_var_declarator(codegen_state, temporary)
-        return _OfThread(declared) if bytes_in_scratch(temporary) else declared
+        return _OfThread(declared) if count_scratch_bytes(temporary) else declared
 
 
 class _OfThread(DeclSpecifier):
@@ -187,7 +187,7 @@ ALIGNMENT = 64
 """Alignment of arrays allocated for a kernel, in bytes: a cache line."""
 
 
-def global_temporaries(kernel: Any) -> list[Any]:
+def list_global_temporaries(kernel: Any) -> list[Any]:
     """Return the temporaries that work-groups share, sorted by name."""
     return sorted(
         (
@@ -199,18 +199,18 @@ def global_temporaries(kernel: Any) -> list[Any]:
     )
 
 
-def scratch_offsets(kernel: Any) -> dict[str, int]:
+def compute_scratch_offsets(kernel: Any) -> dict[str, int]:
     """Return the offsets in bytes of large private arrays in the scratch memory."""
     offsets, end = {}, 0
     for name in sorted(kernel.temporary_variables):
-        size = bytes_in_scratch(kernel.temporary_variables[name])
+        size = count_scratch_bytes(kernel.temporary_variables[name])
         if size:
             offsets[name] = end
             end += size
     return offsets
 
 
-def bytes_in_scratch(temporary: Any) -> int:
+def count_scratch_bytes(temporary: Any) -> int:
     """Return the bytes of a large private array, rounded up; 0 for a small one."""
     is_private = temporary.address_space == AddressSpace.PRIVATE
     if not is_private or temporary.initializer is not None or temporary.base_storage:
@@ -282,7 +282,7 @@ class Vector:
         )
 
 
-def _vector(base: str, n_lanes: int) -> Vector:
+def _make_vector(base: str, n_lanes: int) -> Vector:
     entry, kind = _ENTRIES[base]
     entry_dtype = np.dtype(kind)
     dtype = vec.types.get((entry_dtype, n_lanes))
@@ -294,7 +294,7 @@ def _vector(base: str, n_lanes: int) -> Vector:
 VECTORS = {
     (vector.entry_dtype, n_lanes): vector
     for n_lanes in LANES
-    for vector in (_vector(base, n_lanes) for base in _ENTRIES)
+    for vector in (_make_vector(base, n_lanes) for base in _ENTRIES)
 }
 
 

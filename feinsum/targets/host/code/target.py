@@ -29,13 +29,18 @@ from loopy.target.c import CFamilyASTBuilder, CWithGNULibcTarget, ScopingBlock
 from loopy.types import NumpyType
 from pymbolic.mapper.stringifier import PREC_NONE
 
-from feinsum.targets.host.code.groups import N_AXES, GroupsBuilder, read_slot, slot
+from feinsum.targets.host.code.groups import (
+    N_AXES,
+    GroupsBuilder,
+    read_slot,
+    write_slot,
+)
 from feinsum.targets.host.code.statements import (
     ALIGNMENT,
     VECTORS,
     StatementsBuilder,
-    bytes_in_scratch,
-    global_temporaries,
+    count_scratch_bytes,
+    list_global_temporaries,
 )
 from feinsum.targets.host.compiler import ENTRY
 
@@ -43,7 +48,7 @@ VERSION = 1
 """Version of the code's behaviour; a part of the environment of facts."""
 
 
-def _source_digest() -> str:
+def _digest_source() -> str:
     """Return a digest of the modules of this folder.
 
     It is a part of the target's hash, so that Loopy's cache on disk does not return
@@ -55,7 +60,7 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
-SOURCE = _source_digest()
+SOURCE = _digest_source()
 
 
 class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
@@ -111,7 +116,7 @@ class EmbeddedCTarget(_VectorCTarget):
         """Convert the grid of a unit to loops, so that it is one plain function."""
         for name, callable_ in t_unit.callables_table.items():
             if isinstance(callable_, lp.CallableKernel):
-                t_unit = t_unit.with_kernel(_sequential(t_unit[name]))
+                t_unit = t_unit.with_kernel(_make_sequential(t_unit[name]))
         return t_unit.copy(target=cls())
 
 
@@ -145,7 +150,7 @@ class StandaloneCTarget(HostCTarget):
     """The target for files of C that users compile, without the pool."""
 
 
-def _sequential(kernel: Any) -> Any:
+def _make_sequential(kernel: Any) -> Any:
     """Replace the axes of the grid by loops of one function without threads.
 
     Phases between barriers follow each other in the function. So barriers become
@@ -219,7 +224,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
 
     def get_temporary_decls(self, codegen_state: Any, _schedule_index: int) -> Any:
         """Declare temporaries in global memory, adjacent in one allocation."""
-        temporaries = global_temporaries(codegen_state.kernel)
+        temporaries = list_global_temporaries(codegen_state.kernel)
         arrays = [t for t in temporaries if t.initializer is None]
         if not arrays:
             return []
@@ -231,7 +236,7 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
             kind = self.target.dtype_to_typename(temporary.dtype)
             pointer = f"({kind} *) (_memory + {end})"
             lines.append(Line(f"{kind} *const {temporary.name} = {pointer};"))
-            size = self._n_bytes(codegen_state, temporary)
+            size = self._write_n_bytes(codegen_state, temporary)
             end = f"({end} + ({size}) + {ALIGNMENT - 1}) / {ALIGNMENT} * {ALIGNMENT}"
         return [
             Line(f"char *const _memory = _arena({end});"),
@@ -239,13 +244,15 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
             *lines,
         ]
 
-    def _n_bytes(self, codegen_state: Any, temporary: Any) -> str:
+    def _write_n_bytes(self, codegen_state: Any, temporary: Any) -> str:
         """Write the bytes of an array in size_t: an int product may overflow."""
-        extents = self._integers(codegen_state, temporary.shape)
+        extents = self._write_integers(codegen_state, temporary.shape)
         factors = (f"(size_t) ({extent})" for extent in extents)
         return " * ".join((str(temporary.dtype.itemsize), *factors))
 
-    def _integers(self, codegen_state: Any, extents: Sequence[Any]) -> Iterator[str]:
+    def _write_integers(
+        self, codegen_state: Any, extents: Sequence[Any]
+    ) -> Iterator[str]:
         mapper = self.get_expression_to_code_mapper(codegen_state)
         return (str(mapper(x, PREC_NONE, type_context="i")) for x in extents)
 
@@ -259,12 +266,12 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         kernel = codegen_state.kernel
         if len(group_sizes) > N_AXES or len(local_sizes) > N_AXES:
             raise LoopyError(f"kernel {name!r} has more than {N_AXES} axes")
-        sizes = (*_padded(group_sizes), *_padded(local_sizes))
-        grid = ", ".join(self._integers(codegen_state, sizes))
+        sizes = (*_pad_axes(group_sizes), *_pad_axes(local_sizes))
+        grid = ", ".join(self._write_integers(codegen_state, sizes))
         passed = get_subkernel_arg_info(kernel, name).passed_names
-        slots = ["_grid", *(slot(kernel, argument) for argument in passed)]
+        slots = ["_grid", *(write_slot(kernel, argument) for argument in passed)]
         pointers = ", ".join(f"(void *) {pointer}" for pointer in slots)
-        n_bytes = sum(map(bytes_in_scratch, kernel.temporary_variables.values()))
+        n_bytes = sum(map(count_scratch_bytes, kernel.temporary_variables.values()))
         return ScopingBlock(
             [
                 # one for each kernel: the pool stores there how long the last call
@@ -287,5 +294,5 @@ class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]
         return Line("")
 
 
-def _padded(sizes: Sequence[Any]) -> tuple[Any, ...]:
+def _pad_axes(sizes: Sequence[Any]) -> tuple[Any, ...]:
     return (*sizes, *[1] * (N_AXES - len(sizes)))
