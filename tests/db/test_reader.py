@@ -190,5 +190,5 @@ def test_a_new_table_is_read_by_its_index(
                 (),
             )
             keys = ", ".join(f"'key-{n}'" for n in range(100))
-            plan = reader._rows(f'EXPLAIN EXECUTE "{name}" (ARRAY[{keys}])', ())
+            plan = reader._read_rows(f'EXPLAIN EXECUTE "{name}" (ARRAY[{keys}])', ())
     assert not [line for (line,) in plan if "Seq Scan on records" in line]
