@@ -313,6 +313,7 @@ def find_applicable_transforms(
     """
     kinds = ALL_DEVICES if kind is None else {kind}
     suited = sorted(key for key, t in REGISTRY.items() if kinds <= t.devices)
+    # the keys are sorted, and a dict keeps the last version for each name
     newest = [REGISTRY[key] for key in dict(suited).items()]
     workload = as_workload(subject)
     spaces = ((transform, transform.get_space(workload)) for transform in newest)

@@ -1,4 +1,4 @@
-"""Between databases, and between a database and a file: unions of documents.
+"""Unions of documents: of two databases, or of a database and a file.
 
 A database is a set of documents identified by their content. So reading documents into
 it is a set union: in any order, any number of times, with the same result::
@@ -206,7 +206,7 @@ def _check_entry(entry: Entry, check: Check) -> Entry:
 def _store(
     store: Store, entries: list[tuple[str, Document]], result: Imported, on_bad: OnBad
 ) -> None:
-    """Store and count documents; if one is refused, all of them one by one."""
+    """Store and count documents; if one is refused, store each alone."""
     try:
         for kind in ORDER:
             if alike := [d for _, d in entries if get_kind(d) == kind]:
@@ -216,6 +216,8 @@ def _store(
             result.n_bad += 1
             on_bad(Bad(entries[0][0], error))
             return
+        # kinds that were stored before the error are not new a second time, so counts
+        # stay right
         for entry in entries:
             _store(store, [entry], result, on_bad)
         return
@@ -242,6 +244,7 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
     # The suffix says how to restore it: a server is written as text.
     if store.path is None and path.suffix != ".jsonl":
         path = path.with_name(f"{path.name}.jsonl")
+    # in the same folder, because a rename is atomic only within a file system
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         if path.exists():

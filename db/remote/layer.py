@@ -72,7 +72,7 @@ class _SpentError(StoreUnavailableError):
 
 
 class BudgetedClient(Client):
-    """A client with a time budget, which leaves a service that failed alone.
+    """A client with a time budget, which skips a service that has failed.
 
     Args:
         budget_s: time for all of its requests together.
@@ -91,6 +91,8 @@ class BudgetedClient(Client):
                 f"the service at {self.address} used up the budget of "
                 f"{self._budget_s * 1e3:g} ms for this look-up"
             )
+        # the time-out is for each address of the host; one that is silent must leave
+        # time for the next
         connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
         self.limits = ExchangeLimits(self._left_s, connect_s, MAX_BYTES)
         start_s = time.monotonic()
@@ -105,8 +107,8 @@ class RemoteLayer(HttpStore):
 
     Only what is needed is requested.
 
-    All requests together must fit into the budget. From a response that is too large,
-    what arrives within the budget counts, which is not a failure. Responses are cached
+    All requests together must fit into the budget. If a response is too large,
+    the part that arrives in time is used; this is no failure. Responses are cached
     on disk: fresh ones are not requested again, and old ones are used when the service
     does not respond. After a failure, all processes of the user skip the service for a
     minute, which is logged once per process.
@@ -143,6 +145,7 @@ class RemoteLayer(HttpStore):
         stale = {key: text for key, text in keys.items() if key not in fresh}
         if stale:
             request = replace(look_up, workloads=stale)
+            # if an answer has not changed, the service sends 304 without a body
             etags = {key: cached.etag for key, cached in answers.items()}
             try:
                 fetched = request_best(self.client, request, etags, self._warn_once)
@@ -176,13 +179,13 @@ class RemoteLayer(HttpStore):
             return super().get(record_id)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        """Return none: a look-up needs no limits."""
+        """Return None: a look-up needs no limits."""
         return None
 
     def _fetch_trusted_plans(self, workload: str) -> list[Document]:
         """Return the first page of trusted plans; none from an older service.
 
-        Those of others would be of no use, and could be any number.
+        Untrusted plans are useless here, and there may be any number.
         """
         query: dict[str, str | int] = {
             "workload": workload,
@@ -218,7 +221,7 @@ class RemoteLayer(HttpStore):
 
     @contextmanager
     def _handle_failures(self) -> Iterator[None]:
-        """Treat errors as failures of the service, except that it lacks something."""
+        """Record errors as failures, unless the service only lacks something."""
         try:
             yield
         except (RecordNotFoundError, NoSuchRouteError):
@@ -231,6 +234,7 @@ class RemoteLayer(HttpStore):
         reason = str(error)
         # A service with large answers works; it only did not fit into the budget.
         is_spent = isinstance(error, _SpentError) and self.is_cut_off
+        # a request that was skipped must not prolong the pause
         if not (isinstance(error, _OpenError) or is_spent):
             self.client.breaker.open(reason)
         self.note = reason
@@ -271,6 +275,7 @@ def _get_budget_s() -> float:
         budget_ms = float(setting) if setting else BUDGET_MS
     except ValueError:
         budget_ms = 0.0
+    # written so that it also refuses NaN
     if not 0 < budget_ms <= MAX_BUDGET_MS:
         raise StoreUnavailableError(
             f"{BUDGET_VARIABLE} is {setting!r}; expected milliseconds, more than 0 and "

@@ -83,7 +83,7 @@ class HttpStore(Store):
         return cls(Client.of(url))
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        """Send documents one by one, except trials; returns how many were new.
+        """Send documents one by one, except trials; return how many were new.
 
         What was sent before a failure stays there; sending it again is harmless.
         """
@@ -99,6 +99,7 @@ class HttpStore(Store):
             receipt = self.client.parse(reply)
             if not isinstance(receipt, dict) or receipt.get("id") != document.id:
                 raise self._error("stored a different fact than the one sent")
+        # 201 for a new document, 200 for one that the service had
         return reply.status == 201
 
     def select(self, kind: DocumentKind, filters: Filters) -> Iterator[Document]:
@@ -133,6 +134,7 @@ class HttpStore(Store):
                 raise
 
     def get(self, record_id: str) -> TuningRecord:
+        # the id becomes a part of the path, where other text could name another route
         if not is_content_id(record_id):
             raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
         data = self._read(f"/v1/facts/{record_id}")
@@ -189,13 +191,14 @@ class HttpStore(Store):
         return ()
 
     def find_lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        """Return the ids that the service lacks; never of kinds that it cannot take."""
+        """Return the ids that the service lacks; none of a kind that it refuses."""
         if kind == "plan" and not self._has_plans():
             return frozenset()
         if kind not in ("record", "plan"):
             return frozenset(ids) - frozenset(self.ids(kind))
         missing: set[str] = set()
         for batch in split_into_batches(ids, PAGE):
+            # in the body, because servers limit the length of a URL, often to 8 KB
             reply = self.client.post("/v1/facts:missing", json.dumps({"ids": batch}))
             page = self.client.parse(reply)
             listed = page.get("ids") if isinstance(page, dict) else None

@@ -37,6 +37,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     """An instant: converted to UTC when written, timezone-aware when read."""
 
     impl = DateTime(timezone=True)
+    # the type has no state, so SQLAlchemy may cache statements that contain it
     cache_ok = True
 
     def process_bind_param(
@@ -102,6 +103,7 @@ def _make_id_column() -> ColumnElement[str]:
 
 
 def _make_device_column() -> ColumnElement[str]:
+    # neither SQLite nor PostgreSQL indexes the columns of a foreign key by itself
     return _make_column(String(64), ForeignKey("devices.id"), index=True)
 
 
@@ -110,6 +112,7 @@ def _make_time_column(**options: Any) -> ColumnElement[datetime]:
 
 
 def _make_flag_column() -> ColumnElement[bool]:
+    # a column that is not null can be added to a table with rows only with a default
     return _make_column(Boolean, server_default=false())
 
 
@@ -170,6 +173,7 @@ class RecordRow(Base):
     document = _make_column(Text)
 
     __table_args__ = (
+        # by its first column, it also serves queries by workload alone
         Index(None, "workload_key", "device_id"),  # the look-up
         Index(None, "transform_name", "transform_version"),  # retractions, statistics
     )
@@ -225,10 +229,7 @@ class PlanRow(Base):
 
 
 class RetractionRow(Base):
-    """The retraction of a fact or of device limits; since version 0007.
-
-    It may arrive before what it retracts, so that column refers to no table.
-    """
+    """The retraction of a fact or of device limits; since version 0007."""
 
     __tablename__ = "retractions"
 

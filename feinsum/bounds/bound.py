@@ -75,6 +75,8 @@ class LevelBound:
         rate = self.level.bandwidth_bytes_per_s
         if rate is None:
             return None
+        # int / float overflows for the huge extents that a fact may state, and JSON has
+        # no infinity
         return min(float(Decimal(self.n_bytes) / Decimal(rate)), MOST_SECONDS)
 
     @property
@@ -126,6 +128,8 @@ class Bound:
     @property
     def seconds(self) -> float | None:
         """The largest known minimum time; None if none is known."""
+        # transfers of different levels and arithmetic may overlap: their sum would be
+        # no bound
         return max(self._seconds.values(), default=None)
 
     @property
@@ -372,7 +376,7 @@ MOST_OPERANDS, MOST_ACCESSES, MOST_INDICES = 10, 2000, 30
 
 
 def bound_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | None:
-    """Bound a fact's einsum at its sizes on its device; None if it has no bound.
+    """Compute the bound of a fact at its sizes on its device; None if it has none.
 
     A fact may contain anything, so one without a bound is not an error.
 
@@ -458,6 +462,7 @@ def compute_least_s(
     times = [_compute_arithmetic_s(build_factors(einsum, sizes), peaks)]
     for level_bound in bound.levels:
         rate = level_bound.level.bandwidth_bytes_per_s
+        # if the size of the caches is unknown, they may hold all arrays
         if rate and level_bound.memory is not None:
             cached_bytes = (
                 2 * level_bound.memory.n_bytes * level_bound.memory.n_memories
@@ -471,6 +476,9 @@ def _compute_arithmetic_s(factors: Factors, peaks: DevicePeaks) -> float:
     einsum = factors.einsum
     rates = peaks.operations_per_s
     real = {np.empty(0, dtype).real.dtype.str for dtype in einsum.output_dtypes}
+    # of more operands, not all orders are considered: another may need fewer steps
     if not 2 <= einsum.n_operands <= ALL_UP_TO or not real <= set(rates):
         return 0.0
+    # a complex multiply-add takes eight real operations; counting two keeps the bound
+    # valid
     return 2 * count_fewest_steps(factors) / max(rates[dtype] for dtype in real)

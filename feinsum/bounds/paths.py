@@ -12,7 +12,7 @@ operands and results, and the traffic of each step beyond its own arrays::
 A step of more than two factors is a fusion: it recomputes an intermediate wherever it
 needs it. Products without a sum, as in MTTKRP, are always fused, because their factors
 have fewer entries. The bound is the minimum over the considered orders and fusions. It
-does not cover others, and algorithms like Strassen's.
+covers neither others nor algorithms like Strassen's.
 
 Source: Ziogas et al., *Deinsum*, sections IV-C and IV-E, where intermediates are always
 stored and sums are never fused; its total is ``stored_bytes``.
@@ -69,6 +69,7 @@ class BoundedProduct:
     @cached_property
     def compulsory_bytes(self) -> int:
         """Bytes of all its arrays, each once."""
+        # rounded up, so that the excess, which is added to a bound, is rounded down
         return ceil(self.statement.compulsory_bytes)
 
     @cached_property
@@ -200,6 +201,8 @@ def _find_cheapest(
                     excess, moved = excess + factor_costs[0], moved + factor_costs[1]
                     steps += factor_steps
             choices.append(((excess, moved), len(choices), (*steps, blocks)))
+        # by excess first; in a large memory no order has any, and the one that stores
+        # least is taken
         cost, _, chosen = min(choices)
         memo[positions] = cost, chosen
     return memo[positions]
@@ -240,6 +243,7 @@ def _list_partitions(positions: Positions) -> Iterator[Blocks]:
     if not positions:
         yield ()
         return
+    # the first position is always in the first block, so that no partition comes twice
     first, *remaining = positions
     for n in range(len(remaining) + 1):
         for chosen in combinations(remaining, n):

@@ -109,6 +109,7 @@ def count_compulsory_bytes(program: Program, sizes: Mapping[str, int]) -> int:
         for name, term in _list_certain_reads(statement):
             # two statements may read the same part of an array
             n_entries = prod(extents[index] for index in set(term))
+            # an intermediate may stay in the fast memory, and so counts as 0
             entries[name] = max(entries[name], n_entries * (name in inputs))
     for name in program.outputs:
         # a view of an input is not written
@@ -167,7 +168,7 @@ def _make_access(
 
 
 def _normalize(statement: SoapStatement) -> tuple[Form, SoapStatement]:
-    """Order the accesses so that statements of one form have them alike."""
+    """Order the accesses alike in all statements of one form."""
 
     def form(accesses: Sequence[SoapAccess]) -> Form:
         return tuple(
@@ -205,6 +206,8 @@ def _join(statements: Sequence[SoapStatement]) -> SoapStatement:
             SoapAccess(
                 " ".join(arrays),
                 column[0].indices,
+                # fewer bytes an entry allow more steps in a piece, so the minimum keeps
+                # the bound valid
                 min(a.entry_bytes / n_positions[a.name] for a in column),
                 sum(
                     (a.total_bytes / n_positions[a.name] for a in arrays.values()),
@@ -231,6 +234,7 @@ def _disjoint(
     ]
     pairs = zip(batches, products, strict=True)
     counted: set[str] = set()
+    # every disjoint choice is a valid bound; a greedy one need not be the largest
     for batch, bounded in sorted(pairs, key=lambda pair: -pair[1].excess_bytes):
         if bounded.excess_bytes and counted.isdisjoint(batch.arrays):
             counted |= batch.arrays

@@ -322,11 +322,13 @@ def find_requested_path(
     if isinstance(optimize, str) and not is_path_name(optimize):
         return None  # `einsum` raises the error for an unknown name
     is_left = optimize is None or isinstance(optimize, bool | str)
+    # opt_einsum writes no limit as None or as -1
     if is_left and memory_limit in (None, -1) and not is_search(optimize, operands):
         return None
     if isinstance(optimize, bool | str):
         sizes = [tuple(x) if shapes else _get_shape(x) for x in operands]
         return _search_cached(text, tuple(sizes), optimize, memory_limit)
+    # not cached: opt_einsum's optimizer objects, such as RandomGreedy, have state
     steps, _ = contract_path(
         text, *operands, optimize=optimize, memory_limit=memory_limit, shapes=shapes
     )
@@ -381,6 +383,8 @@ def _fold_constants(
                 del terms_left[folded]
             terms_left[number] = step.output
             values[number] = np.asarray(value) if np.isscalar(value) else value
+    # numbers become positions: deleting terms keeps the order of the operands that a
+    # call passes
     remaining = {k: values[n] for k, n in enumerate(terms_left) if n in values}
     return tuple(terms_left.values()), remaining
 
@@ -479,6 +483,8 @@ def _write_tensordot(axes: Any, rank_a: int, rank_b: int) -> str:
     if isinstance(axes, int):
         axes = [*range(-axes, 0)], [*range(axes)]
     axes_a, axes_b = axes
+    # indexing a range counts negative axes from the end, and raises IndexError for
+    # others
     axes_a = [range(rank_a)[index(k)] for k in axes_a]
     axes_b = [range(rank_b)[index(k)] for k in axes_b]
     if len({*axes_a}) != len({*axes_b}) or len(axes_a) != len({*axes_a}):
@@ -503,4 +509,5 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """
     if not is_tensor(a):
         return np.transpose(a, axes)
+    # torch.transpose exchanges two axes; permute is numpy's transpose
     return a.permute([*reversed(range(a.ndim))] if axes is None else [*axes])

@@ -81,6 +81,8 @@ class CanonicalForm:
 
 def compute_digest(text: str) -> str:
     """Return the last part of a workload's key, given its canonical text."""
+    # 160 bits keep keys short; texts are compared at every hit, so a collision does no
+    # harm
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
@@ -129,6 +131,7 @@ def compute_form(
     return CanonicalForm(einsum, compute_order(einsum, graph, ranks))
 
 
+# lru_cache stores no exceptions, so a search that took too long is tried again
 _kept_form = lru_cache(CACHE_SIZE)(compute_form)
 
 
@@ -194,6 +197,7 @@ def compute_order(
     if graph.row_vertices:
         rows.sort(key=lambda row: ranks[graph.row_vertices[row]])
     positions = _order_positions(einsum, graph, ranks, rows)
+    # positions are sorted by term first, so all rows have the same terms here
     terms = [einsum.inputs[p] for p in positions[0]]
     indices = tuple(dict.fromkeys(chain(einsum.output, *terms)))
     operands: dict[str, Operand] = {}

@@ -93,6 +93,7 @@ def _format_extent(extent: Extent) -> str:
 
 
 def _describe_role(einsum: BatchedEinsum, index: str) -> str:
+    # isomorphisms preserve the order of the output, but summation indices have none
     is_free = index in einsum.output
     return f"output {einsum.output.index(index)}" if is_free else "sum"
 
@@ -186,6 +187,7 @@ def _digest_colors(einsum: BatchedEinsum) -> str:
     cell_of = number_cells(cells)
     profile = []
     for cell in cells:
+        # after refinement, all vertices of a cell have the same counts
         representative = min(cell)
         near = Counter(cell_of[vertex] for vertex in neighbours[representative])
         profile.append((graph.colors[representative], len(cell), sorted(near.items())))

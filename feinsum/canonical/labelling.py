@@ -142,6 +142,7 @@ def _find_components(neighbours: Adjacency) -> Iterator[list[int]]:
             continue
         seen.add(root)
         component = [root]
+        # the loop also visits the vertices that it appends: a breadth-first search
         for vertex in component:
             unseen = [w for w in neighbours[vertex] if w not in seen]
             seen.update(unseen)
@@ -161,6 +162,7 @@ def _label(
     """
     component.sort(key=cell_of.__getitem__)
     colors = [cell_of[vertex] for vertex in component]
+    # one vertex in each cell: the order of the cells is canonical without a search
     if len(set(colors)) < len(colors):
         local = {vertex: k for k, vertex in enumerate(component)}
         edges = [(local[v], local[w]) for v in component for w in neighbours[v]]
@@ -239,6 +241,7 @@ def search_order(
             f"color refinement leaves {n_vertices} vertices undecided, nauty takes at "
             f"most {MAX_VERTICES}; split the batch or the product"
         )
+    # in a frozen application, sys.executable is the application, not an interpreter
     if sys.executable is None or getattr(sys, "frozen", False):
         raise _make_search_error(
             n_vertices, "needs a Python interpreter, but none was found"
@@ -248,6 +251,7 @@ def search_order(
     request = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
     # -P: modules in the folder of the script must not shadow others
     command = [sys.executable, "-P", search_process.__file__]
+    # a child does not inherit sys.path, by which this process may have found pynauty
     env = os.environ | {"PYTHONPATH": str(Path(pynauty.__file__).parents[1])}
     try:
         with Worker(command, env=env) as worker:
@@ -337,6 +341,7 @@ def refine_cells(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
     while partition.splitters and len(partition.cells) < len(neighbours):
         splitter = partition.pop_splitter()
         touched = partition.group_by_count(_count_neighbours(splitter, neighbours))
+        # sorted: the order of the dict depends on vertex numbers, which must not matter
         for first in sorted(touched):
             partition.split(first, touched[first])
     return [partition.cells[first] for first in sorted(partition.cells)]
@@ -369,6 +374,7 @@ class _Partition:
             for vertex in cell:
                 self.start[vertex] = n_before
             n_before += len(cell)
+        # first in, first out: the order of splits is a part of the canonical form
         self.splitters = deque(self.cells)
         self._is_waiting = set(self.splitters)
 

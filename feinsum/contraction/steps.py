@@ -201,6 +201,7 @@ def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]
             threads = int(n_entries * dtype.itemsize < SHORT_BYTES)
         plan.append(PlannedStep(step.operands, indices, shape, dtype, threads, step))
         values.append(
+            # a view of an operand has its strides, which the kernel may not support
             (shape, dtype, all(is_readable for _, _, is_readable in operands))
         )
     return tuple(plan)
@@ -265,8 +266,10 @@ def _count_entries(
 
 def _is_readable(array: Any) -> bool:
     flags, size = array.flags, array.itemsize
+    # numpy may give axes of extent 1 any stride, which nothing uses
     if flags.c_contiguous:
         return bool(flags.aligned)
+    # the kernel counts strides in entries
     return bool(flags.aligned) and not any(step % size for step in array.strides)
 
 

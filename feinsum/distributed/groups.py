@@ -196,6 +196,7 @@ def _unite_ordered(
 def _fuse_products(steps: list[Group]) -> Iterator[Group]:
     """Merge each step without a sum into the step that takes its product."""
     # the last step computes the result, even if it sums over nothing
+    # a fused sum would be computed again for every value of the other indices
     products = {s.output.tensor: s for s in steps[:-1] if not s.summed}
 
     def list_factors(step: Group) -> Iterator[Access]:

@@ -86,6 +86,7 @@ class ProgramPlan:
             PlanError: naming every rule that is broken.
             ProgramError: if a size is missing.
         """
+        # a document may combine a program with the plan of another one
         if self.plan.statements != build_statements(self.program, self.sizes):
             raise PlanError(
                 "the plan does not match the statements of its program; create it "
@@ -197,7 +198,7 @@ def plan_program(
     rates: Rates = USUAL,
     ranks_per_host: int | Levels | None = None,
 ) -> ProgramPlan:
-    """Plan a program for a number of processes, so that the slowest finishes first.
+    """Plan a program for some processes, minimizing the time of the slowest one.
 
     Args:
         program: the program to plan.
@@ -239,6 +240,7 @@ class _Bodies:
 
     def __init__(self, program: Program) -> None:
         self._program = program
+        # ranks compare digests before they exchange messages
         self.id = hashlib.sha256(str(program).encode()).hexdigest()
 
     def dtype(self, tensor: str) -> Any:

@@ -70,7 +70,7 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 
 
 def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
-    """Report variables that begin with FEINSUM_ but have no effect, or soon none.
+    """Report FEINSUM_ variables that have no effect, or will soon have none.
 
     Args:
         variables: the variables; by default those of this process.
@@ -105,7 +105,7 @@ def _find_similar(name: str) -> str | None:
 
 
 def check_plugins() -> Iterator[Diagnosis]:
-    """Report the modules with others' transforms, and whether they can be imported."""
+    """Report the plug-ins with transforms, and whether they can be imported."""
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",")]
     modules = {name: VARIABLE for name in named if name}
     modules |= {entry.value: "an entry point" for entry in entry_points(group=GROUP)}
@@ -220,13 +220,19 @@ def find_openblas_kernel() -> str | None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return None
+    # numpy's wheels have a hash in the name of the library, so the loaded files are
+    # searched
     paths = set(re.findall(r"/\S*openblas\S*\.so\S*", maps.read_text()))
     for path in sorted(paths):
+        # for a file that is loaded, dlopen returns the same library, with the kernel in
+        # use
         library = ctypes.CDLL(path)
         for prefix in ("scipy_openblas", "openblas"):
+            # builds with integers of 64 bits append 64_ to all names
             for suffix in ("64_", ""):
                 function = getattr(library, f"{prefix}_get_corename{suffix}", None)
                 if function is not None:
+                    # by default, ctypes takes results as int, which truncates a pointer
                     function.restype = ctypes.c_char_p
                     return str(function().decode())
     return None

@@ -89,6 +89,7 @@ def _generate_with_caches(generate: Callable[[], T]) -> T:
     try:
         return generate()
     except sqlite3.Error:
+        # Loopy's caches are SQLite files, which fail if the disk is full, for instance
         with uncached():
             return generate()
 
@@ -133,6 +134,8 @@ class CompiledKernel:
                 continue
             layout = compute_layout(arg, sizes)
             buffer = _fill_buffer(arg, layout, values)
+            # the kernel overwrites these values, and must start from them in every
+            # verification
             if arg.is_output and arg.is_input:
                 initial[arg.name] = buffer.copy()
             slots[arg.name] = _Slot(layout, self._upload(arg.name, layout, buffer))
@@ -222,6 +225,7 @@ class BoundKernel:
         for name in self.outputs:
             slot = self.slots[name]
             buffer = self.compiled.opened.download(slot.array, slot.layout)
+            # unpack returns a view with the padding of the buffer
             results[name] = slot.layout.unpack(buffer).copy(order="C")
         return results
 

@@ -77,7 +77,7 @@ are found.
 """
 
 RAGGED_FOOTPRINT_BYTES = 16_000_000
-"""Maximum entries of an array: larger ones take numpy too long at many sizes."""
+"""Maximum bytes of all arrays: numpy takes too long for more at many sizes."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,7 @@ class Reference:
         nodes = get_nodes(einsum, sizes)
         operands = sum(
             nodes[-1] * operand.dtype.itemsize
+            # n nodes have n + 1 pointers; the last one is neglected
             + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
             if operand.storage and nodes
             else _count_entries(operand.shape, sizes) * operand.dtype.itemsize

@@ -188,7 +188,7 @@ class SparseKernel:
         return ("out",)
 
     def run(self, timer: Timer | None = None) -> float:
-        """Run once; the time in seconds."""
+        """Run once, and return the seconds."""
         seconds = self.bound.run(timer)
         if not self.form.has_copies:
             return seconds
@@ -291,7 +291,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def compute_sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
-    """Compute the result of a parse_network, or the values of its sparse result.
+    """Compute the result of a network, or the values of its sparse result.
 
     For ``ij,j->i`` with the matrix ``[[., ., 5], [6, ., 7]]`` and ``x``::
 
@@ -340,6 +340,7 @@ def compute_sparse_reference(network: Network, operands: Sequence[Any]) -> Array
     stored = [i for i in network.output if i in columns]
     flat = np.zeros((prod(extents[i] for i in stored), *dense_shape), dtype)
     for block, products in products_by_part():
+        # the product of extents may exceed 2**31 where each index fits into 32 bits
         rows = np.zeros(len(products), np.int64)
         for index in stored:
             rows = rows * extents[index] + columns[index][block]
@@ -352,6 +353,7 @@ def compute_sparse_reference(network: Network, operands: Sequence[Any]) -> Array
 
 def _add_rows(flat: Array, rows: Array, products: Array) -> None:
     """Add each product to its row; ``flat[rows] += products`` adds only one to each."""
+    # stable, so that each row adds its products in the order of the entries
     order = np.argsort(rows, kind="stable")
     firsts = np.flatnonzero(np.diff(rows[order], prepend=-1))
     if len(firsts):
@@ -397,6 +399,7 @@ def _multiply(
         output: dense indices that are not summed.
         dtype: in which to compute.
     """
+    # numpy accepts letters only, while indices may be words
     entry, letters = LETTERS[0], LETTERS[1:]
     names: dict[str, str] = {}
     terms, arrays = [entry], [values.astype(dtype)]

@@ -112,6 +112,8 @@ class Network:
         >>> mttkrp.get_level(frozenset("i"), "k")
         """
         level = self.level_of.get(index)
+        # children are stored for each parent: without a loop over the parents, there is
+        # no range of nodes
         if level is None or not ancestors.issuperset(self.levels[:level]):
             return None
         return level

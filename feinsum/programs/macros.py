@@ -49,6 +49,8 @@ def attention(
     product = "x0*x1" if scale == "1.0" else f"{scale}*x0*x1"
     scores = p.einsum("shd,thd->hst", Q, K, body=product)
     if causal:
+        # exp(-inf) is 0 exactly; t = 0 is never masked, so each row has a finite
+        # maximum
         scores = p.einsum("hst->hst", scores, body="x0 if t <= s else -inf")
     return p.einsum("hst,thd->shd", p.softmax(scores, "t"), V)
 
@@ -113,13 +115,14 @@ def layer_norm(
         raise ProgramError(f"a norm needs the features as a number, got {n}")
     mean = p.einsum("sa->s", X, body=f"x0 / {n}.0")
     centered = p.einsum("sa,s->sa", X, mean, body="x0 - x1")
+    # of centered values: the mean square less the squared mean would cancel
     variance = p.einsum("sa,sa->s", centered, centered, body=f"x0*x1 / {n}.0")
     body = f"x0 / sqrt(x1 + {epsilon!r}) * x2 + x3"
     return p.einsum("sa,s,a,a->sa", centered, variance, scale, shift, body=body)
 
 
 def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
-    """Return the matrix products, from left to right.
+    """Multiply matrices from left to right.
 
     >>> from feinsum.programs.builder import program
     >>> p = program()
@@ -172,6 +175,7 @@ def feed_forward_step(
         gradient = p.einsum("ni,nj->ij", values[2 * k], error)
         updated.append(p.map(f"x0 - {rate!r}*x1", weights[k], gradient))
         if k:
+            # by the weights before their update, at which the gradient is taken
             back = p.einsum("nj,ij->ni", error, weights[k])
             error = p.map("x0 if x1 > 0 else 0.0*x0", back, values[2 * k - 1])
     return tuple(reversed(updated))
@@ -214,6 +218,8 @@ def ccsd_doubles(
     particles = p.einsum("ijef,efab->ijab", t, p.input("vvvv", (v, v, v, v), dtype))
     holes = p.einsum("mnij,mnab->ijab", p.input("oooo", (o, o, o, o), dtype), t)
     ring = p.einsum("imae,mbej->ijab", t, p.input("ovvo", (o, v, v, o), dtype))
+    # 1/2: the sums over ef and mn contain each pair twice; the signs antisymmetrize the
+    # ring in ij and ab
     body = "x0 + 0.5*(x1 + x2) + x3 - x4 - x5 + x6"
     terms = "ijab,ijab,ijab,ijab,jiab,ijba,jiba->ijab"
     return p.einsum(terms, driver, particles, holes, *[ring] * 4, body=body)

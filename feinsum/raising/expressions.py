@@ -197,6 +197,7 @@ def list_terms(expression: Expression) -> list[Expression]:
     >>> [str(term) for term in list_terms(parse("a + (b + c*d)"))]
     ['a', 'b', 'c*d']
     """
+    # pymbolic has no differences: a - b is a sum of a and -1*b
     if not isinstance(expression, p.Sum):
         return [expression]
     return [term for child in expression.children for term in list_terms(child)]
@@ -210,6 +211,7 @@ def find_added_term(assignee: Expression, value: Expression) -> Expression | Non
     2*x[i]
     """
     terms = list_terms(value)
+    # the assignee must occur once: y = y + y + x doubles y
     added = [term for term in terms if term != assignee]
     return make_sum(added) if added and len(added) == len(terms) - 1 else None
 

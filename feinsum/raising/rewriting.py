@@ -105,6 +105,7 @@ class RewrittenKernel:
             name
             for name, temporary in self.kernel.temporary_variables.items()
             if temporary.initializer is None
+            # arrays with one base_storage overlap: a write to either changes the other
             and temporary.base_storage is None
             and not temporary.read_only
             and (is_serial or temporary.address_space != lp.AddressSpace.LOCAL)
@@ -229,7 +230,9 @@ def _redirect_dependencies(
     missing = insn.depends_on & gone.keys()
     if not missing:
         return insn
+    # the closure, since a removed instruction may depend on another removed one
     needed = frozenset[str]().union(*(before[name] for name in missing)) - gone.keys()
+    # Loopy refuses ids of instructions that do not exist
     silent = frozenset(x for x in insn.no_sync_with if x[0] not in gone)
     return insn.copy(
         depends_on=(insn.depends_on - missing) | needed, no_sync_with=silent

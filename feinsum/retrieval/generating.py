@@ -143,6 +143,7 @@ class Variants:
 def find_build_failure(request: Request, unit: lp.TranslationUnit) -> BuildError | None:
     """Return the error of a unit that does not compile here; None if it compiles."""
     is_coded = isinstance(unit, CodedUnit) and unit.shelf.code()
+    # without a cache, the first run would have to compile the same code again
     if not is_coded or get_default_cache() is None:
         return None
     try:
@@ -274,6 +275,7 @@ def put_in_caller(
         return unit
     (name,), (caller,) = unit.entrypoints, given_unit.entrypoints
     kernel = unit[name]
+    # Loopy requires one index dtype for an entry point and all of its callees
     around = given_unit[caller].copy(index_dtype=kernel.index_dtype)
     joined = given_unit.with_kernel(kernel).with_kernel(around).copy(target=unit.target)
     error = find_refusal(joined)
@@ -398,6 +400,8 @@ def _make_likeness(selection: NestSelection, kernel: lp.LoopKernel) -> tuple[Any
     insns = [kernel.id_to_insn[i] for i in nest.instructions]
     return (
         selection.chosen,
+        # the recipe's frame has size parameters for these extents, and equal frames may
+        # hide different extents
         tuple(sorted(nest.generalized.values())),
         tuple(sorted(bodies.items())),
         tuple(map(normalize_text, (*nest.nest.assignees, *nest.scale, *nest.shift))),

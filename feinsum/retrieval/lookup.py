@@ -80,9 +80,9 @@ def retrieve(
     """Transform every einsum of a kernel with the best known recipe.
 
     It never breaks a build: if there is nothing to apply, the kernel is returned
-    unchanged and, by default, a :class:`feinsum.FeinsumWarning` says why. Some reasons
-    are reported once per process only: those that hold for every kernel on this
-    machine, and that no recipe is faster. Instructions that are not einsums, and
+    unchanged and, by default, a :class:`feinsum.FeinsumWarning` says why. Reasons
+    that hold for every kernel on this machine are reported once per process, like a
+    lack of faster recipes. Instructions that are not einsums, and
     einsums without a known recipe, stay unchanged; barriers separate them from the
     transformed ones.
 
@@ -124,6 +124,7 @@ def retrieve(
     _check_arguments(policy, effort)
 
     def answer() -> RetrievalAnswer:
+        # inside answer(), because even this may fail, and no failure may break a build
         request = Request.of(
             t_unit,
             arguments=arguments,
@@ -168,7 +169,7 @@ def explain(
         options: as for :func:`retrieve`.
 
     Raises:
-        NotAKernelError: if ``t_unit`` is no translation unit.
+        NotAKernelError: if ``target`` is neither of these.
         InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
     _check_arguments(options.get("policy"), options.get("effort"))
@@ -319,7 +320,7 @@ class _Reported(set[str]):
 
 
 def _is_news(reason: str) -> bool:
-    """Return whether to report a reason; that no recipe is faster is reported once."""
+    """Return whether to report a reason; report once that no recipe is faster."""
     if not reason.startswith(NOTHING_FASTER):
         return True
     reported = get_remembered(_Reported)

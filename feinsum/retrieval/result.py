@@ -210,6 +210,7 @@ class NestSelection:
 
 def describe_failure(error: Exception) -> str:
     """Describe an error of any kind in at most 1000 characters."""
+    # the text of other errors may lack the cause: that of KeyError is just the key
     text = str(error) if isinstance(error, FeinsumError) else repr(error)
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
@@ -334,6 +335,7 @@ def _describe_origin(record: TuningRecord, *, is_own: bool) -> str:
     """Describe who measured a record: this installation or the claimed recorder."""
     if is_own:
         return f"measured by this installation at {record.recorded_at}"
+    # a record may come from anybody, with texts of any length
     recorder = record.provenance.get("recorded_by", "an unknown recorder")
     device = record.environment.device
     return f"recorded by {recorder:.100} on {device!s:.200} at {record.recorded_at:.40}"

@@ -98,6 +98,7 @@ class CachedVerdict(NamedTuple):
                 user-defined transform, whose source may change under the same name and
                 version.
         """
+        # no text contains NUL, so different lists never join to one text
         text = "\0".join((*texts, compute_fingerprint(environment)))
         cache = get_default_cache() if is_kept else None
         return cls(hashlib.sha256(text.encode()).hexdigest(), cache)
@@ -130,6 +131,7 @@ class CachedVerdict(NamedTuple):
         """Return the earlier result, or compute it, in one process at a time."""
         if (verdict := self.recall()) is None:
             with self.locked():
+                # again: another process may have stored it during the wait for the lock
                 if (verdict := self.recall()) is None:
                     verdict = find()
                     self.store(verdict)
@@ -188,6 +190,7 @@ def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
     finally:
         late.cancel()
+        # bar.start may be running in that thread, and must not follow bar.stop
         late.join()
         bar.stop()
 
@@ -307,4 +310,5 @@ class _Pool:
 
 def _get_surroundings() -> tuple[object, ...]:
     """Return the state that must be unchanged to reuse a process."""
+    # a fork inherits the sockets, but answers on them are for its parent
     return list_local_transforms(), os.getpid(), dict(os.environ)

@@ -161,6 +161,7 @@ def _read_blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int]]:
             data = unfinished + data
             n_complete = data.rfind(b"\n") + 1
             text, unfinished = data[:n_complete], data[n_complete:]
+            # a file without newlines would grow to one block, however large
             if len(unfinished) > _MAX_LINE_BYTES:
                 last = line + text.count(b"\n")
                 reject("line", f"line {last} is longer than {_MAX_LINE_BYTES} bytes; "
@@ -201,6 +202,8 @@ def _count_words(text: bytes, line: int) -> tuple[Array, Array]:
     begins[1:] &= ~is_word[:-1]
     ends = np.flatnonzero(characters == ord("\n"))
     starts = np.concatenate([[0], ends[:-1] + 1])
+    # every segment has its newline: for an empty one, reduceat would return an entry,
+    # not 0
     counts = np.add.reduceat(begins, starts, dtype=np.int32)
     full = np.flatnonzero(counts)
     return counts[full], full + line
@@ -253,6 +256,7 @@ def _reject_words(text: bytes, line: int) -> NoReturn:
     """Raise an error that locates the first word that is not a number."""
     for number, words in enumerate(text.split(b"\n"), line):
         for word in words.split():
+            # float() accepts underscores between digits, loadtxt does not
             if not re.fullmatch(rb"[-+0-9.eEinfatyINFATY]+", word) or not _is_number(
                 word
             ):
@@ -277,6 +281,8 @@ def _format_row(row: Array) -> str:
 
 
 def _free_bytes() -> int:
+    # excludes the page cache, which the system would free, so the limit is on the safe
+    # side
     return sysconf("SC_AVPHYS_PAGES") * sysconf("SC_PAGE_SIZE")
 
 
@@ -304,5 +310,7 @@ def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
             # the sum makes numbers of booleans
             values = (entries.values[chunk] + 0).tolist()
             rows = zip(*columns, values, strict=True)
+            # tolist gave Python's numbers: their repr reproduces a float, numpy's adds
+            # its type
             text = "".join(" ".join(map(repr, row)) + "\n" for row in rows)
             file.write(text.encode())

@@ -282,4 +282,5 @@ def _get_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
+        # a package on sys.path that was not installed has no metadata
         return "unknown"

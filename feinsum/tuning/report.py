@@ -172,6 +172,7 @@ def _render_pictures(report: TuningReport) -> str:
     """Render the picture, light and dark, as a part of the page."""
     from feinsum.drawing.tuning_figure import render_tuning
 
+    # <picture> chooses by media query among URLs, not among inline elements
     picture = _make_picture(report)
     return PICTURE.format(
         light=_encode_url(render_tuning(picture, "svg", "light")),
@@ -229,6 +230,7 @@ def _render_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def _encode_url(svg: bytes) -> str:
+    # in a data URL that is not base64, the # of a color would start a fragment
     return f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
 
 
@@ -340,6 +342,7 @@ def _sort_values(values: Iterable[object]) -> list[object]:
     return sorted(values, key=sort_key)
 
 
+# browsers do not run scripts that innerHTML inserts, so there is one interval
 FOLLOW = """<script>
 let shown;
 setInterval(async () => {

@@ -160,6 +160,7 @@ def split_nest(
         )
     for index in nest.einsum.indices:
         extent = nest.extent(index)
+        # the host allocates global temporaries before any device kernel runs
         if missing := names_of(extent) - kernel.arg_dict.keys():
             raise TransformError(f"the extent {min(missing)} is not an argument")
     splitter = _Splitter(kernel, nest)
@@ -305,6 +306,8 @@ class _Splitter:
             id=str(self._unused_ids("wait")),
             depends_on=ids,
             depends_on_is_final=True,
+            # a device kernel ends at a global barrier, so no loop may be around it;
+            # final, so that Loopy infers none
             within_inames=frozenset(),
             within_inames_is_final=True,
             synchronization_kind="global",

@@ -213,6 +213,8 @@ def make_product(
     schedule: Schedule, operands: Names, points: Mapping[str, Expression]
 ) -> Expression:
     """Return the product of the operands' rules, called at ``points``."""
+    # C multiplies from left to right, each product in the dtype of its two factors: the
+    # most precise factor comes first
     order = order_by_precision(schedule.dtypes[name] for name in operands)
     factors = tuple(
         var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
@@ -285,6 +287,7 @@ class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
         self.of_names: dict[tuple[str, ...], SetOperationCacheManager] = {}
 
     def op(self, set_: Any, op: Callable[..., Any], *args: Any) -> Any:
+        # Loopy compares keys with plain_is_equal, which ignores names
         names = tuple(set_.get_var_names(isl.dim_type.set))
         cache = self.of_names.setdefault(names, SetOperationCacheManager())
         return cache.op(set_, op, *args)

@@ -108,6 +108,7 @@ def _build_for_host(
     layouts, output = structure.layouts, structure.output
     if not opened.reads_in_place:
         layouts, output = dict.fromkeys(layouts, COPIED), COPIED
+    # Linux overcommits memory: allocating too much succeeds, and ends the process later
     _check_room(parsed, layouts, output if key.target is not None else COPIED)
     einsum, sizes, options = parsed.einsum, parsed.sizes, key.options
     strides = list_strides({**layouts, OUTPUT: output})
@@ -242,6 +243,7 @@ class CompilationContext:
             call = self._choose_fastest(
                 call, _sort_by_family(kernel, rivals)[:n_rivals]
             )
+        # later calls with this key get the chosen kernel without another comparison
         fastest = call.kernel
         get_cached_kernel(self.kernel_key, lambda: fastest)
         return call
@@ -352,6 +354,7 @@ class CompilationContext:
             kernel,
             inputs,
             built.caller([*self.arguments], constants),
+            # results in half precision and booleans are converted after the kernel
             is_in_place and parsed.dtype == parsed.work_dtype,
             _make_conversion(None, self.normal.output, is_program),
             names=(*self.arguments,),

@@ -237,6 +237,7 @@ class HostInfo:
     kernel: HostKernel | ProgramKernel
 
 
+# -fvisibility=hidden hides all other symbols from dlsym
 _EXPORT = '__attribute__((visibility("default")))\n'
 
 
@@ -265,6 +266,7 @@ def _has_vectors(unit: Any) -> bool:
 def _has_integers(unit: Any) -> bool:
     """Return whether an array has integers, or an unknown dtype."""
     return any(
+        # an unknown dtype counts as an integer, because -fwrapv is correct for all
         array.dtype is None or array.dtype.numpy_dtype.kind in "iu"
         for callable_ in unit.callables_table.values()
         if isinstance(callable_, lp.CallableKernel)
@@ -295,6 +297,7 @@ class _ConditionFinder(WalkMapper):  # type: ignore[misc]
 
     def map_if(self, expr: p.If, /) -> None:
         branches = _find_subscripts(expr.then) | _find_subscripts(expr.else_)
+        # the condition loads its entries in any case, so their loads need no mask
         self.has_found |= not branches <= _find_subscripts(expr.condition)
         super().map_if(expr)
 

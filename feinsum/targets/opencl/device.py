@@ -125,6 +125,7 @@ class OpenCLDevice:
     def download(self, array: Any, layout: Layout) -> Array:
         buffer = np.empty(layout.n_entries, layout.dtype)
         with convert_opencl_errors("an array cannot be read"):
+            # pyopencl blocks by default until a copy from or to the host is complete
             load_pyopencl().enqueue_copy(self.queue, buffer, array.base_data)
         return buffer
 
@@ -253,6 +254,8 @@ def _list_handles() -> Iterator[Any]:
     try:
         platforms = sorted(cl.get_platforms(), key=is_intel_platform)
     except cl.Error as error:
+        # without any driver, the ICD loader raises this instead of returning no
+        # platforms
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return
         raise DeviceUnavailableError(
@@ -369,6 +372,7 @@ def is_agreement(pairs_s: list[tuple[float, float]]) -> bool:
 
 def get_event_seconds(event: Any) -> float:
     """Return the device seconds of a finished event; at least one nanosecond."""
+    # the resolution of the clock may be coarser than a kernel, and times are divided
     return float(max(event.profile.end - event.profile.start, 1)) * 1e-9
 
 

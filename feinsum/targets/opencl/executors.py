@@ -80,6 +80,8 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
     def translation_unit_info(self, arg_to_dtype: Any = None) -> Any:
         options = self.t_unit[self.entrypoint].options
         wants_to_see = options.write_code or options.edit_code or options.write_wrapper
+        # the shelf has code for the dtypes of the unit only; and these options act
+        # while code is generated
         if arg_to_dtype or wants_to_see:
             return super().translation_unit_info(arg_to_dtype)
         return self._built
@@ -93,6 +95,7 @@ class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
             self.shelf.put_code(code)
         program = load_pyopencl().Program(self.context, code.source)
         program = program.build(options=code.build_options)
+        # CL_PROGRAM_KERNEL_NAMES is separated by semicolons
         names = program.kernel_names.split(";")
         kernels = SimpleNamespace(**{name: getattr(program, name) for name in names})
         return SimpleNamespace(cl_kernels=kernels, invoker=code.invoker)
@@ -149,6 +152,7 @@ class _WrapperGenerator(PyOpenCLExecutionWrapperGenerator):  # type: ignore[misc
     """Generates an invoker that passes arrays themselves to the program."""
 
     def get_arg_pass(self, arg: Any) -> str:
+        # Loopy passes base_data, which has no shape, strides or offset
         return str(arg.name)
 
     def generate_invocation(
@@ -199,6 +203,8 @@ class _Machine:
                 scalar = self.scalars.get(name)
                 values[name] = scalar(value) if scalar else memory.of(value)
             self.program.run(values, self.scratch)
+        # Loopy adds this event to the arrays written, for which later commands then
+        # wait
         return mark(queue)
 
 
@@ -214,6 +220,7 @@ class _SharedMemory:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # the device may use mapped memory only when the unmap commands are complete
         for event in [mapped.release(self.queue) for mapped in self.maps]:
             event.wait()
 
@@ -226,10 +233,12 @@ class _SharedMemory:
             host: Array = array.map_to_host(self.queue, wait_for=self.wait_for)
             self.maps.append(host.base)
             return host
+        # map_to_host waits for these events itself, map_rw does not
         for event in array.events:
             event.wait()
         mapped = array.base_data.map_rw(queue=self.queue, wait_for=self.wait_for)
         self.maps.append(mapped)
+        # the map begins with the allocation, not with the array
         return np.ndarray(
             array.shape, array.dtype, mapped.array, array.offset, array.strides
         )

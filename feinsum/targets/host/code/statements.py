@@ -96,6 +96,8 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
             return super().emit_sequential_loop(
                 codegen_state, iname, dtype, lower, upper, inner, hints
             )
+        # a block for each copy: C allows the constant to be declared again only in
+        # another scope
         return Collection(
             [
                 Block([Initializer(Const(POD(self, dtype, iname)), str(k)), inner])
@@ -364,4 +366,5 @@ class VectorValue(CombineMapper[bool, []]):  # type: ignore[misc]
         return False
 
     map_if = map_comparison = map_min = map_max = refuse
+    # C truncates quotients: Loopy calls functions for // and %, which take no vectors
     map_remainder = map_floor_div = refuse

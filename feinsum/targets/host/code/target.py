@@ -136,6 +136,7 @@ class HostCTarget(_VectorCTarget):
         return GroupsBuilder(self)
 
     def get_kernel_executor_cache_key(self, *_args: Any, **options: Any) -> Any:
+        # the host has no contexts or queues on which an executor could depend
         return options["entrypoint"]
 
     def get_kernel_executor(
@@ -161,6 +162,8 @@ def _make_sequential(kernel: Any) -> Any:
             if isinstance(tag, GroupInameTag | LocalInameTagBase):
                 kernel = lp.untag_inames(kernel, name, type(tag))
     barriers = [i for i in kernel.instructions if isinstance(i, lp.BarrierInstruction)]
+    # a local barrier is between the work-items of a group, whose loops would have to be
+    # split there
     is_apart = all(barrier.synchronization_kind == "global" for barrier in barriers)
     if not barriers or not is_apart:
         return kernel
