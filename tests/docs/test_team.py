@@ -54,7 +54,7 @@ def test_a_build_gets_what_the_tuning_node_recorded(machine):
         def walk(title: str, name: str, key: str) -> str:
             home, environment = machine(name)
             shutil.copy(server_home / key, home)
-            environment |= {"FEINSUM_REMOTE_KEY_FILE": str(home / key)}
+            environment |= {"FEINSUM_REMOTE_KEY": str(home / key)}
             steps = SESSIONS[title]
             assert differences(steps, home, environment, service.port) == []
             assert not [*home.rglob("facts.sqlite")]
