@@ -81,7 +81,7 @@ def generate_nest(
         extents: extents of the indices that the tree does not have, or of all.
         dtype: dtype of operands, buffers and result.
         index_dtype: dtype of indices and pointers, as of
-        :func:`choose_nest_index_dtype`.
+            :func:`choose_nest_index_dtype`.
         name: name of the kernel.
         form: vectors and parallel loops; by default there are none.
         target: a target of Loopy; by default that of the host.
