@@ -33,7 +33,7 @@ from feinsum.db.exchange.files import write_file
 from feinsum.db.exchange.merging import back_up_store
 from feinsum.db.exchange.rekeying import REKEYED_FROM
 from feinsum.db.sql.store import SqlStore
-from feinsum.records import Document, TuningRecord, find_tied
+from feinsum.records import Document, TuningRecord, find_tied_records
 
 N_NEXT = 3
 """Facts to keep after those that are tied for the best."""
@@ -190,7 +190,7 @@ def _group_facts(records: Iterable[TuningRecord]) -> Iterable[list[TuningRecord]
 
 def _order_group(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
     """Return the facts of a group, best first, and how many are tied for the best."""
-    first = find_tied(group)
+    first = find_tied_records(group)
 
     def sort_key(record: TuningRecord) -> tuple[bool, float, str]:
         return record.id not in first, -record.measurement.speedup, record.id

@@ -34,7 +34,7 @@ from feinsum.ir import (
     IndexList,
     Operand,
     SizeParam,
-    find_tied,
+    find_tied_indices,
 )
 from feinsum.ir.workload import LONG_EXTENT
 
@@ -233,7 +233,9 @@ class EinsumCall:
         short = {self.extents[index] for index in self.varying}
         summed = {*self.extents} - {*self.output}
         names = [self.arguments[k].name for k in self.uses]
-        literal = self.fixed | find_tied(summed, zip(names, self.inputs, strict=True))
+        literal = self.fixed | find_tied_indices(
+            summed, zip(names, self.inputs, strict=True)
+        )
         params: dict[int, str] = {}
         return {
             index: params.setdefault(extent, f"n{len(params)}")

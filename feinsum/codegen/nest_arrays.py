@@ -107,9 +107,7 @@ class NestArrays:
     def operand(self, position: int, values: Mapping[str, str]) -> str:
         """Return an entry of a dense operand, at values of indices."""
         term = self.nest.network.inputs[position]
-        return format_subscript(
-            get_operand_name(position, get_row(values)), term, values
-        )
+        return format_subscript(get_dense_name(position, get_row(values)), term, values)
 
     def list_result_axes(self) -> tuple[str, ...]:
         """Return the axes of the result."""
@@ -210,7 +208,7 @@ def pad_chunks(shape: Sequence[Any]) -> tuple[Any, ...]:
     return (chunks, wider, *inner)
 
 
-def get_operand_name(position: int, row: int = 0) -> str:
+def get_dense_name(position: int, row: int = 0) -> str:
     """Return the name of a dense operand, with a suffix in all rows but the first."""
     return f"T{position}_row{row}" if row else f"T{position}"
 

@@ -31,7 +31,7 @@ from feinsum.codegen.nest_arrays import (
     WIDE,
     NestArrays,
     get_axes,
-    get_operand_name,
+    get_dense_name,
     list_buffers,
     pad_chunks,
 )
@@ -206,7 +206,7 @@ def _make_arguments(
 
     last = len(network.levels) - 1
     arguments: list[Any] = [
-        array(get_operand_name(position, row), term)
+        array(get_dense_name(position, row), term)
         for row in range(network.n_rows)
         for position, term in enumerate(network.inputs)
         if position != network.sparse
@@ -345,7 +345,7 @@ def make_dense_arguments(
         if not isinstance(operand, CSF):
             array = np.require(operand, dtype, ["C", "A"])
             has_lane = form.lane in inputs[position]
-            arguments[get_operand_name(position, row)] = _split_lanes(
+            arguments[get_dense_name(position, row)] = _split_lanes(
                 array, has_lane, form
             )
     return arguments

@@ -184,7 +184,7 @@ def prefer_measured(
     if compute_identity(plan) not in seconds:
         return plan
     candidates = [p for p in find_alternatives(plan) if p.peak_bytes <= max_bytes]
-    return choose_fastest([plan, *candidates], seconds)
+    return choose_measured_plan([plan, *candidates], seconds)
 
 
 def _select_trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
@@ -193,7 +193,9 @@ def _select_trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
     return [r for r in trusted if not (signers and explain_untrusted(r, signers))]
 
 
-def choose_fastest(plans: Sequence[Plan], seconds: Mapping[Hashable, float]) -> Plan:
+def choose_measured_plan(
+    plans: Sequence[Plan], seconds: Mapping[Hashable, float]
+) -> Plan:
     """Return the first plan, or another one that was measured to be faster.
 
     If the first plan itself has no measured time, it is returned.

@@ -178,7 +178,9 @@ def plan(
     extents = get_extents(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups_of(einsum, steps, extents)  # refuses einsums that cannot be planned
-    first_path, *other_paths = list_paths(einsum, extents) if steps is None else [steps]
+    first_path, *other_paths = (
+        list_short_paths(einsum, extents) if steps is None else [steps]
+    )
     text = to_text(einsum)
     bare = Plan(text, sizes or {}, processes, first_path, (), {}, (), nonzeros=nonzeros)
     for violation in find_sparse_violations(bare):
@@ -564,7 +566,9 @@ def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
     )
 
 
-def list_paths(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
+def list_short_paths(
+    einsum: BatchedEinsum, extents: Mapping[str, int]
+) -> tuple[Path, ...]:
     """Return the default path, and other paths with about as few operations.
 
     Of paths with the same groups, only one is returned.
@@ -572,7 +576,7 @@ def list_paths(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path,
     >>> import feinsum
     >>> arrays = [feinsum.array(name, (8, 8)) for name in "ABC"]
     >>> chain = feinsum.einsum("ij,jk,kl->il", *arrays)
-    >>> list_paths(chain, dict(chain.extents))
+    >>> list_short_paths(chain, dict(chain.extents))
     (((1, 2), (0, 1)), ((0, 1), (0, 1)))
     """
     default = find_default_path(einsum, extents)

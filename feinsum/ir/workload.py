@@ -170,10 +170,12 @@ def _find_tied(indices: set[str], einsum: BatchedEinsum) -> set[str]:
         for row in einsum.rows
         for operand, term in zip(row, einsum.inputs, strict=True)
     ]
-    return find_tied(indices, arrays)
+    return find_tied_indices(indices, arrays)
 
 
-def find_tied(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set[str]:
+def find_tied_indices(
+    indices: set[str], arrays: Iterable[tuple[str, IndexList]]
+) -> set[str]:
     """Return the given indices, and those whose extents arrays tie to theirs.
 
     An axis of an array has one extent, so all indices that access it have this extent.
@@ -182,7 +184,7 @@ def find_tied(indices: set[str], arrays: Iterable[tuple[str, IndexList]]) -> set
         indices: the indices to start from.
         arrays: the name of each operand, and its indices.
 
-    >>> sorted(find_tied({"j"}, [("A", "ij"), ("A", "jk"), ("B", "il")]))
+    >>> sorted(find_tied_indices({"j"}, [("A", "ij"), ("A", "jk"), ("B", "il")]))
     ['i', 'j', 'k']
     """
     groups: dict[tuple[str, int], set[str]] = {}

@@ -363,13 +363,13 @@ class _Search:
         return fusion.saved_bytes / BYTES_PER_S >= MIN_SHARE * bound_s
 
 
-def get_array_name(name: str) -> str:
+def get_fused_name(name: str) -> str:
     """Return the name of an array in a kernel, distinct from all index names."""
     return f"x_{name}"
 
 
 def _write_subscript(name: str, indices: Sequence[str]) -> str:
-    return f"{get_array_name(name)}[{', '.join(indices)}]"
+    return f"{get_fused_name(name)}[{', '.join(indices)}]"
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -424,7 +424,7 @@ def _build_kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Ke
             for name in fusion.results
         }
         values = {
-            get_array_name(name): np.ascontiguousarray(array)
+            get_fused_name(name): np.ascontiguousarray(array)
             for name, array in {**operands, **results}.items()
         }
         built.run({**values, **used}, "wall")
@@ -444,4 +444,4 @@ def _order_output(row: FusedRow) -> tuple[str, ...]:
 
 
 def _rename_operand(operand: Operand) -> Operand:
-    return Operand(get_array_name(operand.name), operand.shape, operand.dtype)
+    return Operand(get_fused_name(operand.name), operand.shape, operand.dtype)

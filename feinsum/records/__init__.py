@@ -48,7 +48,7 @@ from feinsum.records.match import (
     compute_remoteness,
     estimate_resources,
     find_best_match,
-    find_tied,
+    find_tied_records,
     get_match_level,
     rank,
 )
@@ -137,7 +137,7 @@ __all__ = [
     "estimate_resources",
     "find_best_match",
     "find_latest_peaks",
-    "find_tied",
+    "find_tied_records",
     "from_json",
     "get_kind",
     "get_match_level",

@@ -241,8 +241,8 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     """
     # A recipe that is no faster than the untransformed kernel is never applied.
     useful = [record for record in records if record.measurement.is_faster]
-    first = find_tied([record for record in useful if record.is_trusted])
-    first |= find_tied([record for record in useful if not record.is_trusted])
+    first = find_tied_records([record for record in useful if record.is_trusted])
+    first |= find_tied_records([record for record in useful if not record.is_trusted])
 
     def sort_key(record: TuningRecord) -> tuple[bool, bool, float, bool, int, str, str]:
         is_first, spec = record.id in first, record.spec
@@ -261,7 +261,7 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     return tuple(sorted(useful, key=sort_key))
 
 
-def find_tied(records: Collection[TuningRecord]) -> frozenset[str]:
+def find_tied_records(records: Collection[TuningRecord]) -> frozenset[str]:
     """Return the ids of records tied for first place.
 
     Their speed-up intervals reach the highest lower end of all::

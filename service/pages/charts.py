@@ -29,7 +29,7 @@ from feinsum.records import (
     TuningRecord,
     compute_median_interval,
     compute_roofline_s,
-    find_tied,
+    find_tied_records,
     rank,
 )
 from feinsum.service.pages.words import (
@@ -265,7 +265,7 @@ def _rank_device(
     # the first fact of a recipe is its best one
     best = {record.recipe: record for record in reversed((*served, *slower))}
     recipes = [r for r in (*served, *slower) if best[r.recipe] is r]
-    first = set(find_tied(served))
+    first = set(find_tied_records(served))
     # several facts of one recipe may tie; rows are recipes
     is_tie = sum(record.id in first for record in recipes) > 1
     n_alike = Counter(record.recipe for record in records)

@@ -14,11 +14,11 @@ from cachetools import LRUCache, cached
 from feinsum.drawing.graph.layout import (
     PITCH,
     Box,
-    compute_layout,
-    compute_padding,
+    compute_shape_size,
     draw_edge,
     draw_outline,
     place_boxes,
+    place_vertices,
     write_svg_path,
 )
 from feinsum.drawing.graph.picture import KINDS, Vertex, make_picture
@@ -69,7 +69,7 @@ def draw_graph(text: str) -> Drawing:
     picture = make_picture(einsum)
     if len(picture.vertices) > MAX_VERTICES:
         return Drawing(text)
-    layout = compute_layout(picture)
+    layout = place_vertices(picture)
     # below the margin, with room for the upper half of a vertex at height 0
     shapes = {
         v: replace(box, x=box.x + MARGIN, y=box.y + PITCH / 2 + MARGIN)
@@ -98,4 +98,4 @@ def draw_graph(text: str) -> Drawing:
 def _compute_size(vertex: Vertex) -> tuple[float, float]:
     width = max(len(vertex.name) * NAME, len(vertex.data) * DATA)
     n_lines = bool(vertex.name) + bool(vertex.data)
-    return compute_padding(KINDS[vertex.kind].shape, width, n_lines * LINE)
+    return compute_shape_size(KINDS[vertex.kind].shape, width, n_lines * LINE)

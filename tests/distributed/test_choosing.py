@@ -29,7 +29,7 @@ from feinsum.distributed.choosing import (
 )
 from feinsum.distributed.fleets import describe_fleet_here
 from feinsum.distributed.groups import find_default_path
-from feinsum.distributed.planner import list_paths
+from feinsum.distributed.planner import list_short_paths
 from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.records import Host, InMemoryStore, Links, mark_untrusted
 from feinsum.records.signature import format_public_key, sign
@@ -93,13 +93,13 @@ def test_paths_are_different_and_of_few_operations():
     """The default path comes first, and no two paths have the same groups."""
     einsum = einsum_of("ijk,ja,ka,al->il", every=10)
     extents = dict(einsum.extents)
-    paths = list_paths(einsum, extents)
+    paths = list_short_paths(einsum, extents)
     assert paths[0] == find_default_path(einsum, extents)
     assert 1 < len(paths) <= 4
     texts = {str(groups_of(einsum, path, extents)) for path in paths}
     assert len(texts) == len(paths)
     many = einsum_of("ab,bc,cd,de,ef,fg->ag", every=10)
-    assert len(list_paths(many, dict(many.extents))) == 1
+    assert len(list_short_paths(many, dict(many.extents))) == 1
 
 
 def test_another_path_is_taken_if_less_is_moved():

@@ -11,9 +11,9 @@ from feinsum.drawing.graph.layout import (
     PITCH,
     WAYPOINT,
     Box,
-    compute_layout,
     list_layers,
     place_boxes,
+    place_vertices,
 )
 from feinsum.drawing.graph.picture import KINDS, Picture, make_picture
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
@@ -37,7 +37,7 @@ def test_layers_are_those_of_kinds_and_edges_lead_from_one_to_the_next(
     kinds = [{KINDS[picture.vertices[v].kind].layer for v in layer} for layer in layers]
     assert kinds == sorted(kinds, key=min)
     assert all(len(found) == 1 for found in kinds)
-    layout = compute_layout(picture)
+    layout = place_vertices(picture)
     layer_of = {v: k for k, layer in enumerate(layout.layers) for v in layer}
     assert len(layout.routes) == len(picture.edges)
     for edge, route in zip(picture.edges, layout.routes, strict=True):
@@ -54,7 +54,7 @@ def test_vertices_of_a_layer_are_apart_and_boxes_overlap_nothing(
     """By 1, and by less only where an edge passes; axes of a term stand under each
     other, in their order; no edge passes through a box.
     """
-    layout = compute_layout(picture)
+    layout = place_vertices(picture)
     n, heights = len(picture.vertices), layout.heights
     for layer in layout.layers:
         for u, v in combinations(layer, 2):
@@ -74,14 +74,14 @@ def test_long_names_widen_their_layer() -> None:
     name = "stiffness_of_the_reference_tetrahedron_"
     e = einsum(f"{{{name}}}j, j -> {{{name}}}", array(name, (name, 4)), array("x", 4))
     picture = make_picture(e)
-    found = list(place_boxes(picture, compute_layout(picture), compute_size).values())
+    found = list(place_boxes(picture, place_vertices(picture), compute_size).values())
     assert all(are_apart(one, other) for one, other in combinations(found, 2))
 
 
 def test_a_hundred_vertices_are_not_crowded() -> None:
     """The layout grows with the batch: nothing overlaps in one of forty rows."""
     picture = make_picture(large_batch(40))
-    found = list(place_boxes(picture, compute_layout(picture), compute_size).values())
+    found = list(place_boxes(picture, place_vertices(picture), compute_size).values())
     assert len(picture.vertices) > 80
     assert all(are_apart(one, other) for one, other in combinations(found, 2))
 
@@ -89,7 +89,7 @@ def test_a_hundred_vertices_are_not_crowded() -> None:
 def test_edges_of_a_plain_product_are_level() -> None:
     """What need not be bent is drawn straight."""
     picture = make_picture(einsum("i,j->ij", array("x", 4), array("y", 4)))
-    heights = compute_layout(picture).heights
+    heights = place_vertices(picture).heights
     assert all(heights[u] == heights[v] for u, v in picture.edges)
 
 

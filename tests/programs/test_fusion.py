@@ -20,8 +20,8 @@ from feinsum.programs.blocks import list_blocks
 from feinsum.programs.fusion import (
     KernelChoice,
     find_fusions,
-    get_array_name,
     get_choice,
+    get_fused_name,
 )
 from feinsum.select import MAX_ROUNDS
 from tests.portions import spread
@@ -83,7 +83,7 @@ def by_points(program, fusion, arrays):
         extents = {row.indices[i]: n for i, n in program.extents(one).items()}
         grid = np.indices(tuple(extents.values()), sparse=True)
         names = dict(zip(extents, grid, strict=True))
-        names |= {get_array_name(name): arrays[name] for name in fusion.operands}
+        names |= {get_fused_name(name): arrays[name] for name in fusion.operands}
         product = 1.0
         for factor in row.factors():
             product = product * evaluate_body(factor, names)

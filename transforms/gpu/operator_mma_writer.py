@@ -62,7 +62,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     ROWS,
     WARP,
 )
-from feinsum.transforms.primitives.schedule import Expression, Names, make_product
+from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 
 
 class _Factors(NamedTuple):
@@ -381,7 +381,7 @@ class OperatorMmaWriter(GroupWriter):
         is_padded = tiles.depth > tiles.n_terms
         existing = clamp(term, tiles.n_terms) if is_padded else term
         points |= self.terms.unravel(existing)
-        value = make_product(self.schedule, (name,), points)
+        value = multiply_rules(self.schedule, (name,), points)
         if is_padded:
             value = p.If(p.Comparison(term, "<", tiles.n_terms), value, ZERO)
         lengths = tuple(map(self.length, self.steps.deferred))
@@ -438,7 +438,7 @@ class OperatorMmaWriter(GroupWriter):
         inames, outer = self.loop_over(part.outer, "unr")
         loops = (*inames, *entries.loops)
         points = {**entries.points_of_all, **outer}
-        value = make_product(self.schedule, part.operands, points)
+        value = multiply_rules(self.schedule, part.operands, points)
         return self.assign(
             "load", var(part.array)[tuple(map(var, loops))],
             # zeros in place of elements that do not exist add nothing to any sum

@@ -45,7 +45,7 @@ from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import OperatorSteps
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, Names, make_product
+from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -247,7 +247,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = {**points, **of_others}
         if not steps.gathered:
-            value = make_product(schedule, early, self._count_from_first(all_points))
+            value = multiply_rules(schedule, early, self._count_from_first(all_points))
             entry = self._get_tile_entry(all_points)
             return self.assign("fill", entry, value, [*loops, *inames], before)
         shape = tuple(map(self.length, unrolled))
@@ -263,7 +263,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = self._count_from_first({**points, **of_others, **of_gathered})
         entry = total_at(of_others)
-        value = p.Sum((entry, make_product(schedule, early, all_points)))
+        value = p.Sum((entry, multiply_rules(schedule, early, all_points)))
         last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
         inames, of_others = self.loop_over(unrolled, "unr")
         target = self._get_tile_entry({**points, **of_others})
@@ -380,7 +380,7 @@ class _Operator(GroupWriter):
         value, last = acc[block.sums], list(after)
         late = tuple(row[position] for position in steps.late)
         if late:
-            calls = make_product(self.schedule, late, self._count_from_first(points))
+            calls = multiply_rules(self.schedule, late, self._count_from_first(points))
             value = p.Product((value, calls))
             if block.deferred:
                 dtype = self.schedule.get_row_dtype(k)

@@ -28,7 +28,7 @@ from feinsum.transforms.gpu.heuristics import WARP
 from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import make_product
+from feinsum.transforms.primitives.schedule import multiply_rules
 from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import get_number
 
@@ -55,7 +55,7 @@ def apply_gpu_points(
     for k, row in enumerate(schedule.rows):
         sums = {i: writer.loop(i, size=schedule.extents[i]) for i in schedule.summed}
         points = {**grid.points, **{i: var(name) for i, name in sums.items()}}
-        product = make_product(schedule, row, points)
+        product = multiply_rules(schedule, row, points)
         # without a sum, the product is stored directly
         if not sums:
             writer.store(k, product, grid.points, around)

@@ -35,7 +35,7 @@ from feinsum.transforms.gpu.layouts import Flat, flatten_indices
 from feinsum.transforms.gpu.sides import make_contiguity_key
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import Expression, Names, make_product
+from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import count_index_tuples, get_number
 
@@ -93,7 +93,7 @@ def apply_gpu_split_sum(
         step = writer.loop("step", f"{first} + {n_terms}*{{}} < {summed.size}")
         value = p.Sum((var(item), n_items * var(part_iname), n_terms * var(step)))
         point = {**result.unravel(var(group)), **summed.unravel(value)}
-        product = make_product(schedule, schedule.rows[row], point)
+        product = multiply_rules(schedule, schedule.rows[row], point)
         grid = (group, part_iname)
         total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
         total, last = add_in_tree(row, n_items, item, grid, total, [last])

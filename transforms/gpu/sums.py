@@ -34,7 +34,7 @@ from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, MAX_ITEMS, WARP
 from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, has_plain_dtype
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import Expression, make_product
+from feinsum.transforms.primitives.schedule import Expression, multiply_rules
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import get_number, get_text
 
@@ -137,7 +137,7 @@ def _share_sums(
             if i != summed
         }
         of_inner = {i: var(name) for i, name in inner.items()}
-        product = make_product(
+        product = multiply_rules(
             schedule, row, {**grid.points, summed: value, **of_inner}
         )
         total, last = writer.add_up(

@@ -38,7 +38,7 @@ from feinsum.transforms.gpu.layouts import flatten_indices
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point, has_plain_dtype
 from feinsum.transforms.library.turned import find_turned_index
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import make_product
+from feinsum.transforms.primitives.schedule import multiply_rules
 from feinsum.transforms.registry import Parameters, Table, Transform, register
 from feinsum.transforms.roles import get_number, get_text
 
@@ -105,7 +105,7 @@ def apply_gpu_turned(
             # one entry more, so that a column is spread over all banks
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
             square = var(writer.array("square", shape, dtype, is_shared=True))
-            value = make_product(schedule, (name,), of_all(within))
+            value = multiply_rules(schedule, (name,), of_all(within))
             entry = square[within[written], within[read]]
             before.append(writer.assign("load", entry, value, loops))
             squares.append(square)
@@ -113,7 +113,7 @@ def apply_gpu_turned(
         loops, within = square_loops(written, read)
         factors = [square[within[written], within[read]] for square in squares]
         if untransposed := tuple(name for name in row if name not in transposed):
-            factors.append(make_product(schedule, untransposed, of_all(within)))
+            factors.append(multiply_rules(schedule, untransposed, of_all(within)))
         writer.store(k, p.Product(tuple(factors)), of_all(within), loops, before)
     return writer.build().t_unit
 

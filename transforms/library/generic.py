@@ -45,7 +45,7 @@ from feinsum.transforms.primitives import (
     with_hints,
 )
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS
-from feinsum.transforms.primitives.schedule import Expression, Names, make_product
+from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     count_index_tuples,
@@ -281,7 +281,7 @@ class StreamedNest:
         return var(tile)[inner or (0,)]
 
     def _make_product(self, row: int, points: Mapping[str, Expression]) -> Expression:
-        return make_product(self.schedule, self.schedule.rows[row], points)
+        return multiply_rules(self.schedule, self.schedule.rows[row], points)
 
     def _list_loops(self, ranges: Ranges) -> Names:
         grid = tuple(tile.loop for tile in self.tiles.values())

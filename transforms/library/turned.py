@@ -31,7 +31,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import count_distinct_bytes, estimate_region_s
 from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, make_product
+from feinsum.transforms.primitives.schedule import Expression, multiply_rules
 from feinsum.transforms.primitives.vector_store import is_contiguous
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
@@ -160,7 +160,7 @@ class TurnedNest:
         read = writer.assign(
             square,
             var(square)[(var(k), var(lane))],
-            make_product(self.schedule, self.schedule.rows[row], points),
+            multiply_rules(self.schedule, self.schedule.rows[row], points),
             [*order, k, lane],
         )
         # The square is filled by rows and read by columns: the compiler turns the
@@ -198,7 +198,7 @@ class TurnedNest:
     def _copy(self, row: int, across: LoopRange, along: LoopRange) -> None:
         """Copy the entries outside the squares, one by one."""
         points = self._get_points(across.point, along.point)
-        value = make_product(self.schedule, self.schedule.rows[row], points)
+        value = multiply_rules(self.schedule, self.schedule.rows[row], points)
         order = [*self.around, *along.loops, *across.loops]
         self.writer.store(row, value, points, order, is_last=False)
 

@@ -46,7 +46,7 @@ from feinsum.transforms.primitives.compiler_hints import (
     VECTORS,
     with_rows_apart,
 )
-from feinsum.transforms.primitives.schedule import Expression, Names, make_product
+from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     count_index_tuples,
@@ -147,7 +147,7 @@ class _JammedNest:
         start = writer.assign(f"{name}_zero", entry, dtype.type(0), loops)
         sums = {index: writer.entries(index) for index in self.plan.summed}
         entry, loops, points = self._make_sum(name, ranges, sums)
-        product = make_product(self.schedule, self.schedule.rows[row], points)
+        product = multiply_rules(self.schedule, self.schedule.rows[row], points)
         added = p.Sum((entry, product))
         add = writer.assign(f"{name}_add", entry, added, loops, [start])
         entry, loops, points = self._make_sum(name, ranges)

@@ -16,8 +16,8 @@ from feinsum.transforms.primitives.domains import intersect_sets
 from feinsum.transforms.primitives.schedule import (
     Names,
     Schedule,
-    make_product,
     make_scaled_sum,
+    multiply_rules,
     with_row_values,
 )
 
@@ -72,7 +72,7 @@ def _with_product(
         inames.append(iname)
     arguments = schedule.generate_arguments(output)
     points.update(zip(output, map(var, arguments), strict=True))
-    body = make_scaled_sum(1, tuple(inames), make_product(schedule, pair, points))
+    body = make_scaled_sum(1, tuple(inames), multiply_rules(schedule, pair, points))
     name = schedule.fresh("_".join(pair))
     rule = schedule.fresh(f"{name}_rule")
     schedule = schedule.with_rule(rule, arguments, body)

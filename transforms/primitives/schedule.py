@@ -202,14 +202,14 @@ def with_row_values(schedule: Schedule) -> Schedule:
 def _make_row_value(schedule: Schedule, k: int) -> Expression:
     points = {index: var(iname) for index, iname in schedule.inames.items()}
     summed = tuple(schedule.inames[index] for index in schedule.summed)
-    product = make_product(schedule, schedule.rows[k], points)
+    product = multiply_rules(schedule, schedule.rows[k], points)
     value = make_scaled_sum(schedule.scales[k], summed, product)
     if schedule.is_shifted(schedule.instructions[k]):
         return p.Sum((schedule.shifts[k], value))
     return value
 
 
-def make_product(
+def multiply_rules(
     schedule: Schedule, operands: Names, points: Mapping[str, Expression]
 ) -> Expression:
     """Return the product of the operands' rules, called at ``points``."""

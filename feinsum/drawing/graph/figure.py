@@ -25,11 +25,11 @@ from feinsum.drawing.graph.layout import (
     Box,
     Command,
     Curve,
-    compute_layout,
-    compute_padding,
+    compute_shape_size,
     draw_edge,
     draw_outline,
     place_boxes,
+    place_vertices,
 )
 from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, make_picture
 from feinsum.ir import BatchedEinsum, require_einsum
@@ -101,7 +101,7 @@ def compute_size(vertex: Vertex) -> tuple[float, float]:
         _measure_text_width(vertex.data, DATA_SIZE),
     )
     sizes = NAME_SIZE * bool(vertex.name) + DATA_SIZE * bool(vertex.data)
-    return compute_padding(KINDS[vertex.kind].shape, width, 1.25 * sizes)
+    return compute_shape_size(KINDS[vertex.kind].shape, width, 1.25 * sizes)
 
 
 @cache
@@ -128,7 +128,7 @@ def _replace_undrawable(text: str) -> str:
 
 
 def _build_figure(picture: Picture) -> Figure:
-    layout = compute_layout(picture)
+    layout = place_vertices(picture)
     node_boxes = place_boxes(picture, layout, compute_size)
     kinds = [name for name in KINDS if picture.list_kind(name)]
     graph_width = max(box.x + box.width / 2 for box in node_boxes.values())

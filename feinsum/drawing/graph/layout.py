@@ -80,7 +80,7 @@ def list_layers(picture: Picture) -> list[list[int]]:
     return [layers[layer] for layer in sorted(layers)]
 
 
-def compute_layout(picture: Picture) -> GraphLayout:
+def place_vertices(picture: Picture) -> GraphLayout:
     """Compute a layout with short edges, the same in every process.
 
     Sweeps from left to right and back move every layer to the mean heights of its
@@ -259,7 +259,7 @@ INSET = 5.0
 """How far an edge extends below the vertices at its ends."""
 
 
-def compute_padding(shape: str, width: float, height: float) -> tuple[float, float]:
+def compute_shape_size(shape: str, width: float, height: float) -> tuple[float, float]:
     """Compute the size of a shape around a text of the given size."""
     match shape:
         case "circle":

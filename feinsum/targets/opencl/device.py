@@ -325,7 +325,7 @@ class OpenCLProgram:
 
 
 _AGREEMENT = (0.5, 1.05)
-"""Range of ratios of two clocks that agree; see :func:`is_agreement`."""
+"""Range of ratios of two clocks that agree; see :func:`are_times_consistent`."""
 
 # the xor with k prevents a closed form, so that no compiler removes the loop
 _SOURCE = """
@@ -342,17 +342,17 @@ def choose_timer(queue: Any) -> Timer:
     """Choose ``opencl-profiling`` if the device's events agree with the wall clock.
 
     A kernel of at least 5 ms is timed five times with both clocks; see
-    :func:`is_agreement`. If they disagree, or events have no times, the choice is
-    ``wall``. It is cached for the process.
+    :func:`are_times_consistent`. If they disagree, or events have no times, the choice
+    is ``wall``. It is cached for the process.
     """
     try:
-        is_honest = is_agreement(_compare_clocks(queue))
+        is_honest = are_times_consistent(_compare_clocks(queue))
     except MeasurementError:
         return "wall"
     return "opencl-profiling" if is_honest else "wall"
 
 
-def is_agreement(pairs_s: list[tuple[float, float]]) -> bool:
+def are_times_consistent(pairs_s: list[tuple[float, float]]) -> bool:
     """Return whether profiling times agree with the wall clock, except for the launch.
 
     Args:
@@ -362,8 +362,8 @@ def is_agreement(pairs_s: list[tuple[float, float]]) -> bool:
         Whether the median ratio is between 0.5 and 1.05: an event that reports more
         than the wall clock, or far less, does not time the kernel.
 
-    >>> (is_agreement([(0.9, 1.0)] * 3), is_agreement([(0.0, 1.0)] * 3),
-    ...  is_agreement([(2.0, 1.0)] * 3))
+    >>> (are_times_consistent([(0.9, 1.0)] * 3), are_times_consistent([(0.0, 1.0)] * 3),
+    ...  are_times_consistent([(2.0, 1.0)] * 3))
     (True, False, False)
     """
     low, high = _AGREEMENT
