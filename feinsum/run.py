@@ -21,7 +21,7 @@ from feinsum.distributed.facts import get_inner_plan, read_plan
 from feinsum.distributed.files import create_arrays, is_shared, read_block, write_block
 from feinsum.distributed.local import name_outputs
 from feinsum.distributed.mpi import get_world, run_on_every_rank, run_on_ranks
-from feinsum.distributed.plans import refuse_sparse_plan
+from feinsum.distributed.plans import require_dense_plan
 from feinsum.distributed.recorded import RUNS, record_on_ranks
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.threads import THREADS_VARIABLE
@@ -84,7 +84,7 @@ def _run(comm: Any, options: argparse.Namespace) -> None:
     output = options.output
     document = _return_on_all(comm, lambda: read_plan(options.plan.read_bytes()))
     plan, rank = get_inner_plan(document), comm.Get_rank()
-    refuse_sparse_plan(plan, "run on arrays from files")
+    require_dense_plan(plan, "run on arrays from files")
     semantics = document.meaning if isinstance(document, ProgramPlan) else None
     blocks = _return_on_all(comm, lambda: _read_blocks(plan, rank, options.inputs))
     if options.record is None:

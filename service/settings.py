@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -88,6 +89,8 @@ def read_settings(**overrides: object) -> Settings:
     """
     chosen = {name: value for name, value in overrides.items() if value is not None}
     for name, value in _read_file().items():
+        if name not in Settings.model_fields:
+            raise InvalidRequestError(_explain_unknown(name, value))
         # a variable of one installation overrides the file that several share
         if f"{PREFIX}{name.upper()}" not in os.environ:
             chosen.setdefault(name, value)
@@ -100,6 +103,19 @@ def read_settings(**overrides: object) -> Settings:
             for e in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequestError(f"settings of the service: {problems}") from None
+
+
+def _explain_unknown(name: str, value: object) -> str:
+    """Return why a name of the file is no setting, and the nearest one that is."""
+    file = f"{os.environ[FILE_VARIABLE].strip()}: "
+    if isinstance(value, dict):
+        return f"{file}settings stand at the top level, without a section [{name}]"
+    similar = get_close_matches(name, Settings.model_fields, n=1)
+    hint = f"did you mean {similar[0]!r}? " if similar else ""
+    return (
+        f"{file}{name!r} is not a setting of the service; {hint}"
+        f"settings are {', '.join(sorted(Settings.model_fields))}"
+    )
 
 
 def _read_file() -> dict[str, Any]:

@@ -549,7 +549,7 @@ def _find_start_violations(plan: Plan) -> Iterator[Violation]:
         yield from find_distribution_violations(name, start, n_axes, plan.processes)
 
 
-def refuse_sparse_plan(plan: Plan, participle: str) -> None:
+def require_dense_plan(plan: Plan, participle: str) -> None:
     """Refuse a plan with a sparse operand.
 
     Raises:

@@ -41,7 +41,7 @@ from feinsum.distributed.mpi import (
     run_on_every_rank,
     run_on_ranks,
 )
-from feinsum.distributed.plans import Plan, refuse_sparse_plan
+from feinsum.distributed.plans import Plan, require_dense_plan
 from feinsum.distributed.program_plan import ProgramPlan
 from feinsum.distributed.storage import get_slices, make_relative
 from feinsum.errors import PlanError
@@ -68,7 +68,7 @@ WARM_UP_RUNS = 2
 def make_random_arrays(plan: AnyPlan) -> dict[str, Array]:
     """Return random operands: numbers between 0 and 1, for integers either 0 or 1."""
     inner, rng = get_inner_plan(plan), np.random.default_rng(0)
-    refuse_sparse_plan(inner, "recorded")
+    require_dense_plan(inner, "recorded")
     arrays = {}
     for name, dtype in inner.operands.items():
         shape = inner.shape(name)
@@ -117,7 +117,7 @@ def record_run(
     (True, True)
     """
     inner = get_inner_plan(plan)
-    refuse_sparse_plan(inner, "recorded")
+    require_dense_plan(inner, "recorded")
     if engine == "mpi":
         raise PlanError(
             "with MPI no rank has whole arrays; call record_on_ranks on all ranks",
@@ -184,7 +184,7 @@ def record_on_ranks(
     """
     comm = get_world() if comm is None else comm
     inner, semantics = get_inner_plan(plan), _get_semantics(plan)
-    refuse_sparse_plan(inner, "recorded")
+    require_dense_plan(inner, "recorded")
     with _open_on_rank_0(comm, record) as store:
         fleet, seconds = describe_fleet_on_ranks(comm), []
         for _ in range(_count_runs(fleet, runs)):

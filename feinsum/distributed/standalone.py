@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feinsum.distributed.local import replace_names
-from feinsum.distributed.plans import refuse_sparse_plan
+from feinsum.distributed.plans import require_dense_plan
 from feinsum.distributed.steps import (
     Free,
     Leaf,
@@ -75,7 +75,7 @@ def write_program(plan: Plan) -> str:
     Raises:
         PlanError: with the rule ``sparse``, if an operand is sparse.
     """
-    refuse_sparse_plan(plan, "written as a program")
+    require_dense_plan(plan, "written as a program")
     _, _, body = Path(__file__).read_text().rpartition(DASHES)
     head = HEAD.format(
         einsum=plan.title,

@@ -37,7 +37,9 @@ def test_a_variable_overrides_the_file_and_an_option_both(file, monkeypatch):
 def test_a_file_that_cannot_be_read_is_refused(file):
     """The message names the setting, or the file."""
     for text, named in (
-        ("max_ages_s = 1", "MAX_AGES_S"),
+        ("max_ages_s = 1", "feinsum.toml: 'max_ages_s' is not a setting"),
+        ("max_ages_s = 1", "did you mean 'max_age_s'?"),
+        ("[service]\nport = 1", "without a section [service]"),
         ('max_batch = "many"', "MAX_BATCH"),
         ("max_batch = ", "cannot read the settings in"),
     ):

@@ -14,6 +14,7 @@ from feinsum.measure import compile_kernel, open_device, verify
 from feinsum.measure.cases import Case, make_case
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
+from feinsum.records import TransformSpec
 from feinsum.transforms import apply_spec, check_spec, list_configurations
 from feinsum.transforms.library import (
     PACKED_CONTRACTION,
@@ -261,3 +262,15 @@ def functional_case(case: Case) -> Case:
     )
     arguments = {**case.arguments, **factors}
     return replace(case, t_unit=t_unit, nest=nest, arguments=arguments)
+
+
+def test_tiles_of_one_row_leave_no_remainder():
+    """Loopy refuses a loop that is empty for every value of a run-time extent."""
+    e = einsum("ij,j->i", array("A", ("N", 23)), array("B", 23))
+    spec = TransformSpec.parse(
+        "unroll_and_jam@1(block=2, index='a', inner='b', parallel='a', rows=1, "
+        "vectors='usual')"
+    )
+    case = generated(canonicalize(e).einsum)
+    kernel = apply_spec(spec, case.t_unit, case.nest).default_entrypoint
+    assert not [domain for domain in kernel.domains if domain.is_empty()]

@@ -176,7 +176,8 @@ class NestWriter:
             full = f"{position} + {size} <= {extent}"
             tile = self.loop(f"{index}_{stem}", full, size=count)
             whole_tiles = LoopRange((tile,), base + size * var(tile), size)
-        if not isinstance(extent, int) or extent % size:
+        # tiles of one value leave nothing, whatever the extent is
+        if size > 1 and (not isinstance(extent, int) or extent % size):
             is_left = f"{extent} < {position} + {size}", f"{position} < {extent}"
             tile = self.loop(f"{index}_left", *is_left, size=count)
             inside = f"{position.format(tile)} + {{}} < {extent}"

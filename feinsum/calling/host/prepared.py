@@ -11,6 +11,8 @@ import numpy as np
 
 from feinsum.calling.layouts import pack_array
 from feinsum.result_memory import make_aligned
+from feinsum.subscripts import write_subscripts
+from feinsum.words import format_brief
 
 if TYPE_CHECKING:  # kernels of other processes run without a code generator
     from feinsum.calling.einsum_call import Argument, EinsumCall
@@ -52,6 +54,15 @@ class PreparedCall:
     names: tuple[str, ...] = ()
     scalars: Mapping[str, str] = field(default_factory=dict)
     is_normal: bool = False
+
+    def __repr__(self) -> str:
+        subscripts = write_subscripts(self.parsed.inputs, self.parsed.output)
+        if self.kernel is None:
+            return format_brief(self, subscripts)
+        recipe = self.kernel.spec or (
+            "a recorded recipe" if self.kernel.is_retrieved else "untransformed"
+        )
+        return format_brief(self, f"{subscripts}: {recipe}")
 
     @property
     def settled(self) -> PreparedCall:

@@ -444,3 +444,11 @@ def test_an_interrupt_ends_a_network(monkeypatch):
             feinsum.einsum(subscripts, *chain)
     expected = np.linalg.multi_dot(chain)
     np.testing.assert_allclose(feinsum.einsum(subscripts, *chain), expected)
+
+
+def test_a_prepared_call_is_shown_in_one_line():
+    """Its kernel has thousands of characters, which a prompt should not print."""
+    call = prepare_call("ij,jk->ik", np.ones((3, 4)), np.ones((4, 5)))
+    assert repr(call).startswith("<PreparedCall")
+    assert len(repr(call)) < 200
+    assert "\n" not in repr(call)
