@@ -149,7 +149,10 @@ def _describe_kernel(call: Call | None) -> str:
         kernel = getattr(call, "kernel", None)
         if kernel is None:
             return "none fits such calls"
-        return "untransformed" if kernel.spec is None else f"{kernel.spec}"
+        if kernel.spec is not None:
+            return str(kernel.spec)
+        # of a recorded recipe, only the transformed kernel is kept
+        return "a recorded recipe" if kernel.is_retrieved else "untransformed"
     spent = f"{format_count(call.n_calls, 'call')} took {call.spent_s:.2g} s"
     if call.built is not None:
         return "used: it was faster than the steps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -102,6 +103,9 @@ def test_a_kernel_that_failed_and_one_that_is_used(monkeypatch):
     text = explain("ij,jk->ik", A, B)
     assert "computed by: a kernel of its own" in text
     assert text.splitlines()[-1] == f"kernel: {call.kernel.spec}"
+    recorded = replace(call, kernel=replace(call.kernel, spec=None, is_retrieved=True))
+    monkeypatch.setattr("feinsum.calling.explanation.find_call", lambda *_: recorded)
+    assert explain("ij,jk->ik", A, B).endswith("kernel: a recorded recipe")
     failed = FallbackCall(call.parsed, BuildError("no compiler"))
     monkeypatch.setattr("feinsum.calling.explanation.find_call", lambda *_: failed)
     assert explain("ij,jk->ik", A, B).endswith("kernel: none: no compiler")

@@ -19,7 +19,11 @@ Trials: TypeAlias = Annotated[
 ]
 Budget: TypeAlias = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0, help="Start no new trial after this time."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Start no new trial of a workload after this time; the finals follow.",
+    ),
 ]
 Strategy: TypeAlias = Annotated[
     Literal["tpe", "random", "exhaustive"] | None,
