@@ -321,8 +321,11 @@ def make_refusal(insn_id: str, rule: str, reason: str) -> NotAnEinsumError:
         rule: see :class:`RefusedNest`.
         reason: what the instruction does; the words follow its name in the message.
     """
+    # Loopy underlines the names of functions with a combining character, which logs and
+    # searches do not cope with
+    plain = reason.replace("\N{COMBINING LOW LINE}", "")
     return NotAnEinsumError(
-        f"instruction {insn_id!r}: {reason}", rule=rule, instructions=(insn_id,)
+        f"instruction {insn_id!r}: {plain}", rule=rule, instructions=(insn_id,)
     )
 
 

@@ -79,6 +79,8 @@ def test_a_mutant_is_refused_by_the_rule_that_it_breaks(rule, old, new):
     name = "row" if "row" in refused else next(iter(refused))
     assert refused[name].rule == rule
     assert name in refused[name].reason
+    # a message for logs: Loopy's own text of a function has combining characters
+    assert refused[name].reason.isascii()
     assert all("row" not in nest.instructions for nest in raised.raised)
 
 
