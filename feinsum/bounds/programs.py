@@ -107,10 +107,10 @@ def count_compulsory_bytes(program: Program, sizes: Mapping[str, int]) -> int:
         if not prod(extents.values()):
             continue
         for name, term in _list_certain_reads(statement):
-            # two statements may read the same part of an array
-            n_entries = prod(extents[index] for index in set(term))
-            # an intermediate may stay in the fast memory, and so counts as 0
-            entries[name] = max(entries[name], n_entries * (name in inputs))
+            if name in inputs:  # an intermediate may stay in the fast memory
+                n_entries = prod(extents[index] for index in set(term))
+                # two statements may read the same part of an array
+                entries[name] = max(entries[name], n_entries)
     for name in program.outputs:
         # a view of an input is not written
         if name not in program.shared:

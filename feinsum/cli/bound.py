@@ -12,6 +12,7 @@ from feinsum.cli.shared.options import (
     Database,
     Device,
     EinsumOptions,
+    OptionalSubscripts,
     ProgramFile,
     SizeValues,
     expand_groups,
@@ -29,15 +30,6 @@ Examples:
   feinsum bound "ij,jk,kl->il" --sizes i=9,j=99,k=999,l=9 --memory 80000
   feinsum bound --program bicg.txt --size m=4000,n=4000 --memory 80000
 """
-
-OptionalSubscripts: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,jk->ik'; omit it with --program.",
-        show_default=False,
-    ),
-]
 
 FastMemory: TypeAlias = Annotated[
     int | None,

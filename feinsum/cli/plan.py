@@ -22,6 +22,7 @@ from feinsum.cli.shared.options import (
     AsJson,
     Dtype,
     Operands,
+    OptionalSubscripts,
     ProgramFile,
     Sizes,
     Sparse,
@@ -72,15 +73,6 @@ RanksPerHost: TypeAlias = Annotated[
 Save: TypeAlias = Annotated[
     Path | None,
     typer.Option("--save", metavar="FILE", help="Write the plan to a JSON document."),
-]
-
-OptionalSubscripts: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,jk->ik'; omit it with --program.",
-        show_default=False,
-    ),
 ]
 
 Picture: TypeAlias = Annotated[

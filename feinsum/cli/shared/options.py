@@ -87,6 +87,15 @@ Policy: TypeAlias = Annotated[
     ),
 ]
 
+OptionalSubscripts: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS",
+        help="The einsum, such as 'ij,jk->ik'; omit it with --program.",
+        show_default=False,
+    ),
+]
+
 ProgramFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
