@@ -135,18 +135,23 @@ def _list_certain_reads(statement: Statement) -> Iterator[tuple[str, Sequence[st
 
 def _list_batches(program: Program, sizes: Mapping[str, int]) -> Iterator[_Batch]:
     """Group the products of two arrays by their forms."""
-    groups: dict[tuple[Form, bool], dict[str, SoapStatement]] = defaultdict(dict)
+    groups: dict[tuple[Form, bool, str], dict[str, SoapStatement]] = defaultdict(dict)
     for statement in program.statements:
         if statement.is_einsum and len(statement.operands) == 2:
             access = _make_access(program, statement, sizes)
             if access.n_points:
                 form, ordered = _normalize(access)
-                # a product of an array with itself may use its symmetry: a form apart
-                groups[form, access.symmetry > 1][statement.result] = ordered
+                # Forms of their own: a product of an array with itself may use its
+                # symmetry, and views share memory under different names.
+                has_view = not program.shared.isdisjoint(statement.operands)
+                own = statement.result if has_view else ""
+                groups[form, access.symmetry > 1, own][statement.result] = ordered
     for rows in groups.values():
         batch = _join(tuple(rows.values()))
         operands = {name for row in rows for name in program.producers[row].operands}
-        yield _Batch(batch, frozenset(operands), ", ".join(rows))
+        # arrays that may be views of each other count as one
+        arrays = frozenset("" if x in program.shared else x for x in operands)
+        yield _Batch(batch, arrays, ", ".join(rows))
 
 
 def _make_access(

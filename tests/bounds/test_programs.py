@@ -173,3 +173,22 @@ def test_no_bound_is_above_what_a_random_schedule_moves(seed):
     capacity = 3 + rng.choice([0, 1, 2, 4, 8, 16])
     (path,) = bound_program_traffic(program, sizes, [FastMemory(capacity * ENTRY)])
     assert path.n_bytes <= least_moved(steps, capacity) * ENTRY
+
+
+def test_an_array_and_its_view_are_one_array():
+    """One load may serve both, so only the larger excess counts."""
+    viewed = """\
+A[30,30]:<f8
+B[30,30]:<f8
+C[45,30]:<f8
+r[i,j] = sum x0*x1 : A[i,k], B[k,j]
+v[a,b] = numpy reshape(x0, (20, 45)) : A[c,d]
+s[i,j] = sum x0*x1 : v[i,k], C[k,j]
+-> r, s
+"""
+    apart = viewed.replace(": v[i,k]", ": D[i,k]").replace("-> ", "-> v, ")
+    apart = apart.replace("C[45", "D[20,45]:<f8\nC[45")
+    for text, n_counted in ((viewed, 1), (apart, 2)):
+        memory = FastMemory(20 * ENTRY)
+        (path,) = bound_program_traffic(program_from_text(text), {}, [memory])
+        assert len(path.steps) == n_counted
