@@ -144,8 +144,8 @@ def _list_batches(program: Program, sizes: Mapping[str, int]) -> Iterator[_Batch
                 # Forms of their own: a product of an array with itself may use its
                 # symmetry, and views share memory under different names.
                 has_view = not program.shared.isdisjoint(statement.operands)
-                own = statement.result if has_view else ""
-                groups[form, access.symmetry > 1, own][statement.result] = ordered
+                single = statement.result if has_view else ""
+                groups[form, access.symmetry > 1, single][statement.result] = ordered
     for rows in groups.values():
         batch = _join(tuple(rows.values()))
         operands = {name for row in rows for name in program.producers[row].operands}
