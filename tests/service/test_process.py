@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import threading
+import time
 
 import pytest
 
@@ -69,7 +70,11 @@ def test_every_worker_knows_what_one_took(server, secret):
 
 
 def test_metrics_are_those_of_all_workers(server):
-    """However requests are spread, their number is right."""
+    """However requests are spread, their number is right.
+
+    A worker counts a request after its response, so the last one may still be missing
+    when another worker is scraped.
+    """
 
     def count():
         text = ask(server, "/metrics")[1].decode()
@@ -79,6 +84,9 @@ def test_metrics_are_those_of_all_workers(server):
     before = count()
     for _ in range(20):
         assert ask(server, "/v1/devices")[0] == 200
+    deadline = time.monotonic() + PATIENCE_S
+    while count() < before + 20 and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert count() == before + 20
 
 
