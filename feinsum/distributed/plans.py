@@ -422,6 +422,15 @@ class Plan:
 
         return write_program(self)
 
+    def to_jax(self, devices: Any = None) -> Any:
+        """Convert the plan to a function of JAX arrays on several devices.
+
+        See :func:`feinsum.distributed.convert_to_jax`.
+        """
+        from feinsum.distributed.on_jax import convert_to_jax
+
+        return convert_to_jax(self, devices)
+
     def run(
         self,
         blocks: Mapping[str, Any],
