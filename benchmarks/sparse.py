@@ -46,7 +46,7 @@ from benchmarks.sparse_problems import (
     KERNELS,
     PATTERNS,
     TOLERANCE,
-    TuningProblem,
+    Problem,
     fits,
     make_problem,
 )
@@ -71,7 +71,7 @@ class Ready:
         return perf_counter() - start
 
 
-def contest(problem: TuningProblem, options: argparse.Namespace) -> dict[str, float]:
+def contest(problem: Problem, options: argparse.Namespace) -> dict[str, float]:
     """Median seconds of each contender that there is; all are right."""
     watched = []
     for name, make in ({OURS: ours} | dict(RIVALS)).items():
