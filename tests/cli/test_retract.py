@@ -60,7 +60,7 @@ def test_what_is_not_understood_is_refused(run, filled):
     for given, message in (
         ((), "no fact was named for retraction"),
         (("abc",), "is not the id of a fact"),
-        (("0" * 12,), "no record has an id that begins with 000000000000"),
+        (("0" * 12,), "no id begins with '000000000000'"),
         (("--since", "soon"), "the time 'soon' was given"),
         (("--workload", "x", "--yes"), "give the reason with --reason"),
     ):
