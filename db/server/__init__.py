@@ -1,6 +1,6 @@
 """The database behind the service: trust, demand, API keys, lists for its pages."""
 
-from feinsum.db.server.api_keys import ApiKey, Scope
+from feinsum.db.server.api_keys import ApiKey, Scope, make_key
 from feinsum.db.server.demand import DemandLimits, DemandRequest
 from feinsum.db.server.pages import (
     DriverOf,
@@ -36,5 +36,6 @@ __all__ = [
     "Summary",
     "Trust",
     "is_cut",
+    "make_key",
     "open_serving_store",
 ]

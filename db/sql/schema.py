@@ -118,6 +118,7 @@ def _create_file(location: Location, path: Path) -> None:
         engine.dispose()
         with suppress(FileExistsError):
             _rename(temporary, path)
+            logger.info("created the database %s", location)
     finally:
         engine.dispose()
         temporary.unlink(missing_ok=True)
@@ -156,6 +157,7 @@ def _migrate(engine: Engine, location: Location) -> None:
             return
         if version is None:
             _create(connection)
+            logger.info("created the database %s", location)
             return
         with require_extra("alembic", "tune", f"migrating the database {location}"):
             from feinsum.db.sql.migrations import upgrade
@@ -164,7 +166,7 @@ def _migrate(engine: Engine, location: Location) -> None:
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
             name = f"{location.path.name}.backup-{version}-{stamp}"
             copy_database(location.path, location.path.with_name(name))
-            logger.info("%s: schema %s copied to %s", location, version, name)
+            logger.info("copied %s with schema %s to %s", location, version, name)
         upgrade(connection, version, NEWEST)
         connection.execute(_VERSION.update().values(version_num=NEWEST))
 

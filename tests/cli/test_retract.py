@@ -105,7 +105,8 @@ def test_packaged_facts_are_imported(run, database):
     """All of them, by a word in place of a file."""
     n = len(get_shipped_facts())
     result = run("db", "import", "packaged")
-    assert (result.exit_code, result.stderr) == (0, "")
+    created = f"feinsum: created the database {database}\n"
+    assert (result.exit_code, result.stderr) == (0, created)
     assert f"new: {n} records" in result.stdout
     with open_store(database) as store:
         assert len(store) == n
