@@ -438,7 +438,7 @@ def complete(
 
 
 def complete_id(
-    connection: Connection, digits: str, *tables: type[DocumentRow | DeviceRow]
+    connection: Connection, digits: str, *tables: DocumentRow | type[DeviceRow]
 ) -> str:
     """Return the only content id in some tables that begins so; a whole one is kept.
 
