@@ -3,7 +3,6 @@
 from feinsum.db.server.api_keys import ApiKey, Scope, make_key
 from feinsum.db.server.demand import DemandLimits, DemandRequest
 from feinsum.db.server.pages import (
-    DriverOf,
     Having,
     ListedDevice,
     ListedFact,
@@ -20,7 +19,6 @@ __all__ = [
     "ApiKey",
     "DemandLimits",
     "DemandRequest",
-    "DriverOf",
     "Having",
     "ListedDevice",
     "ListedFact",

@@ -20,7 +20,6 @@ from sqlalchemy import Connection, Engine
 from feinsum.db.address import Location, locate
 from feinsum.db.server import api_keys, demand, pages
 from feinsum.db.server.pages import (
-    DriverOf,
     Having,
     ListedDevice,
     ListedWorkload,
@@ -34,6 +33,7 @@ from feinsum.db.sql.retracting import (
     list_latest_retractions,
 )
 from feinsum.db.sql.rows import FACT_TABLES, complete, complete_id, make_rows
+from feinsum.db.sql.statistics import DriverCount
 from feinsum.db.sql.store import SqlStore, prepare_engine, reads, writes
 from feinsum.db.sql.tables import DeviceRow, PlanRow, WorkloadRow
 from feinsum.db.sql.trust import (
@@ -238,7 +238,7 @@ class ServingStore(SqlStore):
         """Return the device with an id."""
         return self.read(pages.find_device, device_id, self._count_facts_by_device())
 
-    def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
+    def drivers_of(self, device_id: str) -> tuple[DriverCount, ...]:
         """Return the drivers with which a device was measured, latest first."""
         name = ("drivers", device_id)
         return self._results(name, lambda: self.read(pages.list_drivers, device_id))
