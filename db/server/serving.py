@@ -32,10 +32,10 @@ from feinsum.db.sql.retracting import (
     find_missing,
     list_latest_retractions,
 )
-from feinsum.db.sql.rows import FACT_TABLES, complete, complete_id, make_rows
+from feinsum.db.sql.rows import FACT_TABLES, KEYS, complete, complete_id, make_rows
 from feinsum.db.sql.statistics import DriverCount
 from feinsum.db.sql.store import SqlStore, prepare_engine, reads, writes
-from feinsum.db.sql.tables import DeviceRow, PlanRow, WorkloadRow
+from feinsum.db.sql.tables import DeviceRow
 from feinsum.db.sql.trust import (
     Fact,
     Receipt,
@@ -139,8 +139,7 @@ class ServingStore(SqlStore):
         Raises:
             InvalidRequestError: if several begin so, and none is ``start``.
         """
-        columns = WorkloadRow.key, PlanRow.workload_key
-        return self.read(complete, start, columns) or start
+        return self.read(complete, start, KEYS) or start
 
     # Facts and who sent them.
 

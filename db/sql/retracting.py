@@ -25,7 +25,9 @@ from sqlalchemy import cast as sql_cast
 
 from feinsum.db.sql.rows import (
     FACT_TABLES,
+    KEYS,
     FactTable,
+    complete,
     complete_id,
     insert_missing,
     make_rows,
@@ -179,7 +181,8 @@ def retract(
         is_dry_run: whether to report the matches without retracting them.
 
     Raises:
-        InvalidRequestError: without a reason, or if several ids begin like one given.
+        InvalidRequestError: without a reason, or if several ids or keys begin like one
+            given.
         RecordNotFoundError: if none does.
     """
     if not (is_dry_run or reason.strip()):
@@ -189,6 +192,9 @@ def retract(
         )
     ids = [complete_id(connection, digits, *FACT_TABLES) for digits in query.ids]
     query = replace(query, ids=tuple(dict.fromkeys(ids)))
+    if query.workload is not None:
+        whole_key = complete(connection, query.workload, KEYS) or query.workload
+        query = replace(query, workload=whole_key)
     suspects: dict[FactTable, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
     n_shared = 0
     for table in _list_tables(query):

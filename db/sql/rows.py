@@ -327,6 +327,9 @@ FactTable = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
 
 FACT_TABLES: tuple[FactTable, ...] = (RecordRow, PlanRow, DevicePeaksRow)
 
+KEYS = (WorkloadRow.key, PlanRow.workload_key)
+"""The columns with the keys of all facts."""
+
 MAX_IDS = 500
 """Ids in one statement; SQLite limits the number of variables."""
 
