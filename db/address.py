@@ -89,7 +89,7 @@ def make_missing_error(location: Location) -> StoreUnavailableError:
     """Return the error for a missing database."""
     return StoreUnavailableError(
         f"there is no database {location}: check the path, or create one with 'feinsum "
-        "tune' or 'feinsum db import'"
+        "db init', 'feinsum tune' or 'feinsum db import'"
     )
 
 
@@ -244,6 +244,10 @@ SCHEMES = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _KEY = re.compile(r"[!-~]{1,500}")
+
+SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
+"""A key of a service; its first group is the id."""
+
 _MAX_KEY_BYTES = 1000
 
 
@@ -344,6 +348,31 @@ def get_service_key(address: Address) -> str | None:
             f"use https, or set {KEY_OVER_HTTP_VARIABLE}=on in a network that you trust"
         )
     return key
+
+
+def parse_key_id(key: str) -> str | None:
+    """Return the id in a key; None if no service made it.
+
+    >>> parse_key_id("feinsum_0123abcd_" + "x" * 43), parse_key_id("x" * 40)
+    ('0123abcd', None)
+    """
+    match = SECRET.fullmatch(key)
+    return match[1] if match else None
+
+
+def describe_sent_key(key: str | None) -> str:
+    """Describe the key that a service refused, by its id, and where to set another.
+
+    >>> print(describe_sent_key(None))
+    no key was sent; set FEINSUM_REMOTE_KEY
+    >>> print(describe_sent_key("feinsum_0123abcd_" + "x" * 43))
+    the key sent has the id 0123abcd; set another in FEINSUM_REMOTE_KEY
+    """
+    if key is None:
+        return f"no key was sent; set {KEY_VARIABLE}"
+    key_id = parse_key_id(key)
+    name = f"has the id {key_id}" if key_id else "is not of 'feinsum keys create'"
+    return f"the key sent {name}; set another in {KEY_VARIABLE}"
 
 
 def _has_key(address: Address) -> bool:

@@ -26,6 +26,7 @@ from functools import cached_property
 from itertools import chain, islice, repeat, zip_longest
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
+from feinsum.canonical.form import KEY_DIGITS
 from feinsum.db.server import StoredFact, Summary
 from feinsum.errors import InvalidRequestError
 from feinsum.records import Device, Policy, TransformSpec, TuningRecord, rank
@@ -372,6 +373,15 @@ def check_key(workload: str) -> str:
         f"{workload[:150]!r} is not a workload key, expected letters, digits, '-', '_' "
         "and '.', 128 at most; /v1/canonicalize gives keys"
     )
+
+
+def is_shortened(workload: str) -> bool:
+    """Return whether a key lacks digits at its end.
+
+    >>> is_shortened("fe2-nauty2.8-0f7c2ab41d0"), is_shortened("fe2-x-" + "0" * 40)
+    (True, False)
+    """
+    return len(workload.rpartition("-")[2]) < KEY_DIGITS
 
 
 def _check_name(parameter: str, name: str) -> None:

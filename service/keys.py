@@ -1,24 +1,18 @@
-"""API keys: created once, printed once, recognized by a digest alone.
-
-A key is ``feinsum_0123abcd_SECRET``: 8 digits that name it, and 256 random bits. Only
-the SHA-256 of all of it is stored. No slower digest is needed, since 256 random bits
-cannot be guessed.
-"""
+"""Who calls: keys are recognized by their digests, and permit what their scopes say."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import get_args
 
+from feinsum.db.address import parse_key_id
 from feinsum.db.server import ApiKey, Scope
+from feinsum.db.server.api_keys import digest_secret
 from feinsum.errors import NotAuthenticatedError, NotPermittedError
-from feinsum.service.texts import SECRET
 
 CACHE_S = 2.0
 """Seconds before a recognized key is read again; a revoked one ends within them."""
@@ -42,33 +36,6 @@ class KeyHolder:
 
 ANONYMOUS = "anonymous"
 """The name of a caller without a key."""
-
-
-def make_key(
-    name: str,
-    scope: Scope,
-    expires_at: datetime | None = None,
-    *,
-    is_trusted: bool = False,
-) -> tuple[str, ApiKey]:
-    """Create a key; return its secret, and what is stored of it."""
-    key_id = secrets.token_hex(4)
-    # a prefix that scanners of leaked secrets can find, and an id to revoke the key by
-    secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"
-    now = datetime.now(UTC)
-    key = ApiKey(key_id, name, scope, _digest(secret), now, expires_at)
-    return secret, replace(key, is_trusted=is_trusted)
-
-
-def parse_key_id(secret: str) -> str | None:
-    """Return the id in a secret; None if it is not a key of this service.
-
-    >>> secret, key = make_key("ci", "read")
-    >>> parse_key_id(secret) == key.id, parse_key_id("x" * 40)
-    (True, None)
-    """
-    match = SECRET.fullmatch(secret)
-    return match[1] if match else None
 
 
 def require(caller: KeyHolder, scope: Scope) -> None:
@@ -108,7 +75,7 @@ class KeyRing:
 
     def recall(self, secret: str) -> KeyHolder | None:
         """Return the caller with that secret, if it was recognized a moment ago."""
-        until, caller = self._cache.get(_digest(secret), (0.0, None))
+        until, caller = self._cache.get(digest_secret(secret), (0.0, None))
         return caller if until > time.monotonic() else None
 
     def recognize(self, secret: str) -> KeyHolder:
@@ -117,12 +84,13 @@ class KeyRing:
         Raises:
             NotAuthenticatedError: if the key is unknown, revoked or expired.
         """
-        digest = _digest(secret)
+        digest = digest_secret(secret)
         key_id = parse_key_id(secret)
         # the id finds the row; the digest decides, in constant time
         key = self._find(key_id) if key_id else None
         if key is None or not hmac.compare_digest(key.digest, digest):
-            raise NotAuthenticatedError("the key is unknown; ask for a new one")
+            name = f"the key {key_id}" if key_id else "the key"
+            raise NotAuthenticatedError(f"{name} is unknown; ask for a new one")
         # an unknown key and a revoked one differ in the message alone: the holder of a
         # secret may know that it was one
         state = key.state(datetime.now(UTC))
@@ -145,7 +113,3 @@ def _list_scopes(widest: Scope) -> frozenset[Scope]:
     # each scope includes those before it: read, record, admin
     scopes: tuple[Scope, ...] = get_args(Scope)
     return frozenset(scopes[: scopes.index(widest) + 1])
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

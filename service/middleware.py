@@ -482,5 +482,3 @@ def configure_logs(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    # Alembic reports every migration at the level info
-    logging.getLogger("alembic").setLevel(logging.WARNING)

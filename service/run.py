@@ -23,7 +23,7 @@ from feinsum.service.settings import (
     PREFIX,
     Settings,
     read_settings,
-    warn_of_deprecated_variables,
+    warn_of_variables,
 )
 
 WORKER_STARTS_S = 60
@@ -53,7 +53,7 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         announce(f"http://{host}:{listener.getsockname()[1]}")
         configure_logs(settings.log_level)
-        warn_of_deprecated_variables()
+        warn_of_variables()
         for name, value in settings.model_dump(exclude_none=True).items():
             # options of the command line reach the workers this way, and so does the
             # file as it was read when the service started

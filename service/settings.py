@@ -105,6 +105,14 @@ def read_settings(**overrides: object) -> Settings:
         raise InvalidRequestError(f"settings of the service: {problems}") from None
 
 
+def list_variables() -> list[str]:
+    """Return the names of all variables of the service."""
+    return [
+        FILE_VARIABLE,
+        *(f"{PREFIX}{name.upper()}" for name in Settings.model_fields),
+    ]
+
+
 def _explain_unknown(name: str, value: object) -> str:
     """Return why a name of the file is no setting, and the nearest one that is."""
     file = f"{os.environ[FILE_VARIABLE].strip()}: "
@@ -131,8 +139,15 @@ def _read_file() -> dict[str, Any]:
         ) from None
 
 
-def warn_of_deprecated_variables() -> None:
-    """Log the variables whose settings belong in the file or on the command line."""
+def warn_of_variables() -> None:
+    """Log variables of no setting, and those that belong in the file of settings."""
+    unknown = {n for n in os.environ if n.startswith(PREFIX)} - set(list_variables())
+    if unknown:
+        logger.warning(
+            "no setting of the service has these variables: %s; 'feinsum doctor' "
+            "suggests names",
+            ", ".join(sorted(unknown)),
+        )
     names = Settings.model_fields
     used = sorted(name for name in names if f"{PREFIX}{name.upper()}" in os.environ)
     if used:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
-"""A key of the service; its first group is the id."""
+from feinsum.db.address import SECRET
 
 
 def has_secret(text: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 
@@ -75,13 +74,6 @@ def test_a_look_up_imports_nothing_else(database):
 
 
 TUNE = MATVEC + "feinsum.autotune(e, sizes={'n': 8}, n_trials=1)"
-MIGRATE = f"""
-import sqlite3, pathlib
-from feinsum.db import open_store
-older = pathlib.Path({str(Path(__file__).with_name("db") / "schema_0001.sql")!r})
-sqlite3.connect('old.sqlite').executescript(older.read_text()).connection.close()
-open_store('old.sqlite').close()
-"""
 SHOW = "import feinsum\nfeinsum.tune('ij,j->i', [[1.0, 2.0]], [1.0, 2.0])"
 SERVE = (
     "import sys\nsys.argv = ['feinsum', 'serve']\nfrom feinsum.__main__ import main"
@@ -94,7 +86,6 @@ RUN = "import runpy\nrunpy.run_module('feinsum', run_name='__main__')"
     ("package", "extra", "code"),
     [
         ("optuna", "tune", TUNE),
-        ("alembic", "tune", MIGRATE),
         ("rich", "tune", SHOW),
         ("typer", "cli", RUN),
         ("fastapi", "service", SERVE),

@@ -20,7 +20,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from feinsum.db.address import Address, get_service_key, parse_address
+from feinsum.db.address import (
+    Address,
+    describe_sent_key,
+    get_service_key,
+    parse_address,
+)
 from feinsum.errors import (
     CanonicalizationError,
     FeinsumError,
@@ -264,6 +269,8 @@ class Client:
         if self.key:
             # Messages are logged and pasted into reports.
             detail = detail.replace(self.key, "(the key)")
+        if reply.status in (401, 403):
+            detail = f"{detail}; {describe_sent_key(self.key)}"
         if code is None:
             redirect = ", a redirect" if 300 <= reply.status < 400 else ""
             return self._foreign(f"answered with status {reply.status}{redirect}")

@@ -1,9 +1,8 @@
 """The database behind the service: trust, demand, API keys, lists for its pages."""
 
-from feinsum.db.server.api_keys import ApiKey, Scope
+from feinsum.db.server.api_keys import ApiKey, Scope, make_key
 from feinsum.db.server.demand import DemandLimits, DemandRequest
 from feinsum.db.server.pages import (
-    DriverOf,
     Having,
     ListedDevice,
     ListedFact,
@@ -20,7 +19,6 @@ __all__ = [
     "ApiKey",
     "DemandLimits",
     "DemandRequest",
-    "DriverOf",
     "Having",
     "ListedDevice",
     "ListedFact",
@@ -36,5 +34,6 @@ __all__ = [
     "Summary",
     "Trust",
     "is_cut",
+    "make_key",
     "open_serving_store",
 ]

@@ -1,8 +1,15 @@
-"""Keys of the service: names, scopes and digests; never the secrets themselves."""
+"""Keys of the service: names, scopes and digests; never the secrets themselves.
+
+A key is ``feinsum_0123abcd_SECRET``: 8 digits that name it, and 256 random bits. Only
+the SHA-256 of all of it is stored. No slower digest is needed, since 256 random bits
+cannot be guessed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+import hashlib
+import secrets
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
@@ -23,8 +30,7 @@ class ApiKey:
         id: the public part of the secret; identifies the key in lists and logs.
         name: recorder name of its facts; two keys may share it, so that a key can be
             replaced.
-        digest: SHA-256 of the whole secret, in hexadecimal digits. The secret is
-            256 random bits, so that no slower digest is needed.
+        digest: SHA-256 of the whole secret, in hexadecimal digits.
         is_trusted: whether facts sent with it rank first. Administrators are trusted in
             any case.
     """
@@ -46,6 +52,27 @@ class ApiKey:
         if self.expires_at is not None and self.expires_at <= now:
             return "expired"
         return "valid"
+
+
+def make_key(
+    name: str,
+    scope: Scope,
+    expires_at: datetime | None = None,
+    *,
+    is_trusted: bool = False,
+) -> tuple[str, ApiKey]:
+    """Create a key; return its secret, and what is stored of it."""
+    key_id = secrets.token_hex(4)
+    # a prefix that scanners of leaked secrets can find, and an id to revoke the key by
+    secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"
+    now = datetime.now(UTC)
+    key = ApiKey(key_id, name, scope, digest_secret(secret), now, expires_at)
+    return secret, replace(key, is_trusted=is_trusted)
+
+
+def digest_secret(secret: str) -> str:
+    """Return the SHA-256 of a secret, in hexadecimal digits."""
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 COLUMNS = tuple(getattr(ApiKeyRow, field.name) for field in fields(ApiKey))

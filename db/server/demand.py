@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.sql.rows import INSERTS, RETRACTED
+from feinsum.db.sql.rows import INSERTS, RETRACTED, complete
 from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 
@@ -209,11 +209,16 @@ def _delete(connection: Connection, condition: ColumnElement[bool]) -> int:
 
 
 def clear_demands(connection: Connection, workload: str | None = None) -> int:
-    """Delete all demands, or those for a workload; returns their number."""
+    """Delete all demands, or those for a workload; returns their number.
+
+    Raises:
+        InvalidRequestError: if several keys begin with the one given.
+    """
     key = DemandRow.workload_key
-    return _delete(
-        connection, key.is_not(None) if workload is None else key == workload
-    )
+    if workload is None:
+        return _delete(connection, key.is_not(None))
+    whole_key = complete(connection, workload, [key]) or workload
+    return _delete(connection, key == whole_key)
 
 
 def open_demands(

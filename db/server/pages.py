@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
@@ -26,6 +25,7 @@ from feinsum.db.sql.rows import (
     select_retracted,
     select_trusted,
 )
+from feinsum.db.sql.statistics import DRIVERS, DriverCount
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
     DeviceRow,
@@ -103,21 +103,6 @@ class Overview:
     n_facts: int
     n_workloads: int
     n_devices: int
-
-
-@dataclass(frozen=True)
-class DriverOf:
-    """A driver of a device, and the facts that were measured with it.
-
-    Attributes:
-        oldest, newest: when the first and the last of them were recorded.
-    """
-
-    version: str
-    n_workloads: int
-    n_facts: int
-    oldest: datetime
-    newest: datetime
 
 
 MAX_DRIVERS = 100
@@ -370,24 +355,13 @@ def _make_device(row: Any, counts: FactCounts) -> ListedDevice:
     return ListedDevice(device_id, parse_device_row(columns), n_facts, n_characters)
 
 
-def list_drivers(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
+def list_drivers(connection: Connection, device_id: str) -> tuple[DriverCount, ...]:
     """Return the drivers with which a device was measured, latest first."""
-    newest = func.max(RecordRow.recorded_at)
-    drivers = (
-        select(
-            EnvironmentRow.driver_version,
-            func.count(RecordRow.workload_key.distinct()),
-            func.count(),
-            func.min(RecordRow.recorded_at),
-            newest,
-        )
-        .join_from(RecordRow, EnvironmentRow)
-        .where(RecordRow.device_id == device_id, ~RETRACTED)
-        .group_by(EnvironmentRow.driver_version)
-        .order_by(newest.desc(), EnvironmentRow.driver_version)
-        .limit(MAX_DRIVERS)
-    )
-    return tuple(DriverOf(*row) for row in connection.execute(drivers))
+    newest_first = func.max(RecordRow.recorded_at).desc()
+    of_device = DRIVERS.where(RecordRow.device_id == device_id).order_by(None)
+    drivers = of_device.order_by(newest_first, EnvironmentRow.driver_version)
+    rows = connection.execute(drivers.limit(MAX_DRIVERS))
+    return tuple(DriverCount(*row) for row in rows)
 
 
 # Facts and plans

@@ -20,7 +20,6 @@ from sqlalchemy import Connection, Engine
 from feinsum.db.address import Location, locate
 from feinsum.db.server import api_keys, demand, pages
 from feinsum.db.server.pages import (
-    DriverOf,
     Having,
     ListedDevice,
     ListedWorkload,
@@ -29,14 +28,17 @@ from feinsum.db.server.pages import (
 )
 from feinsum.db.server.reader import Reader
 from feinsum.db.sql.engine import MAX_WAIT_S
-from feinsum.db.sql.retracting import list_latest_retractions
-from feinsum.db.sql.rows import make_rows
+from feinsum.db.sql.retracting import (
+    find_missing,
+    list_latest_retractions,
+)
+from feinsum.db.sql.rows import FACT_TABLES, KEYS, complete, complete_id, make_rows
+from feinsum.db.sql.statistics import DriverCount
 from feinsum.db.sql.store import SqlStore, prepare_engine, reads, writes
+from feinsum.db.sql.tables import DeviceRow
 from feinsum.db.sql.trust import (
     Fact,
     Receipt,
-    find_ids,
-    find_missing,
     find_trust,
     insert_received,
 )
@@ -121,10 +123,27 @@ class ServingStore(SqlStore):
         super().__init__(engine, location)
         self._results = CostlyResults()
 
+    # Ids and keys of which only the beginning is given.
+
+    def complete_fact(self, digits: str) -> str:
+        """Return the only id of a fact that begins so; see :func:`complete_id`."""
+        return self.read(complete_id, digits, *FACT_TABLES)
+
+    def complete_device(self, digits: str) -> str:
+        """Return the only id of a device that begins so; see :func:`complete_id`."""
+        return self.read(complete_id, digits, DeviceRow)
+
+    def complete_key(self, start: str) -> str:
+        """Return the only key of a workload that begins so; ``start`` without one.
+
+        Raises:
+            InvalidRequestError: if several begin so, and none is ``start``.
+        """
+        return self.read(complete, start, KEYS) or start
+
     # Facts and who sent them.
 
     trust = reads(find_trust)
-    stored_ids = reads(find_ids)
     missing = reads(find_missing)
     retractions = reads(list_latest_retractions)
 
@@ -218,7 +237,7 @@ class ServingStore(SqlStore):
         """Return the device with an id."""
         return self.read(pages.find_device, device_id, self._count_facts_by_device())
 
-    def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
+    def drivers_of(self, device_id: str) -> tuple[DriverCount, ...]:
         """Return the drivers with which a device was measured, latest first."""
         name = ("drivers", device_id)
         return self._results(name, lambda: self.read(pages.list_drivers, device_id))

@@ -6,8 +6,8 @@ retracted facts, so a fact disappears from all answers when the row is written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -25,7 +25,10 @@ from sqlalchemy import cast as sql_cast
 
 from feinsum.db.sql.rows import (
     FACT_TABLES,
+    KEYS,
     FactTable,
+    complete,
+    complete_id,
     insert_missing,
     make_rows,
     read_documents,
@@ -41,9 +44,8 @@ from feinsum.db.sql.tables import (
     RetractionRow,
     WorkloadRow,
 )
-from feinsum.errors import InvalidRequestError, RecordNotFoundError
+from feinsum.errors import InvalidRequestError
 from feinsum.records import Retraction, RetractionQuery, get_utc_now
-from feinsum.records.kinds import DIGITS
 
 
 @dataclass(frozen=True)
@@ -179,15 +181,20 @@ def retract(
         is_dry_run: whether to report the matches without retracting them.
 
     Raises:
-        InvalidRequestError: without a reason, or if the prefix of an id matches several
-            facts.
-        RecordNotFoundError: if it matches none.
+        InvalidRequestError: without a reason, or if several ids or keys begin like one
+            given.
+        RecordNotFoundError: if none does.
     """
     if not (is_dry_run or reason.strip()):
         raise InvalidRequestError(
             "no reason was given for the retraction; state one for the users of these "
             "facts"
         )
+    ids = [complete_id(connection, digits, *FACT_TABLES) for digits in query.ids]
+    query = replace(query, ids=tuple(dict.fromkeys(ids)))
+    if query.workload is not None:
+        whole_key = complete(connection, query.workload, KEYS) or query.workload
+        query = replace(query, workload=whole_key)
     suspects: dict[FactTable, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
     n_shared = 0
     for table in _list_tables(query):
@@ -201,7 +208,7 @@ def retract(
     ids = [suspect.id for listed in suspects.values() for suspect in listed]
     # Ids of facts that are not stored here are retracted, too: copies elsewhere may
     # still arrive by a merge.
-    unknown = _find_unknown_ids(connection, query, ids)
+    unknown = tuple(find_missing(connection, query.ids))
     if not is_dry_run:
         now = get_utc_now()
         retractions = [
@@ -229,6 +236,19 @@ def find_retractions(
         among = RetractionRow.document_id.in_(chunk)
         retractions += _read(connection, select_documents("retraction").where(among))
     return tuple(sorted(retractions, key=lambda retraction: retraction.id))
+
+
+def find_ids(connection: Connection, fact_ids: Sequence[str]) -> frozenset[str]:
+    """Return those ids that belong to stored facts, retracted or not."""
+    ids = (select(table.id).where(table.id.in_(fact_ids)) for table in FACT_TABLES)
+    return frozenset(i for statement in ids for i in connection.scalars(statement))
+
+
+def find_missing(connection: Connection, fact_ids: Sequence[str]) -> list[str]:
+    """Return those ids that are neither stored nor retracted, in the order given."""
+    stored = find_ids(connection, fact_ids)
+    retracted = {r.document for r in find_retractions(connection, fact_ids)}
+    return [i for i in fact_ids if i not in stored and i not in retracted]
 
 
 def list_latest_retractions(
@@ -279,7 +299,7 @@ def _make_conditions(
     query: RetractionQuery, table: FactTable
 ) -> Iterator[ColumnElement[bool]]:
     if query.ids:
-        yield _has_id(query.ids, table)
+        yield table.id.in_(query.ids)
     if query.workload is not None:
         yield table.__table__.c["workload_key"] == query.workload
     if (transform := query.transform_parts) is not None:
@@ -302,12 +322,6 @@ def _make_conditions(
         )
         time_column = "measured_at" if table is DevicePeaksRow else "recorded_at"
         yield func.coalesce(received_at, table.__table__.c[time_column]) >= since
-
-
-def _has_id(ids: Iterable[str], table: FactTable) -> ColumnElement[bool]:
-    complete = [digits for digits in ids if len(digits) == DIGITS]
-    prefixes = [table.id.like(f"{digits}%") for digits in ids if len(digits) < DIGITS]
-    return or_(table.id.in_(complete), *prefixes)
 
 
 def _select_senders(
@@ -333,40 +347,3 @@ def _count_shared(
     shared = select(func.count()).select_from(table)
     shared = shared.where(~select_retracted(table), *_select_senders(query, table))
     return connection.execute(shared).scalar_one()
-
-
-def _find_unknown_ids(
-    connection: Connection, query: RetractionQuery, suspects: Iterable[str]
-) -> tuple[str, ...]:
-    """Find the complete ids that belong to no stored fact and are not retracted yet."""
-    matched = set(suspects)
-    unmatched = [digits for digits in dict.fromkeys(query.ids) if digits not in matched]
-    for digits in [digits for digits in unmatched if len(digits) < DIGITS]:
-        n = sum(document_id.startswith(digits) for document_id in matched)
-        if n > 1:
-            raise InvalidRequestError(
-                f"{n} facts have ids that begin with {digits}; give more digits"
-            )
-        if n == 1 or _is_stored(connection, digits):
-            unmatched.remove(digits)
-            continue
-        raise RecordNotFoundError(
-            f"no record has an id that begins with {digits}; list ids with "
-            "'feinsum query --json'"
-        )
-    gone = {
-        retraction.document for retraction in find_retractions(connection, unmatched)
-    }
-    return tuple(
-        document_id
-        for document_id in unmatched
-        if document_id not in gone and not _is_stored(connection, document_id)
-    )
-
-
-def _is_stored(connection: Connection, digits: str) -> bool:
-    """Return whether any fact with such an id is stored."""
-    return any(
-        connection.scalar(select(exists().where(_has_id([digits], table))))
-        for table in FACT_TABLES
-    )

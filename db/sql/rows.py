@@ -46,7 +46,11 @@ from feinsum.db.sql.tables import (
     TrialRow,
     WorkloadRow,
 )
-from feinsum.errors import InvalidRecordError
+from feinsum.errors import (
+    InvalidRecordError,
+    InvalidRequestError,
+    RecordNotFoundError,
+)
 from feinsum.records import (
     FACT_KINDS,
     KINDS,
@@ -67,7 +71,7 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.records.document import digest_of, format_canonical, parse_instant
-from feinsum.records.kinds import parse_document
+from feinsum.records.kinds import DIGITS, parse_document
 
 logger = logging.getLogger(__name__)
 
@@ -323,6 +327,9 @@ FactTable = type[RecordRow] | type[PlanRow] | type[DevicePeaksRow]
 
 FACT_TABLES: tuple[FactTable, ...] = (RecordRow, PlanRow, DevicePeaksRow)
 
+KEYS = (WorkloadRow.key, PlanRow.workload_key)
+"""The columns with the keys of all facts."""
+
 MAX_IDS = 500
 """Ids in one statement; SQLite limits the number of variables."""
 
@@ -397,6 +404,60 @@ def filter_documents(
         statement = statement.where(table.id > bindparam("after"))
         statement = statement.limit(bindparam("limit", type_=Integer))
     return statement.order_by(table.id)
+
+
+MAX_CANDIDATES = 5
+"""Ids that a refusal of an ambiguous one names."""
+
+
+def complete(
+    connection: Connection, start: str, columns: Iterable[ColumnElement[str]]
+) -> str | None:
+    """Return the only id or key in some columns that begins so; None without one.
+
+    Args:
+        connection: connection to the database.
+        start: a whole one, or a part that reaches into its hexadecimal digits.
+        columns: the columns, each with an index.
+
+    Raises:
+        InvalidRequestError: if several begin so, and none is ``start`` itself.
+    """
+    names: set[str] = set()
+    for column in columns:
+        # A range, since no digit follows f: not every index serves LIKE.
+        beginning = select(column).where(column.between(start, f"{start}g")).distinct()
+        names.update(
+            connection.scalars(beginning.order_by(column).limit(MAX_CANDIDATES + 1))
+        )
+    candidates = sorted(name for name in names if name.startswith(start))
+    if start in candidates or len(candidates) < 2:
+        return next(iter(candidates), None)
+    shown = candidates[:MAX_CANDIDATES]
+    shown += ["..."] * (len(candidates) > MAX_CANDIDATES)
+    raise InvalidRequestError(
+        f"{start!r} begins several: {', '.join(shown)}; give more digits"
+    )
+
+
+def complete_id(
+    connection: Connection, digits: str, *tables: DocumentRow | type[DeviceRow]
+) -> str:
+    """Return the only content id in some tables that begins so; a whole one is kept.
+
+    Raises:
+        RecordNotFoundError: if none begins so.
+        InvalidRequestError: if several do.
+    """
+    if len(digits) == DIGITS:
+        return digits
+    whole_id = complete(connection, digits, [table.id for table in tables])
+    if whole_id is None:
+        raise RecordNotFoundError(
+            f"no id begins with {digits!r}; expected the beginning of a stored one, or "
+            f"all its {DIGITS} digits"
+        )
+    return whole_id
 
 
 def split_ids(ids: Collection[str]) -> Iterator[list[str]]:

@@ -34,9 +34,9 @@ from sqlalchemy import (
 
 from feinsum.db.address import Location, check_folder, make_missing_error
 from feinsum.db.sql.engine import has_log, make_engine, make_writer, use_write_ahead_log
+from feinsum.db.sql.migrations import upgrade
 from feinsum.db.sql.tables import Base
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
-from feinsum.extras import require_extra
 
 logger = logging.getLogger(__name__)
 
@@ -118,13 +118,14 @@ def _create_file(location: Location, path: Path) -> None:
         engine.dispose()
         with suppress(FileExistsError):
             _rename(temporary, path)
+            logger.info("created the database %s", location)
     finally:
         engine.dispose()
         temporary.unlink(missing_ok=True)
 
 
 def _create(connection: Connection) -> None:
-    """Create the newest schema from its tables; all migrations take much longer."""
+    """Create the newest schema from its tables."""
     if connection.dialect.name == "sqlite":
         connection.execute(text(f"PRAGMA application_id = {APPLICATION_ID}"))
     Base.metadata.create_all(connection, checkfirst=False)
@@ -156,16 +157,15 @@ def _migrate(engine: Engine, location: Location) -> None:
             return
         if version is None:
             _create(connection)
+            logger.info("created the database %s", location)
             return
-        with require_extra("alembic", "tune", f"migrating the database {location}"):
-            from feinsum.db.sql.migrations import upgrade
         if location.path is not None:
             # There is no downgrade: the copy has the old schema.
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
             name = f"{location.path.name}.backup-{version}-{stamp}"
             copy_database(location.path, location.path.with_name(name))
-            logger.info("%s: schema %s copied to %s", location, version, name)
-        upgrade(connection, version, NEWEST)
+            logger.info("copied %s with schema %s to %s", location, version, name)
+        upgrade(connection, version)
         connection.execute(_VERSION.update().values(version_num=NEWEST))
 
 

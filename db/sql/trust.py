@@ -22,8 +22,8 @@ from typing import NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, String, delete, literal, select
 
-from feinsum.db.sql.retracting import find_retractions
-from feinsum.db.sql.rows import FACT_TABLES, INSERTS, Row, insert_missing, split_ids
+from feinsum.db.sql.retracting import find_ids, find_retractions
+from feinsum.db.sql.rows import INSERTS, Row, insert_missing, split_ids
 from feinsum.db.sql.tables import RecordingRow, RecordRow
 from feinsum.errors import RecordNotFoundError
 from feinsum.records import DevicePeaks, PlanRecord, Retraction, TuningRecord
@@ -159,19 +159,6 @@ def find_trust(connection: Connection, fact_id: str) -> Trust:
         ),
         find_retractions(connection, [fact_id]),
     )
-
-
-def find_ids(connection: Connection, fact_ids: Sequence[str]) -> frozenset[str]:
-    """Return those ids that belong to stored facts, retracted or not."""
-    ids = (select(table.id).where(table.id.in_(fact_ids)) for table in FACT_TABLES)
-    return frozenset(i for statement in ids for i in connection.scalars(statement))
-
-
-def find_missing(connection: Connection, fact_ids: Sequence[str]) -> list[str]:
-    """Return those ids that are neither stored nor retracted, in the order given."""
-    stored = find_ids(connection, fact_ids)
-    retracted = {r.document for r in find_retractions(connection, fact_ids)}
-    return [i for i in fact_ids if i not in stored and i not in retracted]
 
 
 def _find_sent(connection: Connection, fact_ids: Sequence[str]) -> Sequence[str]:

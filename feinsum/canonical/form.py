@@ -79,11 +79,16 @@ class CanonicalForm:
         return format_brief(self, f"{self.key}: {self.text}")
 
 
+KEY_DIGITS = 40
+"""Hexadecimal digits at the end of a key.
+
+160 bits keep keys short; texts are compared at every hit, so a collision does no harm.
+"""
+
+
 def compute_digest(text: str) -> str:
     """Return the last part of a workload's key, given its canonical text."""
-    # 160 bits keep keys short; texts are compared at every hit, so a collision does no
-    # harm
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 def canonicalize(

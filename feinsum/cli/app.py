@@ -33,7 +33,11 @@ from feinsum.cli import (
     transforms,
     tune,
 )
-from feinsum.cli.shared.failure import report_bug, report_failure
+from feinsum.cli.shared.failure import (
+    report_bug,
+    report_failure,
+    report_new_files,
+)
 from feinsum.cli.shared.help import GroupedCommands, make_short_help_class
 from feinsum.errors import FeinsumError
 
@@ -91,7 +95,8 @@ class ReportingGroup(TyperGroup):
         # Typer would print errors itself, and exit
         options["standalone_mode"] = False
         try:
-            code = super().main(words, *arguments, **options)
+            with report_new_files():
+                code = super().main(words, *arguments, **options)
         except (FeinsumError, typer.TyperException) as error:
             # the options may not have been parsed, so check the words
             code = report_failure(error, is_json="--json" in words)

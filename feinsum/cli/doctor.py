@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
+from feinsum.cli.serve import import_service
 from feinsum.cli.shared.failure import FAILED
 from feinsum.cli.shared.options import AsJson, Database, Device
 from feinsum.cli.shared.output import print_json
+from feinsum.errors import FeinsumError
 from feinsum.words import format_count
 
 if TYPE_CHECKING:
-    from feinsum.doctor.machine import State
+    from feinsum.doctor.machine import Diagnosis, State
 
 EXAMPLES = """\b
 Examples:
@@ -37,8 +40,14 @@ def doctor(
     from feinsum.doctor import run_checks
 
     findings = []
+    checks = run_checks(
+        database,
+        device,
+        service_variables=_list_service_variables(),
+        further={"service": _check_service},
+    )
     # print findings one by one: checks of a slow service take seconds
-    for finding in run_checks(database, device):
+    for finding in checks:
         findings.append(finding)
         if not as_json:
             typer.echo(f"{MARKS[finding.state]} {finding.check}: {finding.text}")
@@ -52,6 +61,34 @@ def doctor(
         typer.echo(_format_summary([finding.state for finding in findings]))
     if n_problems:
         raise typer.Exit(FAILED)
+
+
+def _list_service_variables() -> Sequence[str]:
+    """Return the variables of the service; none if it is not installed."""
+    try:
+        import_service()
+    except FeinsumError:
+        return ()
+    from feinsum.service.settings import list_variables
+
+    return list_variables()
+
+
+def _check_service() -> Iterator[Diagnosis]:
+    """Check the settings of the service and its database, if any setting is here."""
+    from feinsum.doctor.examine import check_database
+    from feinsum.doctor.machine import SERVICE_PREFIX, ok, problem
+
+    if not any(name.startswith(SERVICE_PREFIX) for name in os.environ):
+        return
+    try:
+        settings = import_service().read_settings()
+    except FeinsumError as error:
+        yield problem("service", str(error), "correct what the message names")
+        return
+    yield ok("service", "its settings are valid")
+    if settings.database:
+        yield from check_database(settings.database, "database of the service")
 
 
 def _format_summary(states: Sequence[State]) -> str:

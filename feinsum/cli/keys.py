@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from feinsum.cli.serve import import_service
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_document, print_json, print_table
 
@@ -76,10 +75,12 @@ def create(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key and print it once; only its hash is stored."""
-    from feinsum.db.server import open_serving_store
+    """Create a key and print it once; only its hash is stored.
 
-    # before the packages of the service are imported
+    A missing database is created by 'feinsum db init'.
+    """
+    from feinsum.db.server import make_key, open_serving_store
+
     n_days = _parse_days(expires)
     if not (name.isprintable() and 0 < len(name.strip()) <= MAX_NAME):
         raise typer.BadParameter(
@@ -87,10 +88,9 @@ def create(
             param_hint="NAME",
         )
     until = datetime.now(UTC) + timedelta(days=n_days) if n_days else None
-    secret, key = import_service().make_key(
-        name.strip(), scope, until, is_trusted=trusted
-    )
-    with open_serving_store(database) as store:
+    secret, key = make_key(name.strip(), scope, until, is_trusted=trusted)
+    # A key in a new database, at a misspelt path, would open nothing.
+    with open_serving_store(database, may_create=False) as store:
         store.add_key(key)
     if as_json:
         print_json(_make_document(key) | {"key": secret})

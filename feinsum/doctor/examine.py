@@ -9,10 +9,11 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias, get_args
 
 from feinsum.cache import cache_folder
@@ -50,17 +51,23 @@ Check: TypeAlias = Callable[[], Iterator[Diagnosis]]
 
 
 def run_checks(
-    database: str | PathLike[str] | None = None, device: str | None = None
+    database: str | PathLike[str] | None = None,
+    device: str | None = None,
+    *,
+    service_variables: Collection[str] = (),
+    further: Mapping[str, Check] = MappingProxyType({}),
 ) -> Iterator[Diagnosis]:
     """Run all checks and yield their findings as they come.
 
     Args:
         database: path or URL; by default the user's own.
         device: see :func:`feinsum.measure.open_device`.
+        service_variables: see :func:`check_variables`.
+        further: checks of packages above this one, by name.
     """
     checks: dict[str, Check] = {
         "settings": check_settings,
-        "variables": check_variables,
+        "variables": lambda: check_variables(of_service=service_variables),
         "versions": check_versions,
         "compiler": check_compiler,
         "contractions": check_contractions,
@@ -75,6 +82,7 @@ def run_checks(
         "machine": check_machine,
         "openblas": check_openblas,
         "remote": check_remote,
+        **further,
     }
     for name, check in checks.items():
         try:
@@ -112,20 +120,22 @@ def check_settings() -> Iterator[Diagnosis]:
         )
 
 
-def check_database(database: str | PathLike[str] | None) -> Iterator[Diagnosis]:
+def check_database(
+    database: str | PathLike[str] | None, name: str = "database"
+) -> Iterator[Diagnosis]:
     """Check that the database can be opened, read, locked and written."""
     health = examine(database)
     if health.problem:
         yield problem(
-            "database",
+            name,
             f"{health.location}: {health.problem}",
-            "release its lock, fix its permissions, or set FEINSUM_DATABASE to another",
+            "release its lock, fix its permissions, or name another database",
         )
     elif health.n_records is None:
-        yield ok("database", f"{health.location}: will be created when first written")
+        yield ok(name, f"{health.location}: will be created when first written")
     else:
         yield ok(
-            "database",
+            name,
             f"{health.location}: {format_count(health.n_records, 'fact')}, writable",
         )
 

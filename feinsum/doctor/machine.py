@@ -8,7 +8,7 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -56,7 +56,9 @@ VARIABLES = frozenset(
         "FEINSUM_VERIFY",
     }
 )
-"""All variables but those of the service, which begin with ``FEINSUM_SERVE_``."""
+"""All variables but those of the service, which begin with :data:`SERVICE_PREFIX`."""
+
+SERVICE_PREFIX = "FEINSUM_SERVE_"
 
 OLDEST = {"gcc": 9, "clang": 11}
 """Oldest compilers that generate good code for the vectors of current processors."""
@@ -69,16 +71,21 @@ VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
 """Kernels of OpenBLAS that use the vectors of a processor, the widest first."""
 
 
-def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
+def check_variables(
+    variables: Mapping[str, str] | None = None, of_service: Collection[str] = ()
+) -> Iterator[Diagnosis]:
     """Report FEINSUM_ variables that have no effect, or will soon have none.
 
     Args:
         variables: the variables; by default those of this process.
+        of_service: those of the service; none if it is not installed, whose variables
+            are not checked then.
     """
     names = os.environ if variables is None else variables
+    valid = VARIABLES.union(of_service)
     for name in sorted(names):
-        is_ours = name.startswith(PREFIX) and not name.startswith("FEINSUM_SERVE_")
-        if not is_ours or name in VARIABLES:
+        is_unchecked = name.startswith(SERVICE_PREFIX) and not of_service
+        if not name.startswith(PREFIX) or is_unchecked or name in valid:
             continue
         if replacement := DEPRECATED_VARIABLES.get(name):
             yield note(
@@ -87,7 +94,7 @@ def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diag
                 f"use {replacement}",
             )
             continue
-        near = _find_similar(name)
+        near = _find_similar(name, valid)
         meant = f"; did you mean {near}?" if near else ""
         yield note(
             "variables",
@@ -96,11 +103,17 @@ def check_variables(variables: Mapping[str, str] | None = None) -> Iterator[Diag
         )
 
 
-def _find_similar(name: str) -> str | None:
+def _find_similar(name: str, variables: Collection[str]) -> str | None:
     """Find the variable of the most similar name, apart from the common prefix."""
-    by_suffix = {variable.removeprefix(PREFIX): variable for variable in VARIABLES}
+    # What all of one kind begin with would make any two of them similar.
+    prefix = SERVICE_PREFIX if name.startswith(SERVICE_PREFIX) else PREFIX
+    by_suffix = {
+        variable.removeprefix(prefix): variable
+        for variable in variables
+        if variable.startswith(prefix)
+    }
     # The cutoff accepts misspellings, and no other words.
-    near = get_close_matches(name.removeprefix(PREFIX), by_suffix, n=1, cutoff=0.75)
+    near = get_close_matches(name.removeprefix(prefix), by_suffix, n=1, cutoff=0.75)
     return by_suffix[near[0]] if near else None
 
 

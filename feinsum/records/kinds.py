@@ -6,7 +6,7 @@ A demand is not a document: it counts unanswered look-ups.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -102,11 +102,8 @@ class PlanRecord(StoredDocument):
         return format_brief(self, str(self))
 
 
-MAX_IDS, MAX_PREFIXES = 10_000, 100
-"""Maximum ids of a query, and of abbreviated ones among them.
-
-A prefix costs a scan of all ids.
-"""
+MAX_IDS = 10_000
+"""Maximum ids of a query."""
 
 MAX_REASON = 500
 """Maximum characters of a reason, and of a name."""
@@ -182,7 +179,12 @@ class RetractionQuery:
                 "no fact was named for retraction; expected ids, a workload, "
                 "recorders, a transform or a time"
             )
-        _check_ids(self.ids)
+        for digits in self.ids:
+            _check_id(digits)
+        if len(self.ids) > MAX_IDS:
+            raise InvalidRequestError(
+                f"{len(self.ids)} ids were given; expected at most {MAX_IDS}"
+            )
         named = (self.workload, self.transform, self.since, *self.recorders)
         for text in filter(None, named):
             if "\x00" in text or len(text) > MAX_REASON:
@@ -220,18 +222,11 @@ class RetractionQuery:
             ) from None
 
 
-def _check_ids(ids: Collection[str]) -> None:
-    for digits in ids:
-        if not (MIN_DIGITS <= len(digits) <= DIGITS and set(digits) <= HEXADECIMAL):
-            raise InvalidRequestError(
-                f"{digits[:80]!r} is not the id of a fact; expected its first "
-                f"{MIN_DIGITS} to {DIGITS} hexadecimal digits"
-            )
-    n_prefixes = sum(len(digits) < DIGITS for digits in ids)
-    if len(ids) > MAX_IDS or n_prefixes > MAX_PREFIXES:
+def _check_id(digits: str) -> None:
+    if not (MIN_DIGITS <= len(digits) <= DIGITS and set(digits) <= HEXADECIMAL):
         raise InvalidRequestError(
-            f"{len(ids)} ids were given, {n_prefixes} of them prefixes; expected "
-            f"at most {MAX_IDS}, with {MAX_PREFIXES} prefixes"
+            f"{digits[:80]!r} is not the id of a fact; expected its first "
+            f"{MIN_DIGITS} to {DIGITS} hexadecimal digits"
         )
 
 

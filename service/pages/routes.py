@@ -33,7 +33,7 @@ from feinsum.service.pages.search import (
 from feinsum.service.pages.words import format_device
 from feinsum.service.paging import DEVICES, PLANS, Cursor, from_cursor, make_next_cursor
 from feinsum.service.routes.canonicalization import check_work, limit_for
-from feinsum.service.routes.documents import CONTENT_ID, ContentId
+from feinsum.service.routes.documents import CONTENT_ID, DeviceId, FactId
 from feinsum.service.state import Reading, Service, TheService
 
 router = APIRouter(include_in_schema=False)
@@ -155,7 +155,8 @@ def workload(
 ) -> Response:
     """Show the recipes of a workload, ranked on each device."""
     store = service.store
-    listed = store.listed_workload(check_key(key))
+    key = store.complete_key(check_key(key))
+    listed = store.listed_workload(key)
     if listed is None:
         raise RecordNotFoundError(
             f"no fact is recorded for the workload {key!r}; search for its subscripts"
@@ -177,7 +178,7 @@ def workload(
 
 
 @page("/facts/{record_id}")
-def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
+def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
     """Show a fact, retracted or not, and the history of its recipe on all devices."""
     store = service.store
     record = store.stored(record_id)
@@ -218,7 +219,7 @@ def devices(service: TheService, _: Reading, cursor: Cursor = None) -> Response:
 
 
 @page("/devices/{device_id}")
-def device(device_id: ContentId, service: TheService, _: Reading) -> Response:
+def device(device_id: DeviceId, service: TheService, _: Reading) -> Response:
     """Show a device, and its roofline with the fastest recipes."""
     store = service.store
     listed = store.listed_device(device_id)
@@ -289,7 +290,7 @@ def plans(
 
 
 @page("/plans/{record_id}")
-def plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
+def plan(record_id: FactId, service: TheService, _: Reading) -> Response:
     """Show a plan: its counts, its fleet, and a picture of the grid for every step."""
     record = service.store.plan(record_id)
     return _render(

@@ -21,8 +21,10 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from feinsum.canonical.form import KEY_DIGITS
 from feinsum.errors import InvalidRequestError, RecordNotFoundError
 from feinsum.records import Policy
 from feinsum.service.answers import (
@@ -32,6 +34,7 @@ from feinsum.service.answers import (
     DeviceQuery,
     Nearness,
     check_key,
+    is_shortened,
 )
 from feinsum.service.demand import MAX_TEXT
 from feinsum.service.keys import require
@@ -131,7 +134,11 @@ def _describe_parameter(name: str, description: str, **schema: Any) -> dict[str,
 
 # FastAPI documents these; the route parses its parameters itself
 PARAMETERS = [
-    _describe_parameter("key", "The key of the workload.", pattern=f"^{KEY}$"),
+    _describe_parameter(
+        "key",
+        "The key of the workload, or its beginning if no other begins so.",
+        pattern=f"^{KEY}$",
+    ),
     _describe_parameter(
         "device", "Id or name of a device; any if omitted.", maxLength=MAX_NAME
     ),
@@ -171,14 +178,19 @@ async def best(request: Request) -> Response:
     workload = check_key(scope["path"][len(PREFIX) :])
     target, text, counts = _query(scope["query_string"])
     answer = await service.lookup.answer((workload, target))
+    # half a key is rare, and no key of a look-up that has to be fast
+    if answer is None and is_shortened(workload):
+        workload = await run_in_threadpool(service.store.complete_key, workload)
+        answer = await service.lookup.answer((workload, target))
     if answer is None:
         if counts:
             service.misses.count(workload, target.device, text, get_client_id(scope))
         count_answer("miss")
-        raise RecordNotFoundError(
-            f"no acceptable fact is recorded for {workload!r} with the policy "
-            f"{target.policy!r}; tune it, or keep the kernel as it is"
-        )
+        problem = f"no acceptable fact is recorded for {workload!r} with the policy "
+        problem += f"{target.policy!r}; tune it, or keep the kernel as it is"
+        if is_shortened(workload):
+            problem += f"; a whole key ends with {KEY_DIGITS} hexadecimal digits"
+        raise RecordNotFoundError(problem)
     # nginx and clients may keep an answer for a while; the ETag renews it
     age = f"{service.visibility}, max-age={service.settings.max_age_s}".encode()
     return PreparedAnswer(answer, dict(scope["headers"]), age)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -27,7 +27,7 @@ from feinsum.records import (
     from_json,
     to_json,
 )
-from feinsum.records.kinds import MAX_REASON
+from feinsum.records.kinds import DIGITS, MAX_REASON, MIN_DIGITS
 from feinsum.service.pages.rendering import render_problem
 from feinsum.service.paging import FACTS, PLANS, RETRACTIONS, Cursor, Limit, Listing
 from feinsum.service.problems import OF_BODIES, describe_problems, make_problem_response
@@ -38,11 +38,36 @@ router = APIRouter(prefix="/v1", tags=["documents"])
 
 CONTENT_ID = r"^[0-9a-f]{64}$"
 
+START = rf"^[0-9a-f]{{{MIN_DIGITS},{DIGITS}}}$"
+
+ABBREVIATED = "Content id, or its beginning if no other begins so."
+
 MAX_SUSPECTS = 1000
 """Maximum facts of each kind in the list of those retracted."""
 
-ContentId = Annotated[str, Path(pattern=CONTENT_ID, description="Content id.")]
-WorkloadFilter = Annotated[str | None, Query(max_length=200)]
+
+async def _complete_fact(
+    service: TheService,
+    _: Reading,
+    record_id: Annotated[str, Path(pattern=START, description=ABBREVIATED)],
+) -> str:
+    return await run_in_threadpool(service.store.complete_fact, record_id)
+
+
+async def _complete_device(
+    service: TheService,
+    _: Reading,
+    device_id: Annotated[str, Path(pattern=START, description=ABBREVIATED)],
+) -> str:
+    return await run_in_threadpool(service.store.complete_device, device_id)
+
+
+FactId = Annotated[str, Depends(_complete_fact)]
+DeviceId = Annotated[str, Depends(_complete_device)]
+WorkloadFilter = Annotated[
+    str | None,
+    Query(max_length=200, description="A key, or its beginning if no other begins so."),
+]
 Words = Annotated[str, Field(max_length=MAX_REASON)]
 
 
@@ -187,7 +212,7 @@ STORED: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/facts/{record_id}", response_model=TuningRecord, responses=describe_problems(404)
 )
-def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
+def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
     """Return a fact by its content id; it never changes, but may be retracted."""
     age = f"max-age={service.settings.max_age_s}"
     headers = {"Cache-Control": f"{service.visibility}, {age}"}
@@ -197,21 +222,23 @@ def fact(record_id: ContentId, service: TheService, _: Reading) -> Response:
 @router.get(
     "/facts/{record_id}/trust", response_model=TrustOf, responses=describe_problems(404)
 )
-def trust(record_id: ContentId, service: TheService, _: Reading) -> Any:
+def trust(record_id: FactId, service: TheService, _: Reading) -> Any:
     """Return who recorded a fact, whether it is trusted, and who retracted it."""
     return service.store.trust(record_id)
 
 
-@router.get("/facts", response_model=Facts)
+@router.get("/facts", response_model=Facts, responses=describe_problems(404))
 async def facts(
     service: TheService,
-    _: Reading,
+    caller: Reading,
     workload: WorkloadFilter = None,
-    device: Annotated[str | None, Query(pattern=CONTENT_ID)] = None,
+    device: Annotated[str | None, Query(pattern=START, description=ABBREVIATED)] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
     """List facts by id; all, of a workload, or of a device."""
+    if device is not None:
+        device = await _complete_device(service, caller, device)
     filters = {"workload": workload, "device_id": device}
     return await _answer_page(service, "facts", FACTS, cursor, limit, filters)
 
@@ -267,7 +294,7 @@ async def plans(
 @router.get(
     "/plans/{record_id}", response_model=PlanRecord, responses=describe_problems(404)
 )
-def recorded_plan(record_id: ContentId, service: TheService, _: Reading) -> Response:
+def recorded_plan(record_id: FactId, service: TheService, _: Reading) -> Response:
     """Return a plan fact by its content id."""
     return make_json_response(to_json(service.store.plan(record_id)))
 
@@ -293,7 +320,7 @@ async def add_plan(
 @router.get(
     "/peaks/{device_id}", response_model=DevicePeaks, responses=describe_problems(404)
 )
-def peaks(device_id: ContentId, service: TheService, _: Reading) -> Response:
+def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
     """Return the latest measured limits of a device; those of trusted keys first."""
     limits = service.store.peaks(device_id)
     if limits is None:
@@ -372,7 +399,7 @@ def retract(criteria: Criteria, service: TheService, caller: Admin) -> Any:
     responses=describe_problems(404, 415),
 )
 def delete_fact(
-    record_id: ContentId,
+    record_id: FactId,
     service: TheService,
     caller: Admin,
     reason: Annotated[str, Query(min_length=1, max_length=MAX_REASON)],
@@ -411,6 +438,8 @@ async def _answer_page(
     """Respond with a page of documents, which are sent as stored text."""
 
     def read() -> Response:
+        if filters["workload"]:
+            filters["workload"] = service.store.complete_key(filters["workload"])
         entries, following = listing.read_page(service.store, cursor, limit, **filters)
         listed = ",".join(
             f'{{"id":"{entry.id}","is_trusted":{json.dumps(entry.is_trusted)},'

@@ -9,6 +9,7 @@ import pytest
 from feinsum.canonical import WorkloadKey
 from feinsum.db.server import open_serving_store
 from feinsum.records import Miss
+from tests.db.factories import make_workload
 from tests.service.conftest import add_misses
 
 
@@ -42,3 +43,16 @@ def test_demand_is_forgotten(run):
     assert [d["workload"] for d in found] == ["k-2"]
     cleared = json.loads(run("demand", "clear", "--all", "--json").stdout)
     assert cleared == {"n_cleared": 1}
+
+
+def test_a_key_may_be_begun(run, database):
+    """As tables print it, if no other key begins so; otherwise nothing is cleared."""
+    counts = {Miss(make_workload(n), ""): 1 for n in range(2)}
+    with open_serving_store(database) as store:
+        add_misses(store, counts)
+    key = make_workload(0)
+    refused = run("demand", "clear", "--workload", key[:13])
+    assert (refused.exit_code, make_workload(1) in refused.stderr) == (1, True)
+    assert "cleared: 1" in run("demand", "clear", "--workload", key[:24]).stdout
+    (left,) = json.loads(run("demand", "list", "--json").stdout)
+    assert left["workload"] == make_workload(1)

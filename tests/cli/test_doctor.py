@@ -175,6 +175,29 @@ def test_settings_are_looked_at(findings, monkeypatch, variables):
         assert words in found[check]["text"]
 
 
+def test_settings_of_the_service_are_read(findings, monkeypatch, tmp_path):
+    """The file is checked, with the database that it names; a misspelt variable has
+    the nearest name.
+    """
+    assert "service" not in findings()
+    file, database = tmp_path / "service.toml", tmp_path / "team.sqlite"
+    file.write_text(f"workers = 2\ndatabase = '{database}'\n")
+    monkeypatch.setenv("FEINSUM_SERVE_SETTINGS", str(file))
+    monkeypatch.setenv("FEINSUM_SERVE_WORKRES", "3")
+    found = findings()
+    assert found["service"]["state"] == "ok"
+    assert str(database) in found["database of the service"]["text"]
+    assert found["variables"]["advice"] == "rename it to FEINSUM_SERVE_WORKERS"
+    database.write_bytes(b"garbage" * 1000)
+    assert findings()["database of the service"]["state"] == "problem"
+    file.write_text("wrokers = 2\n")
+    found = findings()["service"]
+    assert (found["state"], "did you mean 'workers'?" in found["text"]) == (
+        "problem",
+        True,
+    )
+
+
 def capabilities(**changes):
     return json.dumps({"version": "7.1", "form_version": FORM_VERSION, **changes})
 

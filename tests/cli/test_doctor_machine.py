@@ -24,6 +24,16 @@ def test_a_misspelt_variable_is_told_with_the_nearest_name():
     assert f"{OURS}XYZ" in far.text
 
 
+def test_variables_of_the_service_are_known_where_it_is_installed():
+    """Their common prefix makes no two of them similar."""
+    of_service = [f"{OURS}SERVE_PORT", f"{OURS}SERVE_WORKERS"]
+    given = dict.fromkeys([f"{OURS}SERVE_PROT", f"{OURS}SERVE_X", *of_service], "")
+    assert list(machine.check_variables(given)) == []
+    near, far = machine.check_variables(given, of_service)
+    assert near.advice == f"rename it to {OURS}SERVE_PORT"
+    assert "did you mean" not in far.text
+
+
 def test_a_variable_that_resembles_none_is_not_renamed():
     """What all names begin with makes none of them similar."""
     for name in ("PROGRESS", "CACHE", "TRACE", "VERBOSE"):

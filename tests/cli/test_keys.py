@@ -5,7 +5,25 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
+import pytest
+
 from feinsum.db.server import open_serving_store
+
+
+@pytest.fixture(autouse=True)
+def _created(database):
+    """The database exists: a key needs one."""
+    open_serving_store(database).close()
+
+
+def test_a_key_creates_no_database(run, database, tmp_path):
+    """A path that may be misspelt is refused; the message says how to create one."""
+    other = tmp_path / "tema.sqlite"
+    result = run("keys", "create", "ci", "--database", str(other))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"there is no database {other}" in result.stderr
+    assert "'feinsum db init'" in result.stderr
+    assert not other.exists()
 
 
 def test_a_key_is_shown_once(run, database):
@@ -47,7 +65,8 @@ def test_what_makes_no_key_is_bad_usage(run, database):
         ["x", "--scope", "all"],
     ):
         assert run("keys", "create", *arguments).exit_code == 2
-        assert not database.exists()
+    with open_serving_store(database) as store:
+        assert store.keys() == ()
 
 
 def test_a_revoked_key_stays_revoked(run):

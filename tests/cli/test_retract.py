@@ -60,7 +60,7 @@ def test_what_is_not_understood_is_refused(run, filled):
     for given, message in (
         ((), "no fact was named for retraction"),
         (("abc",), "is not the id of a fact"),
-        (("0" * 12,), "no record has an id that begins with 000000000000"),
+        (("0" * 12,), "no id begins with '000000000000'"),
         (("--since", "soon"), "the time 'soon' was given"),
         (("--workload", "x", "--yes"), "give the reason with --reason"),
     ):
@@ -105,7 +105,8 @@ def test_packaged_facts_are_imported(run, database):
     """All of them, by a word in place of a file."""
     n = len(get_shipped_facts())
     result = run("db", "import", "packaged")
-    assert (result.exit_code, result.stderr) == (0, "")
+    created = f"feinsum: created the database {database}\n"
+    assert (result.exit_code, result.stderr) == (0, created)
     assert f"new: {n} records" in result.stdout
     with open_store(database) as store:
         assert len(store) == n

@@ -68,7 +68,9 @@ def test_a_setting_that_cannot_be_read_is_named(run, monkeypatch):
 
 
 def test_a_port_that_is_taken_is_told_and_nothing_else(run, tmp_path):
-    """Nobody is told that it serves where another program does."""
+    """Nobody is told that it serves where another program does. That the database is
+    new is said: its path may be misspelt.
+    """
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         result = run(
@@ -76,7 +78,9 @@ def test_a_port_that_is_taken_is_told_and_nothing_else(run, tmp_path):
         )
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert f"cannot listen on 127.0.0.1, port {port}" in result.stderr
+    created, refusal = result.stderr.splitlines()
+    assert created == f"feinsum: created the database {tmp_path / 'facts.sqlite'}"
+    assert f"cannot listen on 127.0.0.1, port {port}" in refusal
 
 
 def test_a_database_that_is_none_is_told_and_nothing_else(run, tmp_path):

@@ -45,7 +45,7 @@ def test_the_table_has_the_recorded_facts(run, autotune, database):
         assert store.get(good().id) == good()
 
 
-def test_json_is_one_object_per_line(run, autotune):
+def test_json_is_one_object_per_line(run, autotune, database):
     """The start, each trial, the finals, the facts; a failed trial has no time."""
     autotune()
     result = run("tune", *MATVEC, "--trials", "2", "--json")
@@ -68,7 +68,7 @@ def test_json_is_one_object_per_line(run, autotune):
     assert finalist["ratio"] == pytest.approx(0.1)
     assert [record["id"] for record in last["records"]] == [good().id]
     assert last["key"] == good().workload
-    assert result.stderr == ""
+    assert result.stderr == f"feinsum: created the database {database}\n"
 
 
 def test_the_fraction_of_the_roofline_is_shown(run, autotune, database):

@@ -23,7 +23,13 @@ from feinsum.db.exchange.garbage import GarbagePlan
 from feinsum.db.server import open_serving_store
 from feinsum.errors import InvalidRecordError, InvalidRequestError, RecordNotFoundError
 from feinsum.records import InMemoryStore, LookUp, Retraction, RetractionQuery
-from tests.db.factories import WORKLOAD, make_device, make_peaks, make_record
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_peaks,
+    make_record,
+    make_workload,
+)
 
 MakeStore = Callable[[], InMemoryStore | SqlStore]
 
@@ -172,11 +178,22 @@ def test_ids_may_be_begun(store: SqlStore) -> None:
     assert store.retract(query(ids=(fact.id[:12],))).suspects[0].id == fact.id
     found = store.retract(query(ids=(fact.id, elsewhere.id)))
     assert (found.n_facts, found.unknown) == (1, (elsewhere.id,))
-    with pytest.raises(RecordNotFoundError, match="no record has an id that begins"):
+    with pytest.raises(RecordNotFoundError, match="no id begins with"):
         store.retract(query(ids=(elsewhere.id[:12],)))
     for bad in ("abc", "x" * 64, "%" * 12):
         with pytest.raises(InvalidRequestError, match="is not the id of a fact"):
             query(ids=(bad,))
+
+
+def test_a_key_may_be_begun(store: SqlStore) -> None:
+    """Its beginning suffices if no other key begins so."""
+    records = [make_record(n, workload=make_workload(n)) for n in range(2)]
+    store.add_all(records)
+    for record in records:
+        (suspect,) = store.retract(query(workload=record.workload[:24])).suspects
+        assert suspect.id == record.id
+    with pytest.raises(InvalidRequestError, match="give more digits"):
+        store.retract(query(workload=WORKLOAD[:13]))
 
 
 def test_odd_questions_are_refused() -> None:

@@ -8,17 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, looked_up_store, open_store
 from feinsum.db.server import open_serving_store
 from feinsum.db.sql import migrate
-from feinsum.db.sql.migrations import MIGRATIONS, upgrade
+from feinsum.db.sql.migrations import CONVERSIONS, upgrade
 from feinsum.db.sql.schema import VERSION_TABLE, VERSIONS
-from feinsum.db.sql.tables import Base
 from feinsum.errors import (
     RecordNotFoundError,
     SchemaVersionError,
@@ -68,33 +65,27 @@ def version(database: Path) -> str:
     return str(found)
 
 
-def test_versions_are_those_of_the_migrations() -> None:
-    """Each version is made by one migration."""
-    assert tuple(MIGRATIONS) == VERSIONS
+def test_conversions_are_of_versions_in_order() -> None:
+    """Rows are converted from the oldest version to the newest."""
+    assert list(CONVERSIONS) == sorted(set(CONVERSIONS) & set(VERSIONS))
 
 
-def test_migrations_make_the_tables(
-    make_sql_store: Callable[[], SqlStore],
-    make_postgresql_store: Callable[[], SqlStore],
+@pytest.mark.parametrize("old", OLD_SCHEMAS)
+def test_an_upgrade_makes_the_tables_of_a_new_database(
+    tmp_path: Path, old: str
 ) -> None:
-    """The schema that the migrations make is the one that the tables describe, with
-    all names and defaults, and the one of a new database.
-    """
-    for make in (make_sql_store, make_postgresql_store):
-        with make() as store, store.transactions.engine.begin() as connection:
-            made = schema_of(connection)
-            for table in reversed(Base.metadata.sorted_tables):
-                table.drop(connection)
-            upgrade(connection, None, VERSIONS[-1])
-            assert schema_of(connection) == made
-            context = MigrationContext.configure(
-                connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
-            )
-            assert compare_metadata(context, Base.metadata) == []
+    """With all names and defaults, whatever the version before."""
+    with closing(sqlite3.connect(tmp_path / "old.sqlite")) as connection:
+        connection.executescript(OLD_SCHEMAS[old].read_text())
+    schemas = []
+    for name in ("old.sqlite", "new.sqlite"):
+        with open_store(tmp_path / name) as store:
+            schemas.append(store.read(schema_of))
+    assert schemas[0] == schemas[1]
 
 
 def schema_of(connection: Connection) -> dict[str, list[str]]:
-    """What each table has, whatever the order of columns, which migrations append."""
+    """What each table has, whatever the order of columns: new ones are appended."""
     found = inspect(connection)
     parts = (
         found.get_columns,
@@ -266,6 +257,7 @@ def test_an_older_database_on_a_server_is_migrated(
     with make_postgresql_store() as store:
         store.add(make_record())
         url = store.location.url.render_as_string(hide_password=False)
+        tables = store.read(schema_of)
         with store.transactions.engine.begin() as connection:
             for table in NEW_SINCE_0002:
                 connection.exec_driver_sql(f"DROP TABLE {table}")
@@ -276,13 +268,38 @@ def test_an_older_database_on_a_server_is_migrated(
         assert tuple(migrated.records()) == (make_record(),)
         assert migrated.add(make_trial())
         assert migrated.stats().schema_version == VERSIONS[-1]
+        assert migrated.read(schema_of) == tables
+
+
+def test_an_upgrade_keeps_who_sent_facts_on_a_server(
+    make_postgresql_store: Callable[[], SqlStore],
+) -> None:
+    """Facts of administrators are trusted; recordings refer to no table any more."""
+    records = [make_record(n) for n in range(2)]
+    with make_postgresql_store() as store:
+        store.add_all(records)
+        tables = store.read(schema_of)
+        with store.transactions.engine.begin() as connection:
+            for statement in (
+                "ALTER TABLE recordings DROP COLUMN is_trusted",
+                "ALTER TABLE recordings ADD FOREIGN KEY (record_id) REFERENCES records",
+                "ALTER TABLE api_keys DROP COLUMN is_trusted",
+                "INSERT INTO api_keys VALUES ('1', 'ann', 'admin', '', now())",
+                f"INSERT INTO recordings VALUES ('{records[0].id}', 'ann', now())",
+                f"INSERT INTO recordings VALUES ('{records[1].id}', 'ci', now())",
+            ):
+                connection.exec_driver_sql(statement)
+            upgrade(connection, "0005")
+        assert store.read(schema_of) == tables
+        found = {r.id: r.is_trusted for r in store.query(records[0].workload)}
+        assert found == {records[0].id: True, records[1].id: False}
 
 
 def test_failed_migration_changes_nothing(old_database: Path) -> None:
     """A migration that fails leaves the database at its old version."""
     with closing(sqlite3.connect(old_database)) as connection:
         connection.execute("CREATE TABLE device_peaks (in_the_way TEXT)")
-    with pytest.raises(StoreUnavailableError, match="already exists"):
+    with pytest.raises(StoreUnavailableError, match="another program's table"):
         open_store(old_database)
     assert version(old_database) == "0001"
     with closing(sqlite3.connect(old_database)) as connection:

@@ -30,16 +30,16 @@ INSTALL_S = 1200
 def try_service(program: Sequence[str], folder: Path) -> None:
     """A key is made, a fact is sent with it and found, an einsum gets its key."""
     database = str(folder / "facts.sqlite")
-    create = [*program, "keys", "create", "ci", "--scope", "record"]
-    done = subprocess.run(
-        [*create, "--database", database],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    for command in (["db", "init"], ["keys", "create", "ci", "--scope", "record"]):
+        printed = subprocess.run(
+            [*program, *command, "--database", database],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+        ).stdout
     headers = {
-        "Authorization": f"Bearer {done.stdout.strip()}",
+        "Authorization": f"Bearer {printed.strip()}",
         "Content-Type": "application/json",
     }
     fact = to_json(make_record()).encode()

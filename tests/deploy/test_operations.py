@@ -24,7 +24,7 @@ from feinsum.db.server import open_serving_store
 from feinsum.records import TuningRecord, to_json
 from feinsum.service import make_key
 from tests.db.factories import make_record, make_workload
-from tests.deploy.walk import SESSIONS, differences, shell
+from tests.deploy.walk import SESSIONS, differences, forked_shell, shell
 from tests.docs.pages import fenced, page
 from tests.service.running import PATIENCE_S, Server, running
 
@@ -114,7 +114,8 @@ def server_environment(postgresql: str, tmp_path: Path) -> Iterator[dict[str, st
         "[feinsum]\n" + "".join(f"{name}={value}\n" for name, value in lines.items())
     )
     tools = Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
-    yield shell(tmp_path, PATH=str(tools))
+    with forked_shell(tmp_path, PATH=str(tools)) as environment:
+        yield environment
     drop = [tools / "dropdb", "--if-exists", "--force", "feinsum"]
     subprocess.run(
         drop,
@@ -125,10 +126,11 @@ def server_environment(postgresql: str, tmp_path: Path) -> Iterator[dict[str, st
 
 
 @pytest.fixture
-def file_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def file_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     path = tmp_path / "facts.sqlite"
     monkeypatch.setenv("FEINSUM_DATABASE", str(path))
-    return Place("file", str(path), shell(tmp_path), partial(destroy_file, path))
+    with forked_shell(tmp_path) as environment:
+        yield Place("file", str(path), environment, partial(destroy_file, path))
 
 
 def destroy_file(path: Path) -> None:

@@ -7,14 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.deploy import forking
 from tests.docs.pages import ROOT, page
 from tests.service.running import PATIENCE_S, free_port
 
-__all__ = ["SESSIONS", "Step", "differences", "sessions", "shell"]
+__all__ = ["SESSIONS", "Step", "differences", "forked_shell", "sessions", "shell"]
 
 _SESSION = re.compile(
     r"^\*([^*\n]+)\*\n\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -52,6 +55,30 @@ def shell(folder: Path, **more: str) -> dict[str, str]:
     program.chmod(0o755)
     path = f"{program.parent}:{more.pop('PATH', '')}:{os.environ['PATH']}"
     return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | more
+
+
+@contextmanager
+def forked_shell(folder: Path, **more: str) -> Iterator[dict[str, str]]:
+    """The same, whose commands other than ``serve`` are forked from one process.
+
+    Each would import for a second; see :mod:`tests.deploy.forking`.
+    """
+    environment = shell(folder, **more)
+    program, path = folder / "bin" / "feinsum", folder / "commands.socket"
+    real = program.read_text().partition("exec ")[2]
+    program.write_text(
+        f"#!/bin/sh\nif [ $1 = serve ]; then exec {real}fi\n"
+        f'exec {sys.executable} -S -E {forking.__file__} {path} "$@"\n'
+    )
+    command = [sys.executable, "-m", forking.__name__, str(path)]
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not path.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            yield environment
+        finally:
+            process.terminate()
 
 
 def differences(

@@ -147,7 +147,8 @@ def test_a_plan_is_recorded_by_the_command(tmp_path):
     text.write_text(str(softmax()))
     words = ["plan", "ij,jk->ik", "--sizes", "i=8,j=6,k=4", "--processes", "4"]
     said = CliRunner().invoke(app, [*words, "--record", str(database)])
-    assert (said.exit_code, said.stderr) == (0, "")
+    created = f"feinsum: created the database {database}\n"
+    assert (said.exit_code, said.stderr) == (0, created)
     (fact,) = facts_in(database)
     assert f"recorded {fact.id[:12]}" in said.stdout
     words = ["plan", "--program", str(text), "--processes", "2", "--json"]

@@ -38,7 +38,10 @@ class PoisonedService:
         self.doubted = tuple(doubted)
 
     def __call__(self, server: ChaosServer, stream: socket.socket) -> None:
-        asked = server.requests[-1]
+        server.send(stream, self.answer(server.requests[-1]))
+
+    def answer(self, asked: str) -> bytes:
+        """Return the whole response to a request."""
         if one := _ONE.match(asked):
             body = self._about(one[1])
         else:
@@ -48,7 +51,7 @@ class PoisonedService:
             ]
             body = f'{{"answers": [{", ".join(map(self._about, keys))}]}}'
         content = body.encode()
-        server.send(stream, head("200 OK", "application/json", len(content)) + content)
+        return head("200 OK", "application/json", len(content)) + content
 
     def _about(self, key: str) -> str:
         told = [entry(fact) for fact in self.facts if fact.workload == key]

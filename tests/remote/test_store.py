@@ -7,6 +7,7 @@ import json
 import pytest
 
 from feinsum.db import HttpStore, open_store, opened_documents
+from feinsum.db.address import parse_key_id
 from feinsum.db.exchange import merge
 from feinsum.db.server import open_serving_store
 from feinsum.errors import (
@@ -67,23 +68,25 @@ def key(running, service, monkeypatch):
 
 def test_scopes_open_what_they_say(service, key, monkeypatch):
     """Without a key nothing, with one to read no recording; the error says which."""
-    with pytest.raises(NotAuthenticatedError):
+    with pytest.raises(NotAuthenticatedError, match=r"no key.*set FEINSUM_REMOTE_KEY"):
         HttpStore.at(service).query(WORKLOAD)
-    key("read")
+    key_id = parse_key_id(key("read"))
     assert HttpStore.at(service).query(WORKLOAD) == ()
     for write in (
         lambda: HttpStore.at(service).add(make_record()),
         lambda: HttpStore.at(service).add(make_peaks()),
         HttpStore.at(service).check_writable,
     ):
-        with pytest.raises(NotPermittedError, match="the service at http"):
+        with pytest.raises(NotPermittedError, match="the service at http") as refusal:
             write()
+        assert f"the key sent has the id {key_id}" in str(refusal.value)
+        assert "set another in FEINSUM_REMOTE_KEY" in str(refusal.value)
     key("record")
     HttpStore.at(service).check_writable()
     assert len(HttpStore.at(service)) == 0
     assert HttpStore.at(service).add(make_record())
     monkeypatch.setenv("FEINSUM_REMOTE_KEY", "fk_unknown")
-    with pytest.raises(NotAuthenticatedError):
+    with pytest.raises(NotAuthenticatedError, match="another in FEINSUM_REMOTE_KEY"):
         HttpStore.at(service).get(make_record().id)
 
 
@@ -151,9 +154,10 @@ def test_a_problem_document_is_the_error_of_its_code():
             with pytest.raises(kind) as caught:
                 HttpStore.at(server.url).get("0" * 64)
             assert type(caught.value) is kind
-            assert (
-                str(caught.value) == f"the service at {server.url} says: so ?[31mit is"
-            )
+            message = f"the service at {server.url} says: so ?[31mit is"
+            if status in (401, 403):
+                message += "; no key was sent; set FEINSUM_REMOTE_KEY"
+            assert str(caught.value) == message
 
 
 def test_what_no_service_says_is_an_error_of_services():

@@ -6,6 +6,7 @@ parameters and properties of requests. Anything else is named.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -132,6 +133,8 @@ def _of_schema(
 
 def _of_limits(where: str, before: Document, after: Document) -> Iterator[str]:
     for word in LIMITS:
+        if word == "pattern" and _is_wider(before.get(word), after.get(word)):
+            continue
         if word in after and before.get(word) != after[word]:
             signs = {"max": 1, "min": -1}
             sign = signs.get(word[:3], 0) if word in before else 0
@@ -141,6 +144,25 @@ def _of_limits(where: str, before: Document, after: Document) -> Iterator[str]:
         after.get("enum", before.get("enum", ()))
     )
     yield from (f"{where}: {value!r} is not taken any more" for value in missing)
+
+
+def _is_wider(before: str | None, after: str | None) -> bool:
+    """Whether patterns differ by how often something is repeated, and more is taken.
+
+    >>> _is_wider("^[0-9]{8}$", "^[0-9]{4,8}$"), _is_wider("^[0-9]{8}$", "^[0-9]{4}$")
+    (True, False)
+    """
+    repeated = re.compile(r"\{(\d+),?(\d*)\}")
+    patterns = [pattern or "" for pattern in (before, after)]
+    if len({repeated.sub("", pattern) for pattern in patterns}) > 1:
+        return False
+    old, new = (
+        [(int(low), int(high or low)) for low, high in repeated.findall(pattern)]
+        for pattern in patterns
+    )
+    return len(old) == len(new) and all(
+        n[0] <= o[0] and o[1] <= n[1] for o, n in zip(old, new, strict=True)
+    )
 
 
 def _resolved(schema: Document, document: Document) -> Document:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from feinsum.db.address import parse_key_id
 from feinsum.records import to_json
 from feinsum.service import keys as keys_module
 from feinsum.service import make_key
-from feinsum.service.keys import parse_key_id
 from feinsum.service.texts import without_secrets
 from tests.db.factories import WORKLOAD, make_record
 from tests.service.conftest import key_for, send, store_of
@@ -68,7 +68,9 @@ def test_what_is_no_key_is_401(closed):
         "Bearer " + "x" * 4000,
     ):
         given = {"Authorization": header.encode("latin-1")}
-        assert is_problem(closed.get(BEST, headers=given), 401, "not-authenticated")
+        answer = closed.get(BEST, headers=given)
+        assert is_problem(answer, 401, "not-authenticated")
+        assert ("00000000" in header) == ("the key 00000000" in answer.json()["detail"])
 
 
 def test_keys_are_compared_in_constant_time(closed, monkeypatch):

@@ -89,7 +89,7 @@ def test_drivers_of_a_device_are_counted(store):
         ]
     )
     found = store.drivers_of(make_device(0).id)
-    assert [(d.version, d.n_workloads, d.n_facts) for d in found] == [
+    assert [(d.driver_version, d.n_workloads, d.n_records) for d in found] == [
         ("7.0", 1, 1),
         ("6.0", 2, 3),
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.errors import InvalidRequestError
 from feinsum.service import Settings, read_settings
-from feinsum.service.settings import warn_of_deprecated_variables
+from feinsum.service.settings import warn_of_variables
 
 
 @pytest.fixture
@@ -60,5 +60,13 @@ def test_deprecated_variables_are_read_and_logged(monkeypatch, caplog):
     monkeypatch.setenv("FEINSUM_SERVE_BURST", "7")
     assert read_settings().burst == 7
     with caplog.at_level(logging.WARNING):
-        warn_of_deprecated_variables()
+        warn_of_variables()
     assert "burst" in caplog.text
+
+
+def test_variables_of_no_setting_are_logged(monkeypatch, caplog):
+    """A misspelt limit would go unnoticed."""
+    monkeypatch.setenv("FEINSUM_SERVE_BRUST", "7")
+    with caplog.at_level(logging.WARNING):
+        warn_of_variables()
+    assert "FEINSUM_SERVE_BRUST" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -120,6 +121,30 @@ def interrupt_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class _Notes(logging.Handler):
+    """Prints log records, each as a line on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+@contextmanager
+def report_new_files() -> Iterator[None]:
+    """Say in the body which databases and copies are created: a path may be misspelt.
+
+    They are logged where they are created, for programs that configure logs.
+    """
+    log, notes = logging.getLogger("feinsum.db.sql.schema"), _Notes()
+    level = log.level
+    log.addHandler(notes)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(notes)
+        log.setLevel(level)
 
 
 def say(message: str) -> None:
