@@ -287,17 +287,13 @@ def _check_indices(terms: Terms) -> None:
 
 
 def _check_dtypes(dtypes: Sequence[DType]) -> None:
-    wrong = [dtype for dtype in dtypes if dtype.kind not in "?biufcO"]
-    if wrong:
-        raise InvalidTypeError(
-            f"operands of dtype {_format_dtypes(dtypes)} have entries that cannot be "
-            "multiplied: convert them to numbers",
-            rules=("dtype",),
-        )
-
-
-def _format_dtypes(dtypes: Sequence[DType]) -> str:
-    return ", ".join(map(str, dict.fromkeys(dtypes)))
+    for position, dtype in enumerate(dtypes):
+        if dtype.kind not in "?biufcO":
+            raise InvalidTypeError(
+                f"operand {position} has dtype {dtype}, whose entries cannot be "
+                "multiplied: convert them to numbers",
+                rules=("dtype",),
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -307,7 +307,7 @@ def _call_any(
         memory = get_memory(out)
         _call_any(subscripts, operands, device, options, memory, gpu_key)
         return out
-    arrays = [_as_array(operand) for operand in operands]
+    arrays = _as_arrays(operands)
     if out is not None:
         _check_out(out)
     call = _prepare(subscripts, operands, arrays, device, options, out)
@@ -365,7 +365,7 @@ def prepare_call(
     out: Any = None,
 ) -> PreparedCall | NumpyStepsCall:
     """Build what :func:`call_einsum` keeps for these arguments, without running it."""
-    arrays = [_as_array(operand) for operand in operands]
+    arrays = _as_arrays(operands)
     options = _make_lookup_options(database, policy, on_miss, effort)
     call = _prepare(subscripts, operands, arrays, device, options, out)
     if isinstance(call, GeneralCall):
@@ -392,10 +392,11 @@ def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> NumpySteps
     return build_steps_call(terms, dtypes, _get_max_entries(dtypes))
 
 
-def _as_array(operand: Any) -> Any:
-    if type(operand) is np.ndarray or is_device_array(operand):
-        return operand
-    return as_array(operand)
+def _as_arrays(operands: Sequence[Any]) -> list[Any]:
+    return [
+        operand if is_device_array(operand) else as_array(operand, position)
+        for position, operand in enumerate(operands)
+    ]
 
 
 def _prepare(

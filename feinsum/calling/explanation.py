@@ -87,7 +87,7 @@ with_options_of(get_overloads(explain)[-1])(explain)
 
 
 def _describe_call(subscripts: str, operands: Sequence[Any]) -> Iterator[str]:
-    arrays = [as_array(operand) for operand in operands]
+    arrays = [as_array(x, k) for k, x in enumerate(operands)]
     steps = prepare_without_kernel(subscripts, arrays)
     shapes = ", ".join(f"{x.dtype} {x.shape}" for x in arrays)
     yield f"call: {subscripts} of {shapes}"

@@ -181,7 +181,7 @@ def read_call(subscripts: str, *operands: Any) -> EinsumCall:
     >>> dict(call.sizes), call.shape
     ({'n0': 1000}, (1000, 3, 3))
     """
-    forms = tuple(get_form(as_array(x)) for x in operands)
+    forms = tuple(get_form(as_array(x, k)) for k, x in enumerate(operands))
     shapes = [(form.shape, form.dtype) for form in forms]
     parsed = parse_call(subscripts, shapes, find_first_uses(operands))
     return parsed if parsed.is_empty else CallStructure(parsed, forms).normal.parsed

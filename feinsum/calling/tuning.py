@@ -147,7 +147,7 @@ def _build_for_later(
     from feinsum.calling.host.builder import BuildRequest, build_elsewhere
     from feinsum.calling.operands import as_array, find_first_uses, get_form
 
-    forms = [get_form(as_array(operand)) for operand in arrays]
+    forms = [get_form(as_array(x, k)) for k, x in enumerate(arrays)]
     request = BuildRequest.of(text, forms, find_first_uses(arrays), database)
     try:
         if request is not None:

@@ -27,7 +27,12 @@ from typing import Literal, NamedTuple
 from feinsum.ir import PROFILE
 from feinsum.records.environment import HOST_PLATFORM, Device, Environment
 from feinsum.records.record import FramedSpec, TransformSpec, Trial, TuningRecord
-from feinsum.words import format_brief, format_count, format_html_table
+from feinsum.words import (
+    format_brief,
+    format_count,
+    format_html_table,
+    format_sizes,
+)
 
 Policy = Literal["strict", "default", "loose"]
 """The worst level accepted: exact; other extents, or predicted; any."""
@@ -368,11 +373,11 @@ def _format_reason(
     sizes = best.measurement.sizes
     sizes_note = ""
     if fit.level == MatchLevel.NEAREST_EXTENTS or fit.distance:
-        sizes_note = f"; measured at {_format_sizes(sizes)}"
+        sizes_note = f"; measured at {format_sizes(sizes)}"
     if fit.distance:
         sizes_note += (
             "; here it is "
-            f"{_format_sizes({n: extents[n] for n in sizes if n in extents})}"
+            f"{format_sizes({n: extents[n] for n in sizes if n in extents})}"
         )
         sizes_note += f", a distance of {fit.distance:g} (log2 of the ratio)"
     candidates = format_count(len(ranking), "candidate")
@@ -389,10 +394,6 @@ def _describe(device: Device) -> str:
     design = device.microarchitecture or "unknown microarchitecture"
     units = format_count(device.compute_units, "unit")
     return f"{device.name} ({device.platform}, {design}, {units})"
-
-
-def _format_sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
 _IRRELEVANT_OPTION = re.compile(

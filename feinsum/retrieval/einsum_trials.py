@@ -165,9 +165,6 @@ class EinsumTrials:
             f"{verdict.speedup:.2g} times as fast as the kernel generated for its "
             f"einsum ({times})"
         )
-        if verdict.sizes:
-            sizes = (f"{name}={value}" for name, value in verdict.sizes.items())
-            observation += f" at {', '.join(sizes)}"
         return make_verification(verdict, observation, candidate)
 
 

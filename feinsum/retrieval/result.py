@@ -344,6 +344,11 @@ def _describe_origin(record: TuningRecord, *, is_own: bool) -> str:
 def _explain_first(selection: NestSelection) -> str:
     if selection.seen:
         return f"the fastest of {len(selection.seen) + 1} timed here"
+    match = selection.match
+    if len({record.recipe for record in match.ranking} or match.recipes) == 1:
+        return "the only candidate"
+    if not match.ranking:
+        return "the first of those that were not measured"
     return "the first of those tied as fastest"
 
 

@@ -23,7 +23,12 @@ from feinsum.drawing.tuning import (
 )
 from feinsum.records import Trial
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.words import format_count, format_html_table, make_inline_svg
+from feinsum.words import (
+    format_count,
+    format_html_table,
+    format_sizes,
+    make_inline_svg,
+)
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure
@@ -235,7 +240,7 @@ def _encode_url(svg: bytes) -> str:
 
 
 def _make_picture(report: TuningReport) -> TuningPicture:
-    sizes = ", ".join(f"{name}={n}" for name, n in report.problem.sizes.items())
+    sizes = format_sizes(report.problem.sizes)
     return TuningPicture(
         f"{report.problem.einsum.subscripts}  {sizes}",
         tuple(

@@ -55,13 +55,30 @@ def test_an_explanation_has_everything():
     assert lines[-4].startswith(f"applied: {known.spec}")
     assert "    recorded by an unknown recorder on " in text
     assert f"    measured by this installation at {known.recorded_at}" in lines
+    sizes = ", ".join(f"{k}={n}" for k, n in known.measurement.sizes.items())
     assert lines[-3] == (
         f"trusted: measured by this installation at {known.recorded_at}: 10.0 times "
-        "as fast as the kernel generated for the einsum"
+        f"as fast as the kernel generated for the einsum at {sizes}"
     )
     assert lines[-2] == "policy: default"
     assert lines[-1] == "kernel: 1 of 1 nests transformed"
     assert str(look_up(example.kernel, database=given(known, alien))) == text
+
+
+def test_why_a_candidate_is_the_first():
+    """One alone is tied with none; of several that are, the first is named so."""
+    example = gradients()
+    known = fact_of(example)
+    other = fact(example.einsum, TransformSpec("alien", 1, {}))
+    for facts, reason in (
+        ([known], "the only candidate"),
+        ([known, other], "the first of those tied as fastest"),
+    ):
+        for record in facts:
+            mark_as_own(record.id)
+        text = explain(example.kernel, database=given(*facts), effort="recorded")
+        (line,) = (x for x in text.splitlines() if x.startswith("applied: "))
+        assert line.endswith(f" ({reason})")
 
 
 def test_a_miss_is_explained():

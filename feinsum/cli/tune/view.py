@@ -17,7 +17,7 @@ from feinsum.cli.shared.records import Fractions, print_records, record_document
 from feinsum.records import Trial
 from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.bar import TuningBar
-from feinsum.words import format_count
+from feinsum.words import format_count, format_sizes
 
 NOISY = (
     "timings are noisy: the interquartile range of the best exceeds a fifth of its "
@@ -101,7 +101,7 @@ class ProgressBar(TuningBar):
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """Print the report after all trials."""
         problem = report.problem
-        sizes = ", ".join(f"{name}={n}" for name, n in problem.sizes.items())
+        sizes = format_sizes(problem.sizes)
         typer.echo(f"canonical: {problem.workload_text}")
         typer.echo(f"key: {problem.form.key}")
         typer.echo(f"sizes: {sizes or '(none)'}")
