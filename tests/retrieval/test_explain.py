@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
-from feinsum import explain
+from feinsum import FeinsumWarning, call_einsum, explain, retrieve
 from feinsum.canonical import canonicalize
+from feinsum.errors import StoreUnavailableError
 from feinsum.measure.own import mark_as_own
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
@@ -102,6 +104,33 @@ def test_the_layers_are_listed(tmp_path, monkeypatch):
     assert user.startswith(f"layer user ({path}): skipped, because {path} is not")
     assert packaged == "layer packaged (this installation): queried"
     assert end == "kernel: unchanged"
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_mistyped_database_is_named(is_variable, tmp_path, monkeypatch):
+    """By the explanation, by the warning of a miss, and by ``on_miss="raise"``."""
+    path, options = tmp_path / "typo.sqlite", {"effort": "recorded"}
+    if is_variable:
+        monkeypatch.setenv("FEINSUM_DATABASE", str(path))
+        monkeypatch.setenv("FEINSUM_LAYERS", "user,packaged")
+    else:
+        options["database"] = str(path)
+    missing = f"there is no database {path}: check the path"
+    lines = explain(reduction().kernel, **options).splitlines()
+    name = "user" if is_variable else "database"
+    assert any(
+        line.startswith(f"layer {name} ({path}): skipped, because {missing}")
+        for line in lines
+    )
+    with pytest.warns(FeinsumWarning, match=missing):
+        retrieve(reduction().kernel, **options)
+    for effort in ("recorded", "estimate"):
+        options["effort"] = effort
+        with pytest.raises(StoreUnavailableError, match=missing):
+            retrieve(reduction().kernel, on_miss="raise", **options)
+        arrays = np.ones((3, 4)), np.ones(4)
+        with pytest.raises(StoreUnavailableError, match=missing):
+            call_einsum("ij,j->i", *arrays, on_miss="raise", **options)
 
 
 @pytest.mark.parametrize("variable", ["FEINSUM_POLICY", "FEINSUM_LAYERS"])
