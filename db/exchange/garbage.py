@@ -3,9 +3,9 @@
 Facts compete in groups: one workload as written, one device and driver, the same sizes,
 the same version of a transform; trusted facts compete only with trusted ones. Each
 group keeps the facts that are tied for first place, a few after them (outdated ones
-last), and those from which a kept fact was rekeyed. If a recipe was no faster than the untransformed kernel
-anywhere, all its facts are kept and the others compete without them: they stop a
-look-up from taking the recipe from a worse-fitting level.
+last), and those from which a kept fact was rekeyed. If a recipe was no faster than the
+untransformed kernel anywhere, all its facts are kept and the others compete without
+them: they stop a look-up from taking the recipe from a worse-fitting level.
 
 So every look-up has the same answer as before, for any machine, policy and
 installation. One group, with one fact kept after those that are tied::

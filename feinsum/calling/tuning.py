@@ -104,7 +104,7 @@ def tune(
     with require_extra("rich", "tune", "a progress bar"):
         from feinsum.tuning.bar import TuningBar, can_show
 
-    einsum, call_sizes = _read_target(target, operands)
+    einsum, call_sizes, text = _read_target(target, operands)
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
     with bar:
         report = tune_einsum(
@@ -120,6 +120,7 @@ def tune(
             trial_limit_s=trial_limit_s,
             resume=resume,
             scheduler=scheduler,
+            subscripts=text,
             on_start=combine_callbacks(bar.begin, on_start),
             on_progress=combine_callbacks(bar.show, on_progress),
             on_final=combine_callbacks(bar.final, on_final),
@@ -169,13 +170,15 @@ def _check_sizes(sizes: Any) -> dict[str, int]:
     return dict(sizes or {})
 
 
-def _read_target(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
-    """Return the einsum or kernel to tune, and the sizes of a call."""
+def _read_target(
+    target: Any, operands: tuple[Any, ...]
+) -> tuple[Any, dict[str, int], str]:
+    """Return the einsum or kernel to tune, and the sizes and subscripts of a call."""
     if not operands and not isinstance(target, str):
-        return target, {}
+        return target, {}, ""
     text, arrays = as_subscripts((target, *operands))
     if any(isinstance(operand, Operand) for operand in arrays):
-        return symbolic_einsum(text, *arrays), {}
+        return symbolic_einsum(text, *arrays), {}, text
     if any(is_sparse(operand) for operand in arrays):
         raise InvalidEinsumError(
             "a sparse array was given; tune a symbolic einsum with "
@@ -195,4 +198,4 @@ def _read_target(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str,
             "the result is a view of the operand: there is nothing to tune",
             rules=("subscripts",),
         )
-    return parsed.einsum, dict(parsed.sizes)
+    return parsed.einsum, dict(parsed.sizes), text

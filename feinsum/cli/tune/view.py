@@ -19,11 +19,6 @@ from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.bar import TuningBar
 from feinsum.words import format_count, format_sizes
 
-NOISY = (
-    "timings are noisy: the interquartile range of the best exceeds a fifth of its "
-    "median; repeat with --fresh on an idle machine (see 'feinsum doctor'), or at "
-    "larger sizes"
-)
 USELESS = (
     "no recipe beats the untransformed kernel, so look-ups ignore these facts; "
     "--trials {} tries more recipes"
@@ -102,6 +97,8 @@ class ProgressBar(TuningBar):
         """Print the report after all trials."""
         problem = report.problem
         sizes = format_sizes(problem.sizes)
+        if report.subscripts:
+            typer.echo(f"einsum: {report.subscripts}")
         typer.echo(f"canonical: {problem.workload_text}")
         typer.echo(f"key: {problem.form.key}")
         typer.echo(f"sizes: {sizes or '(none)'}")
@@ -112,8 +109,6 @@ class ProgressBar(TuningBar):
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
             print_records(report.records, fractions)
-            if report.records[0].measurement.is_noisy:
-                say(NOISY)
             # facts that are no faster are recorded, so that no tuning repeats them
             if not any(record.measurement.is_faster for record in report.records):
                 say(USELESS.format(recommend_trials(len(report.trials))))
