@@ -84,8 +84,8 @@ class NumpyStepsCall:
     _is_direct: bool = False
 
     # `explain` reads this attribute of every kind of call
-    kernel = None
-    """No call of this kind has one."""
+    recipe = ""
+    """No call of this kind has a kernel."""
 
     @property
     def settled(self) -> NumpyStepsCall:
@@ -306,6 +306,9 @@ class FallbackCall:
 
     parsed: EinsumCall
     error: Exception | None
+
+    recipe = ""
+    """It has no kernel."""
 
     @property
     def settled(self) -> Any:

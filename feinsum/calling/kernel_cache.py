@@ -78,6 +78,10 @@ def has_address(database: Database) -> bool:
     return database is None or isinstance(database, str | os.PathLike)
 
 
+RECORDED = "a recorded recipe"
+"""Words for the recipe of a kernel that was tuned."""
+
+
 class DeviceKey(NamedTuple):
     """Identifies where a call is computed.
 

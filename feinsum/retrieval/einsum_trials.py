@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from feinsum.errors import TransformError
+from feinsum.extras import show_progress
 from feinsum.ir import from_text
 from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.question import Question, Verdict
@@ -33,7 +34,6 @@ from feinsum.retrieval.verifiers import (
     CachedVerdict,
     request_together,
     request_verdict,
-    show_progress,
 )
 from feinsum.select import GAIN
 

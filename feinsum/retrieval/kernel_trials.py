@@ -31,6 +31,7 @@ from feinsum.errors import (
     MeasurementError,
     TransformError,
 )
+from feinsum.extras import show_progress
 from feinsum.measure.question import Question, Verdict
 from feinsum.records import OK, Device, Environment
 from feinsum.retrieval.cell_batches import WIDTHS
@@ -73,7 +74,6 @@ from feinsum.retrieval.verifiers import (
     TRANSIENT,
     CachedVerdict,
     request_verdict,
-    show_progress,
     start_early,
 )
 from feinsum.targets.host import HostDevice

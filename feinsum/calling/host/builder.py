@@ -166,6 +166,7 @@ class BuiltKernel:
         is_normal: whether these are names of the normalized call.
         takes: for each array but the result, the position of an operand, and whether
             the operand is copied.
+        recipe: its recipe, in words.
         limits: maximum sizes, by their names in the structure, at which its
             intermediates fit into memory; empty if they always do.
     """
@@ -175,6 +176,7 @@ class BuiltKernel:
     scalars: Mapping[str, str]
     is_normal: bool
     takes: Sequence[tuple[int, bool]]
+    recipe: str
     limits: Mapping[str, int]
 
     @classmethod
@@ -192,7 +194,7 @@ class BuiltKernel:
             (n, None if d is None else np.dtype(d)) for n, d in answer["arguments"]
         ]
         kernel = HostKernel.loaded(b64decode(answer["content"]), tuple(arguments))
-        names = "names", "scalars", "is_normal", "takes", "limits"
+        names = "names", "scalars", "is_normal", "takes", "recipe", "limits"
         return cls(kernel, *(answer[name] for name in names))
 
     def call(self, structure: CallStructure) -> PreparedCall | None:
@@ -224,7 +226,7 @@ class BuiltKernel:
             )
             for k, is_copied in self.takes
         )
-        return PreparedCall(parsed, None, inputs, run)
+        return PreparedCall(parsed, None, inputs, run, built_recipe=self.recipe)
 
 
 def load_built(request: BuildRequest) -> BuiltKernel | None:
@@ -312,6 +314,7 @@ def _build_answer(request: BuildRequest) -> dict[str, Any]:
         "scalars": dict(call.scalars),
         "is_normal": call.is_normal,
         "takes": [(position, copy is not None) for position, copy in call.inputs],
+        "recipe": call.recipe,
         "limits": _compute_limits(request.structure, call),
     }
 
