@@ -83,9 +83,11 @@ class NumpyStepsCall:
     _plan: Sequence[PlannedStep] = ()
     _is_direct: bool = False
 
-    # `explain` reads this attribute of every kind of call
+    # `explain` and users read these attributes of every kind of call
+    kernel = None
+    """No call of this kind has one."""
     recipe = ""
-    """No call of this kind has a kernel."""
+    """Nor a recipe."""
 
     @property
     def settled(self) -> NumpyStepsCall:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.kernel_cache import clear_call_cache
 from feinsum.calling.terms import as_subscripts
+from feinsum.contraction.direct import end_budget
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.extras import require_extra
 from feinsum.ir import BatchedEinsum, Operand
@@ -127,6 +128,7 @@ def tune(
             on_stop=on_stop,
         )
     clear_call_cache()
+    end_budget()
     if not device:
         _build_for_later(target, operands, database)
     return report

@@ -231,14 +231,27 @@ class BuiltKernel:
 
 def load_built(request: BuildRequest) -> BuiltKernel | None:
     """Load the kernel that was built for an earlier process; None if there is none."""
+    try:
+        answer = _read_answer(request)
+        return BuiltKernel.load(answer) if answer else None
+    except (KeyError, TypeError, ValueError):  # a damaged entry
+        return None
+
+
+def find_built_recipe(request: BuildRequest) -> str:
+    """Find the recipe of the kernel that :func:`load_built` loads; empty for none."""
+    try:
+        return str(_read_answer(request).get("recipe", ""))
+    except (AttributeError, ValueError):  # a damaged entry
+        return ""
+
+
+def _read_answer(request: BuildRequest) -> dict[str, Any]:
     from feinsum.cache import get_default_cache
 
     cache = get_default_cache()
     answer = None if cache is None else cache.read(request.key)
-    try:
-        return BuiltKernel.load(json.loads(answer)) if answer else None
-    except (KeyError, TypeError, ValueError):  # a damaged entry
-        return None
+    return json.loads(answer) if answer else {}
 
 
 @lru_cache(1)
