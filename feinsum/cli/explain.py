@@ -118,9 +118,9 @@ def explain(
 
     For an einsum: candidates on record, best first, then recorded plans for many
     processes. If there is none as it is written, and all sizes are numbers, adjacent
-    axes are merged, as calls of arrays do. Exits with code 3 if the policy accepts no candidate, and says which
-    recipe would be used without one. The column "roof" is the fraction of the
-    roofline, if the limits of the device were measured.
+    axes are merged, as calls of arrays do. Exits with code 3 if the policy accepts no
+    candidate, and says which recipe would be used without one. The column "roof" is the
+    fraction of the roofline, if the limits of the device were measured.
 
     For a kernel: what feinsum.retrieve would do. Exits with code 3 if it would
     return the kernel unchanged.
