@@ -35,7 +35,7 @@ from feinsum.errors import FeinsumError, MeasurementError  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
 from feinsum.records import InMemoryStore, TransformSpec  # noqa: E402
 from feinsum.suites import EVERYDAY  # noqa: E402
-from feinsum.tuning import IsolatedBench, Problem, TuningReport, tune_einsum  # noqa: E402
+from feinsum.tuning import IsolatedBench, TuningProblem, TuningReport, tune_einsum  # noqa: E402
 
 TOLERANCE = 0.03
 """Winners agree if neither takes longer than the other by more than this part."""
@@ -165,7 +165,7 @@ def _tuned(
 
 
 def _compared(
-    problem: Problem, specs: Sequence[TransformSpec], options: argparse.Namespace
+    problem: TuningProblem, specs: Sequence[TransformSpec], options: argparse.Namespace
 ) -> list[Sequence[float]]:
     """The samples of each recipe, all from one run in turns."""
     longer = problem.max_total_s * options.rounds / problem.rounds

@@ -57,7 +57,7 @@ from feinsum.measure import (  # noqa: E402
 from feinsum.measure.cases import make_case  # noqa: E402
 from feinsum.records import DevicePeaks, MatchLevel, TransformSpec  # noqa: E402
 from feinsum.transforms import apply_spec  # noqa: E402
-from feinsum.tuning import Problem, make_problem  # noqa: E402
+from feinsum.tuning import TuningProblem, make_problem  # noqa: E402
 
 STDERR = Console(stderr=True)
 NEAR_BYTES = 12_000_000
@@ -209,7 +209,7 @@ def bind(instance: Instance, spec: TransformSpec, opened: OpenDevice) -> Again:
 
 def limits_of(
     name: str,
-    problem: Problem,
+    problem: TuningProblem,
     spec: TransformSpec,
     opened: OpenDevice,
     peaks: DevicePeaks,

@@ -48,7 +48,7 @@ from feinsum.measure.cases import Case, make_bare_case
 from feinsum.measure.reference import NEVER_LONG
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 
 N_BEST, N_PREDICTED, N_UNMEASURED = 2, 1, 4
 """Recipes of a workload: the fastest that were measured, predicted ones besides these,
@@ -133,7 +133,7 @@ def workload_of(
 
 def _kernels(
     builder: WorkloadBuilder,
-    problem: Problem,
+    problem: TuningProblem,
     case: Case,
     known: Mapping[str, Mapping[TransformSpec, float]],
 ) -> Iterator[dict[str, Any]]:
@@ -159,7 +159,7 @@ class CanonicalEntry:
 
     entry: Entry
     form: CanonicalForm
-    problem: Problem
+    problem: TuningProblem
     functions: Mapping[str, Function]
 
     @classmethod
@@ -174,7 +174,7 @@ class CanonicalEntry:
         return cls(
             entry,
             form,
-            Problem(form.text, renamed),
+            TuningProblem(form.text, renamed),
             {new: own[old] for old, new in named.items()},
         )
 

@@ -54,7 +54,7 @@ Values: TypeAlias = Annotated[
     typer.Option("--size", metavar="NAME=N", help="Value of a size parameter."),
 ]
 
-Memory: TypeAlias = Annotated[
+MemoryLimit: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--memory", metavar="BYTES", help="Memory limit per process, such as 8GB."
@@ -110,7 +110,7 @@ Measured: TypeAlias = Annotated[
 class MachineOptions:
     """The processes of a plan, and what they may hold and exchange."""
 
-    memory: Memory = None
+    memory: MemoryLimit = None
     ranks_per_host: RanksPerHost = None
 
     def levels(self) -> Levels | None:

@@ -16,6 +16,7 @@ planner, search, maps, grids,     the best plan; plans made from others; prices 
 elimination, assembly, choosing   measured times
 storage                           dense and sparse arrays, and their parts
 local, mpi, on_dask, engines      running plans, on fleets
+on_jax                            plans as functions of JAX arrays
 files, fleets, facts, recorded    arrays in files; runs that become facts
 display, standalone               plans as text, pictures and programs
 program_plan                      plans of programs
@@ -40,6 +41,7 @@ from feinsum.distributed.groups import (
 from feinsum.distributed.levels import Levels, between_hosts, moved_by_level
 from feinsum.distributed.local import run_here
 from feinsum.distributed.mpi import gather, scatter
+from feinsum.distributed.on_jax import ShardedFunction, convert_to_jax
 from feinsum.distributed.planner import best_plans, plan, plan_statements
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan, plan_program
@@ -65,6 +67,7 @@ __all__ = [
     "ProgramPlan",
     "Rates",
     "RunReport",
+    "ShardedFunction",
     "Statements",
     "Table",
     "assemble",
@@ -72,6 +75,7 @@ __all__ = [
     "best_plans",
     "between_hosts",
     "cheapest",
+    "convert_to_jax",
     "draw_program",
     "factorizations",
     "gather",

@@ -100,12 +100,15 @@ def with_schedules(
     starts: Starts | None = None,
     name: str | None = None,
 ) -> Plan:
-    """Return a checked plan of the same einsums with other schedules."""
+    """Return a checked plan of the same einsums with other schedules.
+
+    Operands start where they are first needed, unless the plan has a requested start.
+    """
     first_starts = place_operands(plan.operands, plan.groups, schedules, plan.extents)
     assembled = replace(
         plan,
         schedules=tuple(schedules),
-        starts=first_starts | dict(starts or {}),
+        starts=first_starts | dict(plan.requested.starts) | dict(starts or {}),
         leaves=(),
         name=plan.name if name is None else name,
     )
@@ -174,7 +177,9 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
     # reversed, so that the first use of a tensor remains
     first_uses = {a.tensor: a for g in reversed(plan.groups) for a in g.inputs}
     starts = {
-        name: distribute(start, first_uses[name]) for name, start in plan.starts.items()
+        name: distribute(start, first_uses[name])
+        for name, start in plan.starts.items()
+        if name not in plan.placed
     }
     pairs = zip(plan.groups, plan.schedules, strict=True)
     schedules = [schedule_cyclic(group, schedule) for group, schedule in pairs]

@@ -201,6 +201,14 @@ class Boxes:
         contains: NDArray[np.bool_] = is_inside & self.is_there & other.is_there
         return contains
 
+    def count_missing(self, present: Boxes) -> float:
+        """Count the entries of all ranks that they do not have in ``present``."""
+        shared = compute_lengths(intersect(self.ranges, present.ranges))
+        # floating point: a product of extents may exceed 64 bits
+        n_shared = shared.prod(axis=1, dtype=float) * (self.is_there & present.is_there)
+        n_needed = self.lengths.prod(axis=1, dtype=float) * self.is_there
+        return float((n_needed - n_shared).sum())
+
     def select(self, is_there: NDArray[np.bool_]) -> Boxes:
         """Return the boxes of some ranks only."""
         return replace(self, is_there=self.is_there & is_there)

@@ -44,7 +44,9 @@ def find_alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]
         return ()
     candidates = [
         with_schedules(plan, result.schedules, name="planned")
-        for result in find_best_of_machines(plan.groups, plan.extents, plan.processes)
+        for result in find_best_of_machines(
+            plan.groups, plan.extents, plan.processes, requested=plan.requested
+        )
     ]
     unique = {
         _compute_unnamed_id(p): p
@@ -89,7 +91,9 @@ def find_cheap_plans(
     """
     if plan.density:
         return ()
-    results = find_best_of_machines(plan.groups, plan.extents, plan.processes, levels)
+    results = find_best_of_machines(
+        plan.groups, plan.extents, plan.processes, levels, plan.requested
+    )
     candidates = [
         with_schedules(plan, result.schedules) for result in results[:MAX_PRICED]
     ]
@@ -280,4 +284,8 @@ def compute_identity(plan: Plan) -> Hashable:
         (operands[name], describe_placement(start, first_use[name]))
         for name, start in plan.starts.items()
     )
-    return form.key, plan.processes, tuple(steps), tuple(starts)
+    ends = [
+        describe_placement(end, plan.groups[-1].output.indices)
+        for end in plan.ends.values()
+    ]
+    return form.key, plan.processes, tuple(steps), tuple(starts), tuple(ends)

@@ -487,11 +487,12 @@ def _sum_by_edge(
 
 
 def _parse_edge(buffer: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return the edge of a tensor fetched for a statement, or of partial results.
+    """Return the edge of a tensor fetched for a statement, or of a result.
 
     >>> _parse_edge("A@1.0.0", ["t1", "out"]), _parse_edge("out", ["t1", "out"])
     (('A', 'out'), ('out', ''))
     """
     # names of buffers: see feinsum.distributed.steps
     tensor, separator, number = buffer.partition("@")
-    return (tensor, names[int(number.partition(".")[0])] if separator else "")
+    is_fetched = separator and number != "result"
+    return (tensor, names[int(number.partition(".")[0])] if is_fetched else "")

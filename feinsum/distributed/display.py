@@ -81,10 +81,10 @@ def _format_groups(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     first_uses = {a.tensor: (a, g) for g, _ in reversed(pairs) for a in g.inputs[::-1]}
     for name, start in plan.starts.items():
         yield f"  {name} starts as {format_notation(start, *first_uses[name])}"
-    for group, schedule in pairs:
-        if group.output.tensor in plan.outputs:
-            final = format_notation(schedule.result, group.output, group)
-            yield f"  {group.output.tensor} ends as {final}"
+    for group, _ in pairs:
+        if (name := group.output.tensor) in plan.outputs:
+            end = plan.final_distributions[name]
+            yield f"  {name} ends as {format_notation(end, group.output, group)}"
 
 
 def _format_counts(plan: Plan) -> Iterator[str]:

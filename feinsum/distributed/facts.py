@@ -262,7 +262,7 @@ def build_check(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
     Raises:
         WrongResultError: if a sample differs by more than the tolerance.
     """
-    tolerance = compute_tolerance(get_inner_plan(plan))
+    tolerance = compute_rounding_tolerance(get_inner_plan(plan))
     errors = [sample.error for sample in samples]
     wrong = [error for error in errors if not error <= tolerance]  # not a number, too
     if wrong:
@@ -275,7 +275,7 @@ def build_check(plan: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
     return BlockCheck(len(samples), n_entries, tolerance, max(errors, default=0.0))
 
 
-def compute_tolerance(plan: Plan) -> float:
+def compute_rounding_tolerance(plan: Plan) -> float:
     """Compute the tolerance for rounding errors in the longest sum of a plan."""
     kind = np.result_type(plan.dtype, np.float16)
     eps = float(np.finfo(kind if kind == plan.dtype else np.float64).eps)

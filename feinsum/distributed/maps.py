@@ -17,12 +17,12 @@ lists of distributions of a tensor, the elements that ranks both hold and need.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from functools import partial, reduce
 from itertools import combinations, product
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from feinsum.distributed.boxes import take_block
 from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine
-from feinsum.distributed.groups import Access, Group
+from feinsum.distributed.groups import Access, Group, get_shape
+from feinsum.distributed.schedule import derive_distribution
 
 MAX_EXCESS = 1.25
 """Maximum ratio of the work of the busiest process to the average in an even map."""
@@ -69,6 +70,56 @@ class GroupMaps:
     def axes(self, row: int) -> tuple[str | None, ...]:
         indices = (*self.group.indices, None)
         return tuple(indices[k] for k in self.maps[row].tolist())
+
+    def with_start(
+        self,
+        access: Access,
+        start: Distribution,
+        machine: Machine,
+        extents: Mapping[str, int],
+        of_element: float,
+        *,
+        is_sparse: bool,
+    ) -> GroupMaps | None:
+        """Add the cost of moving an input from where it starts; None if it cannot move.
+
+        Args:
+            access: the input.
+            start: its initial distribution, on any machine.
+            machine: the machine of the maps.
+            extents: extent of each index.
+            of_element: cost of an element.
+            is_sparse: whether the entries of the input cannot move.
+        """
+        shape = get_shape(access, extents)
+        rows = range(len(self.maps))
+        needs = [derive_distribution(self.axes(k), access, machine) for k in rows]
+        costs = {}
+        for need in dict.fromkeys(needs):
+            if not is_sparse:
+                costs[need] = of_element * count_moved(shape, start, need)
+            else:
+                # the planner makes axes of sparse operands cyclic at the end
+                is_there = replace(start, cyclic=()) == need
+                costs[need] = 0.0 if is_there else inf
+        of_map = np.array([costs[need] for need in needs])
+        is_viable = of_map < inf
+        if not is_viable.any():
+            return None
+        return GroupMaps(
+            self.group,
+            self.maps[is_viable],
+            (self.costs + of_map)[is_viable],
+            self.resident[is_viable],
+        )
+
+
+def count_moved(
+    shape: Sequence[int], source: Distribution, target: Distribution
+) -> float:
+    """Count the elements that ranks need in one distribution and lack in another."""
+    n_ranks = max(source.machine.n_processes, target.machine.n_processes)
+    return target.boxes(shape, n_ranks).count_missing(source.boxes(shape, n_ranks))
 
 
 def list_group_maps(

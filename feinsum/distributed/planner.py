@@ -43,6 +43,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 from os import PathLike
+from typing import Literal, TypeAlias
 
 from feinsum.contraction.paths import Path, list_postorders, make_path
 from feinsum.distributed.assembly import arrange_axes, with_cyclic, with_schedules
@@ -53,7 +54,7 @@ from feinsum.distributed.choosing import (
     prefer_measured,
 )
 from feinsum.distributed.counts import TIE, USUAL, Estimate, Rates
-from feinsum.distributed.distribution import MAX_PROCESSES
+from feinsum.distributed.distribution import MAX_PROCESSES, Distribution, Machine
 from feinsum.distributed.grids import make_grid_plans
 from feinsum.distributed.groups import (
     Group,
@@ -64,7 +65,11 @@ from feinsum.distributed.groups import (
 )
 from feinsum.distributed.levels import Levels, convert_levels
 from feinsum.distributed.maps import MAX_EXCESS
-from feinsum.distributed.plans import Plan, find_sparse_violations
+from feinsum.distributed.plans import (
+    Plan,
+    find_request_violations,
+    find_sparse_violations,
+)
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import (
     find_best_of_machines,
@@ -75,6 +80,9 @@ from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.records import Fleet, Store
 from feinsum.words import format_count
+
+Placement: TypeAlias = Distribution | Literal["replicated"]
+"""The distribution of an array; or a copy on each process."""
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
@@ -126,6 +134,8 @@ def plan(
     fleet: Fleet | None = None,
     ranks_per_host: int | Levels | None = None,
     nonzeros: int | None = None,
+    starts: Mapping[str, Placement] | None = None,
+    result: Placement | None = None,
 ) -> Plan:
     """Plan an einsum on many processes so that the slowest one finishes first.
 
@@ -159,18 +169,34 @@ def plan(
         nonzeros: number of entries of a sparse operand
             (:func:`feinsum.ir.sparse_array`). These are dealt out cyclically along the
             operand's axes, and never move; other operands move to them.
+        starts: initial distributions of operands, such as
+            :attr:`Plan.final_distributions` of an earlier plan; ``"replicated"`` is one
+            copy on each process. Other operands start where they are first needed.
+        result: final distribution of the result, likewise.
 
     Raises:
         StoreError: if the database cannot be read.
         PlanError: if it cannot be planned, with the broken rule: ``sizes``,
-            ``processes``, ``memory``, ``path``, ``work``, ``batch``, ``diagonal`` or
-            ``sparse``.
+            ``processes``, ``memory``, ``path``, ``work``, ``batch``, ``diagonal``,
+            ``starts``, ``result`` or ``sparse``.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
     >>> best = plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
     >>> best.schedules[0].machine.sizes, best.counts.moved
     ((2, 2, 2), 1080000)
+
+    The next product reads the result where it is, and leaves a copy on each process:
+
+    >>> C = feinsum.array("C", (600, 600))
+    >>> chained = plan(
+    ...     feinsum.einsum("ij,jk->ik", A, C),
+    ...     processes=8,
+    ...     starts={"C": best.result},
+    ...     result="replicated",
+    ... )
+    >>> chained.starts["C"] == best.result, chained.result.notation("ik")
+    (True, 'ik->*')
     """
     require_einsum(einsum)
     _check_processes(processes)
@@ -185,6 +211,8 @@ def plan(
     bare = Plan(text, sizes or {}, processes, first_path, (), {}, (), nonzeros=nonzeros)
     for violation in find_sparse_violations(bare):
         raise PlanError(violation.message, rules=(violation.rule,))
+    ends = {} if result is None else {bare.outputs[-1]: result}
+    bare = _with_requested(bare, starts or {}, ends)
     best = _plan_groups(bare, memory, rates)
     if memory is None and processes <= MAX_FOR_PATHS:
         # other paths have other groups, which the search cannot compare
@@ -201,6 +229,8 @@ def plan_statements(
     memory: int | str | None = None,
     rates: Rates = USUAL,
     ranks_per_host: int | Levels | None = None,
+    starts: Mapping[str, Placement] | None = None,
+    results: Mapping[str, Placement] | None = None,
 ) -> Plan:
     """Plan several einsums on many processes so that the slowest one finishes first.
 
@@ -214,6 +244,8 @@ def plan_statements(
         memory: memory limit per process, in bytes.
         rates: as for :func:`plan`.
         ranks_per_host: see :func:`plan`.
+        starts: see :func:`plan`.
+        results: final distributions, by output.
 
     Raises:
         PlanError: with the broken rule: ``statements``, or one of those of
@@ -230,6 +262,7 @@ def plan_statements(
     _check_processes(processes)
     levels = convert_levels(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
+    bare = _with_requested(bare, starts or {}, results or {})
     best = _plan_groups(bare, memory, rates)
     return _prefer_on_levels(best, levels, memory)
 
@@ -277,6 +310,34 @@ def _check_processes(processes: object) -> None:
         )
 
 
+def _with_requested(
+    bare: Plan, starts: Mapping[str, Placement], ends: Mapping[str, Placement]
+) -> Plan:
+    """Return a plan without schedules, with checked distributions."""
+
+    def convert(rule: str, name: str, placement: Placement) -> Distribution:
+        if isinstance(placement, Distribution):
+            return placement
+        if placement != "replicated":
+            raise PlanError(
+                f"the distribution of {name} is {placement!r:.80}; expected a "
+                "feinsum.distributed.Distribution or 'replicated'",
+                rules=(rule,),
+            )
+        indices = bare.shape(name) if name in {*bare.operands, *bare.outputs} else ()
+        return Distribution(Machine((bare.processes,)), ((),) * len(indices))
+
+    requested = replace(
+        bare,
+        starts={name: convert("starts", name, d) for name, d in starts.items()},
+        placed=tuple(starts),
+        ends={name: convert("result", name, d) for name, d in ends.items()},
+    )
+    for violation in find_request_violations(requested):
+        raise PlanError(violation.message, rules=(violation.rule,))
+    return requested
+
+
 def _compute_max_elements(memory: int | str | None, itemsize: int) -> float:
     """Return how many entries of the result's dtype fit into a memory limit."""
     if memory is None:
@@ -312,7 +373,13 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
     max_elements = _compute_max_elements(memory, bare.dtype.itemsize)
     if max_elements == inf:
         result = _search(bare)
-        assert result is not None, "without limits, some map is in the last tier"
+        if result is None:
+            # without limits, only a requested start excludes all maps
+            raise PlanError(
+                f"entries of {bare.sparse_term} never move, and machine axes can only "
+                "partition its indices; let the planner choose its start",
+                rules=("starts",),
+            )
         return _choose_quickest(result, rates)
     fitted, enough = _plan_within(bare, max_elements)
     if fitted is not None:
@@ -367,14 +434,18 @@ def _search(bare: Plan, processes: int | None = None, **limits: float) -> Plan |
         bare.extents,
         processes or bare.processes,
         density=bare.density,
+        requested=bare.requested,
         **limits,
     )
     if result is None:
         return None
-    plan = with_schedules(bare, result.schedules)
-    term = bare.sparse_term
-    # blocks of a sparse tensor may have very different numbers of entries
-    return plan if term is None else with_cyclic(plan, term.indices)
+    if (term := bare.sparse_term) is None:
+        return with_schedules(bare, result.schedules)
+    # blocks of a sparse tensor may have very different numbers of entries; it starts
+    # where the search was restricted to, but for the cycles
+    others = tuple(name for name in bare.placed if name != term.tensor)
+    plan = with_schedules(replace(bare, placed=others), result.schedules)
+    return replace(with_cyclic(plan, term.indices), placed=bare.placed)
 
 
 def _choose_quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:
@@ -396,9 +467,10 @@ def _choose_quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Pla
     for grid_plan in make_grid_plans(plan).values() if is_dense else ():
         candidates.offer(grid_plan)
     if is_dense and max_elements == inf and plan.processes <= MAX_FOR_PATHS:
-        for result in find_best_of_machines(plan.groups, plan.extents, plan.processes)[
-            :FEW
-        ]:
+        results = find_best_of_machines(
+            plan.groups, plan.extents, plan.processes, requested=plan.requested
+        )
+        for result in results[:FEW]:
             candidates.offer(with_schedules(plan, result.schedules))
     counts = candidates.plans[0][1].counts
     is_even = counts.most_points * plan.processes <= EVENNESS[0] * counts.points
@@ -553,7 +625,14 @@ def list_fewer_processes(n: int, *, is_even: bool) -> list[int]:
 
 def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
     """Return the plan, or one along another path whose slowest process is faster."""
-    bare = replace(plan, path=path, schedules=(), starts={}, leaves=(), name="planned")
+    bare = replace(
+        plan,
+        path=path,
+        schedules=(),
+        starts=plan.requested.starts,
+        leaves=(),
+        name="planned",
+    )
     estimate = plan.estimate(rates)
     candidate = _search(bare)
     if candidate is None:

@@ -8,6 +8,7 @@ checker compares them with the blocks.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -31,6 +32,7 @@ from feinsum.distributed.counts import (
 from feinsum.distributed.distribution import (
     MAX_PROCESSES,
     Distribution,
+    Requested,
     find_distribution_violations,
     get_axis_name,
 )
@@ -114,6 +116,9 @@ class Plan:
         name: origin of the plan: the planner, or a schedule with a name.
         statements: for a plan of several einsums, which has no ``einsum`` and no path.
         nonzeros: entries of the sparse operand, if there is one.
+        placed: operands whose initial distribution was requested.
+        ends: the requested final distributions, by result. Results move there after all
+            groups.
     """
 
     __pydantic_config__ = STRICT
@@ -129,11 +134,17 @@ class Plan:
     format: int = FORMAT
     statements: Statements | None = None
     nonzeros: Annotated[int | None, Field(exclude_if=_is_none)] = None
+    placed: Annotated[tuple[str, ...], Field(exclude_if=operator.not_)] = ()
+    ends: Annotated[Mapping[str, Distribution], Field(exclude_if=operator.not_)] = (
+        constantdict()
+    )
 
     def __post_init__(self) -> None:
         # sorted, so that equal plans have equal documents
         object.__setattr__(self, "sizes", constantdict(sorted(self.sizes.items())))
         object.__setattr__(self, "starts", constantdict(sorted(self.starts.items())))
+        object.__setattr__(self, "placed", tuple(sorted(self.placed)))
+        object.__setattr__(self, "ends", constantdict(sorted(self.ends.items())))
 
     @cached_property
     def batched_einsum(self) -> BatchedEinsum:
@@ -197,10 +208,29 @@ class Plan:
         """The dtype of every operand."""
         return {name: np.dtype(d) for name, d in self.problem.dtypes.items()}
 
+    @cached_property
+    def final_distributions(self) -> Mapping[str, Distribution]:
+        """The distribution of every operand and output after a run.
+
+        Pass it as ``starts`` of the next plan.
+        """
+        pairs = zip(self.groups, self.schedules, strict=True)
+        results = {group.output.tensor: schedule.result for group, schedule in pairs}
+        outputs = {name: results[name] for name in self.outputs}
+        return {**self.starts, **outputs, **self.ends}
+
+    @property
+    def requested(self) -> Requested:
+        """The distributions that were requested, and not chosen."""
+        starts = {
+            name: self.starts[name] for name in self.placed if name in self.starts
+        }
+        return Requested(starts, self.ends)
+
     @property
     def result(self) -> Distribution:
         """The final distribution of the last result."""
-        return self.schedules[-1].result
+        return self.final_distributions[self.outputs[-1]]
 
     @cached_property
     def sparse_term(self) -> Access | None:
@@ -255,9 +285,8 @@ class Plan:
             output: one of :attr:`outputs`, if there are several.
         """
         name = self.outputs[-1] if output is None else output
-        position = next(k for k, g in enumerate(self.groups) if g.output.tensor == name)
-        boxes = self.schedules[position].result.boxes(self.shape(name), self.processes)
-        return boxes.box(rank)
+        end = self.final_distributions[name]
+        return end.boxes(self.shape(name), self.processes).box(rank)
 
     def events(self, max_steps: int | None = None) -> Events:
         """Yield what all ranks do, in order.
@@ -273,6 +302,7 @@ class Plan:
             self.processes,
             self.outputs,
             max_steps,
+            self.ends,
         )
 
     @cached_property
@@ -329,7 +359,9 @@ class Plan:
         from feinsum.distributed.search import least_moved
 
         # the cost has a term below one element that breaks ties in favor of even maps
-        bound = least_moved(self.groups, self.extents, self.processes, self.density)
+        bound = least_moved(
+            self.groups, self.extents, self.processes, self.density, self.requested
+        )
         # the search also counts blocks of idle processes, which are never fetched
         return min(int(bound), self.counts.moved)
 
@@ -389,6 +421,15 @@ class Plan:
         from feinsum.distributed.standalone import write_program
 
         return write_program(self)
+
+    def to_jax(self, devices: Any = None) -> Any:
+        """Convert the plan to a function of JAX arrays on several devices.
+
+        See :func:`feinsum.distributed.convert_to_jax`.
+        """
+        from feinsum.distributed.on_jax import convert_to_jax
+
+        return convert_to_jax(self, devices)
 
     def run(
         self,
@@ -504,6 +545,7 @@ def find_plan_violations(plan: Plan) -> Iterator[Violation]:
     broken = [
         *find_sparse_violations(plan),
         *_find_schedule_violations(plan, groups),
+        *find_request_violations(plan),
         *_find_start_violations(plan),
     ]
     if not broken:
@@ -544,9 +586,37 @@ def _find_start_violations(plan: Plan) -> Iterator[Violation]:
             f"{', '.join(operands)}",
         )
         return
-    for name, start in plan.starts.items():
-        n_axes = len(plan.shape(name))
+    for name in {*operands} - {*plan.placed}:
+        start, n_axes = plan.starts[name], len(plan.shape(name))
         yield from find_distribution_violations(name, start, n_axes, plan.processes)
+
+
+def find_request_violations(plan: Plan) -> Iterator[Violation]:
+    """Yield the violations of requested distributions; needs no schedules."""
+    operands = plan.operands
+    for name in plan.placed:
+        if name not in operands:
+            yield Violation(
+                "starts",
+                f"a distribution of {name}; the operands are {', '.join(operands)}",
+            )
+    for name, start in plan.requested.starts.items():
+        if name in operands:
+            n_axes = len(plan.shape(name))
+            yield from find_distribution_violations(name, start, n_axes, plan.processes)
+    for name, end in plan.ends.items():
+        if name not in plan.outputs:
+            yield Violation(
+                "result",
+                f"a distribution of {name}; the results are {', '.join(plan.outputs)}",
+            )
+            continue
+        if plan.is_sparse(name):
+            yield Violation("sparse", f"{name} is sparse, and its entries never move")
+        n_axes = len(plan.shape(name))
+        yield from find_distribution_violations(
+            f"the result {name}", end, n_axes, plan.processes
+        )
 
 
 def require_dense_plan(plan: Plan, participle: str) -> None:

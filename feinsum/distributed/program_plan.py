@@ -25,7 +25,7 @@ from feinsum.distributed.groups import Access, Group, Statements
 from feinsum.distributed.levels import Levels
 from feinsum.distributed.local import Semantics, run_here
 from feinsum.distributed.mpi import run_on_ranks
-from feinsum.distributed.planner import plan_statements
+from feinsum.distributed.planner import Placement, plan_statements
 from feinsum.distributed.plans import Plan, read_document
 from feinsum.distributed.steps import Leaf
 from feinsum.errors import PlanError, ProgramError
@@ -197,6 +197,8 @@ def plan_program(
     memory: int | str | None = None,
     rates: Rates = USUAL,
     ranks_per_host: int | Levels | None = None,
+    starts: Mapping[str, Placement] | None = None,
+    results: Mapping[str, Placement] | None = None,
 ) -> ProgramPlan:
     """Plan a program for some processes, minimizing the time of the slowest one.
 
@@ -207,6 +209,8 @@ def plan_program(
         memory: memory limit per process; see :func:`feinsum.plan`.
         rates: seconds of a multiply-add, a message and an element.
         ranks_per_host: number of ranks on each host; see :func:`feinsum.plan`.
+        starts: initial distributions of inputs; see :func:`feinsum.plan`.
+        results: final distributions, by output.
 
     Raises:
         ProgramError: if a size is missing.
@@ -231,6 +235,8 @@ def plan_program(
         memory=memory,
         rates=rates,
         ranks_per_host=ranks_per_host,
+        starts=starts,
+        results=results,
     )
     return ProgramPlan(program, values, plan)
 

@@ -41,7 +41,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.counts import NOTHING_SPARSE
-from feinsum.distributed.distribution import Distribution, Machine, factorizations
+from feinsum.distributed.distribution import (
+    NOTHING_REQUESTED,
+    Distribution,
+    Machine,
+    Requested,
+    factorizations,
+)
 from feinsum.distributed.elimination import Table, find_low_sum
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.levels import CopyCosts, Levels, compute_copy_costs
@@ -50,6 +56,7 @@ from feinsum.distributed.maps import (
     GroupMaps,
     Overlaps,
     Tier,
+    count_moved,
     list_group_maps,
 )
 from feinsum.distributed.schedule import (
@@ -106,6 +113,7 @@ def find_best_schedules(
     max_excess: float = MAX_EXCESS,
     limit: float = inf,
     density: Mapping[str, Fraction] = NOTHING_SPARSE,
+    requested: Requested = NOTHING_REQUESTED,
 ) -> SearchResult | None:
     """Return the schedules that move the fewest elements, over all machines.
 
@@ -120,6 +128,7 @@ def find_best_schedules(
         limit: the cost must be below this.
         density: the share of entries that sparse tensors store; in groups that use
             them, machine axes partition only their indices.
+        requested: distributions of operands and results whose moves count.
 
     Returns:
         None if no maps fit the memory limit, or no cost is below ``limit``.
@@ -136,6 +145,7 @@ def find_best_schedules(
                 max_excess,
                 compute_copy_costs(machine),
                 density,
+                requested,
             )
             for machine in machines
         ]
@@ -177,6 +187,7 @@ def least_moved(
     extents: Mapping[str, int],
     n_processes: int,
     density: Mapping[str, Fraction] = NOTHING_SPARSE,
+    requested: Requested = NOTHING_REQUESTED,
 ) -> float:
     """Return a lower bound of the elements that schedules of the search space move.
 
@@ -187,7 +198,9 @@ def least_moved(
     for tier in Tier:
         limits = inf, tier, MAX_EXCESS
         spaces = [
-            _Space.of(groups, extents, m, *limits, compute_copy_costs(m), density)
+            _Space.of(
+                groups, extents, m, *limits, compute_copy_costs(m), density, requested
+            )
             for m in machines
         ]
         bounds = [space.lower_bound for space in spaces if space is not None]
@@ -201,6 +214,7 @@ def find_best_of_machines(
     extents: Mapping[str, int],
     n_processes: int,
     levels: Levels | None = None,
+    requested: Requested = NOTHING_REQUESTED,
 ) -> list[SearchResult]:
     """Return the result of a quick search for every machine, best first.
 
@@ -211,6 +225,7 @@ def find_best_of_machines(
         levels: if given, axes are tried in all orders, and elements have the costs of
             their links. Costs are exact within groups; between groups, one search uses
             the average link and another one the cheapest link.
+        requested: distributions of operands and results whose moves count.
     """
     machines = [
         pair
@@ -219,7 +234,16 @@ def find_best_of_machines(
     ]
     for tier in Tier:
         spaces = [
-            _Space.of(groups, extents, machine, inf, tier, MAX_EXCESS, costs)
+            _Space.of(
+                groups,
+                extents,
+                machine,
+                inf,
+                tier,
+                MAX_EXCESS,
+                costs,
+                requested=requested,
+            )
             for machine, costs in machines
         ]
         solutions = [space.solve(inf, BEAMS[0]) for space in spaces if space]
@@ -295,9 +319,10 @@ class _Space:
         machine: Machine,
         maps: Sequence[GroupMaps],
         of_another: float,
+        requested: Requested,
     ) -> None:
         self.groups, self.extents, self.machine = groups, extents, machine
-        self.of_another = of_another
+        self.of_another, self.requested = of_another, requested
         self.maps, self.uses = maps, list_uses(groups)
         self.overlap = Overlaps(machine)
         self.work = 0.0
@@ -315,19 +340,38 @@ class _Space:
         max_excess: float,
         costs: CopyCosts,
         density: Mapping[str, Fraction] = NOTHING_SPARSE,
+        requested: Requested = NOTHING_REQUESTED,
     ) -> _Space | None:
         """Build the space of a machine; None if no map of a group is in the limits."""
         limits = max_elements, tier, max_excess, costs.of_axes, density
         repeated = _list_repeated_uses(groups)
+        first_uses = [uses[0] for uses in list_uses(groups).values()]
         maps = []
         for number, group in enumerate(groups):
+            # their moves are those from the requested start
+            moved = [
+                access
+                for first, access in first_uses
+                if first == number and access.tensor in requested.starts
+            ]
             maps_of_group = list_group_maps(
-                group, extents, machine, repeated[number], *limits
+                group, extents, machine, [*repeated[number], *moved], *limits
             )
+            for access in moved:
+                if maps_of_group is not None:
+                    start = requested.starts[access.tensor]
+                    maps_of_group = maps_of_group.with_start(
+                        access,
+                        start,
+                        machine,
+                        extents,
+                        costs.of_another,
+                        is_sparse=access.tensor in density,
+                    )
             if maps_of_group is None:
                 return None
             maps.append(maps_of_group)
-        return cls(groups, extents, machine, maps, costs.of_another)
+        return cls(groups, extents, machine, maps, costs.of_another, requested)
 
     @cached_property
     def lower_bound(self) -> float:
@@ -499,9 +543,10 @@ class _Tables:
         bound: NDArray[np.float64],
         own_bound: float,
     ) -> None:
-        """Add the distributions of the result, if another group reads it."""
-        tensor = self.space.groups[number].output.tensor
-        if tensor not in self.space.uses:
+        """Add the distributions of the result, if it moves afterwards."""
+        output = self.space.groups[number].output
+        tensor, end = output.tensor, self.space.requested.ends.get(output.tensor)
+        if tensor not in self.space.uses and end is None:
             return
         choices = [self.space.result_choices(number, row) for row in rows.tolist()]
         unique = dict.fromkeys(d for of_row in choices for d in of_row)
@@ -513,6 +558,11 @@ class _Tables:
         self.below[tensor] = ((costs + bound[:, None]).min(axis=0), own_bound)
         # 0 or infinite: the distributions that each map allows
         self.tables.append(Table((f"m{number}", f"d{number}"), costs))
+        if end is not None:
+            shape = self.space.shape(output)
+            missing = [count_moved(shape, source, end) for source in number_of]
+            ends = self.space.of_another * np.array(missing)
+            self.tables.append(Table((f"d{number}",), ends))
 
     def _add_uses(self, number: int, rows: NDArray[np.int64]) -> None:
         """Add the cost of later uses of tensors: elements that were not fetched yet."""
@@ -545,7 +595,14 @@ class _Tables:
             self.is_exact = False
             earlier.popitem()
         missing = self.space.overlap.missing
-        costs = missing(shape, list(earlier.values()), need.choices)
+        present = list(earlier.values())
+        start = self.space.requested.starts.get(tensor)
+        # the overlaps are those of blocks on one machine
+        if start and start.machine == self.space.machine and not start.cyclic:
+            costs = missing(shape, [[start], *present], need.choices)[0]
+        else:
+            self.is_exact &= start is None
+            costs = missing(shape, present, need.choices)
         return Table((*earlier, f"{tensor}:{k}"), self.space.of_another * costs)
 
 

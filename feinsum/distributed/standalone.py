@@ -61,7 +61,7 @@ MAIN = """
 comm = MPI.COMM_WORLD
 if comm.Get_size() != len(STEPS):
     sys.exit(f"this program is for {len(STEPS)} processes")
-run_steps(STEPS[comm.Get_rank()], Path(sys.argv[1]), comm)
+run_rank_steps(STEPS[comm.Get_rank()], Path(sys.argv[1]), comm)
 """
 
 DASHES = "# " + "-" * 76
@@ -135,7 +135,7 @@ def _convert_box(box: Box) -> tuple[tuple[int, int, int], ...]:
 # ----------------------------------------------------------------------------
 
 
-def run_steps(steps: Any, folder: Any, comm: Any) -> None:
+def run_rank_steps(steps: Any, folder: Any, comm: Any) -> None:
     """Run the steps of this rank; a buffer is an array with its box."""
     buffers: dict[str, Any] = {}
     sending = []

@@ -9,6 +9,7 @@ ranks, which every engine interprets. The names of buffers::
     A@1.0.0    what group 1 fetched of its input 0; the last digit alternates between
                the parts of a sequential loop, two of which are there at one time
     C+         partial sums of C, before they are added
+    C@result   a result on its way to a requested distribution
 
 For ``out[i] = A[i,j] * x[j]`` with j partitioned over two ranks, rank 0 does::
 
@@ -24,7 +25,8 @@ For ``out[i] = A[i,j] * x[j]`` with j partitioned over two ranks, rank 0 does::
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -221,6 +223,7 @@ Events: TypeAlias = Iterator[Event]
 class _Residence:
     """The distribution of a tensor, and the boxes retained on other ranks for reuse."""
 
+    buffer: str
     distribution: Distribution
     boxes: Boxes
     retained: tuple[tuple[str, Boxes], ...] = ()
@@ -234,6 +237,7 @@ def lower(
     n_ranks: int,
     outputs: Collection[str] = (),
     max_steps: int | None = None,
+    ends: Mapping[str, Distribution] = MappingProxyType({}),
 ) -> Events:
     """Lower the schedules of groups to the events of all ranks, in order.
 
@@ -248,15 +252,22 @@ def lower(
         outputs: results to keep although groups read them.
         max_steps: number of steps that represent a longer sequential loop, in pairs of
             neighbors all over the loop.
+        ends: distributions to which results move after all groups.
     """
     lowering = _Lowering(groups, schedules, extents, n_ranks, max_steps)
     lowering.permanent = {*starts, *outputs}
+    pairs = zip(groups, schedules, strict=True)
+    results = {group.output.tensor: schedule.result for group, schedule in pairs}
+    lowering.moving = {name for name, end in ends.items() if end != results[name]}
     for group in groups:
         for access in group.inputs:
             if access.tensor in starts:
                 lowering.settle(access, starts[access.tensor])
     for number in range(len(groups)):
         yield from lowering.lower_group(number)
+    for group in groups:
+        if group.output.tensor in lowering.moving:
+            yield from lowering.move_result(group.output, ends[group.output.tensor])
 
 
 class _Lowering:
@@ -278,14 +289,29 @@ class _Lowering:
             for access in group.inputs
         }
         self.permanent: set[str] = set()
+        self.moving: set[str] = set()
         self.weight = 1.0
         self.residences: dict[str, _Residence] = {}
 
     def settle(self, access: Access, distribution: Distribution) -> Boxes:
         """Set the distribution of a tensor, and return its boxes."""
         boxes = distribution.boxes(get_shape(access, self.extents), self.n_ranks)
-        self.residences[access.tensor] = _Residence(distribution, boxes)
+        buffer = self._name_buffer(access.tensor)
+        self.residences[access.tensor] = _Residence(buffer, distribution, boxes)
         return boxes
+
+    def _name_buffer(self, tensor: str) -> str:
+        # the final buffer of a result has its name
+        return f"{tensor}@result" if tensor in self.moving else tensor
+
+    def move_result(self, access: Access, end: Distribution) -> Events:
+        """Move a result to its requested distribution, in the buffer with its name."""
+        tensor = access.tensor
+        residence = self.residences[tensor]
+        boxes = end.boxes(get_shape(access, self.extents), self.n_ranks)
+        yield Allocation(tensor, boxes, is_zero=False)
+        yield from self._copy(residence, tensor, boxes)
+        yield Release(residence.buffer, residence.boxes.is_there)
 
     def lower_group(self, number: int) -> Events:
         group, schedule = self.groups[number], self.schedules[number]
@@ -348,7 +374,7 @@ class _Lowering:
         if schedule.result != schedule.needs(group.output):
             # only ranks that compute have partial sums
             return f"{name}+", boxes.select(works)
-        return name, boxes
+        return self._name_buffer(name), boxes
 
     def _fetch(
         self, number: int, k: int, boxes: Boxes, step: int = 0
@@ -363,28 +389,31 @@ class _Lowering:
         tensor, name = access.tensor, f"{access.tensor}@{number}.{k}.{step % 2}"
         residence = self.residences[tensor]
         missing, buffers = boxes.is_there.copy(), []
-        for buffer, present in ((tensor, residence.boxes), *residence.retained):
+        resident = residence.buffer, residence.boxes
+        for buffer, present in (resident, *residence.retained):
             is_local = present.contains(boxes) & missing
             missing &= ~is_local
             buffers.append((buffer, is_local))
         if missing.any():
             wanted = boxes.select(missing)
             yield Allocation(name, wanted, is_zero=False)
-            distribution = residence.distribution
-            labels = _compute_labels(
-                distribution.machine, distribution.copied_axes, self.n_ranks
-            )
-            overlap = find_overlap(residence.boxes, wanted, labels)
-            for buffer, present in residence.retained:
-                yield self._move(buffer, name, overlap.select_local(present))
-                overlap = overlap.select_remote(present)
-            yield self._move(tensor, name, overlap)
+            yield from self._copy(residence, name, wanted)
             if self._is_retained(number, k):
                 retained = (*residence.retained, (name, wanted))
-                self.residences[tensor] = _Residence(
-                    distribution, residence.boxes, retained
-                )
+                self.residences[tensor] = replace(residence, retained=retained)
         return Input(access.indices, boxes, (*buffers, (name, missing)))
+
+    def _copy(self, residence: _Residence, target: str, wanted: Boxes) -> Events:
+        """Fill a buffer with copies of a tensor, first with what each rank has."""
+        distribution = residence.distribution
+        labels = _compute_labels(
+            distribution.machine, distribution.copied_axes, self.n_ranks
+        )
+        overlap = find_overlap(residence.boxes, wanted, labels)
+        for buffer, present in residence.retained:
+            yield self._move(buffer, target, overlap.select_local(present))
+            overlap = overlap.select_remote(present)
+        yield self._move(residence.buffer, target, overlap)
 
     def _is_retained(self, number: int, k: int) -> bool:
         """Return whether a fetched input is used again; parts of loops are not."""
@@ -419,22 +448,25 @@ class _Lowering:
             for name, boxes in residence.retained:
                 yield Release(name, boxes.is_there)
             if tensor not in self.permanent:
-                yield Release(tensor, residence.boxes.is_there)
+                yield Release(residence.buffer, residence.boxes.is_there)
 
     def _finish(
         self, group: Group, schedule: GroupSchedule, name: str, partial: Boxes
     ) -> Events:
         """Move or reduce the leaves' buffer to the distribution of the result."""
         tensor = group.output.tensor
-        result = self.settle(group.output, schedule.result)
+        result, buffer = (
+            self.settle(group.output, schedule.result),
+            self._name_buffer(tensor),
+        )
         # leaves wrote to the result itself: nothing to add or move
-        if name == tensor:
+        if name == buffer:
             return
         is_added = bool(schedule.summed_axes(group))
-        yield Allocation(tensor, result, is_zero=is_added)
+        yield Allocation(buffer, result, is_zero=is_added)
         copied = tuple(k for k, index in enumerate(schedule.axes) if index is None)
         labels = _compute_labels(schedule.machine, copied, self.n_ranks)
-        yield self._move(name, tensor, find_overlap(partial, result, labels), is_added)
+        yield self._move(name, buffer, find_overlap(partial, result, labels), is_added)
         yield Release(name, partial.is_there)
 
 

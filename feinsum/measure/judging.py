@@ -1,6 +1,6 @@
 """Verify and time a recipe: generate, build and run its kernels.
 
-The tuner takes seconds to measure for a record. Here the question is only whether a
+The tuner takes seconds to measure for a record. Here the only question is whether a
 recommended recipe pays off on this machine, which has to be answered in a fraction of a
 second: on arrays of a few megabytes, with few runs::
 
@@ -34,7 +34,6 @@ from feinsum.measure.cases import (
     pose_case,
 )
 from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
-from feinsum.measure.question import Question, Verdict
 from feinsum.measure.reference import (
     MANY_TIMES,
     count_footprint_bytes,
@@ -45,6 +44,7 @@ from feinsum.measure.sparse_cases import (
     make_sparse_case,
 )
 from feinsum.measure.trial import Timeable, hold_lock, time_in_turns
+from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.measure.verification import Verifiable, locate_wrong_results, verify
 from feinsum.nests import get_sizes
 from feinsum.records import OK, TransformSpec
@@ -64,25 +64,25 @@ class Racer(Timeable, Verifiable, Protocol):
     """A kernel that can be timed and verified."""
 
 
-def prepare_fork(question: Question) -> None:
+def prepare_fork(request: VerificationRequest) -> None:
     """Build what all forks share: the untransformed kernel of an einsum.
 
     Device drivers do not survive a fork; the host has none.
     """
-    if question.device not in {device.id for device in HOST.devices()}:
+    if request.device not in {device.id for device in HOST.devices()}:
         return
     # The kernels of a tree are built by each fork.
-    einsum = from_text(question.frame)
+    einsum = from_text(request.frame)
     if einsum.sparse_position is not None:
         return
     timed = _choose_timed_einsum(einsum)
-    sizes = _choose_timed_sizes(einsum, timed, question.sizes)
-    lock = hold_lock(question.timing_lock, fcntl.LOCK_SH)
+    sizes = _choose_timed_sizes(einsum, timed, request.sizes)
+    lock = hold_lock(request.timing_lock, fcntl.LOCK_SH)
     with lock, suppress(FeinsumError):  # the fork reports the error
-        build_baseline(timed, constantdict(sizes), open_device(question.device))
+        build_baseline(timed, constantdict(sizes), open_device(request.device))
 
 
-def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
+def judge_recipe(request: VerificationRequest, opened: OpenDevice) -> Verdict:
     """Compare a recipe with numpy, and time it against the untransformed kernel.
 
     It is compared at extents that no tile divides, at 1, and at those at which it is
@@ -91,14 +91,14 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     Raises:
         TransformError, BuildError, MeasurementError, WrongResultError: what went wrong.
     """
-    einsum, spec = from_text(question.frame), question.spec
+    einsum, spec = from_text(request.frame), request.spec
     check_spec(spec, einsum)
     if not suits_device(spec, opened.device.kind):
         raise TransformError(f"{spec} is not for devices like {opened.device}")
     if einsum.sparse_position is not None:
-        return _judge_sparse(question, einsum, opened)
+        return _judge_sparse(request, einsum, opened)
     last: tuple[CompiledKernel, Case] | None = None
-    with hold_lock(question.timing_lock, fcntl.LOCK_SH):
+    with hold_lock(request.timing_lock, fcntl.LOCK_SH):
         for unit, cases in _generate_kernels(spec, einsum):
             compiled = compile_kernel(unit, opened)
             compiled.built.check_figures()
@@ -107,17 +107,17 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
             last = compiled, cases[-1]
         assert last is not None
         compiled, case = last
-        sizes = _choose_timed_sizes(einsum, case.einsum, question.sizes)
+        sizes = _choose_timed_sizes(einsum, case.einsum, request.sizes)
         kernel, baseline, tolerance = bind_pair(compiled, case.einsum, sizes, opened)
-    return _time_recipe(question, kernel, baseline, sizes, tolerance)
+    return _time_recipe(request, kernel, baseline, sizes, tolerance)
 
 
 def _judge_sparse(
-    question: Question, einsum: BatchedEinsum, opened: OpenDevice
+    request: VerificationRequest, einsum: BatchedEinsum, opened: OpenDevice
 ) -> Verdict:
     """Judge a recipe for a sparse operand on ragged trees, and time it on another."""
-    spec, timed = question.spec, choose_quick_sizes(einsum, question.sizes)
-    with hold_lock(question.timing_lock, fcntl.LOCK_SH):
+    spec, timed = request.spec, choose_quick_sizes(einsum, request.sizes)
+    with hold_lock(request.timing_lock, fcntl.LOCK_SH):
         for case in make_ragged_sparse_cases(einsum):
             with locate_wrong_results(f"for a tree of the sizes {dict(case.sizes)}"):
                 kernel = case.kernel(spec, opened)
@@ -125,11 +125,11 @@ def _judge_sparse(
         case = make_sparse_case(einsum, timed)
         plain = case.untransformed(opened)
         kernel = case.kernel(spec, opened).sharing(plain)
-    return _time_recipe(question, kernel, plain, timed, case.tolerance)
+    return _time_recipe(request, kernel, plain, timed, case.tolerance)
 
 
 def _time_recipe(
-    question: Question,
+    request: VerificationRequest,
     kernel: Racer,
     baseline: Racer,
     sizes: Mapping[str, int],
@@ -138,13 +138,13 @@ def _time_recipe(
     """Compare a recipe with the untransformed kernel on its arrays, and time both.
 
     Args:
-        question: the trial to perform.
+        request: the trial to perform.
         kernel: the recipe's kernel.
         baseline: the untransformed kernel.
         sizes: the values of the size parameters.
         tolerance: error allowed against the correct result; both kernels round.
     """
-    with hold_lock(question.timing_lock, fcntl.LOCK_EX):
+    with hold_lock(request.timing_lock, fcntl.LOCK_EX):
         # The first run gives the expected result, and shows whether the kernel is very
         # slow.
         baseline.poison()

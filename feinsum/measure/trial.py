@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from feinsum.errors import MeasurementError
-from feinsum.measure.question import (
+from feinsum.measure.verdicts import (
     CompiledHostKernel,
     KernelComparison,
     RandomArgument,

@@ -1,12 +1,12 @@
 """The process in which recipes are verified and timed, isolated from the caller.
 
-It answers each :class:`Question` with a :class:`Verdict`; see
-:mod:`feinsum.processes`. A fork answers each question, so imports are loaded once, and
+It answers each :class:`VerificationRequest` with a :class:`Verdict`; see
+:mod:`feinsum.processes`. A fork answers each request, so imports are loaded once, and
 any damage by a recipe is gone after the answer::
 
     verifier: imports numpy (and Loopy, for kernels that are not generated yet)
        |---- fork: limits its memory, verifies, times, answers, ends
-       |---- fork: the next question
+       |---- fork: the next request
 
 The process itself runs no kernel, so it has no threads of the pool that a fork would
 lack. It ends with its parent, or when idle for a while.
@@ -22,8 +22,8 @@ from feinsum.errors import (
     TrialCrashError,
     TrialTimeoutError,
 )
-from feinsum.measure.question import Question, Verdict
 from feinsum.measure.trial import compare_kernels
+from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.processes import (
     Channel,
     WorkerError,
@@ -34,13 +34,13 @@ from feinsum.processes import (
 from feinsum.records import from_json, to_json
 
 IDLE_S = 60.0
-"""Seconds without a question after which the process ends."""
+"""Seconds without a request after which the process ends."""
 
 _MESSAGE_LENGTH = 65536
 
 
 def main() -> None:
-    """Answer questions until the parent closes the channel or sends none for long."""
+    """Answer requests until the parent closes the channel or sends none for long."""
     channel = Channel()
     if sys.argv[1:]:
         # transforms of the user need Loopy
@@ -48,41 +48,41 @@ def main() -> None:
 
         import_transforms(sys.argv[1:])
     for line in channel.requests(IDLE_S):
-        question = from_json(Question, line)
-        if question.kernels is None:
+        request = from_json(VerificationRequest, line)
+        if request.kernels is None:
             from feinsum.measure.judging import prepare_fork  # needs the code generator
 
-            prepare_fork(question)
-        channel.answer(to_json(_answer_question(question, channel)))
+            prepare_fork(request)
+        channel.answer(to_json(_answer_request(request, channel)))
 
 
-def _answer_question(question: Question, channel: Channel) -> Verdict:
+def _answer_request(request: VerificationRequest, channel: Channel) -> Verdict:
     """Judge in a fork of this process; a fork without an answer is a verdict."""
     try:
         answer = answer_in_fork(
-            lambda: to_json(_judge(question)), question.limit_s, channel
+            lambda: to_json(_judge(request)), request.limit_s, channel
         )
         return from_json(Verdict, answer)
     except WorkerTimeoutError:
-        why = f"no answer within {question.limit_s:g} s; it was stopped"
+        why = f"no answer within {request.limit_s:g} s; it was stopped"
         return Verdict(TrialTimeoutError.code, why)
     except (WorkerError, InvalidRecordError) as error:
         return Verdict(TrialCrashError.code, f"its process {error}")
 
 
-def _judge(question: Question) -> Verdict:
+def _judge(request: VerificationRequest) -> Verdict:
     try:
-        if question.kernels is not None:
-            limit_memory(question.memory_bytes)
-            return compare_kernels(question.kernels, question.timing_lock)
+        if request.kernels is not None:
+            limit_memory(request.memory_bytes)
+            return compare_kernels(request.kernels, request.timing_lock)
         from feinsum.measure.judging import judge_recipe
         from feinsum.targets.devices import open_device
 
-        opened = open_device(question.device)
+        opened = open_device(request.device)
         # Only the host's memory is limited: a GPU's driver allocates as it likes.
         if opened.device.kind == "cpu":
-            limit_memory(question.memory_bytes)
-        return judge_recipe(question, opened)
+            limit_memory(request.memory_bytes)
+        return judge_recipe(request, opened)
     except FeinsumError as error:
         return Verdict(error.code, str(error)[:_MESSAGE_LENGTH])
 

@@ -299,6 +299,8 @@ class ProgramBuilder:
         sizes: Mapping[str, int] | None = None,
         memory: int | str | None = None,
         ranks_per_host: Any = None,
+        starts: Mapping[str, Any] | None = None,
+        results: Mapping[str, Any] | None = None,
     ) -> Any:
         """Plan which process computes which part, so that the slowest finishes first.
 
@@ -312,6 +314,8 @@ class ProgramBuilder:
             sizes=sizes,
             memory=memory,
             ranks_per_host=ranks_per_host,
+            starts=starts,
+            results=results,
         )
 
     def _add(

@@ -18,7 +18,7 @@ from feinsum.errors import TransformError
 from feinsum.extras import show_progress
 from feinsum.ir import from_text
 from feinsum.measure.judging import choose_quick_sizes
-from feinsum.measure.question import Question, Verdict
+from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.records import Device, Environment
 from feinsum.retrieval.generating import Transformed, Variants, build_selected
 from feinsum.retrieval.result import NO_FASTER_THAN_GENERATED, Candidate
@@ -123,7 +123,7 @@ class EinsumTrials:
         spec, frame = candidate.recipe
         logger.info("verifying %.200s on %s", spec, self.device)
         return request_verdict(
-            Question(
+            VerificationRequest(
                 frame,
                 spec,
                 self.device.id,

@@ -34,13 +34,13 @@ from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
 from feinsum.measure.arguments import find_index_bounds
 from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.kernel import generate_for_host
-from feinsum.measure.question import (
+from feinsum.measure.reference import make_reference
+from feinsum.measure.verdicts import (
     CompiledHostKernel,
     KernelComparison,
     RandomArgument,
     Verdict,
 )
-from feinsum.measure.reference import make_reference
 from feinsum.measure.verification import compute_tolerance
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.generating import generate_code

@@ -32,7 +32,7 @@ from feinsum.errors import (
     TransformError,
 )
 from feinsum.extras import show_progress
-from feinsum.measure.question import Question, Verdict
+from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.records import OK, Device, Environment
 from feinsum.retrieval.cell_batches import WIDTHS
 from feinsum.retrieval.einsum_trials import MEMORY_BYTES, EinsumTrials
@@ -409,9 +409,11 @@ class KernelTrials:
         )
         spec, frame = next(iter(variant.values())).recipe
         limit_s = self.budget.limit_s
-        question = Question(frame, spec, opened.device.id, MEMORY_BYTES, sizes, limit_s)
+        request = VerificationRequest(
+            frame, spec, opened.device.id, MEMORY_BYTES, sizes, limit_s
+        )
         verdict = timed.request(
-            lambda kernels: request_verdict(replace(question, kernels=kernels))
+            lambda kernels: request_verdict(replace(request, kernels=kernels))
         )
         return timed.times(verdict)
 

@@ -26,8 +26,8 @@ from typing import NamedTuple, Protocol
 from feinsum.errors import TransformError
 from feinsum.ir import from_text
 from feinsum.measure.judging import choose_quick_sizes
-from feinsum.measure.question import Verdict
 from feinsum.measure.reference import count_footprint_bytes, count_operations
+from feinsum.measure.verdicts import Verdict
 from feinsum.records import Device
 from feinsum.retrieval.result import NO_FASTER, Candidate, NestSelection
 from feinsum.words import format_sizes

@@ -7,10 +7,10 @@
                  no
                  v
     idle process with this environment, or a new one
-      <-- question: recipe, einsum or kernels, sizes, time limit
+      <-- request: recipe, einsum or kernels, sizes, time limit
       --> verdict: right or wrong, times; or how the process ended
 
-A process starts with the first question, and more start for several questions at once.
+A process starts with the first request, and more start for several requests at once.
 They end with this process, or after being idle for a while. A recipe may crash, hang or
 use up the memory of such a process; then that is its result. Results are valid for this
 machine, device, driver, software and version of feinsum's source only.
@@ -40,7 +40,7 @@ from feinsum.errors import (
     UnknownTransformError,
     WrongResultError,
 )
-from feinsum.measure.question import Question, Verdict
+from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.memory import get_remembered
 from feinsum.processes import (
     Worker,
@@ -154,9 +154,9 @@ START_S = 60.0
 """Seconds that a process may take beyond the trial itself, such as to load Loopy."""
 
 
-def request_verdict(question: Question) -> Verdict:
+def request_verdict(request: VerificationRequest) -> Verdict:
     """Return the verdict of a separate process, or a verdict on how it ended."""
-    return get_remembered(_Pool).request(question)
+    return get_remembered(_Pool).request(request)
 
 
 def request_together(
@@ -194,11 +194,11 @@ class _Pool:
         self._idle: list[tuple[Worker, tuple[object, ...]]] = []
         self._choosing = Lock()
 
-    def request(self, question: Question) -> Verdict:
+    def request(self, request: VerificationRequest) -> Verdict:
         """Return the verdict of an idle or new process, or how that process ended."""
-        limit_s = question.limit_s + START_S
+        limit_s = request.limit_s + START_S
         try:
-            return self._find_verdict(to_json(question), limit_s)
+            return self._find_verdict(to_json(request), limit_s)
         except OSError as error:
             why = f"no process can be started: {error.strerror}"
             return Verdict(TrialCrashError.code, why)

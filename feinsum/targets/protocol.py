@@ -33,7 +33,7 @@ Timer: TypeAlias = Literal["cuda-events", "opencl-profiling", "wall"]
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Memory of a device.
 
     Attributes:
@@ -152,7 +152,7 @@ class OpenDevice(Protocol):
     def slot(self) -> str: ...
 
     @property
-    def memory(self) -> Memory: ...
+    def memory(self) -> DeviceMemory: ...
 
     @property
     def timer(self) -> Timer:

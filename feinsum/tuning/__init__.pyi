@@ -3,7 +3,7 @@ from .efforts import TuningLimits as TuningLimits
 from .efforts import ensure_measured as ensure_measured
 from .efforts import measure_if_possible as measure_if_possible
 from .isolation import IsolatedBench as IsolatedBench
-from .problem import Problem as Problem
+from .problem import TuningProblem as TuningProblem
 from .problem import choose_default_sizes as choose_default_sizes
 from .problem import make_problem as make_problem
 from .progress import Finalist as Finalist

@@ -68,7 +68,7 @@ from feinsum.records import (
 )
 from feinsum.select import MIN_SAMPLES, compute_paired_ratio
 from feinsum.transforms import apply_spec, suits_device
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 from feinsum.tuning.trials import TrialOutcome, choose_round_interval
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Bench:
     ragged_reference = "numpy.einsum"
     ragged_at = "at the run-time sizes"
 
-    def __init__(self, problem: Problem, turn: Turn = nullcontext) -> None:
+    def __init__(self, problem: TuningProblem, turn: Turn = nullcontext) -> None:
         self.problem = problem
         self.turn = turn
         self.opened: OpenDevice = open_device(problem.device)
@@ -405,7 +405,7 @@ def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
         on_wait(False)
 
 
-def make_bench(problem: Problem, turn: Turn) -> Bench:
+def make_bench(problem: TuningProblem, turn: Turn) -> Bench:
     """Make a bench for the operands of a problem, dense or sparse."""
     is_sparse = problem.einsum.sparse_position is not None
     return SparseBench(problem, turn) if is_sparse else Bench(problem, turn)

@@ -36,7 +36,7 @@ from feinsum.records import (
 )
 from feinsum.tuning.connection import Connection, ConnectionLost, Errand, WorkerLost
 from feinsum.tuning.isolation import IsolatedBench
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 from feinsum.tuning.trials import (
     Ask,
     Task,
@@ -89,7 +89,7 @@ class ClusterBench(TrialBench):
     """
 
     def __init__(
-        self, problem: Problem, scheduler: str, time_limit_s: float = 60.0
+        self, problem: TuningProblem, scheduler: str, time_limit_s: float = 60.0
     ) -> None:
         self.problem = problem
         self.time_limit_s = time_limit_s
@@ -314,7 +314,7 @@ def _make_crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
 
 _BUSY = threading.Lock()
 
-_BENCHES: dict[Problem, IsolatedBench] = {}
+_BENCHES: dict[TuningProblem, IsolatedBench] = {}
 """At most one entry: the bench of the latest problem."""
 
 _RUNNING: dict[str, IsolatedBench] = {}
@@ -351,7 +351,7 @@ def abandon(texts: str) -> None:
 def release(text: str) -> None:
     """End the child process of a problem, if it is still the latest."""
     with _BUSY:
-        bench = _BENCHES.pop(from_json(Problem, text), None)
+        bench = _BENCHES.pop(from_json(TuningProblem, text), None)
         if bench is not None:
             bench.close()
 

@@ -21,7 +21,7 @@ from feinsum.records import (
     Store,
     get_match_level,
 )
-from feinsum.tuning.problem import Problem, make_problem
+from feinsum.tuning.problem import TuningProblem, make_problem
 from feinsum.tuning.recording import find_trials
 from feinsum.tuning.search import Strategy
 from feinsum.tuning.tuning import DEFAULT_TRIALS, tune_einsum
@@ -116,7 +116,7 @@ def measure_if_possible(
 
 
 def _is_known(
-    problem: Problem, limits: TuningLimits, store: Store, environment: Environment
+    problem: TuningProblem, limits: TuningLimits, store: Store, environment: Environment
 ) -> bool:
     """Return whether enough trials, or with a small budget a fact, are on record."""
     n_known = len(find_trials(store, problem, environment))
@@ -125,7 +125,7 @@ def _is_known(
     return limits.budget_s is not None and _has_fact(problem, store, environment)
 
 
-def _has_fact(problem: Problem, store: Store, environment: Environment) -> bool:
+def _has_fact(problem: TuningProblem, store: Store, environment: Environment) -> bool:
     key = problem.form.key
     look_up = LookUp(
         {key: problem.workload_text}, environment.device, "strict", counts=False

@@ -27,7 +27,7 @@ from feinsum.processes import (
 )
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.transforms import export_transforms
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 from feinsum.tuning.trials import (
     Ask,
     TrialAnswer,
@@ -61,7 +61,10 @@ class IsolatedBench(TrialBench):
     is_here = True
 
     def __init__(
-        self, problem: Problem, time_limit_s: float = 60.0, is_shared: bool = False
+        self,
+        problem: TuningProblem,
+        time_limit_s: float = 60.0,
+        is_shared: bool = False,
     ) -> None:
         self.problem = problem
         self.is_shared = is_shared

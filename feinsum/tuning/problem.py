@@ -29,7 +29,7 @@ DEFAULT_FOOTPRINT_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
-class Problem:
+class TuningProblem:
     """A workload with everything that a trial needs.
 
     Attributes:
@@ -67,7 +67,7 @@ def make_problem(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int] | None = None,
     device: str | None = None,
-) -> Problem:
+) -> TuningProblem:
     """Pose the problem of tuning ``einsum``, long extents as parameters.
 
     Args:
@@ -107,8 +107,10 @@ def make_problem(
     names = form.relabeling.size_params
     renamed = {names.get(name, name): int(v) for name, v in values.items()}
     if general.sparse_position is None:
-        return Problem(form.text, choose_default_sizes(form.einsum, renamed), device)
-    return Problem(form.text, _complete_profile(form.einsum, renamed), device)
+        return TuningProblem(
+            form.text, choose_default_sizes(form.einsum, renamed), device
+        )
+    return TuningProblem(form.text, _complete_profile(form.einsum, renamed), device)
 
 
 def _complete_profile(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from constantdict import constantdict
 
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 from feinsum.words import format_brief, format_count
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TuningStart:
             were not measured.
     """
 
-    problem: Problem
+    problem: TuningProblem
     environment: Environment
     n_trials: int
     earlier: tuple[Trial, ...]
@@ -101,7 +101,7 @@ class TuningReport:
         subscripts: the einsum in the names of its user, if known.
     """
 
-    problem: Problem
+    problem: TuningProblem
     trials: tuple[Trial, ...]
     records: tuple[TuningRecord, ...]
     finalists: tuple[Finalist, ...] = ()

@@ -29,7 +29,7 @@ from feinsum.records import (
 from feinsum.records.signature import sign_if_configured
 from feinsum.select import rank_by_ratio
 from feinsum.transforms import with_named_steps
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 from feinsum.tuning.progress import Finalist
 from feinsum.tuning.trials import TrialBench, TrialOutcome
 
@@ -130,7 +130,7 @@ def _describe_noise(measurement: Measurement, device: Device) -> dict[str, str]:
 
 
 def find_trials(
-    store: Store, problem: Problem, environment: Environment
+    store: Store, problem: TuningProblem, environment: Environment
 ) -> list[Trial]:
     """Return the latest trial of each recipe, oldest first.
 
@@ -150,7 +150,7 @@ def find_trials(
 
 
 def make_trial(
-    problem: Problem,
+    problem: TuningProblem,
     environment: Environment,
     outcome: TrialOutcome,
     cost: float | None,

@@ -20,7 +20,7 @@ from feinsum.ir import BatchedEinsum
 from feinsum.measure import count_footprint_bytes, count_operations
 from feinsum.measure.reference import MANY_TIMES
 from feinsum.records.capability import count_products
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 from feinsum.words import format_sizes
 
 MIN_LIMIT_BYTES = 2**30
@@ -49,11 +49,11 @@ class Requirements:
     seconds: float
 
 
-def estimate_requirements(problem: Problem) -> Requirements:
+def estimate_requirements(problem: TuningProblem) -> Requirements:
     """Estimate the needs of a tuning without making any array.
 
     >>> chain = "a b, b c -> a c | A0[N0,4]:<f8 A1[4,4]:<f8 | A0 A1"
-    >>> estimate_requirements(Problem(chain, {"N0": 1000})).n_bytes
+    >>> estimate_requirements(TuningProblem(chain, {"N0": 1000})).n_bytes
     384640
     """
     einsum, sizes = problem.einsum, problem.sizes
@@ -73,7 +73,7 @@ def _estimate_sparse(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Require
     return Requirements(n_bytes, n_operations / OPERATIONS_PER_S)
 
 
-def check_requirements(problem: Problem) -> None:
+def check_requirements(problem: TuningProblem) -> None:
     """Refuse a tuning that cannot be done here.
 
     Raises:

@@ -30,7 +30,7 @@ from feinsum.errors import FeinsumError, make_error
 from feinsum.records import OK, Environment, Measurement, TransformSpec
 from feinsum.records.document import STRICT
 from feinsum.select import MIN_SAMPLES
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TrialBench(Protocol):
         is_here: whether this machine runs the trials.
     """
 
-    problem: Problem
+    problem: TuningProblem
     is_here: bool = False
 
     def start(self) -> Environment:
@@ -129,7 +129,7 @@ class TrialRequest:
 
     __pydantic_config__ = STRICT
 
-    problem: Problem | None = None
+    problem: TuningProblem | None = None
     specs: tuple[TransformSpec, ...] = ()
     is_comparison: bool = False
     reference: TransformSpec | None = None
@@ -163,7 +163,7 @@ class Task:
 
     __pydantic_config__ = STRICT
 
-    problem: Problem
+    problem: TuningProblem
     time_limit_s: float
     request: TrialRequest = TrialRequest()
 

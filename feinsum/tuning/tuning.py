@@ -37,7 +37,7 @@ from feinsum.transforms import ALL_DEVICES, check_spec, find_applicable_transfor
 from feinsum.transforms.ranking import Costed
 from feinsum.tuning.cluster import ClusterBench
 from feinsum.tuning.isolation import IsolatedBench
-from feinsum.tuning.problem import Problem, make_problem
+from feinsum.tuning.problem import TuningProblem, make_problem
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.recording import (
     find_trials,
@@ -234,7 +234,7 @@ def record_facts(
 
 
 def _make_filter(
-    problem: Problem,
+    problem: TuningProblem,
     device: Device,
     predicted: Sequence[Costed],
     requested: Sequence[TransformSpec],
@@ -249,7 +249,7 @@ def _make_filter(
 
 
 def _make_search_for(
-    problem: Problem, device: Device, strategy: Strategy, seed: int
+    problem: TuningProblem, device: Device, strategy: Strategy, seed: int
 ) -> ConfigurationSearch:
     """Make a search over everything that fits the einsum, the device and the memory.
 
@@ -275,7 +275,7 @@ def _make_search_for(
 
 
 def _make_bench(
-    problem: Problem, trial_limit_s: float, scheduler: str | None
+    problem: TuningProblem, trial_limit_s: float, scheduler: str | None
 ) -> TrialBench:
     if scheduler is None:
         return IsolatedBench(problem, trial_limit_s)
@@ -283,7 +283,7 @@ def _make_bench(
 
 
 def _check(
-    problem: Problem, n_trials: int | None, strategy: str, *, is_here: bool
+    problem: TuningProblem, n_trials: int | None, strategy: str, *, is_here: bool
 ) -> None:
     """Check what can be checked before anything is started."""
     check_strategy(strategy)
@@ -307,7 +307,7 @@ def _pose_problem(
     target: BatchedEinsum | lp.TranslationUnit,
     sizes: Mapping[str, int] | None,
     device: str | None,
-) -> tuple[Problem, str]:
+) -> tuple[TuningProblem, str]:
     """Pose the problem of a target, and return it with the target's subscripts."""
     if isinstance(target, lp.TranslationUnit):
         nest = single_nest(raise_kernel(target))
@@ -479,7 +479,7 @@ class Session:
 
 
 def compute_least_times(
-    problem: Problem, store: Store, environment: Environment
+    problem: TuningProblem, store: Store, environment: Environment
 ) -> dict[str, float]:
     """Compute the minimum time of the traffic through each cache, by its name."""
     peaks = store.peaks(environment.device.id)
@@ -498,7 +498,7 @@ def compute_least_times(
 
 
 def compute_roofline(
-    problem: Problem, store: Store, environment: Environment
+    problem: TuningProblem, store: Store, environment: Environment
 ) -> float | None:
     """Compute the minimum time by the device's measured limits; None without any."""
     peaks = store.peaks(environment.device.id)

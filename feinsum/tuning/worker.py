@@ -20,7 +20,7 @@ from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
 from feinsum.select import rank_by_ratio
 from feinsum.transforms import import_transforms
 from feinsum.tuning.bench import Bench, Turn, lock_device, lock_file, make_bench
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 from feinsum.tuning.requirements import check_requirements, get_memory_limit_bytes
 from feinsum.tuning.trials import N_RECORDED, TrialAnswer, TrialOutcome, TrialRequest
 
@@ -37,7 +37,7 @@ def main() -> None:
     serve_requests(channel.requests(), channel.answer, _limit_trials)
 
 
-def _limit_trials(problem: Problem) -> None:
+def _limit_trials(problem: TuningProblem) -> None:
     """Limit memory, so that trials end this process before others run short."""
     if open_device(problem.device).device.kind == "cpu":
         limit_memory(get_memory_limit_bytes())
@@ -46,7 +46,7 @@ def _limit_trials(problem: Problem) -> None:
 def serve_requests(
     requests: Iterable[str],
     send: Callable[[str], None],
-    prepare: Callable[[Problem], None] = lambda _: None,
+    prepare: Callable[[TuningProblem], None] = lambda _: None,
 ) -> None:
     """Answer every request until the input ends.
 
@@ -72,7 +72,7 @@ def serve_requests(
 def _set_up(
     request: TrialRequest,
     send: Callable[[str], None],
-    prepare: Callable[[Problem], None],
+    prepare: Callable[[TuningProblem], None],
 ) -> tuple[Bench | None, TrialAnswer]:
     assert request.problem is not None
     try:

@@ -18,6 +18,7 @@ from feinsum.distributed import (
     Machine,
     Plan,
     factorizations,
+    plan,
 )
 from feinsum.distributed.assembly import place_operands
 from feinsum.distributed.boxes import count_entries
@@ -194,6 +195,17 @@ def random_start(rng: random.Random, rank: int, processes: int) -> Distribution:
         elif where == -1:
             fixed.append((k, rng.randrange(machine.sizes[k])))
     return _make_cyclic(rng, Distribution(machine, tuple(cuts), tuple(fixed)))
+
+
+def plan_requested(einsum: BatchedEinsum, processes: int) -> Plan:
+    """Plan with replicated operands and a result that moves to the other ranks."""
+    free = plan(einsum, processes=processes)
+    starts = dict.fromkeys(list(free.operands)[::2], "replicated")
+    n_axes = len(free.groups[-1].output.indices)
+    # reversed: another order of blocks than any schedule has
+    machine = Machine((1, processes))
+    end = Distribution(machine, (*[()] * (n_axes - 1), (1, 0)) if n_axes else ())
+    return plan(einsum, processes=processes, starts=starts, result=end)
 
 
 def _choose_axes(rng: random.Random, machine: Machine) -> list[int]:

@@ -23,7 +23,13 @@ from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
 from tests.distributed import test_statements
-from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.distributed.cases import (
+    KERNELS,
+    by_numpy,
+    einsum_of,
+    operands_of,
+    plan_requested,
+)
 from tests.distributed.engine_contract import check_engine
 
 PROGRAMS = test_statements.PROGRAMS
@@ -68,6 +74,7 @@ def everything() -> dict[str, object]:
         plans = {"planned": plan(einsum, processes=SIZE)}
         plans |= named_plans(einsum, processes=SIZE)
         plans["dealt"] = with_cyclic(plans["planned"], einsum.indices)
+        plans["requested"] = plan_requested(einsum, SIZE)
         for kind, made in plans.items():
             found[f"{name} {kind}"] = outcome(made)
     return found

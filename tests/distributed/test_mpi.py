@@ -22,7 +22,7 @@ from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
 from feinsum.threads import get_n_threads
 from tests.children import run_command
-from tests.distributed.cases import KERNELS, by_numpy, operands_of
+from tests.distributed.cases import KERNELS, by_numpy, operands_of, plan_requested
 from tests.distributed.test_statements import PROGRAMS
 from tests.distributed.test_statements import by_numpy as program_by_numpy
 from tests.distributed.test_statements import operands_of as program_operands
@@ -68,6 +68,7 @@ def test_what_ranks_receive_is_what_was_counted(n):
         plans = {"planned": plan(einsum, processes=n)}
         plans |= named_plans(einsum, processes=n)
         plans["dealt"] = with_cyclic(plans["planned"], einsum.indices)
+        plans["requested"] = plan_requested(einsum, n)
         for kind, made in plans.items():
             outcomes = [rank[f"{name} {kind}"] for rank in ranks]
             assert all(one["right"] for one in outcomes), (name, kind)

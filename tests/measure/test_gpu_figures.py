@@ -10,7 +10,7 @@ from feinsum.ir import to_text
 from feinsum.measure import open_device
 from feinsum.measure.gpu_figures import get_start_figures
 from feinsum.measure.judging import judge_recipe
-from feinsum.measure.question import Question
+from feinsum.measure.verdicts import VerificationRequest
 from feinsum.transforms.gpu import GPU_POINTS
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
@@ -56,7 +56,7 @@ def test_what_spills_is_not_verified(stand_in, monkeypatch):
     opened = open_device("cuda")
     frame = to_text(canonicalize(PRODUCT).einsum)
     spec = GPU_POINTS.spec({"block": 64})
-    question = Question(frame, spec, opened.device.id, 1 << 32, {})
+    question = VerificationRequest(frame, spec, opened.device.id, 1 << 32, {})
     with pytest.raises(BuildError, match="spills 0 bytes"):
         judge_recipe(question, opened)
     assert opened.session.launches == []

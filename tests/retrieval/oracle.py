@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.measure.question import KernelComparison, Question, Verdict
+from feinsum.measure.verdicts import KernelComparison, Verdict, VerificationRequest
 from feinsum.processes import Channel
 from feinsum.records import OK, from_json, to_json
 from feinsum.retrieval import verifiers
@@ -49,7 +49,9 @@ class Oracle:
         return path.read_text().splitlines() if path.exists() else []
 
 
-def answer(question: Question, known: dict[str, list[float] | str]) -> Verdict:
+def answer(
+    question: VerificationRequest, known: dict[str, list[float] | str]
+) -> Verdict:
     text = str(question.spec)
     if question.kernels is not None and "kernels" in known:
         known, text = {"kernels": known["kernels"]}, "kernels"
@@ -79,7 +81,7 @@ def main() -> None:
     path = sys.argv[1]
     channel = Channel()
     for line in channel.requests():
-        question = from_json(Question, line)
+        question = from_json(VerificationRequest, line)
         kernels = question.kernels
         suffix = "asked" if kernels is None else "compared"
         with Path(f"{path}.{suffix}").open("a") as file:

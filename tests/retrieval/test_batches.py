@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from feinsum.errors import TransformError
-from feinsum.measure.question import (
+from feinsum.measure.verdicts import (
     CompiledHostKernel,
     KernelComparison,
-    Question,
     RandomArgument,
+    VerificationRequest,
 )
 from feinsum.memory import use_fresh_memory
 from feinsum.records import TransformSpec
@@ -184,7 +184,9 @@ def test_functions_in_turns(tmp_path, monkeypatch):
     }
     pairs = tuple((0, k) for k in (1, 2, 3))
     asked = KernelComparison("", tuple(programs), pairs, arguments, 1e-9)
-    question = Question("", TransformSpec("f", 1, {}), "", 2**32, kernels=asked)
+    question = VerificationRequest(
+        "", TransformSpec("f", 1, {}), "", 2**32, kernels=asked
+    )
     with use_fresh_memory():
         verdict = verifiers.request_verdict(question)
     given, same, *others = verdict.samples

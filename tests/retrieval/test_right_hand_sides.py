@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from feinsum import extras
-from feinsum.measure.question import Question, Verdict
+from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.memory import use_fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import OK, InMemoryStore
@@ -112,7 +112,7 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(
     monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
     record = fact(odd_einsum(), odd_spec("odd_right"))
     questions = [
-        Question(
+        VerificationRequest(
             record.workload_text,
             record.spec,
             here().device.id,

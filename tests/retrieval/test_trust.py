@@ -20,7 +20,7 @@ from feinsum.cache import DiskCache
 from feinsum.errors import MeasurementError
 from feinsum.measure import own
 from feinsum.measure.own import mark_as_own
-from feinsum.measure.question import Verdict
+from feinsum.measure.verdicts import Verdict
 from feinsum.memory import Memory, get_remembered, use_fresh_memory, use_memory
 from feinsum.records import MatchLevel, Processor, TransformSpec, from_json, to_json
 from feinsum.retrieval import (

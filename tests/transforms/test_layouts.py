@@ -25,8 +25,8 @@ from feinsum.transforms.gpu.fragments import (
 )
 from feinsum.transforms.gpu.layouts import (
     Flat,
-    Layout,
     Swizzle,
+    TileLayout,
     is_evenly_partitioned,
     partition,
     partition_raggedly,
@@ -37,7 +37,7 @@ LAYOUTS = st.lists(
     st.tuples(st.sampled_from((1, 2, 3, 4, 8)), st.integers(0, 40)),
     min_size=1,
     max_size=3,
-).map(lambda modes: Layout(*zip(*modes, strict=True)))
+).map(lambda modes: TileLayout(*zip(*modes, strict=True)))
 ASCENDING = st.lists(
     st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=3
 )
@@ -100,7 +100,7 @@ def test_a_composition_is_one_layout_after_the_other(outer, inner):
 )
 def test_these_compositions_exist(outer, inner):
     """Examples of NVIDIA's documentation, and of fragments."""
-    outer, inner = Layout(*outer), Layout(*inner)
+    outer, inner = TileLayout(*outer), TileLayout(*inner)
     at = positions(outer)
     assert positions(outer.compose(inner)) == [at[k] for k in positions(inner)]
 
@@ -113,12 +113,14 @@ def test_a_layout_and_its_complement_have_each_position_once(modes, beyond):
         shape.append(n)
         strides.append(covered * before)
         covered = n * strides[-1]
-    layout, size = Layout(tuple(shape), tuple(strides)), covered * beyond
+    layout, size = TileLayout(tuple(shape), tuple(strides)), covered * beyond
     rest = layout.complement(size)
     both = Counter(a + b for a in positions(layout) for b in positions(rest))
     assert both == Counter(range(size))
     with pytest.raises(TransformError, match="does not divide"):
-        layout.complement(size + 1) if covered > 1 else Layout((2,), (3,)).complement(7)
+        layout.complement(size + 1) if covered > 1 else TileLayout(
+            (2,), (3,)
+        ).complement(7)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

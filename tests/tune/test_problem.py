@@ -13,7 +13,12 @@ from feinsum.ir import BatchedEinsum, evaluate
 from feinsum.measure import count_footprint_bytes
 from feinsum.measure.cases import make_ragged_cases
 from feinsum.records import TransformSpec, from_json, to_json
-from feinsum.tuning import Problem, TrialOutcome, choose_default_sizes, make_problem
+from feinsum.tuning import (
+    TrialOutcome,
+    TuningProblem,
+    choose_default_sizes,
+    make_problem,
+)
 from feinsum.tuning.problem import DEFAULT_FOOTPRINT_BYTES
 from feinsum.tuning.trials import TrialAnswer, TrialRequest
 from tests.db.factories import make_environment, make_measurement
@@ -184,7 +189,7 @@ def test_messages_round_trip(message):
 def test_a_problem_reads_back_with_its_einsum():
     """The text of the workload is all that a trial needs to know of the einsum."""
     problem = make_problem(GEMM)
-    again = from_json(Problem, to_json(problem))
+    again = from_json(TuningProblem, to_json(problem))
     assert again == problem
     assert again.einsum == canonicalize(GEMM).einsum
     assert again.form.key == canonicalize(GEMM).key

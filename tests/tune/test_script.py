@@ -12,7 +12,7 @@ SCRIPT = """
 import helper  # beside the script, where only it is found
 import feinsum
 from feinsum.measure import open_device
-from feinsum.measure.question import Question
+from feinsum.measure.verdicts import VerificationRequest
 from feinsum.records import InMemoryStore
 from feinsum.retrieval.verifiers import request_verdict
 from feinsum.transforms import Transform, register
@@ -48,7 +48,7 @@ record = feinsum.record_facts(
     einsum, "one_item@1(block=32)", sizes={"n": 100}, database=facts
 )
 print(record.spec)
-question = Question(
+question = VerificationRequest(
     record.workload_text, record.spec, open_device(None).device.id, 2**32, {"N0": 100}
 )
 print(request_verdict(question).code)

@@ -16,7 +16,7 @@ from feinsum.errors import FeinsumWarning, InvalidEinsumError, RecordNotFoundErr
 from feinsum.ir import generalize
 from feinsum.measure import open_device
 from feinsum.measure.judging import choose_quick_sizes, judge_recipe
-from feinsum.measure.question import Question
+from feinsum.measure.verdicts import VerificationRequest
 from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.nests import Nest
 from feinsum.records import InMemoryStore, MatchLevel, from_json, to_json
@@ -114,7 +114,9 @@ def test_a_recipe_of_others_is_judged_on_ragged_trees():
     form = canonicalize(generalize(mttkrp())[0])
     host = open_device("host")
     sizes = choose_quick_sizes(form.einsum, {"N0": 40, **profile_sizes()})
-    question = Question(form.text, SPECS["factorized"], host.device.id, 2**30, sizes)
+    question = VerificationRequest(
+        form.text, SPECS["factorized"], host.device.id, 2**30, sizes
+    )
     for verdict in (judge_recipe(question, host), request_verdict(question)):
         assert verdict.is_ok, verdict.message
         assert verdict.least_s > 0

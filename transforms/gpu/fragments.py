@@ -47,7 +47,7 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.transforms.gpu.layouts import Layout
+from feinsum.transforms.gpu.layouts import TileLayout
 from feinsum.transforms.gpu.tiles import GroupWriter
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
@@ -67,16 +67,16 @@ HALVES, QUAD = 2, 4
 PER_LANE = ROWS * COLUMNS // WARP
 """Sums of a fragment that a lane holds: two rows of two columns."""
 
-LANES = Layout((QUAD, 8), (1, QUAD))
+LANES = TileLayout((QUAD, 8), (1, QUAD))
 """From (t, g) to the number of a lane."""
-TERM = Layout((4, QUAD), (QUAD, 1))
+TERM = TileLayout((4, QUAD), (QUAD, 1))
 """From (q, t) to the term of an entry; the first extent is that of k = 16."""
-ROW = Layout((HALVES, 8), (8, 1))
+ROW = TileLayout((HALVES, 8), (8, 1))
 """From (h, g) to the row of an entry of the left fragment or of the sums."""
-SUM_COLUMN = Layout((2, QUAD), (1, 2))
+SUM_COLUMN = TileLayout((2, QUAD), (1, 2))
 """From (e, t) to the column of a sum: a lane has two neighbours, for one store."""
 
-INTERLEAVED = Layout((2, QUAD), (QUAD, 1))
+INTERLEAVED = TileLayout((2, QUAD), (QUAD, 1))
 """From g to the column of the matrix that a lane loads as column g of the right
 fragment. With this order, neighbouring columns of the sums are in the lanes of a quad,
 and not in the registers of one lane::

@@ -30,7 +30,7 @@ becomes ``C[m,n] = A[m,k] B[k,n]``. For ``aebf,dfce->abcd`` with 4 values of b::
     m = (a, b)       m = 4*a + b, and a = m / 4, b = m % 4
     k = (e, f)
 
-Source: NVIDIA, CUTLASS, "CuTe Layouts" and "CuTe Layout Algebra".
+Source: NVIDIA, CUTLASS, "CuTe Layouts" and "CuTe TileLayout Algebra".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_AXES = 3
 
 
 @dataclass(frozen=True)
-class Layout:
+class TileLayout:
     """The position ``sum(stride * coordinate)`` of an entry.
 
     Attributes:
@@ -72,7 +72,7 @@ class Layout:
     def __call__(self, *coordinates: Expression) -> Expression:
         """Return the position of coordinates.
 
-        >>> print(Layout((4, 2), (1, 4))(var("t"), var("e")))
+        >>> print(TileLayout((4, 2), (1, 4))(var("t"), var("e")))
         t + 4*e
         """
         terms = zip(coordinates, self.strides, strict=True)
@@ -82,7 +82,7 @@ class Layout:
     def coordinates(self, number: Expression) -> tuple[Expression, ...]:
         """Return the coordinates of a number, which must be less than the size.
 
-        >>> [str(x) for x in Layout((4, 8), (1, 4)).coordinates(var("lane"))]
+        >>> [str(x) for x in TileLayout((4, 8), (1, 4)).coordinates(var("lane"))]
         ['lane % 4', 'lane // 4']
         """
         coordinates = []
@@ -96,21 +96,21 @@ class Layout:
         """Return the position of a number, which must be less than the size."""
         return self(*self.coordinates(number))
 
-    def compose(self, inner: Layout) -> Layout:
+    def compose(self, inner: TileLayout) -> TileLayout:
         """Return the layout of ``self.at(inner.at(number))``.
 
         Raises:
             TransformError: if there is none, since strides do not divide extents.
 
-        >>> Layout((2, 4), (4, 1)).compose(Layout((4, 2), (2, 1)))
-        Layout(shape=(4, 2), strides=(1, 4))
+        >>> TileLayout((2, 4), (4, 1)).compose(TileLayout((4, 2), (2, 1)))
+        TileLayout(shape=(4, 2), strides=(1, 4))
         """
         modes = [
             mode
             for extent, stride in zip(inner.shape, inner.strides, strict=True)
             for mode in self._stride_modes(extent, stride)
         ]
-        return Layout(tuple(n for n, _ in modes), tuple(step for _, step in modes))
+        return TileLayout(tuple(n for n, _ in modes), tuple(step for _, step in modes))
 
     def _stride_modes(self, extent: int, step: int) -> list[tuple[int, int]]:
         """Return extents and strides of ``extent`` entries, ``step`` numbers apart."""
@@ -130,7 +130,7 @@ class Layout:
             raise TransformError(f"{self.shape} has no {extent} entries in such steps")
         return modes or [(1, 0)]
 
-    def complement(self, size: int) -> Layout:
+    def complement(self, size: int) -> TileLayout:
         """Return the layout of the gaps between the entries, up to ``size``.
 
         It has one more coordinate: the gaps before each stride, and those after the
@@ -139,8 +139,8 @@ class Layout:
         Raises:
             TransformError: if the strides do not ascend in multiples of each other.
 
-        >>> Layout((8, 2), (1, 16)).complement(64)
-        Layout(shape=(1, 2, 2), strides=(1, 8, 32))
+        >>> TileLayout((8, 2), (1, 16)).complement(64)
+        TileLayout(shape=(1, 2, 2), strides=(1, 8, 32))
         """
         shape, strides, covered = [], [], 1
         for n, stride in [*zip(self.shape, self.strides, strict=True), (1, size)]:
@@ -151,7 +151,7 @@ class Layout:
             shape.append(stride // covered)
             strides.append(covered)
             covered = n * stride
-        return Layout(tuple(shape), tuple(strides))
+        return TileLayout(tuple(shape), tuple(strides))
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ def partition(
     ((2, 8), (128, 1))
     """
     width = _choose_width(slow, fast // lanes, n_items)
-    threads = Layout((lanes, width, n_items // width), (1, lanes, fast))
+    threads = TileLayout((lanes, width, n_items // width), (1, lanes, fast))
     steps = threads.complement(slow * fast)
     of_fast, of_slow = steps.shape[2:]
     # if all items are in one row, they need no division
@@ -362,9 +362,9 @@ def partition(
     )
 
 
-def make_thread_layout(width: int) -> Layout:
+def make_thread_layout(width: int) -> TileLayout:
     """Return the layout of rows of ``width`` work-items, for any number of rows."""
-    return Layout((width, 1), (1, width))
+    return TileLayout((width, 1), (1, width))
 
 
 def _choose_width(slow: int, fast: int, n_items: int) -> int:
@@ -457,7 +457,7 @@ class Swizzle:
         """Return the position in shared memory of the entry with a number in loads."""
         if self.piece == 1:
             return wide
-        return Layout((self.piece, self.run), (self.run + 1, 1)).at(wide)
+        return TileLayout((self.piece, self.run), (self.run + 1, 1)).at(wide)
 
     def to_load_order(self, wide: Expression) -> Expression:
         """Convert an entry's number in the order of results to that of loads.
@@ -467,7 +467,7 @@ class Swizzle:
         """
         if self.piece == 1:
             return wide
-        return Layout((self.run, self.piece), (self.piece, 1)).at(wide)
+        return TileLayout((self.run, self.piece), (self.piece, 1)).at(wide)
 
 
 UNSWIZZLED = Swizzle()

@@ -34,7 +34,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
-from feinsum.transforms.gpu.layouts import Flat, Layout, Share, split_into_grid_axes
+from feinsum.transforms.gpu.layouts import Flat, Share, TileLayout, split_into_grid_axes
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -79,7 +79,7 @@ class Items(NamedTuple):
     def number(self) -> Expression:
         """The number of a work-item in its group."""
         strides = tuple(prod(self.sizes[:k]) for k in range(len(self.sizes)))
-        return Layout(self.sizes, strides)(*map(var, self.inames))
+        return TileLayout(self.sizes, strides)(*map(var, self.inames))
 
 
 class OutputGrid(NamedTuple):

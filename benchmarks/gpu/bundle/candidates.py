@@ -14,7 +14,7 @@ from feinsum.transforms import (
     find_transform,
     list_configurations,
 )
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 
 N_DRAWN = 400
 """Random configurations to consider, at most."""
@@ -25,7 +25,7 @@ N_BEST = 3
 
 
 def candidates(
-    problem: Problem, tried: Mapping[TransformSpec, float], architecture: str
+    problem: TuningProblem, tried: Mapping[TransformSpec, float], architecture: str
 ) -> Iterator[TransformSpec]:
     """Recipes to try, the most promising ones first; each once.
 
@@ -62,7 +62,7 @@ def candidates(
 
 
 def _drawn(
-    family: Transform, problem: Problem, rng: random.Random
+    family: Transform, problem: TuningProblem, rng: random.Random
 ) -> TransformSpec | None:
     space = family.get_space(problem.workload)
     if space is None:
@@ -71,7 +71,7 @@ def _drawn(
     return family.spec(drawn) if space.constraint(drawn) is None else None
 
 
-def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec]:
+def _neighbours(spec: TransformSpec, problem: TuningProblem) -> Iterator[TransformSpec]:
     """Configurations that differ in one parameter."""
     family = find_transform(spec.name, spec.version)
     space = family.get_space(problem.workload)

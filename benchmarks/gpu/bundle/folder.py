@@ -29,7 +29,7 @@ from feinsum.errors import MeasurementError
 from feinsum.records import TransformSpec, get_utc_now
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.targets.protocol import list_versions
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 
 Item = TypeVar("Item")
 
@@ -54,7 +54,7 @@ class Exported:
 
 
 def export_bundle(
-    problems: Sequence[Problem],
+    problems: Sequence[TuningProblem],
     folder: Path,
     architecture: str,
     *,
@@ -93,7 +93,7 @@ def export_bundle(
 def _build(
     n_candidates: int,
     architecture: str,
-    item: tuple[Problem, Mapping[TransformSpec, float]],
+    item: tuple[TuningProblem, Mapping[TransformSpec, float]],
 ) -> BuiltWorkload:
     problem, tried = item
     builder = WorkloadBuilder(architecture)

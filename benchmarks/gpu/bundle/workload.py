@@ -29,7 +29,7 @@ from feinsum.transforms import (
     find_transform,
     list_configurations,
 )
-from feinsum.tuning.problem import Problem
+from feinsum.tuning.problem import TuningProblem
 
 N_CHECKED = 1024
 """Entries of a result that are compared one by one."""
@@ -69,7 +69,10 @@ class WorkloadBuilder:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def workload(
-        self, problem: Problem, n_candidates: int, tried: Mapping[TransformSpec, float]
+        self,
+        problem: TuningProblem,
+        n_candidates: int,
+        tried: Mapping[TransformSpec, float],
     ) -> dict[str, Any]:
         case = make_case(problem.einsum, problem.sizes)
         made: list[dict[str, Any]] = []
@@ -161,7 +164,7 @@ def _launch(
     }
 
 
-def document_of(problem: Problem, case: Case) -> dict[str, Any]:
+def document_of(problem: TuningProblem, case: Case) -> dict[str, Any]:
     """The description of a workload for a runner, without its kernels."""
     return {
         "key": str(problem.form.key),

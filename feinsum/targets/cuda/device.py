@@ -22,7 +22,7 @@ from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
 from feinsum.targets.cuda.session import Driver, GpuFacts, find_driver
 from feinsum.targets.layout import Layout
-from feinsum.targets.protocol import Array, Memory, Timer, list_versions
+from feinsum.targets.protocol import Array, DeviceMemory, Timer, list_versions
 from feinsum.targets.units import convert_to_target
 
 
@@ -50,10 +50,10 @@ class CudaDevice:
         return self.facts.slot
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         # a single array may take the whole memory
         total = self.facts.memory_bytes
-        return Memory(total, total, self.facts.cache_bytes)
+        return DeviceMemory(total, total, self.facts.cache_bytes)
 
     @property
     def capability(self) -> int:

@@ -35,7 +35,7 @@ from feinsum.targets.host.executor import ProgramKernel
 from feinsum.targets.host.kernel import HostCode, HostKernel, get_pool
 from feinsum.targets.layout import Layout, compute_layout, get_entry_kernel
 from feinsum.targets.processor import describe_host_processor
-from feinsum.targets.protocol import Array, Memory, Timer, list_versions
+from feinsum.targets.protocol import Array, DeviceMemory, Timer, list_versions
 from feinsum.targets.units import convert_to_target
 from feinsum.threads import get_n_threads
 
@@ -52,10 +52,10 @@ class HostDevice:
     has_double = True
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         total = psutil.virtual_memory().total
         caches = describe_host_processor().cache_bytes
-        return Memory(total, total // 2, max(caches.values(), default=0))
+        return DeviceMemory(total, total // 2, max(caches.values(), default=0))
 
     @property
     def compiler(self) -> Compiler:

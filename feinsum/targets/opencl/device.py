@@ -29,7 +29,7 @@ from feinsum.targets.opencl.door import (
     silence_builds,
 )
 from feinsum.targets.processor import describe_host_processor
-from feinsum.targets.protocol import Array, Memory, Timer, list_versions
+from feinsum.targets.protocol import Array, DeviceMemory, Timer, list_versions
 from feinsum.targets.units import convert_to_target
 from feinsum.words import describe_type
 
@@ -68,9 +68,9 @@ class OpenCLDevice:
             return ""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         handle = self.handle
-        return Memory(
+        return DeviceMemory(
             handle.global_mem_size,
             handle.max_mem_alloc_size,
             handle.global_mem_cache_size,

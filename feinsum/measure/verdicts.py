@@ -78,7 +78,7 @@ class KernelComparison:
 
 
 @dataclass(frozen=True)
-class Question:
+class VerificationRequest:
     """A trial: whether a recipe is right on a device, and how fast it is.
 
     Attributes:
