@@ -185,14 +185,21 @@ def opened_store(
 
 
 @contextmanager
-def looked_up_store(database: Database) -> Iterator[Store]:
+def looked_up_store(database: Database, *, must_exist: bool = False) -> Iterator[Store]:
     """Open the store given by ``database``, for a look-up that must not be delayed.
 
     Like :func:`opened_store` with the other layers; but a service that is named, or
     whose store is given, is queried like a layer: within its budget, or else from
     earlier responses. A missing database has no facts, which is logged: a build may
     precede the first tuning.
+
+    Args:
+        database: as for :func:`opened_store`.
+        must_exist: whether a missing database is an error, if an argument or the
+            variable names it.
     """
+    if must_exist:
+        _check_existence(database)
     if isinstance(database, str) and is_service(database):
         yield open_remote(database)
         return
@@ -201,7 +208,7 @@ def looked_up_store(database: Database) -> Iterator[Store]:
         yield make_quick_layer(database)
         return
     if not isinstance(database, Store | None) and _is_missing(locate(database)):
-        yield _make_missing_store(database)
+        yield MissingDatabase(database)
         return
     with opened_store(database, has_shipped=True) as store:
         yield store
@@ -233,6 +240,9 @@ def list_layer_states(store: Store) -> tuple[LayerState, ...]:
     """Return the layers of a store, if it has any."""
     if isinstance(store, RemoteLayer):
         return (LayerState(REMOTE, str(store.address), note=store.note),)
+    if isinstance(store, MissingDatabase):
+        problem = next(map(str, store.problems.values()), "")
+        return (LayerState("database", str(store.location), problem),)
     if not isinstance(store, NamedLayers):
         return ()
     states = []
@@ -274,6 +284,15 @@ class NamedLayers(LayeredStore):
         self.names = names
 
 
+class MissingDatabase(LayeredStore):
+    """The empty store for a missing database; reading it logs the problem."""
+
+    def __init__(self, database: str | PathLike[str] | None) -> None:
+        self.location = locate(database)
+        error = make_missing_error(self.location)
+        super().__init__([error, InMemoryStore()], error)
+
+
 NOT_CREATED = StoreUnavailableError(
     "the user's database does not exist yet and was opened read-only"
 )
@@ -284,7 +303,7 @@ def _open_user_facts() -> Store:
     if is_not_created_yet():
         return LayeredStore([InMemoryStore()], NOT_CREATED)
     is_missing = _is_missing(locate(None))
-    return _make_missing_store(None) if is_missing else open_store(may_create=False)
+    return MissingDatabase(None) if is_missing else open_store(may_create=False)
 
 
 def _is_missing(location: Location) -> bool:
@@ -292,10 +311,21 @@ def _is_missing(location: Location) -> bool:
     return location.path is not None and not location.path.exists()
 
 
-def _make_missing_store(database: str | PathLike[str] | None) -> LayeredStore:
-    """Return an empty store for a missing database; reading it logs the problem."""
-    error = make_missing_error(locate(database))
-    return LayeredStore([error, InMemoryStore()], error)
+def _check_existence(database: Database) -> None:
+    """Refuse a named database that is missing.
+
+    Raises:
+        StoreUnavailableError: if it is a file that does not exist.
+    """
+    is_usual = database is None and (
+        USER not in list_layer_names() or is_not_created_yet()
+    )
+    is_url = isinstance(database, str) and is_service(database)
+    if isinstance(database, Store) or is_url or is_usual:
+        return
+    location = locate(database)
+    if _is_missing(location):
+        raise make_missing_error(location)
 
 
 def _try_to_open(name: str, may_create: bool) -> Store | StoreError:

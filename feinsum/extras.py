@@ -1,9 +1,12 @@
-"""Optional packages, and the error that says how to install one."""
+"""Optional packages: the error that says how to install one, and a progress bar."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from threading import Timer
 
 from feinsum.errors import FeinsumError
 
@@ -44,3 +47,48 @@ def require_extra(
         target = package if extra is None else f"'feinsum[{extra}]'"
         message = f"{feature} needs {package}, which {why}; run: pip install {target}"
         raise error_of(message) from error
+
+
+PATIENCE_S = 1.0
+"""Seconds after which progress is shown, if there is a terminal."""
+
+
+@contextmanager
+def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
+    """Show progress on the terminal for anything that takes over a second.
+
+    Yields:
+        A function to call after each step.
+    """
+    if find_spec("rich") is None or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    bar = Progress(
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    task = bar.add_task(words, total=total)
+    # most verifications end sooner, and a bar that only flashes up distracts
+    late = Timer(PATIENCE_S, bar.start)
+    late.daemon = True
+    late.start()
+    try:
+        yield lambda: bar.advance(task)
+    finally:
+        late.cancel()
+        # bar.start may be running in that thread, and must not follow bar.stop
+        late.join()
+        bar.stop()

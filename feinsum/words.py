@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 _VOWELS = "aeiou"
@@ -21,6 +21,15 @@ def format_count(number: int, noun: str, style: str = "") -> str:
     '2,000 rows'
     """
     return f"{number:{style}} {noun if number == 1 else _PLURALS.get(noun, f'{noun}s')}"
+
+
+def format_sizes(sizes: Mapping[str, int]) -> str:
+    """Format sizes with their names.
+
+    >>> format_sizes({"n0": 400, "n1": 9})
+    'n0=400, n1=9'
+    """
+    return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
 def with_article(noun: str) -> str:

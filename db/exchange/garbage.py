@@ -2,10 +2,10 @@
 
 Facts compete in groups: one workload as written, one device and driver, the same sizes,
 the same version of a transform; trusted facts compete only with trusted ones. Each
-group keeps the facts that are tied for first place, a few after them, and those from
-which a kept fact was rekeyed. If a recipe was no faster than the untransformed kernel
-anywhere, all its facts are kept and the others compete without them: they stop a
-look-up from taking the recipe from a worse-fitting level.
+group keeps the facts that are tied for first place, a few after them (outdated ones
+last), and those from which a kept fact was rekeyed. If a recipe was no faster than the
+untransformed kernel anywhere, all its facts are kept and the others compete without
+them: they stop a look-up from taking the recipe from a worse-fitting level.
 
 So every look-up has the same answer as before, for any machine, policy and
 installation. One group, with one fact kept after those that are tied::
@@ -33,7 +33,12 @@ from feinsum.db.exchange.files import write_file
 from feinsum.db.exchange.merging import back_up_store
 from feinsum.db.exchange.rekeying import REKEYED_FROM
 from feinsum.db.sql.store import SqlStore
-from feinsum.records import Document, TuningRecord, find_tied_records
+from feinsum.records import (
+    Document,
+    TuningRecord,
+    find_outdated_records,
+    find_tied_records,
+)
 
 N_NEXT = 3
 """Facts to keep after those that are tied for the best."""
@@ -190,9 +195,11 @@ def _group_facts(records: Iterable[TuningRecord]) -> Iterable[list[TuningRecord]
 
 def _order_group(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
     """Return the facts of a group, best first, and how many are tied for the best."""
-    first = find_tied_records(group)
+    outdated = find_outdated_records(group)
+    first = find_tied_records([record for record in group if record.id not in outdated])
 
-    def sort_key(record: TuningRecord) -> tuple[bool, float, str]:
-        return record.id not in first, -record.measurement.speedup, record.id
+    def sort_key(record: TuningRecord) -> tuple[bool, bool, float, str]:
+        is_outdated, is_first = record.id in outdated, record.id in first
+        return is_outdated, not is_first, -record.measurement.speedup, record.id
 
     return sorted(group, key=sort_key), len(first)

@@ -83,9 +83,11 @@ class NumpyStepsCall:
     _plan: Sequence[PlannedStep] = ()
     _is_direct: bool = False
 
-    # `explain` reads this attribute of every kind of call
+    # `explain` and users read these attributes of every kind of call
     kernel = None
     """No call of this kind has one."""
+    recipe = ""
+    """Nor a recipe."""
 
     @property
     def settled(self) -> NumpyStepsCall:
@@ -287,17 +289,13 @@ def _check_indices(terms: Terms) -> None:
 
 
 def _check_dtypes(dtypes: Sequence[DType]) -> None:
-    wrong = [dtype for dtype in dtypes if dtype.kind not in "?biufcO"]
-    if wrong:
-        raise InvalidTypeError(
-            f"operands of dtype {_format_dtypes(dtypes)} have entries that cannot be "
-            "multiplied: convert them to numbers",
-            rules=("dtype",),
-        )
-
-
-def _format_dtypes(dtypes: Sequence[DType]) -> str:
-    return ", ".join(map(str, dict.fromkeys(dtypes)))
+    for position, dtype in enumerate(dtypes):
+        if dtype.kind not in "?biufcO":
+            raise InvalidTypeError(
+                f"operand {position} has dtype {dtype}, whose entries cannot be "
+                "multiplied: convert them to numbers",
+                rules=("dtype",),
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,6 +308,9 @@ class FallbackCall:
 
     parsed: EinsumCall
     error: Exception | None
+
+    recipe = ""
+    """It has no kernel."""
 
     @property
     def settled(self) -> Any:

@@ -51,6 +51,7 @@ from feinsum.calling.operands import (
     is_tensor,
 )
 from feinsum.calling.terms import read_terms
+from feinsum.contraction.direct import end_budget
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.libraries import exclude_from_compilers, is_cuda_array, is_device_array
 from feinsum.memory import get_remembered
@@ -168,7 +169,7 @@ def call_einsum(
         )
         call = _find_ready(key)
         if call is None:
-            options = _make_lookup_options(database, policy, on_miss, effort)
+            options = make_lookup_options(database, policy, on_miss, effort)
             call = _keep_ready(
                 key, _prepare(subscripts, operands, operands, device, options)
             )
@@ -192,7 +193,7 @@ def call_einsum(
         result = None if gpu_key is None else run_ready(gpu_key, operands)
         if result is not None:
             return result
-    options = _make_lookup_options(database, policy, on_miss, effort)
+    options = make_lookup_options(database, policy, on_miss, effort)
     return _call_any(subscripts, operands, device, options, out, gpu_key)
 
 
@@ -268,7 +269,7 @@ def _keep_ready(key: Hashable, call: Call) -> Call:
     return call
 
 
-def _make_lookup_options(
+def make_lookup_options(
     database: Database, policy: Policy | None, on_miss: OnMiss, effort: Effort | None
 ) -> LookupOptions:
     chosen = get_effort(effort, default="amortized")
@@ -307,7 +308,7 @@ def _call_any(
         memory = get_memory(out)
         _call_any(subscripts, operands, device, options, memory, gpu_key)
         return out
-    arrays = [_as_array(operand) for operand in operands]
+    arrays = _as_arrays(operands)
     if out is not None:
         _check_out(out)
     call = _prepare(subscripts, operands, arrays, device, options, out)
@@ -365,20 +366,44 @@ def prepare_call(
     out: Any = None,
 ) -> PreparedCall | NumpyStepsCall:
     """Build what :func:`call_einsum` keeps for these arguments, without running it."""
-    arrays = [_as_array(operand) for operand in operands]
-    options = _make_lookup_options(database, policy, on_miss, effort)
+    arrays = _as_arrays(operands)
+    options = make_lookup_options(database, policy, on_miss, effort)
     call = _prepare(subscripts, operands, arrays, device, options, out)
     if isinstance(call, GeneralCall):
         call = call.with_kernel(arrays)
+        end_budget()
     return call.settled
 
 
-def find_call(subscripts: str, arrays: Sequence[Any]) -> Call | None:
-    """Find the cached call for arrays without options; None if there is none."""
-    key = _make_quick_key(subscripts, arrays)
+def find_call(key: CallKey) -> Call | None:
+    """Find the cached call of a key; None if there is none."""
     calls = get_remembered(Calls)
-    call: Call | None = calls.quick.get(key) or calls.general.get(key)
-    return call
+    call: Call | None = calls.prepared.find(key)
+    # calls without a kernel outlive that cache
+    same = (x for x in calls.general.values() if getattr(x, "key", None) == key)
+    return call or next(same, None)
+
+
+def make_call_key(
+    subscripts: str,
+    operands: Sequence[Any],
+    arrays: Sequence[Any],
+    device: str | None,
+    options: LookupOptions,
+    out: Any = None,
+) -> CallKey:
+    """Build the key of a call; for the arguments, see :func:`_prepare`."""
+    device_id = make_device_key(arrays, device)
+    return CallKey(
+        # an instance of a subclass of str compares equal, but may change what methods
+        # do
+        str(subscripts),
+        tuple(map(get_form if device_id.is_host else _get_device_form, arrays)),
+        None if out is None else get_form(out),
+        find_first_uses(operands),
+        device_id,
+        options,
+    )
 
 
 def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> NumpyStepsCall:
@@ -392,10 +417,11 @@ def prepare_without_kernel(subscripts: str, arrays: Sequence[Any]) -> NumpySteps
     return build_steps_call(terms, dtypes, _get_max_entries(dtypes))
 
 
-def _as_array(operand: Any) -> Any:
-    if type(operand) is np.ndarray or is_device_array(operand):
-        return operand
-    return as_array(operand)
+def _as_arrays(operands: Sequence[Any]) -> list[Any]:
+    return [
+        operand if is_device_array(operand) else as_array(operand, position)
+        for position, operand in enumerate(operands)
+    ]
 
 
 def _prepare(
@@ -418,18 +444,8 @@ def _prepare(
     """
     if not isinstance(subscripts, str):
         parse_subscripts(subscripts)  # raises the error
-    device_id = make_device_key(arrays, device)
-    key = CallKey(
-        # an instance of a subclass of str compares equal, but may change what methods
-        # do
-        str(subscripts),
-        tuple(map(get_form if device_id.is_host else _get_device_form, arrays)),
-        None if out is None else get_form(out),
-        find_first_uses(operands),
-        device_id,
-        options,
-    )
-    is_optional = device_id.is_host and device is None and options.on_miss != "raise"
+    key = make_call_key(subscripts, operands, arrays, device, options, out)
+    is_optional = key.device.is_host and device is None and options.on_miss != "raise"
     call: Call = get_remembered(Calls).prepared.get(
         key, lambda: _build_call(key, is_optional)
     )

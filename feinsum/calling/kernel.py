@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.einsum_call import WIDE, has_wide_sums
-from feinsum.calling.kernel_cache import LookupOptions
+from feinsum.calling.kernel_cache import RECORDED, LookupOptions
 from feinsum.codegen import (
     ContractionPath,
     Strides,
@@ -45,6 +45,13 @@ class CallKernel:
     compiled: CompiledKernel
     is_retrieved: bool = False
     spec: TransformSpec | None = None
+
+    @property
+    def recipe(self) -> str:
+        """The recipe, in words: only the kernel of a recorded one is kept."""
+        if self.spec is not None:
+            return str(self.spec)
+        return RECORDED if self.is_retrieved else "untransformed"
 
     @property
     def t_unit(self) -> Any:

@@ -78,6 +78,10 @@ def has_address(database: Database) -> bool:
     return database is None or isinstance(database, str | os.PathLike)
 
 
+RECORDED = "a recorded recipe"
+"""Words for the recipe of a kernel that was tuned."""
+
+
 class DeviceKey(NamedTuple):
     """Identifies where a call is computed.
 
@@ -269,15 +273,20 @@ class BoundedCache(Generic[K, V]):
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """Return the value of a key, made once for all threads that request it."""
-        value = self._find(key)
+        value = self.find(key)
         if value is not None:
             return value
         with self._making:
-            value = self._find(key)
+            value = self.find(key)
             if value is None:
                 value = make()
                 self._keep(key, value)
         return value
+
+    def find(self, key: K) -> V | None:
+        """Return the value of a key if it was made and kept."""
+        with self._using:
+            return self._entries.get(key)
 
     def values(self) -> list[V]:
         with self._using:
@@ -286,10 +295,6 @@ class BoundedCache(Generic[K, V]):
     def clear(self) -> None:
         with self._using:
             self._entries.clear()
-
-    def _find(self, key: K) -> V | None:
-        with self._using:
-            return self._entries.get(key)
 
     def _keep(self, key: K, value: V) -> None:
         with self._using:

@@ -297,7 +297,9 @@ def _cast_operands(
     if is_free and not (has_target and _is_mixed(out, operands)):
         return tuple(operands)
     is_kept = {id(x): is_free and has_sparse([x]) for x in operands}
-    arrays = {id(x): x if is_kept[id(x)] else as_array(x) for x in operands}
+    arrays = {
+        id(x): x if is_kept[id(x)] else as_array(x, k) for k, x in enumerate(operands)
+    }
     dtypes = [_get_dtype(array) for array in arrays.values()]
     target_dtype = _find_common_dtype(dtypes, out, dtype)
     for position, operand in enumerate(operands):

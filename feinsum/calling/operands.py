@@ -79,10 +79,13 @@ def find_result_dtype(dtypes: Sequence[DType]) -> DType:
         dtype = np.dtype(object)
     if dtype in _SUPPORTED or dtype == _TRUTH:
         return dtype
-    names = ", ".join(map(str, dtypes))
+    # supported dtypes give supported ones
+    position, wrong = next(
+        (k, x) for k, x in enumerate(dtypes) if not fits_kernels([x], ())
+    )
     raise InvalidTypeError(
-        f"operands of dtype {names} give {dtype}; supported are integers, booleans, "
-        "float16, float32, float64, complex64 and complex128: convert the operands",
+        f"operand {position} has dtype {wrong}; supported are integers, booleans, "
+        "float16, float32, float64, complex64 and complex128: convert it",
         rules=("dtype",),
     )
 
@@ -134,8 +137,12 @@ def check_fit(out: Any, shape: Shape, dtype: DType) -> None:
         )
 
 
-def as_array(operand: Any) -> np.ndarray[Any, Any]:
+def as_array(operand: Any, position: int | None = None) -> np.ndarray[Any, Any]:
     """Return an operand as a numpy array, without a copy if possible.
+
+    Args:
+        operand: anything that numpy can convert to an array.
+        position: its position in the call, for messages; None for no operand.
 
     Raises:
         InvalidEinsumError: if it is sparse or masked; if numpy cannot read it; or if it
@@ -144,11 +151,15 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     >>> as_array([1.0, 2.0])
     array([1., 2.])
     """
+    if type(operand) is np.ndarray:
+        return operand
     from feinsum.sparse import is_sparse  # arrays of numpy need none of it
 
+    number = "an operand" if position is None else f"operand {position}"
+    name = f"{number} of type {type(operand).__name__}"
     if is_sparse(operand):
         raise InvalidEinsumError(
-            f"{describe_type(operand)} of shape {tuple(operand.shape)} is sparse; a "
+            f"{name} of shape {tuple(operand.shape)} is sparse; a "
             "prepared call takes dense arrays only: use feinsum.call_einsum",
             rules=("operand",),
         )
@@ -159,8 +170,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     # numpy.einsum would silently ignore the mask
     if np.ma.is_masked(operand):
         raise InvalidEinsumError(
-            f"{describe_type(operand)} hides entries, which numpy.einsum would sum; "
-            "pass array.filled(0)",
+            f"{name} hides entries, which numpy.einsum would sum; pass array.filled(0)",
             rules=("operand",),
         )
     # numpy's own protocols first: they support more dtypes than DLPack
@@ -168,23 +178,23 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
         operand, "__array_interface__"
     )
     if has_protocol or not hasattr(operand, "__dlpack__"):
-        return _read(operand)
+        return _read(operand, name)
     device_type = operand.__dlpack_device__()[0]
     if device_type not in ON_HOST:
         raise InvalidEinsumError(
-            f"{describe_type(operand)} is on a device (type {device_type} of DLPack); "
+            f"{name} is on a device (type {device_type} of DLPack); "
             "copy it to the host",
             rules=("operand",),
         )
     return np.from_dlpack(operand)
 
 
-def _read(operand: Any) -> np.ndarray[Any, Any]:
+def _read(operand: Any, name: str) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(operand)
     except (TypeError, ValueError, RuntimeError) as error:  # of nested lists, of torch
         raise InvalidEinsumError(
-            f"numpy cannot read an operand of type {type(operand).__name__}: {error}; "
+            f"{name} cannot be read by numpy: {error}; "
             "pass an array, or a sparse one as feinsum.sparse.COO(shape, indices, "
             "values)",
             rules=("operand",),
@@ -192,8 +202,7 @@ def _read(operand: Any) -> np.ndarray[Any, Any]:
     # numpy wraps a value that it does not understand in an array of one object
     if array.dtype == object and array.ndim == 0 and not isinstance(operand, Number):
         raise InvalidEinsumError(
-            f"an operand is of type {type(operand).__name__}, which numpy cannot read; "
-            "pass an array",
+            f"{name} cannot be read by numpy; pass an array",
             rules=("operand",),
         )
     return array

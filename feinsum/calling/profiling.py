@@ -30,12 +30,13 @@ import numpy as np
 
 from feinsum.calling.einsum_call import EinsumCall, parse_call
 from feinsum.calling.host.background import BUILD_THREAD
-from feinsum.calling.host.general import GeneralCall
-from feinsum.calling.kernel_cache import Calls
+from feinsum.calling.host.general import SHORT_S, GeneralCall
+from feinsum.calling.kernel_cache import RECORDED, Calls
 from feinsum.calling.operands import ArrayForm, find_first_uses, get_form
 from feinsum.calling.structure import CallStructure
 from feinsum.calling.terms import as_subscripts
 from feinsum.errors import FeinsumError
+from feinsum.extras import show_progress
 from feinsum.ir import Operand, to_text
 from feinsum.memory import get_remembered
 from feinsum.words import format_count
@@ -58,7 +59,7 @@ class ProfiledCall:
         first: for each operand, the first position with the same array.
         n_calls, seconds: the number of calls, and their total time.
         way: what computed the last calls: ``numpy``, ``feinsum`` in steps, or a
-            ``kernel`` of feinsum.
+            kernel of feinsum: ``tuned``, by a recorded recipe, or else ``kernel``.
     """
 
     caller: str
@@ -74,6 +75,16 @@ class ProfiledCall:
         """The call as text: its subscripts and shapes."""
         shapes = ", ".join("x".join(map(str, form.shape)) for form in self.forms)
         return f"{self.subscripts} of {shapes} {np.result_type(*self.dtypes)}"
+
+    @property
+    def each_s(self) -> float:
+        """Seconds of one call."""
+        return self.seconds / self.n_calls
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the calls consist of overhead, which no kernel reduces."""
+        return self.each_s < SHORT_S
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
@@ -119,7 +130,7 @@ class ProfiledCall:
         """
         if self.tuned_s is None:
             return None
-        return self.seconds / self.n_calls / self.tuned_s
+        return self.each_s / self.tuned_s
 
     def document(self) -> dict[str, Any] | None:
         """Return the call for ``feinsum tune --suite``; None if it has no kernel."""
@@ -178,24 +189,24 @@ class Profile:
 
     def note_ways(self) -> None:
         """Record for each call what computes it by now."""
-        with_kernel = {
-            (call.key.subscripts, call.key.forms)
+        recipes = {
+            (call.key.subscripts, call.key.forms): call.built.recipe
             for call in get_remembered(Calls).prepared.values()
             if isinstance(call, GeneralCall) and call.built is not None
         }
         for call in self._calls.values():
-            has_kernel = (call.subscripts, call.forms) in with_kernel
-            is_ours = call.caller == "feinsum"
-            call.way = "kernel" if has_kernel and is_ours else call.caller
+            call.way = call.caller
+            recipe = recipes.get((call.subscripts, call.forms))
+            if recipe and call.caller == "feinsum":
+                call.way = "tuned" if recipe == RECORDED else "kernel"
 
     def write(self, path: str | PathLike[str]) -> int:
         """Write the calls for ``feinsum tune --suite``, as JSON; return their number.
 
         Calls that took less than a hundredth of the time are left out, and so are those
-        that have no kernel.
+        that have no kernel, or are too short for one.
         """
-        least_s = MIN_SHARE * self.calls_s
-        documents = [x.document() for x in self.calls if x.seconds >= least_s]
+        documents = [call.document() for call in self._list_worthwhile()]
         listed = [document for document in documents if document is not None]
         lines = ",\n".join(map(json.dumps, listed))
         Path(path).write_text(f"[\n{lines}\n]\n", "utf-8")
@@ -207,24 +218,52 @@ class Profile:
         n_calls = format_count(sum(x.n_calls for x in calls), "call")
         took = f"took {self.calls_s:.3g} of {self.seconds:.3g} s ({share})"
         lines = [f"{n_calls} of einsums {took}"]
-        if calls:
+        long = [call for call in calls if not call.is_short]
+        short = [call for call in calls if call.is_short]
+        gains = self._predict_gains()
+        if long:
             lines.append("  seconds    calls  ms a call  at best  by       call")
-        for call in calls[:MAX_LINES]:
-            is_listed = call.seconds >= MIN_SHARE * self.calls_s
-            gain = call.gain if is_listed else None
-            lines.append(
-                f"{call.seconds:9.3g} {call.n_calls:8} "
-                f"{1e3 * call.seconds / call.n_calls:10.3g} "
-                f"{'-' if gain is None else f'{max(gain, 1):.2g}x':>8}  "
-                f"{call.way:<8} {call.title}"
-            )
-        if len(calls) > MAX_LINES:
-            lines.append(f"and {format_count(len(calls) - MAX_LINES, 'other call')}")
-        if calls:
+        lines += [_format_call(call, gains.get(id(call))) for call in long[:MAX_LINES]]
+        if len(long) > MAX_LINES:
+            lines.append(f"and {format_count(len(long) - MAX_LINES, 'other call')}")
+        if short:
+            n_short = format_count(sum(call.n_calls for call in short), "call")
+            seconds = sum(call.seconds for call in short)
+            lines.append(f"{seconds:9.3g} s: {n_short} too short for a kernel to help")
+        if gains:
             lines.append(
                 "at best: times as fast with the best recipe, by a model of full speed"
             )
+        if any(call.way == "tuned" for call in long):
+            lines.append("tuned: a kernel with a recorded recipe computes it already")
         return "\n".join(lines)
+
+    def _list_worthwhile(self) -> list[ProfiledCall]:
+        """List the calls for which tuning may pay off."""
+        least_s = MIN_SHARE * self.calls_s
+        return [x for x in self.calls if x.seconds >= least_s and not x.is_short]
+
+    def _predict_gains(self) -> dict[int, float]:
+        """Return the gains of the worthwhile calls that are not tuned, by their ids."""
+        shown = self._list_worthwhile()[:MAX_LINES]
+        untuned = [call for call in shown if call.way != "tuned"]
+        # the first prediction loads Loopy, and each one compares hundreds of recipes
+        with show_progress(len(untuned), "predicting the fastest recipes") as advance:
+            gains: dict[int, float] = {}
+            for call in untuned:
+                if (gain := call.gain) is not None:
+                    gains[id(call)] = max(gain, 1.0)
+                advance()
+        return gains
+
+
+def _format_call(call: ProfiledCall, gain: float | None) -> str:
+    """Format a call as a line of the table."""
+    factor = "-" if gain is None else f"{gain:.{1 if gain < 10 else 0}f}x"
+    return (
+        f"{call.seconds:9.3g} {call.n_calls:8} {1e3 * call.each_s:10.3g} {factor:>8}  "
+        f"{call.way:<8} {call.title}"
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ has built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -36,6 +36,8 @@ from feinsum.calling.layouts import (
     make_strided_layout,
 )
 from feinsum.calling.operands import ArrayForm, as_array, find_first_uses, get_form
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum
 
 OUTPUT = "out"
 """The name of the result in a kernel of one row."""
@@ -181,7 +183,42 @@ def read_call(subscripts: str, *operands: Any) -> EinsumCall:
     >>> dict(call.sizes), call.shape
     ({'n0': 1000}, (1000, 3, 3))
     """
-    forms = tuple(get_form(as_array(x)) for x in operands)
+    forms = tuple(get_form(as_array(x, k)) for k, x in enumerate(operands))
+    return _normalize(subscripts, forms, find_first_uses(operands))
+
+
+def find_call_of(einsum: BatchedEinsum) -> EinsumCall | None:
+    """Return the einsum to tune for a call of C-contiguous arrays.
+
+    None for what is no call on the host: several rows, a sparse operand, sizes that are
+    not known, and arrays that no kernel supports.
+
+    >>> from feinsum.ir import array, einsum
+    >>> scaled = einsum("bij,b->bij", array("A", (9, 2, 3)), array("x", 9))
+    >>> find_call_of(scaled).einsum.subscripts
+    '{i0}{i1}, {i0} -> {i0}{i1}'
+    """
+    is_sparse = einsum.sparse_position is not None
+    if einsum.batch_size > 1 or is_sparse or einsum.size_params:
+        return None
+    (row,) = einsum.rows
+    names = [operand.name for operand in row]
+    forms = []
+    for operand in row:
+        shape = tuple(n for n in operand.shape if isinstance(n, int))
+        steps = (n * operand.dtype.itemsize for n in compute_c_steps(shape))
+        forms.append(ArrayForm(shape, tuple(steps), operand.dtype, True))
+    try:
+        return _normalize(einsum.subscripts, forms, [names.index(n) for n in names])
+    except FeinsumError:
+        return None
+
+
+def _normalize(
+    subscripts: str, forms: Sequence[ArrayForm], first: Sequence[int]
+) -> EinsumCall:
     shapes = [(form.shape, form.dtype) for form in forms]
-    parsed = parse_call(subscripts, shapes, find_first_uses(operands))
-    return parsed if parsed.is_empty else CallStructure(parsed, forms).normal.parsed
+    parsed = parse_call(subscripts, shapes, first)
+    if parsed.is_empty:
+        return parsed
+    return CallStructure(parsed, tuple(forms)).normal.parsed

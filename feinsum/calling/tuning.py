@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.kernel_cache import clear_call_cache
 from feinsum.calling.terms import as_subscripts
+from feinsum.contraction.direct import end_budget
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.extras import require_extra
 from feinsum.ir import BatchedEinsum, Operand
@@ -104,7 +105,7 @@ def tune(
     with require_extra("rich", "tune", "a progress bar"):
         from feinsum.tuning.bar import TuningBar, can_show
 
-    einsum, call_sizes = _read_target(target, operands)
+    einsum, call_sizes, text = _read_target(target, operands)
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
     with bar:
         report = tune_einsum(
@@ -120,12 +121,14 @@ def tune(
             trial_limit_s=trial_limit_s,
             resume=resume,
             scheduler=scheduler,
+            subscripts=text,
             on_start=combine_callbacks(bar.begin, on_start),
             on_progress=combine_callbacks(bar.show, on_progress),
             on_final=combine_callbacks(bar.final, on_final),
             on_stop=on_stop,
         )
     clear_call_cache()
+    end_budget()
     if not device:
         _build_for_later(target, operands, database)
     return report
@@ -147,7 +150,7 @@ def _build_for_later(
     from feinsum.calling.host.builder import BuildRequest, build_elsewhere
     from feinsum.calling.operands import as_array, find_first_uses, get_form
 
-    forms = [get_form(as_array(operand)) for operand in arrays]
+    forms = [get_form(as_array(x, k)) for k, x in enumerate(arrays)]
     request = BuildRequest.of(text, forms, find_first_uses(arrays), database)
     try:
         if request is not None:
@@ -169,13 +172,15 @@ def _check_sizes(sizes: Any) -> dict[str, int]:
     return dict(sizes or {})
 
 
-def _read_target(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
-    """Return the einsum or kernel to tune, and the sizes of a call."""
+def _read_target(
+    target: Any, operands: tuple[Any, ...]
+) -> tuple[Any, dict[str, int], str]:
+    """Return the einsum or kernel to tune, and the sizes and subscripts of a call."""
     if not operands and not isinstance(target, str):
-        return target, {}
+        return target, {}, ""
     text, arrays = as_subscripts((target, *operands))
     if any(isinstance(operand, Operand) for operand in arrays):
-        return symbolic_einsum(text, *arrays), {}
+        return symbolic_einsum(text, *arrays), {}, text
     if any(is_sparse(operand) for operand in arrays):
         raise InvalidEinsumError(
             "a sparse array was given; tune a symbolic einsum with "
@@ -195,4 +200,4 @@ def _read_target(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str,
             "the result is a view of the operand: there is nothing to tune",
             rules=("subscripts",),
         )
-    return parsed.einsum, dict(parsed.sizes)
+    return parsed.einsum, dict(parsed.sizes), text

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import loopy as lp
 
     from feinsum.bounds import Bound
+    from feinsum.calling import EinsumCall
     from feinsum.ir import BatchedEinsum
     from feinsum.records import Match, PlanRecord, Store
     from feinsum.retrieval import NestSelection, Retrieval
@@ -116,9 +117,10 @@ def explain(
     """Explain the recipes of an einsum, or of a kernel.
 
     For an einsum: candidates on record, best first, then recorded plans for many
-    processes. Exits with code 3 if the policy accepts no candidate, and says which
-    recipe would be used without one. The column "roof" is the fraction of the
-    roofline, if the limits of the device were measured.
+    processes. If there is none as it is written, and all sizes are numbers, adjacent
+    axes are merged, as calls of arrays do. Exits with code 3 if the policy accepts no
+    candidate, and says which recipe would be used without one. The column "roof" is the
+    fraction of the roofline, if the limits of the device were measured.
 
     For a kernel: what feinsum.retrieve would do. Exits with code 3 if it would
     return the kernel unchanged.
@@ -224,11 +226,17 @@ def _query_einsum(
     device, database = lookup.device, lookup.database
     key = canonicalize(generalize(einsum)[0]).key
     with opened_store(database, has_shipped=True) as store:
+        plans = store.plans(key)
         options = lookup.as_arguments() | {"database": store}
         match = retrieval.query(einsum, sizes=profile, **options)
+        # calls look it up as it is written, too, and then with merged axes
+        call = None if match.ranking else _find_merged(einsum, key, device)
+        if call is not None:
+            einsum = call.einsum
+            key = canonicalize(einsum).key
+            match = retrieval.query(einsum, sizes=call.sizes, **options)
         fractions = compute_fractions(match.ranking, store)
         bound = bound_of_first(match, store)
-        plans = store.plans(key)
         # look for trials only if advice needs them: this opens the device
         tried = None if match.ranking else find_tried_recipes(store, einsum, device)
     command = tune_command(einsum, sparse, arrays.sizes, database, device, tried)
@@ -245,6 +253,8 @@ def _query_einsum(
     }
 
     def print_text() -> None:
+        if call is not None:
+            typer.echo(f"merged, as calls are: {einsum}")
         _print_match(match, fractions, bound)
         if not match.ranking:
             typer.echo(f"key: {key}\n{tune_advice(tried)}:\n  {command}")
@@ -255,6 +265,19 @@ def _query_einsum(
     print_document(document, as_json, print_text)
     if not match.ranking:
         raise typer.Exit(NO_FACT)
+
+
+def _find_merged(
+    einsum: BatchedEinsum, key: str, device: str | None
+) -> EinsumCall | None:
+    """Return the einsum that a call of such arrays looks up; None if it is the same."""
+    from feinsum.calling.structure import find_call_of
+    from feinsum.canonical import canonicalize
+    from feinsum.measure import open_device
+
+    call = find_call_of(einsum) if open_device(device).reads_in_place else None
+    is_other = call is not None and canonicalize(call.einsum).key != key
+    return call if is_other else None
 
 
 def _print_match(match: Match, fractions: Fractions, bound: Bound | None) -> None:

@@ -423,7 +423,10 @@ REWRITES: Mapping[str, str] = {
         "let every loop around it occur in the subscripts of its assignee, as in "
         "t[e,i] for t[i]"
     ),
-    "reduction": "only sums are einsums; keep this one in an instruction of its own",
+    "reduction": (
+        "keep this reduction, which no einsum has, in an instruction of its own, and "
+        "write the sums of products in others"
+    ),
     "repeated-sum": "give the inner sum an iname of its own",
     "sum-of-products": "assign each product in its own instruction, and add these",
     "unbound-index": "sum over the iname, or subscript the result with it",

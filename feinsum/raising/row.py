@@ -493,11 +493,17 @@ def _check_dtypes(
     Otherwise the kernel would round or wrap where the einsum does not.
     """
     dtypes = {access.operand.dtype for access in accesses}
+    bodies = [
+        f"{table.functions[x.operand.name].body} ({x.operand.dtype})" for x in accesses
+    ]
+    operands = ", ".join(dict.fromkeys(bodies))
     computed = np.result_type(*dtypes)
     divides = any(map(has_quotient, (*shifted_sum.scale, shifted_sum.shift)))
     if computed.kind in "biu" and (len(dtypes) > 1 or divides):
         raise make_refusal(
-            insn.id, "output-dtype", "it mixes or divides integers, which C rounds"
+            insn.id,
+            "output-dtype",
+            f"it mixes or divides integers, which C rounds: {operands}",
         )
     _check_order(insn, table, shifted_sum, computed)
     # as in C: the dtypes of the product inside of the sum, and of the whole value
@@ -521,7 +527,8 @@ def _check_dtypes(
             raise make_refusal(
                 insn.id,
                 "output-dtype",
-                f"its operands make {computed}, but {role} the dtype {dtype}",
+                f"its operands {operands} make {computed}, but {role} the dtype "
+                f"{dtype}",
             )
 
 

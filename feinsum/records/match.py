@@ -16,7 +16,14 @@ at the top; the best level that has a recipe faster than the untransformed kerne
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -27,7 +34,12 @@ from typing import Literal, NamedTuple
 from feinsum.ir import PROFILE
 from feinsum.records.environment import HOST_PLATFORM, Device, Environment
 from feinsum.records.record import FramedSpec, TransformSpec, Trial, TuningRecord
-from feinsum.words import format_brief, format_count, format_html_table
+from feinsum.words import (
+    format_brief,
+    format_count,
+    format_html_table,
+    format_sizes,
+)
 
 Policy = Literal["strict", "default", "loose"]
 """The worst level accepted: exact; other extents, or predicted; any."""
@@ -233,25 +245,35 @@ def estimate_resources(spec: TransformSpec) -> int:
 def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     """Sort records by speed-up, best first; the same for every input order.
 
-    Those of trusted recorders precede all others. Of either, records whose speed-up
-    interval reaches the highest lower end of all are tied for first place. Among these,
+    Those of trusted recorders precede all others. Of either, outdated records come
+    last, and records whose speed-up interval reaches the highest lower end of all are
+    tied for first place. Among these, times that are not noisy precede others, and
     recipes that run on the device precede those that call a library of the host; then
     the fewest resources, the text of the spec, and the content id decide. Recipes no
     faster than the untransformed kernel are omitted.
     """
+    records = tuple(records)
+    outdated = find_outdated_records(records)
     # A recipe that is no faster than the untransformed kernel is never applied.
-    useful = [record for record in records if record.measurement.is_faster]
-    first = find_tied_records([record for record in useful if record.is_trusted])
-    first |= find_tied_records([record for record in useful if not record.is_trusted])
+    faster = [record for record in records if record.measurement.is_faster]
+    current = [record for record in faster if record.id not in outdated]
+    recipes = {record.recipe for record in current}
+    useful = [record for record in faster if record.recipe in recipes]
+    first = find_tied_records([record for record in current if record.is_trusted])
+    first |= find_tied_records([record for record in current if not record.is_trusted])
 
-    def sort_key(record: TuningRecord) -> tuple[bool, bool, float, bool, int, str, str]:
+    def sort_key(
+        record: TuningRecord,
+    ) -> tuple[bool, bool, bool, float, bool, bool, int, str, str]:
         is_first, spec = record.id in first, record.spec
         # Speed-ups of tied records differ by noise only, so something stable decides.
         slowness = 0.0 if is_first else -record.measurement.speedup
         return (
             not record.is_trusted,
+            record.id in outdated,
             not is_first,
             slowness,
+            is_first and record.measurement.is_noisy,
             spec.is_on_host,
             estimate_resources(spec),
             str(spec),
@@ -259,6 +281,36 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
         )
 
     return tuple(sorted(useful, key=sort_key))
+
+
+def find_outdated_records(records: Iterable[TuningRecord]) -> frozenset[str]:
+    """Return the ids of records that another measurement replaces.
+
+    Of the measurements of a recipe on one device and driver at the same sizes, those
+    that are not noisy count, and of these the latest::
+
+        2026-03-01  noisy   8.1  (6.0 - 9.9)     outdated
+        2026-03-02          6.2  (6.1 - 6.3)     outdated
+        2026-03-03          6.5  (6.4 - 6.6)     counts
+        2026-03-04  noisy   5.0  (4.0 - 7.0)     outdated
+
+    Untrusted records replace none: one false time would hide a good recipe.
+    """
+    groups: dict[Hashable, list[TuningRecord]] = {}
+    for record in records:
+        environment = record.environment
+        versions = environment.driver_version, environment.platform_version
+        key = record.recipe, environment.device, versions, record.measurement.sizes
+        if record.is_trusted:
+            groups.setdefault(key, []).append(record)
+    outdated = set[str]()
+    for group in groups.values():
+        if len(group) > 1:
+            quiet = [r for r in group if not r.measurement.is_noisy] or group
+            latest = max(record.recorded_at for record in quiet)
+            # those of the same time are of one run
+            outdated |= {r.id for r in group if r.recorded_at != latest}
+    return frozenset(outdated)
 
 
 def find_tied_records(records: Collection[TuningRecord]) -> frozenset[str]:
@@ -368,11 +420,11 @@ def _format_reason(
     sizes = best.measurement.sizes
     sizes_note = ""
     if fit.level == MatchLevel.NEAREST_EXTENTS or fit.distance:
-        sizes_note = f"; measured at {_format_sizes(sizes)}"
+        sizes_note = f"; measured at {format_sizes(sizes)}"
     if fit.distance:
         sizes_note += (
             "; here it is "
-            f"{_format_sizes({n: extents[n] for n in sizes if n in extents})}"
+            f"{format_sizes({n: extents[n] for n in sizes if n in extents})}"
         )
         sizes_note += f", a distance of {fit.distance:g} (log2 of the ratio)"
     candidates = format_count(len(ranking), "candidate")
@@ -389,10 +441,6 @@ def _describe(device: Device) -> str:
     design = device.microarchitecture or "unknown microarchitecture"
     units = format_count(device.compute_units, "unit")
     return f"{device.name} ({device.platform}, {design}, {units})"
-
-
-def _format_sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
 _IRRELEVANT_OPTION = re.compile(

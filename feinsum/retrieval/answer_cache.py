@@ -20,7 +20,6 @@ import loopy as lp
 import numpy as np
 
 from feinsum.cache import DiskCache, get_default_cache
-from feinsum.db import Database, looked_up_store
 from feinsum.options import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.records.signature import read_trusted_signers
@@ -108,7 +107,7 @@ class CacheEntry:
         return cls(cache, key, environment.device, request.policy)
 
     @_make_optional
-    def recall(self, database: Database) -> RetrievalAnswer | None:
+    def recall(self, request: Request) -> RetrievalAnswer | None:
         """Return the cached answer if the database can be read and is unchanged."""
         content = self.cache.read(self.key)
         if content is None:
@@ -116,7 +115,7 @@ class CacheEntry:
         # valid if no facts about these einsums were added or removed since
         facts, answer = pickle.loads(content)  # noqa: S301  (signed by the cache)
         query = LookUp(dict.fromkeys(facts, ""), self.device, self.policy, counts=False)
-        with looked_up_store(database) as store:
+        with request.look_up_store() as store:
             records = store.candidates(query)
         for workload, ids in facts.items():
             if tuple(record.id for record in records[workload]) != ids:

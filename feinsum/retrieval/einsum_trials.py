@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from feinsum.errors import TransformError
+from feinsum.extras import show_progress
 from feinsum.ir import from_text
 from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.verdicts import Verdict, VerificationRequest
@@ -33,7 +34,6 @@ from feinsum.retrieval.verifiers import (
     CachedVerdict,
     request_together,
     request_verdict,
-    show_progress,
 )
 from feinsum.select import GAIN
 
@@ -165,9 +165,6 @@ class EinsumTrials:
             f"{verdict.speedup:.2g} times as fast as the kernel generated for its "
             f"einsum ({times})"
         )
-        if verdict.sizes:
-            sizes = (f"{name}={value}" for name, value in verdict.sizes.items())
-            observation += f" at {', '.join(sizes)}"
         return make_verification(verdict, observation, candidate)
 
 

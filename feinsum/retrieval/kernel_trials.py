@@ -31,6 +31,7 @@ from feinsum.errors import (
     MeasurementError,
     TransformError,
 )
+from feinsum.extras import show_progress
 from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.records import OK, Device, Environment
 from feinsum.retrieval.cell_batches import WIDTHS
@@ -65,6 +66,7 @@ from feinsum.retrieval.search import (
     check_verdict,
     estimate_claimed_speedup,
     find_own_verification,
+    format_at,
     make_verification,
     select_best,
 )
@@ -72,7 +74,6 @@ from feinsum.retrieval.verifiers import (
     TRANSIENT,
     CachedVerdict,
     request_verdict,
-    show_progress,
     start_early,
 )
 from feinsum.targets.host import HostDevice
@@ -296,7 +297,8 @@ class KernelTrials:
         verdict = self._get_cached(variant).recall()
         if verdict is None or not verdict.is_ok:
             return ""
-        return f"{verdict.message}, timed on this machine at {verdict.found_at}"
+        gain = f"{verdict.message}{format_at(verdict.sizes)}"
+        return f"{gain}, timed on this machine at {verdict.found_at}"
 
     def _time_together(self, variants: Sequence[Variant]) -> None:
         untimed: list[tuple[Variant, CachedVerdict, lp.TranslationUnit]] = []
@@ -320,7 +322,7 @@ class KernelTrials:
             logger.info(message, error, exc_info=is_unexpected)
             return
         for (_, cached, _), variant_times in zip(untimed, times, strict=True):
-            cached.store(_make_verdict(variant_times))
+            cached.store(_make_verdict(variant_times, self._sizes))
 
     def _make_verification(self, verdict: Verdict, variant: Variant) -> VerifiedRecipe:
         """Turn a verdict into the verification of a variant.
@@ -379,7 +381,7 @@ class KernelTrials:
             logger.info("the given kernel was not timed", exc_info=True)
             reason = f"{type(error).__name__}: {error}"
         else:
-            return _make_verdict(times)
+            return _make_verdict(times, self._sizes)
         message = f"the given kernel was not timed: {reason}"
         return Verdict(MeasurementError.code, message)
 
@@ -488,7 +490,7 @@ class NestTrials:
         return self.trials.verify(dict.fromkeys(self.numbers, candidate))
 
 
-def _make_verdict(times: KernelTimes) -> Verdict:
+def _make_verdict(times: KernelTimes, sizes: Mapping[str, int]) -> Verdict:
     """Convert times to a verdict for the cache: ``ok`` if right and faster."""
     code, message = OK, str(times)
     if not times.is_faster:
@@ -498,4 +500,5 @@ def _make_verdict(times: KernelTimes) -> Verdict:
         message,
         least_s=times.kernel_s,
         baseline_s=max(times.given_s, 1e-9),
+        sizes=sizes,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack, get_args
 
@@ -20,7 +21,7 @@ import loopy as lp
 
 from feinsum.causes import is_known_cause
 from feinsum.codegen import generate_loopy
-from feinsum.db import Database, list_layer_states, looked_up_store
+from feinsum.db import Database, list_layer_states
 from feinsum.errors import (
     FeinsumError,
     FeinsumWarning,
@@ -97,6 +98,7 @@ def retrieve(
         instructions: a Loopy match expression that selects einsums.
         kernel_name: which kernel of the unit, if it has several.
         on_miss: if there is no recipe, ``warn``, ``raise`` the reason, or ``return``.
+            With ``raise``, a database that is named and missing is an error, too.
         policy: the worst acceptable match: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
             ``FEINSUM_POLICY``.
@@ -136,6 +138,7 @@ def retrieve(
             verify=verify,
             effort=effort,
         )
+        request = replace(request, must_find=on_miss == "raise")
         # a retrieval makes many objects; garbage collections can skip the older ones
         with quick_collections():
             return (
@@ -201,7 +204,7 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
     if request.effort in MEASURING:
         request.measure_missing(raised)
     environment = request.opened.environment({})
-    with looked_up_store(request.database) as store:
+    with request.look_up_store() as store:
         # one query for all nests, since the store may be remote
         forms = [nest.form for nest in raised.raised]
         facts = MatchingFacts(store, environment.device, request.policy, forms)
@@ -253,7 +256,7 @@ def _find_answer(request: Request) -> RetrievalAnswer:
         RecordNotFoundError: if there is no recipe to apply.
     """
     entry = open_cache_entry(request)
-    if entry and (cached := entry.recall(request.database)):
+    if entry and (cached := entry.recall(request)):
         return cached
     retrieval = perform_retrieval(request)
     if not (retrieval.nests or retrieval.is_changed):
@@ -262,9 +265,9 @@ def _find_answer(request: Request) -> RetrievalAnswer:
             f"kernel {raised.kernel_name!r} has no instructions", rule="kernel"
         )
     if not retrieval.is_changed:
-        raise RecordNotFoundError(
-            _join_reasons(make_decision(retrieval.nests).unchanged)
-        )
+        problems = (layer.problem for layer in retrieval.layers if layer.problem)
+        unchanged = make_decision(retrieval.nests).unchanged
+        raise RecordNotFoundError(_join_reasons([*unchanged, *problems]))
     return (entry and entry.store(retrieval)) or RetrievalAnswer.of(retrieval)
 
 

@@ -214,14 +214,17 @@ class Nearest(NamedTuple):
         """Return this installation's best record of a recipe with this software."""
         if match.level != MatchLevel.EXACT:
             return None
-        records = [
-            record
-            for record in match.ranking
-            if record.recipe == recipe
-            and record.environment.software == self.environment.software
-            and is_own(record.id)
-        ]
-        return max(records, key=lambda r: r.measurement.speedup, default=None)
+        # the ranking has outdated records last
+        return next(
+            (
+                record
+                for record in match.ranking
+                if record.recipe == recipe
+                and record.environment.software == self.environment.software
+                and is_own(record.id)
+            ),
+            None,
+        )
 
 
 def select_candidates(

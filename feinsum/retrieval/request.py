@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self, TypedDict, Unpack, cast, get_args
 
 import loopy as lp
 
-from feinsum.db import Database
+from feinsum.db import Database, looked_up_store
 from feinsum.errors import DeviceUnavailableError, NotAnEinsumError
 from feinsum.options import get_option
 from feinsum.predict import Effort, get_effort
 from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
-from feinsum.records import WORST_ACCEPTED, MatchLevel, Policy
+from feinsum.records import WORST_ACCEPTED, MatchLevel, Policy, Store
 from feinsum.targets.devices import find_target, open_device
 from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
@@ -44,7 +45,11 @@ class RetrievalOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """A kernel and the options of its retrieval; see :func:`feinsum.retrieve`."""
+    """A kernel and the options of its retrieval; see :func:`feinsum.retrieve`.
+
+    Attributes:
+        must_find: whether a named database has to exist, since a miss is an error.
+    """
 
     t_unit: lp.TranslationUnit
     device: str | None
@@ -55,6 +60,7 @@ class Request:
     policy: Policy
     verify: bool
     effort: Effort
+    must_find: bool = False
 
     @classmethod
     def of(
@@ -101,6 +107,10 @@ class Request:
             instructions=self.instructions,
             kernel_name=self.kernel_name,
         )
+
+    def look_up_store(self) -> AbstractContextManager[Store]:
+        """Open the database to look recipes up; see :func:`looked_up_store`."""
+        return looked_up_store(self.database, must_exist=self.must_find)
 
     def measure_missing(self, raised: RaisedKernel) -> None:
         """Measure the einsums about which too little is recorded."""

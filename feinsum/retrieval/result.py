@@ -33,6 +33,7 @@ from feinsum.records import (
     Policy,
     TransformSpec,
     TuningRecord,
+    find_outdated_records,
 )
 from feinsum.transforms import check_spec
 from feinsum.words import format_brief, format_count
@@ -75,7 +76,10 @@ class Candidate(NamedTuple):
 
     @property
     def records(self) -> tuple[TuningRecord, ...]:
-        return tuple(r for r in self.match.ranking if r.recipe == self.recipe)
+        """Its records that are not outdated."""
+        records = [r for r in self.match.ranking if r.recipe == self.recipe]
+        outdated = find_outdated_records(records)
+        return tuple(record for record in records if record.id not in outdated)
 
     @property
     def claim(self) -> float | None:
@@ -344,6 +348,11 @@ def _describe_origin(record: TuningRecord, *, is_own: bool) -> str:
 def _explain_first(selection: NestSelection) -> str:
     if selection.seen:
         return f"the fastest of {len(selection.seen) + 1} timed here"
+    match = selection.match
+    if len({record.recipe for record in match.ranking} or match.recipes) == 1:
+        return "the only candidate"
+    if not match.ranking:
+        return "the first of those that were not measured"
     return "the first of those tied as fastest"
 
 

@@ -16,7 +16,7 @@ time. Results are cached, so that the next retrieval continues with the other on
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -30,6 +30,7 @@ from feinsum.measure.reference import count_footprint_bytes, count_operations
 from feinsum.measure.verdicts import Verdict
 from feinsum.records import Device
 from feinsum.retrieval.result import NO_FASTER, Candidate, NestSelection
+from feinsum.words import format_sizes
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ def find_own_verification(candidate: Candidate) -> VerifiedRecipe | None:
     reason = (
         f"measured by this installation at {record.recorded_at}: {speedup:.1f} times "
         "as fast as the kernel generated for the einsum"
+        f"{format_at(record.measurement.sizes)}"
     )
     return VerifiedRecipe(speedup, True, reason)
 
@@ -147,7 +149,14 @@ def make_verification(
     claim = candidate.claim
     claimed = "" if claim is None else f"; {claim:.2g} times were claimed"
     when = f"verified and timed on this machine at {verdict.found_at}"
-    return VerifiedRecipe(verdict.speedup, False, f"{when}: {observation}{claimed}")
+    at_sizes = format_at(verdict.sizes)
+    reason = f"{when}: {observation}{at_sizes}{claimed}"
+    return VerifiedRecipe(verdict.speedup, False, reason)
+
+
+def format_at(sizes: Mapping[str, int]) -> str:
+    """Format the sizes of a measurement for the end of a phrase; empty for none."""
+    return f" at {format_sizes(sizes)}" if sizes else ""
 
 
 def check_verdict(verdict: Verdict) -> None:

@@ -20,13 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
-from threading import Lock, Timer
+from threading import Lock
 from typing import NamedTuple
 
 from feinsum.cache import DiskCache, get_default_cache, hold_file_lock
@@ -148,51 +146,6 @@ def _is_transient(verdict: Verdict) -> bool:
     if verdict.is_ok:
         return verdict.speedup <= 1
     return verdict.code in TRANSIENT
-
-
-PATIENCE_S = 1.0
-"""Seconds after which progress is shown, if there is a terminal."""
-
-
-@contextmanager
-def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
-    """Show progress on the terminal for anything that takes over a second.
-
-    Yields:
-        A function to call after each step.
-    """
-    if find_spec("rich") is None or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TimeElapsedColumn,
-    )
-
-    console = Console(stderr=True)
-    bar = Progress(
-        "{task.description}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
-    task = bar.add_task(words, total=total)
-    # most verifications end sooner, and a bar that only flashes up distracts
-    late = Timer(PATIENCE_S, bar.start)
-    late.daemon = True
-    late.start()
-    try:
-        yield lambda: bar.advance(task)
-    finally:
-        late.cancel()
-        # bar.start may be running in that thread, and must not follow bar.stop
-        late.join()
-        bar.stop()
 
 
 COMMAND = make_python_command("feinsum.measure.verifier")

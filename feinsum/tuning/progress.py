@@ -98,6 +98,7 @@ class TuningReport:
         roofline_s: see :class:`TuningStart`.
         least_s: for each cache with a measured bandwidth, the minimum time for the
             traffic between it and the nearer levels.
+        subscripts: the einsum in the names of its user, if known.
     """
 
     problem: TuningProblem
@@ -108,6 +109,12 @@ class TuningReport:
     n_known: int = 0
     roofline_s: float | None = None
     least_s: Mapping[str, float] = constantdict()
+    subscripts: str = ""
+
+    @property
+    def title(self) -> str:
+        """The subscripts of the user, or else the canonical ones."""
+        return self.subscripts or self.problem.einsum.subscripts
 
     def __repr__(self) -> str:
         n_passed = sum(trial.is_ok for trial in self.trials)
@@ -115,7 +122,7 @@ class TuningReport:
         best = "no recipe is recorded"
         if self.finalists:
             best = f"{self.finalists[0].spec}, {self.finalists[0].measurement!r}"
-        return format_brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
+        return format_brief(self, f"{self.title}: {tried}; {best}")
 
     def _repr_html_(self) -> str:
         from feinsum.tuning.report import render_html

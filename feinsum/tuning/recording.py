@@ -35,6 +35,12 @@ from feinsum.tuning.trials import TrialBench, TrialOutcome
 
 logger = logging.getLogger(__name__)
 
+NOISY = (
+    "timings are noisy: the interquartile range of the best exceeds a fifth of its "
+    "median; repeat it with resume=False (--fresh) on an idle machine (see 'feinsum "
+    "doctor'), or at larger sizes"
+)
+
 N_FINALISTS = 6
 """Number of the best recipes to time again in one run."""
 
@@ -80,8 +86,9 @@ def record(
 ) -> tuple[TuningRecord, ...]:
     """Record the results of a comparison; returns the facts, in the given order.
 
-    This installation trusts them from now on, if this machine measured them. If times
-    on a GPU are noisy even at the second attempt, the fact states their spread.
+    This installation trusts them from now on, if this machine measured them. Noisy
+    times of the first are logged. If times on a GPU are noisy even at the second
+    attempt, the fact states their spread.
 
     Raises:
         ImplausibleError: if the clock or the timer of this machine is wrong.
@@ -110,6 +117,8 @@ def record(
         store.add(fact)
         if bench.is_here:
             mark_as_own(fact.id)
+    if records and records[0].measurement.is_noisy:
+        logger.warning(NOISY)
     return records
 
 

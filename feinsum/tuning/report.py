@@ -23,7 +23,12 @@ from feinsum.drawing.tuning import (
 )
 from feinsum.records import Trial
 from feinsum.tuning.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.words import format_count, format_html_table, make_inline_svg
+from feinsum.words import (
+    format_count,
+    format_html_table,
+    format_sizes,
+    make_inline_svg,
+)
 
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure
@@ -119,9 +124,7 @@ def make_figure(report: TuningReport) -> Figure:
 
 def render_html(report: TuningReport) -> str:
     """Render a tuning for a notebook: the results, and the figure if possible."""
-    facts = format_html_table(
-        ["tuning", report.problem.einsum.subscripts], _list_facts(report)
-    )
+    facts = format_html_table(["tuning", report.title], _list_facts(report))
     if not can_plot():
         return facts
     from feinsum.drawing.tuning_figure import render_tuning
@@ -139,7 +142,7 @@ def render_page(report: TuningReport, status: str = "") -> str:
     facts = [*([("status", status)] if status else []), *_list_facts(report)]
     strips = sorted(_make_strips(report.trials), key=lambda strip: -strip.share)
     return PAGE.format(
-        title=escape(report.problem.einsum.subscripts),
+        title=escape(report.title),
         facts="".join(
             f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts
         ),
@@ -235,9 +238,9 @@ def _encode_url(svg: bytes) -> str:
 
 
 def _make_picture(report: TuningReport) -> TuningPicture:
-    sizes = ", ".join(f"{name}={n}" for name, n in report.problem.sizes.items())
+    sizes = format_sizes(report.problem.sizes)
     return TuningPicture(
-        f"{report.problem.einsum.subscripts}  {sizes}",
+        f"{report.title}  {sizes}",
         tuple(
             Point(trial.median_s, k < report.n_known)
             for k, trial in enumerate(report.trials)

@@ -21,6 +21,7 @@ from feinsum.measure import count_footprint_bytes, count_operations
 from feinsum.measure.reference import MANY_TIMES
 from feinsum.records.capability import count_products
 from feinsum.tuning.problem import TuningProblem
+from feinsum.words import format_sizes
 
 MIN_LIMIT_BYTES = 2**30
 SHARE = 0.75
@@ -138,4 +139,4 @@ def _count_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int
 
 
 def _format_sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{n}={v}" for n, v in sizes.items()) or "its extents"
+    return format_sizes(sizes) or "its extents"

@@ -80,6 +80,7 @@ def tune_einsum(
     trial_limit_s: float = 60.0,
     resume: bool = True,
     scheduler: str | None = None,
+    subscripts: str = "",
     on_start: Callable[[TuningStart], None] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
     on_final: Callable[[tuple[Finalist, ...]], None] | None = None,
@@ -114,6 +115,8 @@ def tune_einsum(
         scheduler: the address of a Dask scheduler, such as ``tcp://host:8786``, whose
             workers run the trials, several at a time; see
             :class:`feinsum.tuning.cluster.ClusterBench`.
+        subscripts: the einsum in the names of its user, for the report; by default
+            those of the target.
         on_start: called before the first trial.
         on_progress: called after every trial.
         on_final: called with the finalists, best first.
@@ -128,7 +131,7 @@ def tune_einsum(
             memory or time than available; see :mod:`feinsum.tuning.requirements`.
         StoreError: if the database cannot be written.
     """
-    problem = _pose_problem(target, sizes, device)
+    problem, own_subscripts = _pose_problem(target, sizes, device)
     _check(problem, n_trials, strategy, is_here=scheduler is None)
     if scheduler is None:
         check_requirements(problem)
@@ -140,6 +143,7 @@ def tune_einsum(
         store.check_writable()
         check_signing_key()
         session = _open_session(bench, store, strategy, seed, n_trials, budget_s, first)
+        session.subscripts = subscripts or own_subscripts
         start = session.start(resume=resume)
         with _report_when_stopped(session, on_stop):
             _call(on_start, start)
@@ -303,11 +307,12 @@ def _pose_problem(
     target: BatchedEinsum | lp.TranslationUnit,
     sizes: Mapping[str, int] | None,
     device: str | None,
-) -> TuningProblem:
-    if not isinstance(target, lp.TranslationUnit):
-        return make_problem(target, sizes, device)
-    nest = single_nest(raise_kernel(target))
-    return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
+) -> tuple[TuningProblem, str]:
+    """Pose the problem of a target, and return it with the target's subscripts."""
+    if isinstance(target, lp.TranslationUnit):
+        nest = single_nest(raise_kernel(target))
+        target, sizes = nest.einsum, {**nest.generalized, **(sizes or {})}
+    return make_problem(target, sizes, device), target.subscripts
 
 
 @contextmanager
@@ -356,6 +361,7 @@ class Session:
         trials: all trials so far, known ones first.
         n_known: number of these from an earlier tuning.
         finalists, records: the results of the trials, once available.
+        subscripts: the einsum in the names of its user.
     """
 
     bench: TrialBench
@@ -370,6 +376,7 @@ class Session:
     finalists: tuple[Finalist, ...] = ()
     records: tuple[TuningRecord, ...] = ()
     environment: Environment | None = None
+    subscripts: str = ""
     _n_asked: int = field(default=0, init=False)
     started_s: float = field(default_factory=monotonic)
 
@@ -416,6 +423,7 @@ class Session:
             self.n_known,
             self.roofline_s,
             compute_least_times(self.bench.problem, self.store, self.environment),
+            self.subscripts,
         )
 
     def _ask(self) -> tuple[TransformSpec, TransformSpec | None] | None:

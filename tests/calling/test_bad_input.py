@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from feinsum import call_einsum
+from feinsum import call_einsum, contract, einsum, explain, tune
 from feinsum.calling import clear_call_cache, prepare_call
-from feinsum.errors import InvalidEinsumError, MeasurementError
+from feinsum.errors import FeinsumError, InvalidEinsumError, MeasurementError
 from feinsum.measure import cases
 from feinsum.targets.host.kernel import HostKernel
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
@@ -38,6 +38,24 @@ def operands(subscripts, extents, dtype="f8"):
     rng = np.random.default_rng(0)
     shapes = [[extents[i] for i in term] for term in terms]
     return [rng.integers(-2, 3, shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("operand", "words"),
+    [
+        (None, "operand 1 of type NoneType cannot be read by numpy"),
+        ([[1.0], [2.0, 3.0]], "operand 1 of type list cannot be read by numpy"),
+        (np.ma.masked_less(np.eye(3), 0.5), "operand 1 of type MaskedArray hides"),
+        (np.ones((3, 3), "S3"), r"operand 1 has dtype \|S3"),
+    ],
+)
+def test_a_refused_operand_has_its_position(operand, words):
+    """By the call itself, and by what explains, tunes or prepares it."""
+    for use in (call_einsum, einsum, explain, contract, tune, prepare_call):
+        with pytest.raises(FeinsumError, match=words):
+            use("ij,jk->ik", np.ones((3, 3)), operand)
+    with pytest.raises(FeinsumError, match="operand 1 has dtype object; supported"):
+        tune("ij,jk->ik", np.ones((3, 3)), np.ones((3, 3), object))
 
 
 # extents of 0 and 1

@@ -5,19 +5,33 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from feinsum import call_einsum, explain, generate_loopy
+from feinsum.calling import prepare_call, read_call
 from feinsum.calling.by_numpy import FallbackCall
+from feinsum.calling.host.builder import BuildRequest, build_elsewhere
 from feinsum.calling.host.general import SharedKernel
 from feinsum.calling.kernel_cache import Calls
+from feinsum.calling.operands import get_form
+from feinsum.canonical import canonicalize
+from feinsum.contraction.direct import compute
 from feinsum.contraction.pairwise import IS_BUILT
-from feinsum.errors import BuildError, InvalidEinsumError, NotAKernelError
+from feinsum.errors import (
+    BuildError,
+    InvalidEinsumError,
+    NotAKernelError,
+    RecordNotFoundError,
+)
 from feinsum.memory import get_remembered, use_fresh_memory
 from feinsum.records import InMemoryStore
 from feinsum.select import PairedTimes
+from tests.retrieval.facts import fact
+from tests.retrieval.recipes import first_recipe
+from tests.retrieval.support import given
 from tests.tune.odd_transforms import odd_einsum
 
 
@@ -25,6 +39,8 @@ from tests.tune.odd_transforms import odd_einsum
 def _usual(monkeypatch):
     monkeypatch.setenv("FEINSUM_EFFORT", "")
     monkeypatch.setenv("FEINSUM_DEVICE", "")
+    # the user's database of these tests does not exist, which explanations name
+    monkeypatch.setenv("FEINSUM_LAYERS", "packaged")
     with use_fresh_memory():
         yield
 
@@ -73,8 +89,8 @@ def test_every_state_of_a_kernel():
     assert kernel() == "kernel: in its trial against the steps, after 1 round"
     call.kernel, call.shared, call.has_had_trial = None, None, True
     assert kernel() == "kernel: none: the steps were not slower than it"
-    call.built = call
-    assert kernel() == "kernel: used: it was faster than the steps"
+    call.built = SimpleNamespace(recipe="generic@2()")
+    assert kernel() == "kernel: used: it was faster than the steps (generic@2())"
     call.built, call.has_had_trial = None, False
     get_remembered(Calls).builds.expected_s = inf
     assert kernel().startswith("kernel: none: the last build of this process failed")
@@ -109,6 +125,60 @@ def test_a_kernel_that_failed_and_one_that_is_used(monkeypatch):
     failed = FallbackCall(call.parsed, BuildError("no compiler"))
     monkeypatch.setattr("feinsum.calling.explanation.find_call", lambda *_: failed)
     assert explain("ij,jk->ik", A, B).endswith("kernel: none: no compiler")
+
+
+def test_a_kernel_that_was_prepared_computes_calls_at_once():
+    """The extension leaves long calls to it from then on."""
+    A, B = np.ones((300, 400)), np.ones((400, 50))
+    call = prepare_call("ij,jk->ik", A, B)
+    assert explain("ij,jk->ik", A, B).splitlines()[-2:] == [
+        "computed by: a kernel of its own",
+        f"kernel: {call.recipe}",
+    ]
+    assert compute("ij,jk->ik", (A, B)) is NotImplemented
+
+
+def test_a_kernel_that_was_built_earlier(tmp_path, monkeypatch):
+    """By tuning, or in an earlier process; calls try it, whatever facts there are."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path))
+    X = np.ones((70_000, 40))
+    request = BuildRequest.of("ij,ij->i", [get_form(X)] * 2, (0, 1), None)
+    recipe = build_elsewhere(request).recipe
+    expected = f"one that was built earlier ({recipe}) is tried"
+    for start in ("kernel: none yet; ", "kernel: none; "):
+        *_, line = explain("ij,ij->i", X, X.copy()).splitlines()
+        assert line.startswith(f"{start}{expected}")
+        call_einsum("ij,ij->i", X, X.copy())
+
+
+SCALED = "bij,b->bij", np.ones((30, 40, 50)), np.ones(30)
+
+
+def test_a_recorded_recipe_of_merged_axes(monkeypatch):
+    """It is what a call uses, with ``on_miss="raise"``, too."""
+    einsum = read_call(*SCALED).einsum
+    known = fact(einsum, first_recipe(canonicalize(einsum).einsum))
+    monkeypatch.setenv("FEINSUM_VERIFY", "off")
+    facts = given(known)
+    *_, recorded, kernel = explain(*SCALED, database=facts).splitlines()
+    assert recorded.startswith(
+        f"recorded, with merged axes: exact ({known.spec} ran 10.0 times as fast"
+    )
+    assert kernel == "kernel: built by the first call, since its options require one"
+    call_einsum(*SCALED, database=facts, on_miss="raise")
+    call_einsum(*SCALED, database=facts)
+    *_, computation, _, kernel = explain(*SCALED, database=facts).splitlines()
+    assert computation == "computed by: a kernel of its own"
+    assert kernel == "kernel: a recorded recipe"
+    with pytest.raises(RecordNotFoundError, match="no fact is recorded"):
+        call_einsum(*SCALED, database=InMemoryStore(), on_miss="raise")
+
+
+def test_a_mistyped_database(tmp_path):
+    """It is named as a layer that was skipped."""
+    path = tmp_path / "typo.sqlite"
+    *_, layer, _ = explain(*SCALED, database=path).splitlines()
+    assert layer.startswith(f"layer database ({path}): skipped, because there is no")
 
 
 def test_bad_calls_and_other_targets():

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import feinsum
+from feinsum.calling import prepare_call
 from feinsum.calling.host.builder import BuildRequest, load_built
+from feinsum.calling.profiling import Profile
 from feinsum.errors import InvalidEinsumError
 from feinsum.memory import use_fresh_memory
+from feinsum.records import InMemoryStore
 
 A, B, C = np.ones((30, 40)), np.ones((40, 50)), np.ones((50, 7))
 ORIGINAL = np.einsum
@@ -100,15 +103,44 @@ def test_threads_are_counted_together():
 
 def test_the_table_has_what_tuning_may_bring():
     """A line for each call; what has no kernel has a dash."""
-    with feinsum.profile() as found:
-        np.einsum("ij,jk->ik", A, B)
-        np.einsum("ij->ji", A)
+    found = Profile(seconds=4.0)
+    found.add("numpy", ("ij,jk->ik", A, B), 1.0)
+    found.add("numpy", ("ij->ji", A), 0.5)
+    found.note_ways()
     lines = str(found).splitlines()
-    product, view = sorted(lines[2:4], key=len, reverse=True)
+    product, view = lines[2:4]
     assert product.endswith("numpy    ij,jk->ik of 30x40, 40x50 float64")
     assert "x  numpy" in product
     assert "-  numpy    ij->ji of 30x40 float64" in view
     assert max(map(len, lines)) <= 88
+
+
+def test_short_calls_are_summed_up(tmp_path):
+    """No kernel helps them: nothing is predicted for them, and none is tuned."""
+    found = Profile(seconds=4.0)
+    for operands in ((A, B), (B.T, A.T)):
+        for _ in range(100):
+            found.add("feinsum", ("ij,jk->ik", *operands), 1e-5)
+    head, short = str(found).splitlines()
+    assert head.startswith("200 calls of einsums took 0.002 of 4 s")
+    assert short.strip() == "0.002 s: 200 calls too short for a kernel to help"
+    assert found.write(tmp_path / "calls.json") == 0
+
+
+def test_calls_with_a_tuned_kernel_are_marked():
+    """Nothing is predicted for them, since tuning was done."""
+    found = Profile(seconds=4.0)
+    found.add("feinsum", ("ij,jk->ik", A, B), 1.0)
+    found.add("numpy", ("ij,jk->ik", A, B), 1.0)
+    facts = InMemoryStore()
+    feinsum.tune("ij,jk->ik", A, B, database=facts, n_trials=1, device="host")
+    prepare_call("ij,jk->ik", A, B, database=facts)
+    found.note_ways()
+    ways = {call.caller: call.way for call in found.calls}
+    assert ways == {"feinsum": "tuned", "numpy": "numpy"}
+    lines = str(found).splitlines()
+    assert sum(" -  tuned    ij,jk->ik of 30x40" in line for line in lines) == 1
+    assert lines[-1] == "tuned: a kernel with a recorded recipe computes it already"
 
 
 def test_its_list_is_tuned_and_built_for_later_processes(tmp_path, monkeypatch):
@@ -120,7 +152,7 @@ def test_its_list_is_tuned_and_built_for_later_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
     # no product of matrices: whether a library is best for those depends on the machine
-    X, Y = np.ones((700, 40)), np.full((700, 40), 2.0)
+    X, Y = np.ones((70_000, 40)), np.full((70_000, 40), 2.0)
     with feinsum.profile() as found:
         for _ in range(20):
             np.einsum("ij,ij->i", X, Y)
@@ -128,7 +160,7 @@ def test_its_list_is_tuned_and_built_for_later_processes(tmp_path, monkeypatch):
     path = tmp_path / "calls.json"
     assert found.write(path) == 1
     (document,) = json.loads(path.read_text())
-    assert document["size"] == "n0=700"
+    assert document["size"] == "n0=70000"
     call = BuildRequest(**document["call"])
     assert load_built(call) is None
     ended = CliRunner().invoke(app, ["tune", "--suite", str(path), "--trials", "1"])

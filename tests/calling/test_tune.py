@@ -25,6 +25,8 @@ def test_a_call_is_tuned_as_it_was_made(capsys):
     )  # fmt: skip
     assert [progress.n_done for progress in seen] == [1]
     assert len(report.records) == 1
+    # as it was written, not as the normalized call or in canonical names
+    assert repr(report).startswith("<TuningReport ij,j->i: 1 trial, ")
     assert "1/1" in capsys.readouterr().err
     parsed = read_call("ij,j->i", A, x)
     known = make_problem(parsed.einsum, parsed.sizes).form.key

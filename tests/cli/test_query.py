@@ -9,13 +9,18 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from feinsum.calling.structure import find_call_of
+from feinsum.canonical import canonicalize
 from feinsum.cli.explain import query
 from feinsum.cli.shared.records import format_median, format_speedup
 from feinsum.db import HttpStore, open_store
+from feinsum.ir import array, einsum
 from feinsum.records import Policy, rank
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
 from tests.cli.tuning import trials
 from tests.remote.live import live_service
+from tests.retrieval.facts import fact
+from tests.retrieval.recipes import first_recipe
 
 
 def test_a_fact_is_found_and_ranked(run, known_records):
@@ -32,6 +37,25 @@ def test_a_fact_is_found_and_ranked(run, known_records):
     assert document["candidates"][0]["spec"] == str(ranked[0].spec)
 
 
+def test_the_facts_of_a_call_with_merged_axes_are_found(run, database):
+    """Calls look the einsum up as it is written, then as few axes as possible."""
+    operands = array("A", (30, 40, 50)), array("b", 30)
+    options = "bij,b->bij", "--sizes", "b=30,i=40,j=50"
+    written = einsum("bij,b->bij", *operands)
+    merged = find_call_of(written).einsum
+    with open_store(database) as store:
+        for subject in (merged, written):
+            form = canonicalize(subject)
+            known = fact(subject, first_recipe(form.einsum))
+            store.add(known)
+            result = run("query", *options)
+            assert result.exit_code == 0
+            assert ("merged, as calls are: " in result.stdout) == (subject is merged)
+            document = json.loads(run("query", *options, "--json").stdout)
+            (candidate,) = document["candidates"]
+            assert (document["key"], candidate["id"]) == (form.key, known.id)
+
+
 def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
     """It asks for more trials than there were, not for those of before."""
     with open_store(database) as store:
@@ -41,7 +65,7 @@ def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
     assert result.exit_code == 3
     last = max(trial.recorded_at for trial in trials())[:10]
     words = f"recipes tried on this device: 2, 1 passed, the last on {last}; "
-    assert words in result.stdout
+    assert f"{words}none is used, for the reason above" in result.stdout
     assert result.stdout.endswith(" --trials 20\n")
     tried = json.loads(run("query", *MATVEC, "--json").stdout)["tried"]
     assert tried == {"recipes": 2, "passed": 1, "last": last}

@@ -91,6 +91,21 @@ def test_a_refused_instruction_is_no_nest():
     assert (caught.value.rule, caught.value.instructions) == ("reduction", ("row",))
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "words"),
+    [
+        ({"out": "f4", "A": "f8"}, "A[_0, _1] (float64), x[_0] (float64)"),
+        ({"out": "i8", "A": "i8", "x": "i4"}, "A[_0, _1] (int64), x[_0] (int32)"),
+    ],
+)
+def test_a_refused_dtype_names_the_arrays(dtypes, words):
+    """With the dtype of each, as the kernel reads them."""
+    types = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+    (refused,) = raise_kernel(typed(**types)).refused
+    assert refused.rule == "output-dtype"
+    assert words in refused.reason
+
+
 BOXES = "{[i, j, k]: 0 <= i < 5 and 0 <= j < 6 and 0 <= k < 7}"
 SHIFTED = "[n] -> {[i, j]: 1 <= i < n and 0 <= j < 6}"
 

@@ -99,10 +99,55 @@ def test_the_untrusted_rank_behind(trusted, others, random) -> None:
 
 def test_overlap_is_a_tie() -> None:
     """Where speed-up intervals overlap, the text of the spec decides."""
-    fast = make_record((0.2, 0.25, 0.3), spec="b@1()")
-    tied = make_record((0.25, 0.26, 0.5), spec="a@1()")
+    fast = make_record((0.24, 0.25, 0.27), spec="b@1()")
+    tied = make_record((0.25, 0.26, 0.28), spec="a@1()")
     assert fast.measurement.speedup > tied.measurement.speedup
     assert rank([fast, tied]) == (tied, fast)
+
+
+def at_time(day: int, samples_s: tuple[float, ...], spec: str = "a@1()"):
+    record = make_record(samples_s, spec=spec)
+    return replace(record, recorded_at=f"2026-03-{day:02}T00:00:00+00:00")
+
+
+NOISY, QUIET = (0.05, 0.1, 0.3), (0.2, 0.2, 0.2)
+
+
+def test_the_latest_quiet_measurement_of_a_recipe_counts() -> None:
+    """However fast an earlier or a noisy one was; all of them stay in the ranking,
+    unless the one that counts is no faster than the untransformed kernel.
+    """
+    noisy, quiet = at_time(1, NOISY), at_time(2, QUIET)
+    latest, last = at_time(3, (0.25, 0.25, 0.25)), at_time(4, NOISY)
+    rival = at_time(1, (0.24, 0.24, 0.24), "b@1()")
+    assert rank([noisy, rival]) == (noisy, rival)
+    assert rank([noisy, quiet, rival]) == (quiet, rival, noisy)
+    ranking = rank([noisy, quiet, latest, last, rival])
+    assert ranking[:2] == (rival, latest)
+    assert {*ranking[2:]} == {noisy, quiet, last}
+    assert rank([noisy, at_time(2, (1.5,) * 3), rival]) == (rival,)
+    # two runs that are noisy: the later one
+    assert rank([noisy, last])[0] == last
+
+
+def test_measurements_of_other_places_do_not_replace_each_other() -> None:
+    """Of other devices, drivers or sizes; nor do those of senders without trust."""
+    old, new = at_time(1, QUIET), at_time(2, (1.5,) * 3)
+    others = (
+        *(replace(new, environment=there) for there in (OTHER_CPU, OTHER_DRIVER)),
+        at_size(7, new),
+        mark_untrusted(new),
+    )
+    assert rank([old, new]) == ()
+    for other in others:
+        assert rank([old, other]) == (old,)
+
+
+def test_quiet_times_come_before_noisy_ones_that_are_tied() -> None:
+    """So an earlier noisy fact of fewer resources does not displace a precise one."""
+    noisy = at_time(1, (0.1, 0.25, 0.3), "a@1()")
+    quiet = at_time(2, (0.2, 0.2, 0.2), "b@1(lanes=8)")
+    assert rank([noisy, quiet]) == (quiet, noisy)
 
 
 LEVELS = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
-from feinsum import explain
+from feinsum import FeinsumWarning, call_einsum, explain, retrieve
 from feinsum.canonical import canonicalize
+from feinsum.errors import StoreUnavailableError
 from feinsum.measure.own import mark_as_own
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
@@ -55,13 +57,30 @@ def test_an_explanation_has_everything():
     assert lines[-4].startswith(f"applied: {known.spec}")
     assert "    recorded by an unknown recorder on " in text
     assert f"    measured by this installation at {known.recorded_at}" in lines
+    sizes = ", ".join(f"{k}={n}" for k, n in known.measurement.sizes.items())
     assert lines[-3] == (
         f"trusted: measured by this installation at {known.recorded_at}: 10.0 times "
-        "as fast as the kernel generated for the einsum"
+        f"as fast as the kernel generated for the einsum at {sizes}"
     )
     assert lines[-2] == "policy: default"
     assert lines[-1] == "kernel: 1 of 1 nests transformed"
     assert str(look_up(example.kernel, database=given(known, alien))) == text
+
+
+def test_why_a_candidate_is_the_first():
+    """One alone is tied with none; of several that are, the first is named so."""
+    example = gradients()
+    known = fact_of(example)
+    other = fact(example.einsum, TransformSpec("alien", 1, {}))
+    for facts, reason in (
+        ([known], "the only candidate"),
+        ([known, other], "the first of those tied as fastest"),
+    ):
+        for record in facts:
+            mark_as_own(record.id)
+        text = explain(example.kernel, database=given(*facts), effort="recorded")
+        (line,) = (x for x in text.splitlines() if x.startswith("applied: "))
+        assert line.endswith(f" ({reason})")
 
 
 def test_a_miss_is_explained():
@@ -85,6 +104,33 @@ def test_the_layers_are_listed(tmp_path, monkeypatch):
     assert user.startswith(f"layer user ({path}): skipped, because {path} is not")
     assert packaged == "layer packaged (this installation): queried"
     assert end == "kernel: unchanged"
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_mistyped_database_is_named(is_variable, tmp_path, monkeypatch):
+    """By the explanation, by the warning of a miss, and by ``on_miss="raise"``."""
+    path, options = tmp_path / "typo.sqlite", {"effort": "recorded"}
+    if is_variable:
+        monkeypatch.setenv("FEINSUM_DATABASE", str(path))
+        monkeypatch.setenv("FEINSUM_LAYERS", "user,packaged")
+    else:
+        options["database"] = str(path)
+    missing = f"there is no database {path}: check the path"
+    lines = explain(reduction().kernel, **options).splitlines()
+    name = "user" if is_variable else "database"
+    assert any(
+        line.startswith(f"layer {name} ({path}): skipped, because {missing}")
+        for line in lines
+    )
+    with pytest.warns(FeinsumWarning, match=missing):
+        retrieve(reduction().kernel, **options)
+    for effort in ("recorded", "estimate"):
+        options["effort"] = effort
+        with pytest.raises(StoreUnavailableError, match=missing):
+            retrieve(reduction().kernel, on_miss="raise", **options)
+        arrays = np.ones((3, 4)), np.ones(4)
+        with pytest.raises(StoreUnavailableError, match=missing):
+            call_einsum("ij,j->i", *arrays, on_miss="raise", **options)
 
 
 @pytest.mark.parametrize("variable", ["FEINSUM_POLICY", "FEINSUM_LAYERS"])

@@ -13,6 +13,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
+from feinsum import extras
 from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.memory import use_fresh_memory
 from feinsum.raising import raise_kernel
@@ -169,12 +170,12 @@ class Late(Timer):
 @pytest.mark.parametrize("is_late", [False, True])
 def test_what_takes_more_than_a_second_is_shown_on_a_terminal(monkeypatch, is_late):
     """And nothing of what does not."""
-    monkeypatch.setattr(verifiers, "Timer", Late)
+    monkeypatch.setattr(extras, "Timer", Late)
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, monkeypatch.context() as context:
         context.setattr(sys, "stderr", terminal)
-        with verifiers.show_progress(2, "verifying recipes") as advance:
+        with extras.show_progress(2, "verifying recipes") as advance:
             advance()
             if is_late:
                 Late.made.function()

@@ -204,8 +204,8 @@ def test_a_recipe_is_used_if_it_is_faster_than_the_given_kernel(oracle):
     oracle.says(rowwise=(1e-3, 2e-4), kernels=(1e-3, 3.6e-2))
     found = look_up(executable(), database=sent())
     assert found.is_changed
-    words = "gain: 36 times as fast as the given kernel (36 ms, 1 ms), timed on this"
-    assert words in str(found)
+    words = "gain: 36 times as fast as the given kernel (36 ms, 1 ms) at rows=131072, "
+    assert f"{words}timed on this" in str(found)
 
 
 def test_the_given_kernel_comes_back_if_it_was_timed_and_won(oracle):

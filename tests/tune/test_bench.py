@@ -295,8 +295,8 @@ def test_noisy_times_of_a_gpu_are_taken_once_more(
 
 
 @pytest.mark.parametrize(("samples", "spread"), [(STEADY, None), (WIDE, "0.67")])
-def test_a_fact_of_a_gpu_says_that_its_times_are_noisy(bench, samples, spread):
-    """In its provenance."""
+def test_a_fact_of_a_gpu_says_that_its_times_are_noisy(bench, samples, spread, caplog):
+    """In its provenance; on any device, who tunes is warned."""
     right = outcome_of(bench, "odd_right", is_comparison=True).measurement
     measured = replace(right, samples_s=samples)
     environment = bench.environment
@@ -304,3 +304,8 @@ def test_a_fact_of_a_gpu_says_that_its_times_are_noisy(bench, samples, spread):
     here = SimpleNamespace(problem=bench.problem, start=lambda: gpu, is_here=False)
     (fact,) = record(here, [(RIGHT, measured)], InMemoryStore(), "random")
     assert fact.provenance.get("spread") == spread
+    assert ("timings are noisy" in caplog.text) == (samples is WIDE)
+    on_cpu = SimpleNamespace(**{**vars(here), "start": lambda: environment})
+    caplog.clear()
+    record(on_cpu, [(RIGHT, measured)], InMemoryStore(), "random")
+    assert ("timings are noisy" in caplog.text) == (samples is WIDE)

@@ -166,6 +166,7 @@ class BuiltKernel:
         is_normal: whether these are names of the normalized call.
         takes: for each array but the result, the position of an operand, and whether
             the operand is copied.
+        recipe: its recipe, in words.
         limits: maximum sizes, by their names in the structure, at which its
             intermediates fit into memory; empty if they always do.
     """
@@ -175,6 +176,7 @@ class BuiltKernel:
     scalars: Mapping[str, str]
     is_normal: bool
     takes: Sequence[tuple[int, bool]]
+    recipe: str
     limits: Mapping[str, int]
 
     @classmethod
@@ -192,7 +194,7 @@ class BuiltKernel:
             (n, None if d is None else np.dtype(d)) for n, d in answer["arguments"]
         ]
         kernel = HostKernel.loaded(b64decode(answer["content"]), tuple(arguments))
-        names = "names", "scalars", "is_normal", "takes", "limits"
+        names = "names", "scalars", "is_normal", "takes", "recipe", "limits"
         return cls(kernel, *(answer[name] for name in names))
 
     def call(self, structure: CallStructure) -> PreparedCall | None:
@@ -224,19 +226,32 @@ class BuiltKernel:
             )
             for k, is_copied in self.takes
         )
-        return PreparedCall(parsed, None, inputs, run)
+        return PreparedCall(parsed, None, inputs, run, built_recipe=self.recipe)
 
 
 def load_built(request: BuildRequest) -> BuiltKernel | None:
     """Load the kernel that was built for an earlier process; None if there is none."""
+    try:
+        answer = _read_answer(request)
+        return BuiltKernel.load(answer) if answer else None
+    except (KeyError, TypeError, ValueError):  # a damaged entry
+        return None
+
+
+def find_built_recipe(request: BuildRequest) -> str:
+    """Find the recipe of the kernel that :func:`load_built` loads; empty for none."""
+    try:
+        return str(_read_answer(request).get("recipe", ""))
+    except (AttributeError, ValueError):  # a damaged entry
+        return ""
+
+
+def _read_answer(request: BuildRequest) -> dict[str, Any]:
     from feinsum.cache import get_default_cache
 
     cache = get_default_cache()
     answer = None if cache is None else cache.read(request.key)
-    try:
-        return BuiltKernel.load(json.loads(answer)) if answer else None
-    except (KeyError, TypeError, ValueError):  # a damaged entry
-        return None
+    return json.loads(answer) if answer else {}
 
 
 @lru_cache(1)
@@ -312,6 +327,7 @@ def _build_answer(request: BuildRequest) -> dict[str, Any]:
         "scalars": dict(call.scalars),
         "is_normal": call.is_normal,
         "takes": [(position, copy is not None) for position, copy in call.inputs],
+        "recipe": call.recipe,
         "limits": _compute_limits(request.structure, call),
     }
 

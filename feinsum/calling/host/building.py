@@ -117,9 +117,11 @@ def _build_for_host(
     kernel = None
     # an effort that measures tunes the normalized einsum: more calls share its facts
     if not (opened.reads_in_place and options.effort in MEASURING):
+        # a miss is none if the normalized einsum, which comes next, has a fact
+        first = replace(options, on_miss="return") if opened.reads_in_place else options
         kernel = get_cached_kernel(
             kernel_key,
-            lambda: build_recorded_kernel(einsum, sizes, strides, opened, options),
+            lambda: build_recorded_kernel(einsum, sizes, strides, opened, first),
         )
     if kernel is None and opened.reads_in_place:
         context = CompilationContext(structure, key, arrays, opened, sharing)
@@ -372,13 +374,12 @@ class CompilationContext:
 
     def _build_recorded(self) -> CallKernel | None:
         """Build the kernel with a recorded recipe of the normalized einsum."""
-        options = self.key.options
-        # a miss was reported already for the given einsum, unless this one is measured
-        if options.effort not in MEASURING:
-            options = replace(options, on_miss="return")
-        strides = list_strides(self.kernel_layouts)
         return build_recorded_kernel(
-            self.form.einsum, self.sizes, strides, self.opened, options
+            self.form.einsum,
+            self.sizes,
+            list_strides(self.kernel_layouts),
+            self.opened,
+            self.key.options,
         )
 
     def _choose_fastest(

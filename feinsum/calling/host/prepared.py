@@ -42,6 +42,7 @@ class PreparedCall:
             structure of the call.
         is_normal: whether these are names of the normalized call, see
             :mod:`feinsum.calling.structure`.
+        built_recipe: the recipe of a kernel that another process has built.
     """
 
     parsed: EinsumCall
@@ -54,15 +55,18 @@ class PreparedCall:
     names: tuple[str, ...] = ()
     scalars: Mapping[str, str] = field(default_factory=dict)
     is_normal: bool = False
+    built_recipe: str = ""
 
     def __repr__(self) -> str:
         subscripts = write_subscripts(self.parsed.inputs, self.parsed.output)
-        if self.kernel is None:
+        if not self.recipe:
             return format_brief(self, subscripts)
-        recipe = self.kernel.spec or (
-            "a recorded recipe" if self.kernel.is_retrieved else "untransformed"
-        )
-        return format_brief(self, f"{subscripts}: {recipe}")
+        return format_brief(self, f"{subscripts}: {self.recipe}")
+
+    @property
+    def recipe(self) -> str:
+        """The recipe of its kernel, in words; empty without a kernel."""
+        return self.built_recipe if self.kernel is None else self.kernel.recipe
 
     @property
     def settled(self) -> PreparedCall:

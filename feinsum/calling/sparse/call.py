@@ -103,7 +103,7 @@ def call_sparse(
             "device"
         )
     options = options or LookupOptions()
-    arrays = [_read(operand) for operand in operands]
+    arrays = [_read(operand, k) for k, operand in enumerate(operands)]
     try:
         return _compute_by_kernel(subscripts, arrays, options, out)
     except Exception as error:  # a kernel is an improvement, never a condition
@@ -165,13 +165,13 @@ def _find_result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
     return dtype
 
 
-def _read(operand: Any) -> Any:
+def _read(operand: Any, position: int) -> Any:
     if type(operand) is np.ndarray or isinstance(operand, CSF):
         return operand
     if are_trees(operand):
         return tuple(operand)
     if isinstance(operand, np.ndarray) or not is_sparse(operand):
-        return as_array(operand)
+        return as_array(operand, position)
     tree = get_matrix_tree(operand)
     return from_object(operand) if tree is None else tree
 

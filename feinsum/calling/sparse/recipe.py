@@ -95,7 +95,8 @@ def find_recorded_recipe(
         )
     environment = open_device(DEVICE).environment({})
     policy = choose_policy(options.policy)
-    with looked_up_store(options.database) as store:
+    is_required = options.on_miss == "raise"
+    with looked_up_store(options.database, must_exist=is_required) as store:
         facts = MatchingFacts(store, environment.device, policy)
         nearest_facts, match = find_nearest(
             list_lookup_forms(general, sizes), facts, environment, policy

@@ -106,7 +106,7 @@ def tune_advice(tried: Tried | None) -> str:
         return "tune it with"
     return (
         f"recipes tried on this device: {tried.recipes}, {tried.passed} passed, the "
-        f"last on {tried.last}; none of them is recorded as faster; try more with"
+        f"last on {tried.last}; none is used, for the reason above; try more with"
     )
 
 

@@ -17,13 +17,8 @@ from feinsum.cli.shared.records import Fractions, print_records, record_document
 from feinsum.records import Trial
 from feinsum.tuning import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tuning.bar import TuningBar
-from feinsum.words import format_count
+from feinsum.words import format_count, format_sizes
 
-NOISY = (
-    "timings are noisy: the interquartile range of the best exceeds a fifth of its "
-    "median; repeat with --fresh on an idle machine (see 'feinsum doctor'), or at "
-    "larger sizes"
-)
 USELESS = (
     "no recipe beats the untransformed kernel, so look-ups ignore these facts; "
     "--trials {} tries more recipes"
@@ -101,7 +96,9 @@ class ProgressBar(TuningBar):
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """Print the report after all trials."""
         problem = report.problem
-        sizes = ", ".join(f"{name}={n}" for name, n in problem.sizes.items())
+        sizes = format_sizes(problem.sizes)
+        if report.subscripts:
+            typer.echo(f"einsum: {report.subscripts}")
         typer.echo(f"canonical: {problem.workload_text}")
         typer.echo(f"key: {problem.form.key}")
         typer.echo(f"sizes: {sizes or '(none)'}")
@@ -112,8 +109,6 @@ class ProgressBar(TuningBar):
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
             print_records(report.records, fractions)
-            if report.records[0].measurement.is_noisy:
-                say(NOISY)
             # facts that are no faster are recorded, so that no tuning repeats them
             if not any(record.measurement.is_faster for record in report.records):
                 say(USELESS.format(recommend_trials(len(report.trials))))

@@ -325,7 +325,7 @@ def test_other_devices_and_facts_are_refused():
     with pytest.raises(DeviceUnavailableError, match="host"):
         call_einsum("ij,j->i", tree, x, device="some GPU")
     with pytest.raises(RecordNotFoundError, match="no fact"):
-        call_einsum("ij,j->i", tree, x, on_miss="raise")
+        call_einsum("ij,j->i", tree, x, database=InMemoryStore(), on_miss="raise")
     with pytest.raises(InvalidEinsumError, match="is sparse") as caught:
         prepare_call("ij,j->i", tree, x)
     assert caught.value.rules == ("operand",)
