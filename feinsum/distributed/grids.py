@@ -56,6 +56,13 @@ Choose: TypeAlias = Callable[
 """The grids for groups, extents and processes; None if it does not fit them."""
 
 
+MAX_GRIDS = 150
+"""Number of grids of a group in EinDecomp's search.
+
+All that up to four indices on 128 processes have.
+"""
+
+
 def order_by_first_use(group: Group) -> tuple[str, ...]:
     """Return the indices of a group, in order of first use in its terms."""
     used = [i for access in group.accesses for i in access.indices]
@@ -352,16 +359,21 @@ def choose_eindecomp_grids(
 ) -> list[Grid]:
     """Return the grids of all groups that minimize EinDecomp's cost model.
 
-    The sum over all groups is minimized exactly, by elimination. The paper does so for
-    trees, and for other graphs one path after another.
+    The sum over all groups is minimized exactly, by elimination, over the
+    :data:`MAX_GRIDS` cheapest grids of each group. The paper does so for trees, and for
+    other graphs one path after another.
     """
     # an index without values has no parts, and costs divide by the parts
     if not all(extents[i] for group in groups for i in group.indices):
         return [(1,) * len(order_by_first_use(group)) for group in groups]
-    grids = {
-        group.output.tensor: find_largest_grids(n, order_by_first_use(group), extents)
-        for group in groups
-    }
+    grids = {}
+    for group in groups:
+        indices = order_by_first_use(group)
+        every = find_largest_grids(n, indices, extents)
+        costs = compute_statement_costs(group, indices, every, extents)
+        # stable, so that equal costs give the same plan on every machine
+        cheapest = np.sort(np.argsort(costs, kind="stable")[:MAX_GRIDS])
+        grids[group.output.tensor] = every[cheapest]
     _, choice = least_sum(build_cost_tables(groups, extents, grids))
     return [tuple(rows[choice[name]].tolist()) for name, rows in grids.items()]
 

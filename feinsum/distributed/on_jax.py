@@ -146,8 +146,8 @@ def _list_scattered_axes(
 def make_partition(distribution: Distribution) -> Any:
     """Return the ``PartitionSpec`` of a distribution, with axes x, y, z, w.
 
-    >>> str(make_partition(Distribution.parse("ij->ij*", Machine((2, 2, 2)))))
-    "PartitionSpec('x', 'y')"
+    >>> tuple(make_partition(Distribution.parse("ij->ji*", Machine((2, 2, 2)))))
+    ('y', 'x')
     """
     from jax.sharding import PartitionSpec
 

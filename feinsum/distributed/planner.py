@@ -70,6 +70,7 @@ from feinsum.distributed.plans import (
     find_request_violations,
     find_sparse_violations,
 )
+from feinsum.distributed.repeats import plan_blocks
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import (
     find_best_of_machines,
@@ -263,6 +264,10 @@ def plan_statements(
     levels = convert_levels(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
     bare = _with_requested(bare, starts or {}, results or {})
+    if memory is None:
+        joined = plan_blocks(bare, lambda part: _plan_groups(part, None, rates))
+        if joined is not None:
+            return joined if levels is None else arrange_axes([joined], levels)
     best = _plan_groups(bare, memory, rates)
     return _prefer_on_levels(best, levels, memory)
 

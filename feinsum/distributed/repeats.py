@@ -1,0 +1,245 @@
+"""Programs that repeat a block: each distinct block is planned once.
+
+Thirty-two layers of a transformer are 32 times the same statements, of which each reads
+the result of the one before::
+
+    x0 --[ block 1 ]--> x1 --[ block 2 ]--> x2 --[ block 3 ]--> x3 ...
+                     d1                  d2                  d3
+
+Block 1 is planned together with what precedes the first block, and x1 gets some
+distribution d1. Block 2 is planned with the request that x1 starts as d1, and its
+result gets d2. If d2 is d1, block 3 is the same problem as block 2, and has its
+schedules with other names; usually this is so after two or three blocks. To place x1
+well, a block is planned together with its successor, whose schedules are dropped.
+
+Tensors that several blocks read start where an earlier block has them. What moves in
+all is counted exactly, as for every plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+from feinsum.distributed.assembly import place_operands, with_schedules
+from feinsum.distributed.distribution import Distribution
+from feinsum.distributed.groups import Access, Group, Statements, get_shape
+from feinsum.distributed.plans import Plan
+from feinsum.distributed.schedule import GroupSchedule
+
+MIN_BLOCK, MIN_REPEATS = 4, 6
+"""Minimum number of statements in a block, and of blocks.
+
+About four pairs of blocks are planned, so fewer blocks are planned faster together.
+"""
+
+PlanGroups = Callable[[Plan], Plan]
+"""Completes a plan without schedules."""
+
+
+def plan_blocks(bare: Plan, plan_groups: PlanGroups) -> Plan | None:
+    """Plan the blocks of a program one after the other.
+
+    Args:
+        bare: a plan of statements without schedules.
+        plan_groups: plans the statements of a block.
+
+    Returns:
+        None if no block is repeated.
+    """
+    problem = bare.problem
+    blocks = find_blocks(problem)
+    if not blocks:
+        return None
+    present = dict(bare.requested.starts)
+    known: dict[Hashable, tuple[GroupSchedule, ...]] = {}
+    schedules: list[GroupSchedule] = []
+    for k, block in enumerate(blocks):
+        # with the next block, because its reads decide where results are best
+        window = range(block.start, blocks[min(k + 1, len(blocks) - 1)].stop)
+        part = _Part.of(problem, window, present, bare.requested.ends)
+        if part.key not in known:
+            known[part.key] = plan_groups(part.make_plan(bare)).schedules
+            known[part.key] = part.rename(known[part.key], to_common=True)
+        chosen = part.rename(known[part.key])[: len(block)]
+        schedules += chosen
+        groups = problem.groups[block.start : block.stop]
+        placed = place_operands(problem.dtypes, groups, chosen, problem.extents)
+        present = {**placed, **present}
+        for group, schedule in zip(groups, chosen, strict=True):
+            present[group.output.tensor] = schedule.result
+    return with_schedules(bare, schedules)
+
+
+def find_blocks(problem: Statements) -> list[range]:
+    """Return the statements of each block; none if nothing is repeated.
+
+    The first block includes what precedes the repetition, the last one what follows.
+
+    >>> from feinsum.distributed.groups import statements
+    >>> lines = [f"x{k + 1}[i] = W{k}[i,j] * x{k}[j]" for k in range(36)]
+    >>> shapes = {f"W{k}": (4, 4) for k in range(36)} | {"x0": (4,)}
+    >>> [len(block) for block in find_blocks(statements(lines, shapes))]
+    [6, 4, 4, 4, 4, 4, 4, 6]
+    """
+    n = len(problem.groups)
+    described = list(_describe_groups(problem))
+    for length in range(MIN_BLOCK, n // MIN_REPEATS + 1):
+        is_same = [a == b for a, b in zip(described, described[length:], strict=False)]
+        first, last = _find_longest_run(is_same)
+        # statements in the run equal those one block later
+        if last - first < (MIN_REPEATS - 1) * length or 2 * (last - first) < n:
+            continue
+        end = last + length
+        live = _count_live(problem)
+        # where the fewest elements pass from block to block
+        cut = min(range(first + 1, first + length + 1), key=live.__getitem__)
+        cuts = [0, *range(cut + length, end - length + 1, length), n]
+        return [range(a, b) for a, b in pairwise(cuts)]
+    return []
+
+
+def _describe_groups(problem: Statements) -> Iterator[Hashable]:
+    """Yield for each group what is equal in repeated blocks: no names."""
+    producers = {group.output.tensor: k for k, group in enumerate(problem.groups)}
+    for number, group in enumerate(problem.groups):
+        names = {index: k for k, index in enumerate(group.indices)}
+        extents = tuple(problem.extents[index] for index in names)
+        terms = []
+        for access in group.inputs:
+            producer = producers.get(access.tensor)
+            # a tensor of an earlier block is as far away in each block
+            source = (
+                problem.dtypes[access.tensor] if producer is None else number - producer
+            )
+            terms.append((source, tuple(names[i] for i in access.indices)))
+        output = tuple(names[i] for i in group.output.indices)
+        yield tuple(terms), output, extents
+
+
+def _find_longest_run(flags: Sequence[bool]) -> tuple[int, int]:
+    """Return start and end of the longest run of true values."""
+    best, start = (0, 0), 0
+    for k, flag in enumerate([*flags, False]):
+        if flag:
+            continue
+        best = max(best, (start, k), key=lambda run: run[1] - run[0])
+        start = k + 1
+    return best
+
+
+def _count_live(problem: Statements) -> list[int]:
+    """Return for each border between groups the elements of results that pass it."""
+    last_use = {
+        access.tensor: number
+        for number, group in enumerate(problem.groups)
+        for access in group.inputs
+    }
+    live = [0] * (len(problem.groups) + 1)
+    for number, group in enumerate(problem.groups):
+        size = prod(get_shape(group.output, problem.extents))
+        for border in range(number + 1, last_use.get(group.output.tensor, 0) + 1):
+            live[border] += size
+    return live
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Statements to plan together, with what they find and leave.
+
+    Attributes:
+        statements: the groups of the part, whose operands are also earlier results.
+        starts: distributions of what is there.
+        ends: requested distributions of results.
+    """
+
+    statements: Statements
+    starts: Mapping[str, Distribution]
+    ends: Mapping[str, Distribution]
+
+    @classmethod
+    def of(
+        cls,
+        problem: Statements,
+        numbers: range,
+        present: Mapping[str, Distribution],
+        ends: Mapping[str, Distribution],
+    ) -> _Part:
+        groups = problem.groups[numbers.start : numbers.stop]
+        made = [group.output.tensor for group in groups]
+        read = dict.fromkeys(a.tensor for group in groups for a in group.inputs)
+        later = {
+            access.tensor
+            for group in problem.groups[numbers.stop :]
+            for access in group.inputs
+        }
+        kept = tuple(t for t in made if t in later or t in problem.outputs)
+        extents = {i: problem.extents[i] for group in groups for i in group.indices}
+        dtypes = {
+            tensor: problem.dtypes.get(tensor, problem.dtype.str)
+            for tensor in read
+            if tensor not in made
+        }
+        return cls(
+            Statements(groups, extents, dtypes, kept),
+            {tensor: present[tensor] for tensor in dtypes if tensor in present},
+            {tensor: ends[tensor] for tensor in kept if tensor in ends},
+        )
+
+    def make_plan(self, bare: Plan) -> Plan:
+        """Return a plan of this part without schedules."""
+        return replace(
+            bare,
+            statements=self.statements,
+            starts=self.starts,
+            placed=tuple(self.starts),
+            ends=self.ends,
+        )
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The common name of every tensor and index: a number in order of first use."""
+        groups = self.statements.groups
+        tensors = dict.fromkeys(a.tensor for group in groups for a in group.accesses)
+        indices = dict.fromkeys(i for group in groups for i in group.indices)
+        common = {tensor: f"t{k}" for k, tensor in enumerate(tensors)}
+        return common | {index: f"i{k}" for k, index in enumerate(indices)}
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for parts that differ only in names."""
+        names, given = self.names, self.statements
+
+        def convert(access: Access) -> Hashable:
+            return names[access.tensor], tuple(names[i] for i in access.indices)
+
+        def convert_group(group: Group) -> Hashable:
+            return tuple(map(convert, group.accesses))
+
+        extents = [(names[i], n) for i, n in given.extents.items()]
+        values = (given.dtypes, self.starts, self.ends)
+        named = [
+            tuple(sorted((names[t], value) for t, value in of.items())) for of in values
+        ]
+        outputs = frozenset(names[t] for t in given.outputs)
+        groups = tuple(map(convert_group, given.groups))
+        return groups, tuple(sorted(extents)), outputs, *named
+
+    def rename(
+        self, schedules: Sequence[GroupSchedule], *, to_common: bool = False
+    ) -> tuple[GroupSchedule, ...]:
+        """Return schedules with the indices of this part, or with common names."""
+        names = self.names
+        if not to_common:
+            names = {common: name for name, common in names.items()}
+        return tuple(
+            replace(
+                schedule,
+                axes=tuple(axis and names[axis] for axis in schedule.axes),
+                loop=schedule.loop
+                and replace(schedule.loop, index=names[schedule.loop.index]),
+            )
+            for schedule in schedules
+        )
