@@ -93,6 +93,15 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
 
 
 @pytest.fixture
+def usual_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of arrays are as without settings: each of the variables has the first call
+    wait for a kernel.
+    """
+    for name in ("FEINSUM_DEVICE", "FEINSUM_EFFORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
 def two_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort ``measure`` tries two recipes instead of five."""
     from feinsum.tuning.efforts import LIMITS, TuningLimits
