@@ -102,6 +102,14 @@ def usual_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def trials_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run in this process, where that makes no difference but to the time."""
+    from tests.tune.bench_here import BenchHere
+
+    monkeypatch.setattr("feinsum.tuning.tuning.IsolatedBench", BenchHere)
+
+
+@pytest.fixture
 def two_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort ``measure`` tries two recipes instead of five."""
     from feinsum.tuning.efforts import LIMITS, TuningLimits
