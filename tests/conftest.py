@@ -93,6 +93,23 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
 
 
 @pytest.fixture
+def usual_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of arrays are as without settings: each of the variables has the first call
+    wait for a kernel.
+    """
+    for name in ("FEINSUM_DEVICE", "FEINSUM_EFFORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def trials_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run in this process, where that makes no difference but to the time."""
+    from tests.tune.bench_here import BenchHere
+
+    monkeypatch.setattr("feinsum.tuning.tuning.IsolatedBench", BenchHere)
+
+
+@pytest.fixture
 def two_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort ``measure`` tries two recipes instead of five."""
     from feinsum.tuning.efforts import LIMITS, TuningLimits

@@ -28,6 +28,7 @@ def test_fresh_processes_are_timed() -> None:
     assert second < first
 
 
+@pytest.mark.usefixtures("usual_calls")
 def test_a_program_gets_a_row() -> None:
     """Times, peaks and the ratio to the best rival, of a tiny program."""
     words = "--scale", "0.05", "--rounds", "1", "--json", "--dtype", "float64"

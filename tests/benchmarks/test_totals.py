@@ -17,6 +17,8 @@ from benchmarks.totals.summary import Result, WorstCall, overhead_us
 from tests.children import run_python
 from tests.portions import spread
 
+pytestmark = pytest.mark.usefixtures("usual_calls")
+
 
 def results(program, einsum):
     """Of every call, with the subscripts."""

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.users import PROGRAMS, main, timed
 
+pytestmark = pytest.mark.usefixtures("usual_calls")
+
 
 @pytest.mark.parametrize(
     "name",

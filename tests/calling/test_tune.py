@@ -15,6 +15,7 @@ RNG = np.random.default_rng(3)
 A, x = RNG.random((700, 6)), RNG.random(6)
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_a_call_is_tuned_as_it_was_made(capsys):
     """Arrays are read, the fact is recorded, and calls ask for it."""
     facts, seen = InMemoryStore(), []

@@ -69,15 +69,25 @@ def outcome(made: Plan, leaf=compute_with_numpy) -> dict[str, object]:
 
 
 def everything() -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, einsum in KERNELS.items():
-        plans = {"planned": plan(einsum, processes=SIZE)}
-        plans |= named_plans(einsum, processes=SIZE)
-        plans["dealt"] = with_cyclic(plans["planned"], einsum.indices)
-        plans["requested"] = plan_requested(einsum, SIZE)
-        for kind, made in plans.items():
-            found[f"{name} {kind}"] = outcome(made)
-    return found
+    """Of every kernel by every schedule; each rank makes a part of the plans."""
+    plans: dict[str, Plan] = {}
+    for name in [*KERNELS][RANK::SIZE]:
+        planned = plan(KERNELS[name], processes=SIZE)
+        plans[f"{name} planned"] = planned
+        plans[f"{name} requested"] = plan_requested(KERNELS[name], SIZE)
+        plans[f"{name} dealt"] = with_cyclic(planned, KERNELS[name].indices)
+        for kind, schedule in named_plans(KERNELS[name], processes=SIZE).items():
+            plans[f"{name} {kind}"] = schedule
+    return {
+        case: outcome(made) | {"counted": counted(made)}
+        for part in COMM.allgather(plans)
+        for case, made in part.items()
+    }
+
+
+def counted(made: Plan) -> dict[str, int]:
+    counts = made.counts
+    return {name: getattr(counts, name) for name in ("received", "reduced", "messages")}
 
 
 def programs() -> dict[str, object]:

@@ -16,6 +16,7 @@ from feinsum.db import open_store
 from feinsum.ir import from_text
 from feinsum.records import TransformSpec
 from feinsum.targets.host.compiler import find_compiler
+from tests.children import run_command
 from tests.cpus import any_opencl
 from tests.deploy.walk import differences, sessions, shell
 from tests.docs.pages import fenced, page, section
@@ -90,6 +91,7 @@ def test_gradients_are_einsums(position, library):
     exec(fenced(section(PAGE, "torch and JAX"), "python")[position], {})
 
 
+@pytest.mark.usefixtures("usual_calls")
 @pytest.mark.parametrize(
     ("heading", "package"),
     [("PySCF", "pyscf"), ("Networks of tensors", "cotengra")],
@@ -99,10 +101,7 @@ def test_a_program_of_another_package_runs_by_feinsum(heading, package, tmp_path
     pytest.importorskip(package)
     (block,) = fenced(section(PAGE, heading), "python")
     command = [sys.executable, "-W", "ignore", "-c", block]
-    plain = shell(tmp_path, FEINSUM_CACHE_DIR=str(tmp_path))
-    plain.pop("FEINSUM_EFFORT", None)  # with it the first calls would build kernels
-    done = subprocess.run(command, env=plain, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = run_command(*command, **shell(tmp_path, FEINSUM_CACHE_DIR=str(tmp_path)))
     if package == "pyscf":
         energies = [*map(float, done.stdout.split())]
         assert energies == pytest.approx([-76.119346, -76.112817], abs=1e-5)

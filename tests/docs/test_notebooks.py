@@ -42,7 +42,7 @@ def execute(name, folder):
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in newcomer.items():
             patch.setenv(variable, value)
-        for variable in ("DATABASE", "EFFORT", "VERIFY", "TRANSFORMS"):
+        for variable in ("DATABASE", "DEVICE", "EFFORT", "VERIFY", "TRANSFORMS"):
             patch.delenv(f"FEINSUM_{variable}", raising=False)
         there = {"metadata": {"path": str(folder)}}
         NotebookClient(

@@ -43,8 +43,8 @@ def folder(tmp_path, monkeypatch):
     }
     for name, value in newcomer.items():
         monkeypatch.setenv(name, value)
-    for name in ("FEINSUM_EFFORT", "FEINSUM_VERIFY", "FEINSUM_TRANSFORMS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("DEVICE", "EFFORT", "VERIFY", "TRANSFORMS"):
+        monkeypatch.delenv(f"FEINSUM_{name}", raising=False)
     return tmp_path
 
 

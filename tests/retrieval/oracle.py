@@ -6,6 +6,8 @@ code of an error. What it is asked goes to FILE.asked, one recipe per line; whol
 kernels that are compared go to FILE.compared, as JSON. Of these the given one takes the
 time of the untransformed kernel, and another one that of the recipe, unless the file
 has times for ``kernels``.
+
+It imports only what an answer needs: with Loopy it takes a second to start.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from feinsum.measure.verdicts import KernelComparison, Verdict, VerificationRequest
 from feinsum.processes import Channel
 from feinsum.records import OK, from_json, to_json
-from feinsum.retrieval import verifiers
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class Oracle:
@@ -29,7 +32,7 @@ class Oracle:
         self._file = folder / "oracle.json"
         self._file.write_text("{}")
         command = (sys.executable, "-m", __name__, str(self._file))
-        monkeypatch.setattr(verifiers, "COMMAND", command)
+        monkeypatch.setattr("feinsum.retrieval.verifiers.COMMAND", command)
 
     def says(self, **known: tuple[float, float] | str) -> None:
         """For a part of the text of a recipe: times, or the code of an error."""

@@ -120,6 +120,7 @@ def test_the_effort_is_that_of_the_argument_then_of_the_variable(kernel, monkeyp
         feinsum.retrieve(kernel, effort="much")
 
 
+@pytest.mark.usefixtures("trials_here")
 @pytest.mark.usefixtures("two_trials")
 def test_an_effort_that_measures_records_what_it_finds():
     """The first retrieval measures at the extents of the kernel, the next one knows."""

@@ -89,6 +89,7 @@ def test_a_kernel_spelled_differently_is_transformed_and_right(make):
         assert getattr(old, "shape", None) == getattr(new, "shape", None)
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_measured_facts_are_found_again(tmp_path):
     """Record a fact, then retrieve it for another spelling: the kernel is right."""
     example = gradients()
@@ -105,6 +106,7 @@ def test_measured_facts_are_found_again(tmp_path):
     assert_right(example, retrieved(example.kernel, database=path))
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_a_tuned_kernel_is_found_again(tmp_path):
     """Tune the user's own kernel, then retrieve: the kernel is right."""
     example = reduction()

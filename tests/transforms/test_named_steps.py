@@ -84,6 +84,7 @@ def test_costs_do_not_change_a_recipe_in_full(name, monkeypatch):
     assert code_of(full, canonical) == code
 
 
+@pytest.mark.usefixtures("trials_here")
 @pytest.mark.parametrize("name", ["chain", "column sums"])
 def test_facts_name_their_steps_and_are_found(name):
     """Whatever was recorded: the fact has the recipes of all steps."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -12,20 +11,14 @@ import pytest
 
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tuning import IsolatedBench, tuning
-from feinsum.tuning.bench import Bench
-from feinsum.tuning.trials import TrialRequest
-from feinsum.tuning.worker import try_specs
 from tests.db.conftest import public_folder
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import ODD
 
 __all__ = [
-    "BenchHere",
     "living_in_session",
     "public_folder",
     "registered",
-    "trials_here",
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -71,46 +64,6 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             monkeypatch.setitem(REGISTRY, (name, 1), ODD[name])
 
     return register
-
-
-class BenchHere:
-    """Stands in for :class:`IsolatedBench`: the same trials, in this process."""
-
-    def __init__(self, problem, time_limit_s):
-        self.problem = problem
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    is_here = True
-
-    @cached_property
-    def bench(self):
-        return Bench(self.problem)
-
-    def start(self):
-        return self.bench.environment
-
-    def trial(self, spec, reference=None):
-        return try_specs(self.bench, TrialRequest(specs=(spec,), reference=reference))[
-            0
-        ]
-
-    outcomes = IsolatedBench.outcomes
-
-    def compare(self, specs):
-        return try_specs(
-            self.bench, TrialRequest(None, tuple(specs), is_comparison=True)
-        )
-
-
-@pytest.fixture
-def trials_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials run in this process, where that makes no difference but to the time."""
-    monkeypatch.setattr(tuning, "IsolatedBench", BenchHere)
 
 
 def living_in_session(session: int) -> list[psutil.Process]:

@@ -11,6 +11,8 @@ from feinsum.ir import array, einsum
 from feinsum.records import InMemoryStore
 from feinsum.tuning import LIMITS, TuningLimits, ensure_measured
 
+pytestmark = pytest.mark.usefixtures("trials_here")
+
 PRODUCT = einsum("ij,jk->ik", array("A", (30, 40)), array("B", (40, 50)))
 
 

@@ -20,7 +20,7 @@ from feinsum.tuning.recording import find_trials, make_trial
 from feinsum.tuning.tuning import Session
 from tests.db.factories import make_environment, make_measurement
 from tests.older import older_key
-from tests.tune.conftest import BenchHere
+from tests.tune.bench_here import BenchHere
 from tests.tune.odd_transforms import odd_einsum, odd_spec
 
 LITERAL = odd_einsum(50)
@@ -31,7 +31,7 @@ TUNES_AND_HANGS = """
 import sys, time
 from feinsum.transforms import REGISTRY
 from feinsum.tuning import tune_einsum
-from tests.tune.conftest import BenchHere
+from tests.tune.bench_here import BenchHere
 from tests.tune.odd_transforms import odd_einsum
 
 for name, version in [*REGISTRY]:

@@ -15,6 +15,7 @@ from feinsum.calling.host import builder
 from feinsum.calling.host.builder import BuildRequest, build_elsewhere, load_built
 from feinsum.calling.operands import find_first_uses, get_form
 from feinsum.errors import BuildError
+from tests.calling.conftest import build_here
 
 RNG = np.random.default_rng(3)
 A, B = RNG.random((13, 17)), RNG.random((17, 11))
@@ -49,7 +50,7 @@ def test_what_it_builds_is_right(name):
     subscripts, operands = CALLS[name]
     request = request_of(subscripts, *operands)
     assert load_built(request) is None
-    built = build_elsewhere(request)
+    built = build_here(request)
     expected = np.einsum(subscripts, *operands)
     for kernel in (built, load_built(request)):
         again = kernel.call(request.structure)
@@ -90,7 +91,7 @@ SIZES = {
 def test_a_kernel_serves_all_sizes_of_its_structure(name):
     """Long extents and strides are run-time data: a new size finds the kernel."""
     subscripts, operands_of = SIZES[name]
-    build_elsewhere(request_of(subscripts, *operands_of(600)))
+    build_here(request_of(subscripts, *operands_of(600)))
     for n in (500, 601, 2311):
         operands = operands_of(n)
         request = request_of(subscripts, *operands)
@@ -127,7 +128,7 @@ def test_short_extents_that_vary_are_run_time_data():
 
     _, first = request(5)
     assert first.structure.normal.parsed.sizes == {"n0": 15}
-    build_elsewhere(first)
+    build_here(first)
     for n_batches in (2, 7, 130, 500):
         operands, other = request(n_batches)
         found = load_built(other).call(other.structure).run(operands)
@@ -142,7 +143,7 @@ def test_a_kernel_with_intermediates_is_for_sizes_with_which_they_fit(monkeypatc
         shapes = (n, 300), (300, 5), (5, 300)
         return request_of("ij,jk,kl->il", *map(lies, shapes))
 
-    built = build_elsewhere(request(600))
+    built = build_here(request(600))
     # 5 n entries fit as long as n is no larger, if rows are not done one by one
     assert built.limits in ({}, {"n0": 32 * 600})
     limited = replace(built, limits={"n0": 600}, is_normal=True)

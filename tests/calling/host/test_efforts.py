@@ -94,6 +94,7 @@ def test_without_effort_nothing_is_predicted():
     assert call.kernel.spec is None
 
 
+@pytest.mark.usefixtures("trials_here")
 @pytest.mark.usefixtures("two_trials")
 def test_an_effort_that_measures_records_before_the_first_call():
     """And finds what it recorded the next time."""

@@ -34,7 +34,7 @@ NO_FACTS = InMemoryStore()
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch):
+def _fresh(monkeypatch, builds_here):
     monkeypatch.delenv(EFFORT_VARIABLE)
     monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
     clear_call_cache()
