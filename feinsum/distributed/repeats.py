@@ -54,16 +54,16 @@ def plan_blocks(bare: Plan, plan_groups: PlanGroups) -> Plan | None:
     if not blocks:
         return None
     present = dict(bare.requested.starts)
-    known: dict[Hashable, tuple[GroupSchedule, ...]] = {}
+    planned: dict[Hashable, tuple[GroupSchedule, ...]] = {}
     schedules: list[GroupSchedule] = []
     for k, block in enumerate(blocks):
         # with the next block, because its reads decide where results are best
         window = range(block.start, blocks[min(k + 1, len(blocks) - 1)].stop)
         part = _Part.of(problem, window, present, bare.requested.ends)
-        if part.key not in known:
-            known[part.key] = plan_groups(part.make_plan(bare)).schedules
-            known[part.key] = part.rename(known[part.key], to_common=True)
-        chosen = part.rename(known[part.key])[: len(block)]
+        if part.key not in planned:
+            planned[part.key] = plan_groups(part.make_plan(bare)).schedules
+            planned[part.key] = part.rename(planned[part.key], to_common=True)
+        chosen = part.rename(planned[part.key])[: len(block)]
         schedules += chosen
         groups = problem.groups[block.start : block.stop]
         placed = place_operands(problem.dtypes, groups, chosen, problem.extents)
@@ -168,24 +168,24 @@ class _Part:
         ends: Mapping[str, Distribution],
     ) -> _Part:
         groups = problem.groups[numbers.start : numbers.stop]
-        made = [group.output.tensor for group in groups]
+        results = [group.output.tensor for group in groups]
         read = dict.fromkeys(a.tensor for group in groups for a in group.inputs)
         later = {
             access.tensor
             for group in problem.groups[numbers.stop :]
             for access in group.inputs
         }
-        kept = tuple(t for t in made if t in later or t in problem.outputs)
+        outputs = tuple(t for t in results if t in later or t in problem.outputs)
         extents = {i: problem.extents[i] for group in groups for i in group.indices}
         dtypes = {
             tensor: problem.dtypes.get(tensor, problem.dtype.str)
             for tensor in read
-            if tensor not in made
+            if tensor not in results
         }
         return cls(
-            Statements(groups, extents, dtypes, kept),
+            Statements(groups, extents, dtypes, outputs),
             {tensor: present[tensor] for tensor in dtypes if tensor in present},
-            {tensor: ends[tensor] for tensor in kept if tensor in ends},
+            {tensor: ends[tensor] for tensor in outputs if tensor in ends},
         )
 
     def make_plan(self, bare: Plan) -> Plan:
@@ -210,7 +210,7 @@ class _Part:
     @property
     def key(self) -> Hashable:
         """Equal for parts that differ only in names."""
-        names, given = self.names, self.statements
+        names, problem = self.names, self.statements
 
         def convert(access: Access) -> Hashable:
             return names[access.tensor], tuple(names[i] for i in access.indices)
@@ -218,13 +218,13 @@ class _Part:
         def convert_group(group: Group) -> Hashable:
             return tuple(map(convert, group.accesses))
 
-        extents = [(names[i], n) for i, n in given.extents.items()]
-        values = (given.dtypes, self.starts, self.ends)
+        extents = [(names[i], n) for i, n in problem.extents.items()]
+        values = (problem.dtypes, self.starts, self.ends)
         named = [
             tuple(sorted((names[t], value) for t, value in of.items())) for of in values
         ]
-        outputs = frozenset(names[t] for t in given.outputs)
-        groups = tuple(map(convert_group, given.groups))
+        outputs = frozenset(names[t] for t in problem.outputs)
+        groups = tuple(map(convert_group, problem.groups))
         return groups, tuple(sorted(extents)), outputs, *named
 
     def rename(
