@@ -11,9 +11,11 @@
    This file knows strides and pointers; arrays of Python are those of einsum.c.
 */
 
+#define _GNU_SOURCE /* processors of threads */
 #include "pairwise.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,9 @@
 #define BLOCK_TERMS 256
 #define BLOCK_ROWS 144
 #define BLOCK_COLUMNS 1024
+
+/* Terms that are added up in registers, by rounding as coarse as the type's. */
+#define DIRECT_TERMS 512
 
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
@@ -137,10 +142,11 @@ static void start(const Group *group, long first, Place *place)
     }
 }
 
-static void step(const Group *group, Place *place)
+/* Go on by n along the last index, at most to its end, from where the next one steps. */
+static void step(const Group *group, long n, Place *place)
 {
-    for (int k = group->rank - 1; k >= 0; --k) {
-        move(group, k, 1, place);
+    for (int k = group->rank - 1; k >= 0; --k, n = 1) {
+        move(group, k, n, place);
         if (place->at[k] < group->n[k])
             return;
         move(group, k, -group->n[k], place);
@@ -305,7 +311,7 @@ static struct {
     pthread_mutex_t lock, one_call;
     pthread_cond_t has_work, is_done;
     int n_threads;
-    long generation;
+    pthread_t threads[MAX_THREADS];
     Run run;
     const Problem *problem;
     Part *parts;
@@ -351,6 +357,27 @@ static void forget_threads(void)
     pool.n_threads = pool.n_parts = pool.n_taken = 0;
 }
 
+/* Keep the waiting threads off the processor of the caller. Where threads of a BLAS still
+   spin on all others, Linux would wake ours behind the caller, which computes alone. */
+static void leave_processor(void) /* with the lock */
+{
+#ifdef __linux__
+    static cpu_set_t allowed;
+    static int processor = -1, n_placed;
+    cpu_set_t now;
+    const int here = sched_getcpu();
+    if (here < 0 || sched_getaffinity(0, sizeof(now), &now))
+        return;
+    if (here != processor || !CPU_EQUAL(&now, &allowed))
+        n_placed = 0;
+    processor = here, allowed = now;
+    if (CPU_COUNT(&now) > 1)
+        CPU_CLR(here, &now);
+    for (; n_placed < pool.n_threads; ++n_placed)
+        pthread_setaffinity_np(pool.threads[n_placed], sizeof(now), &now);
+#endif
+}
+
 static int run_parts(Run run, const Problem *problem, Part *parts, int n_parts)
 {
     if (n_parts == 1 || pthread_mutex_trylock(&pool.one_call)) {
@@ -361,12 +388,13 @@ static int run_parts(Run run, const Problem *problem, Part *parts, int n_parts)
     }
     pthread_mutex_lock(&pool.lock);
     while (pool.n_threads < n_parts - 1 && pool.n_threads < MAX_THREADS) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, work, NULL))
+        pthread_t *thread = &pool.threads[pool.n_threads];
+        if (pthread_create(thread, NULL, work, NULL))
             break;
-        pthread_detach(thread);
+        pthread_detach(*thread);
         ++pool.n_threads;
     }
+    leave_processor();
     pool.run = run, pool.problem = problem, pool.parts = parts;
     pool.n_parts = pool.n_left = n_parts, pool.n_taken = pool.failed = 0;
     pthread_cond_broadcast(&pool.has_work);
@@ -515,7 +543,7 @@ static int choose_method(const Problem *p, int is_single)
     const int are_rows = is_contiguous(&p->rows, 0);
     const int is_small = n_rows * n_terms <= 4096 && n_columns >= 8;
     if (n_rows > 1 && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
-        n_terms <= (is_single ? 4096 : 1 << 20) &&
+        (n_terms <= DIRECT_TERMS || !is_single || !p->is_complex) &&
         (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
         return DIRECT;
@@ -604,10 +632,15 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     p->method = choose_method(p, is_single);
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
     int length = longest;
-    if (p->method == DIRECT || p->method == LANES_OF_BATCH) {
-        const long n = p->method == DIRECT ? count(&p->rows) : count_last(&p->batch);
+    if (p->method == DIRECT || p->method == LANES_OF_BATCH || p->method == DOT) {
+        const long n = count_last(p->method == DIRECT           ? &p->rows
+                                  : p->method == LANES_OF_BATCH ? &p->batch
+                                                                : &p->terms);
         /* a long vector that is not filled is slower than a short one */
         const long n_numbers = is_complex ? 2 * n : n;
+        /* of a short sum, the lanes of long vectors take longer to add up than to fill */
+        if (p->method == DOT && length > 1 && n_numbers < (is_single ? 64 : 32))
+            length = 1;
         while (length > 0 && n_numbers < (is_single ? 4 : 2) << length)
             --length;
     }

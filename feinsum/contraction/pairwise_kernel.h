@@ -182,11 +182,12 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
 }
 
 /* Without packing, where the rows lie next to each other in the first operand and in
-   the result: several vectors of rows times a few columns. */
+   the result: several vectors of rows times a few columns. The sum of the first block of
+   terms is stored, later ones are added but for the first `n_added` rows. */
 static inline __attribute__((always_inline)) void NAME(direct_tile)(
     const T *a, const long *terms_a, const T *b, const long *terms_b, long n_terms,
-    const long *columns_b, T *c, const long *columns_c, const int n_vectors,
-    const int n_columns)
+    const long *columns_b, T *c, const long *columns_c, const int is_first,
+    const long n_added, const int n_vectors, const int n_columns)
 {
     V sums[8][4] = {0};
     for (long k = 0; k < n_terms; ++k) {
@@ -201,17 +202,22 @@ static inline __attribute__((always_inline)) void NAME(direct_tile)(
             for (int i = 0; i < n_vectors; ++i)
                 sums[j][i] += x[i] * factor[columns_b[j]];
     }
+    for (long i = 0; !is_first && i < n_added; ++i)
+        for (int j = 0; j < n_columns; ++j)
+            sums[j][0][i] = 0;
 #pragma GCC unroll 8
     for (int j = 0; j < n_columns; ++j)
 #pragma GCC unroll 4
-        for (int i = 0; i < n_vectors; ++i)
-            *(V *)(c + columns_c[j] + i * LANES) = sums[j][i];
+        for (int i = 0; i < n_vectors; ++i) {
+            V *to = (V *)(c + columns_c[j] + i * LANES);
+            *to = is_first ? sums[j][i] : *to + sums[j][i];
+        }
 }
 
 static inline __attribute__((always_inline)) void NAME(direct_columns)(
     const T *a, const long *terms_a, const T *b, const long *terms_b, long n_terms,
     const long *columns_b, long n_columns, T *c, const long *columns_c,
-    const int n_vectors)
+    const int is_first, const long n_added, const int n_vectors)
 {
     /* enough sums at once to hide the latency of a multiply-add */
     const int many = n_vectors == 1 ? 8 : n_vectors == 2 ? 6 : 4;
@@ -219,7 +225,8 @@ static inline __attribute__((always_inline)) void NAME(direct_columns)(
 #define TILES_OF(n)                                                                    \
     for (; j + (n) <= n_columns; j += (n))                                             \
     NAME(direct_tile)                                                                  \
-    (a, terms_a, b, terms_b, n_terms, columns_b + j, c, columns_c + j, n_vectors, n)
+    (a, terms_a, b, terms_b, n_terms, columns_b + j, c, columns_c + j, is_first, n_added,  \
+     n_vectors, n)
     TILES_OF(many);
     TILES_OF(2);
     TILES_OF(1);
@@ -228,12 +235,14 @@ static inline __attribute__((always_inline)) void NAME(direct_columns)(
 
 static void NAME(direct)(
     const T *a, const long *terms_a, const T *b, const long *terms_b, long n_terms,
-    const long *columns_b, long n_columns, T *c, const long *columns_c, long n_rows)
+    const long *columns_b, long n_columns, T *c, const long *columns_c, long n_rows,
+    const int is_first)
 {
-    long i = 0;
+    long i = 0, n_added = 0;
 #define COLUMNS_OF(n)                                                                  \
     NAME(direct_columns)                                                               \
-    (a + i, terms_a, b, terms_b, n_terms, columns_b, n_columns, c + i, columns_c, n)
+    (a + i, terms_a, b, terms_b, n_terms, columns_b, n_columns, c + i, columns_c,          \
+     is_first, n_added, n)
     for (; i + 4 * LANES <= n_rows; i += 4 * LANES)
         COLUMNS_OF(4);
     const long n_vectors = (n_rows - i) / LANES;
@@ -245,6 +254,7 @@ static void NAME(direct)(
         COLUMNS_OF(1);
     i += n_vectors * LANES;
     if (i < n_rows && n_rows >= LANES) { /* some rows twice, with the same result */
+        n_added = i - (n_rows - LANES);
         i = n_rows - LANES;
         COLUMNS_OF(1);
         return;
@@ -255,8 +265,47 @@ static void NAME(direct)(
             T sum = 0;
             for (long k = 0; k < n_terms; ++k)
                 sum += a[terms_a[k] + i] * b[terms_b[k] + columns_b[j]];
-            c[columns_c[j] + i] = sum;
+            T *to = c + columns_c[j] + i;
+            *to = is_first ? sum : *to + sum;
         }
+}
+
+#if defined(__clang__) || !defined(__GNUC__)
+#define SHUFFLE(x, places, y)                                                          \
+    for (int i = 0; i < LANES; ++i)                                                    \
+    (y)[i] = (x)[(places)[i]]
+#else
+#define SHUFFLE(x, places, y) (y) = __builtin_shuffle(x, places)
+#endif
+typedef __typeof__(__builtin_choose_expr(sizeof(T) == 8, 0L, 0)) NAME(places)
+    __attribute__((vector_size(BYTES)));
+
+/* Each lane plus the one `distance` away: 1, 2, 4 and so on add up all lanes. */
+static inline __attribute__((always_inline)) V NAME(add_lanes)(V x, const int distance)
+{
+    NAME(places) other = {0};
+    V y;
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; ++i)
+        other[i] = i ^ distance;
+    SHUFFLE(x, other, y);
+    return x + y;
+}
+
+/* One after the other in vectors of 64 bytes, which gcc 12 permutes wrongly. */
+static inline __attribute__((always_inline)) T NAME(sum_lanes)(V x)
+{
+#if BYTES > 32
+    T sum = 0;
+    for (int i = 0; i < LANES; ++i)
+        sum += x[i];
+    return sum;
+#else
+    x = NAME(add_lanes)(x, 1);
+    x = LANES > 2 ? NAME(add_lanes)(x, 2) : x;
+    x = LANES > 4 ? NAME(add_lanes)(x, 4) : x;
+    return x[0];
+#endif
 }
 
 /* A sum over terms that lie next to each other in both operands. Blocks are added up in
@@ -272,10 +321,9 @@ static double NAME(dot)(const T *a, const T *b, long n_terms)
             for (int i = 0; i < 4; ++i)
                 sums[i] += *(const V *)(a + k + i * LANES) *
                            *(const V *)(b + k + i * LANES);
-        V sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-        T part = 0;
-        for (int i = 0; i < LANES; ++i)
-            part += sum[i];
+        for (; k + LANES <= n; k += LANES)
+            sums[0] += *(const V *)(a + k) * *(const V *)(b + k);
+        T part = NAME(sum_lanes)((sums[0] + sums[1]) + (sums[2] + sums[3]));
         for (; k < n; ++k)
             part += a[k] * b[k];
         total += part;
@@ -386,15 +434,6 @@ static inline __attribute__((always_inline)) void NAME(all_lanes)(
 
 /* Complex numbers lie as pairs, (re, im). With x of one operand in a vector and y of the
    other, x * re(y) and (-im(x), re(x)) * im(y) are added up to the products. */
-#if defined(__clang__) || !defined(__GNUC__)
-#define SHUFFLE(x, places, y)                                                          \
-    for (int i = 0; i < LANES; ++i)                                                    \
-    (y)[i] = (x)[(places)[i]]
-#else
-#define SHUFFLE(x, places, y) (y) = __builtin_shuffle(x, places)
-#endif
-typedef __typeof__(__builtin_choose_expr(sizeof(T) == 8, 0L, 0)) NAME(places)
-    __attribute__((vector_size(BYTES)));
 
 static inline __attribute__((always_inline)) V NAME(turn)(V x)
 {
@@ -523,28 +562,41 @@ static void NAME(complex_direct)(
 }
 
 /* Sums over the last index of the terms, along which both operands lie in runs; o has
-   the other terms. */
+   the other terms. For n entries of the batch, `steps` apart. */
 static void NAME(dots)(
-    const Problem *p, const T *a, const T *b, T *c, const Offsets *o)
+    const T *a, const T *b, T *c, const Offsets *o, long length, long n,
+    const long *steps)
 {
-    const long length = count_last(&p->terms);
     for (long i = 0; i < o->n_rows; ++i)
         for (long j = 0; j < o->n_columns; ++j) {
-            double total[2] = {0, 0};
-            for (long k = 0; k < o->n_terms; ++k) {
-                const long x = o->rows_a[i] + o->terms_a[k];
-                const long y = o->columns_b[j] + o->terms_b[k];
-                if (p->is_complex)
-                    NAME(complex_dot)(a + 2 * x, b + 2 * y, length, total);
-                else
-                    total[0] += NAME(dot)(a + x, b + y, length);
+            const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
+            T *z = c + o->rows_c[i] + o->columns_c[j];
+            for (long e = 0; e < n; ++e) {
+                double total = 0;
+                for (long k = 0; k < o->n_terms; ++k)
+                    total += NAME(dot)(x + o->terms_a[k], y + o->terms_b[k], length);
+                *z = (T)total;
+                x += steps[0], y += steps[1], z += steps[2];
             }
-            const long z = o->rows_c[i] + o->columns_c[j];
-            if (p->is_complex)
-                c[2 * z] = (T)total[0], c[2 * z + 1] = (T)total[1];
-            else
-                c[z] = (T)total[0];
         }
+}
+
+static void NAME(complex_dots)(
+    const T *a, const T *b, T *c, const Offsets *o, long length, long n,
+    const long *steps)
+{
+    for (long i = 0; i < o->n_rows; ++i)
+        for (long j = 0; j < o->n_columns; ++j)
+            for (long e = 0; e < n; ++e) {
+                const long x = o->rows_a[i] + e * steps[0];
+                const long y = o->columns_b[j] + e * steps[1];
+                const long z = o->rows_c[i] + o->columns_c[j] + e * steps[2];
+                double total[2] = {0, 0};
+                for (long k = 0; k < o->n_terms; ++k)
+                    NAME(complex_dot)(a + 2 * (x + o->terms_a[k]),
+                                      b + 2 * (y + o->terms_b[k]), length, total);
+                c[2 * z] = (T)total[0], c[2 * z + 1] = (T)total[1];
+            }
 }
 
 /* Products by vectors of rows, which lie in runs in the result. Where they do not in the
@@ -566,7 +618,7 @@ static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
     }
     Place at;
     start(&p->batch, part->first_batch, &at);
-    for (long e = 0; e < part->n_batch; ++e, step(&p->batch, &at)) {
+    for (long e = 0; e < part->n_batch; ++e, step(&p->batch, 1, &at)) {
         const T *a = (const T *)p->a + size * at.a, *b = (const T *)p->b + size * at.b;
         T *c = (T *)p->c + size * at.c + first;
         if (copy != NULL && a != copied) {
@@ -578,11 +630,15 @@ static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
             copied = a;
         }
         a = copy != NULL ? copy : a + first;
-        if (p->is_complex)
+        if (p->is_complex) {
             NAME(complex_direct)(a, b, c, &of_copy, n_rows);
-        else
-            NAME(direct)(a, of_copy.terms_a, b, o->terms_b, n_terms, o->columns_b,
-                         o->n_columns, c, o->columns_c, n_rows);
+            continue;
+        }
+        /* in blocks, so that the error does not grow with the number of terms */
+        for (long k = 0; k < n_terms; k += DIRECT_TERMS)
+            NAME(direct)(a, of_copy.terms_a + k, b, o->terms_b + k,
+                         min(DIRECT_TERMS, n_terms - k), o->columns_b, o->n_columns, c,
+                         o->columns_c, n_rows, k == 0);
     }
     if (copy != NULL)
         free(of_copy.terms_a);
@@ -625,6 +681,7 @@ static void NAME(along_batch)(
    index where many are computed at once. */
 static int NAME(run)(const Problem *p, const Part *part)
 {
+    static const long none[3] = {0, 0, 0};
     const long size = p->is_complex ? 2 : 1;
     const T *a = p->a, *b = p->b;
     T *c = p->c;
@@ -634,13 +691,12 @@ static int NAME(run)(const Problem *p, const Part *part)
     Place at;
     int failed = 0;
     if (is_along_batch(p)) {
-        static const long none[3] = {0, 0, 0};
         Group outer = p->batch;
         const long *steps = outer.rank ? outer.strides[--outer.rank] : none;
         a += size * steps[0] * part->first_batch, b += size * steps[1] * part->first_batch;
         c += size * steps[2] * part->first_batch;
         start(&outer, 0, &at);
-        for (long e = count(&outer); e > 0; --e, step(&outer, &at))
+        for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at))
             NAME(along_batch)(
                 p, a + size * at.a, b + size * at.b, c + size * at.c, &o, part->n_batch,
                 steps);
@@ -653,16 +709,20 @@ static int NAME(run)(const Problem *p, const Part *part)
         return failed;
     }
     start(&p->batch, part->first_batch, &at);
-    for (long e = 0; e < part->n_batch && !failed; ++e, step(&p->batch, &at)) {
-        const T *x = a + size * at.a, *y = b + size * at.b;
-        T *z = c + size * at.c;
-        if (p->method == PACKED)
-            failed = NAME(packed)(p, part, x, y, z);
-        else
-            NAME(dots)(p, x, y, z, &o);
+    if (p->method == PACKED) {
+        for (long e = 0; e < part->n_batch && !failed; ++e, step(&p->batch, 1, &at))
+            failed = NAME(packed)(p, part, a + size * at.a, b + size * at.b, c + size * at.c);
+        return failed;
     }
-    if (p->method != PACKED)
-        free(o.memory);
+    const int last = p->batch.rank - 1;
+    const long *steps = last < 0 ? none : p->batch.strides[last];
+    for (long e = 0, n; e < part->n_batch; e += n, step(&p->batch, n, &at)) {
+        n = last < 0 ? 1 : min(p->batch.n[last] - at.at[last], part->n_batch - e);
+        (p->is_complex ? NAME(complex_dots) : NAME(dots))(
+            a + size * at.a, b + size * at.b, c + size * at.c, &o, count_last(&p->terms), n,
+            steps);
+    }
+    free(o.memory);
     return failed;
 }
 
