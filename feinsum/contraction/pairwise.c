@@ -29,6 +29,11 @@
 /* Terms that are added up in registers, by rounding as coarse as the type's. */
 #define DIRECT_TERMS 512
 
+/* Terms of each part of a sum that threads share, and rows or columns from which on they
+   share these. */
+#define MIN_SHARE 512
+#define SHARED_ROWS 128
+
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
 
@@ -549,44 +554,92 @@ static int choose_method(const Problem *p, int is_single)
         return DIRECT;
     if (p->is_complex && (n_rows <= 2 || n_columns <= 2 || n_terms == 1))
         return SCALAR;
-    return n_products <= 64 ? SCALAR : PACKED;
+    /* a register tile would be all but empty */
+    return n_products <= 64 || n_rows * n_columns <= 4 ? SCALAR : PACKED;
 }
 
-/* A single sum by several threads: parts of its last index, as entries of a batch. */
+/* The entries of the result lie one behind the other, in some order. */
+static int is_compact(const Problem *p)
+{
+    const Group *groups[3] = {&p->batch, &p->rows, &p->columns};
+    long n = 1, last = 0;
+    for (int g = 0; g < 3; ++g)
+        for (int k = 0; k < groups[g]->rank; ++k) {
+            const long stride = groups[g]->strides[k][g == 0 ? 2 : 1];
+            if (stride < 0)
+                return 0;
+            n *= groups[g]->n[k];
+            last += (groups[g]->n[k] - 1) * stride;
+        }
+    return last == n - 1;
+}
+
+/* The longest index of the terms. */
+static int find_longest(const Group *terms)
+{
+    int longest_term = 0;
+    for (int k = 1; k < terms->rank; ++k)
+        if (terms->n[k] > terms->n[longest_term])
+            longest_term = k;
+    return longest_term;
+}
+
+/* Whether threads share the terms: few results of long sums, in which every thread would
+   otherwise read an operand as a whole. */
+static int is_shared_sum(const Problem *p, int n_threads)
+{
+    const long n_batch = count(&p->batch), n_rows = count(&p->rows);
+    const long n_columns = count(&p->columns);
+    return n_threads > 1 && p->terms.rank > 0 && p->method != LANES_OF_BATCH &&
+           p->batch.rank < MAX_INDICES && n_batch < 2 * n_threads &&
+           n_rows < SHARED_ROWS && n_columns < SHARED_ROWS &&
+           p->terms.n[find_longest(&p->terms)] >= 2 * MIN_SHARE &&
+           estimate_ns(p) > 2 * PER_THREAD_NS && is_compact(p);
+}
+
+/* Sums by several threads: a batch of parts of the longest index of the terms, each with
+   results of its own, which are added up in double precision. */
 static int sum_in_parts(Run run, const Problem *p, int is_single, int n_threads)
 {
-    const int last = p->terms.rank - 1;
-    const long length = p->terms.n[last], n_parts = min(4 * n_threads, MAX_THREADS);
-    const long n = length / n_parts, n_numbers = p->is_complex ? 2 : 1;
-    const size_t n_bytes = (is_single ? sizeof(float) : sizeof(double)) * n_numbers;
-    double parts[(MAX_THREADS + 1) * 2]; /* of the type of the result */
+    const int split = find_longest(&p->terms);
+    const long length = p->terms.n[split], *steps = p->terms.strides[split];
+    const long n_parts = min(min(4 * n_threads, MAX_THREADS), length / MIN_SHARE);
+    const long n = length / n_parts, rest = length - n * n_parts;
+    const long n_numbers = p->is_complex ? 2 : 1;
+    const long n_results =
+        count(&p->batch) * count(&p->rows) * count(&p->columns) * n_numbers;
+    const size_t n_bytes = is_single ? sizeof(float) : sizeof(double);
+    char *parts = malloc((n_parts + 1) * n_results * n_bytes);
+    if (parts == NULL)
+        return -1;
     Problem part = *p;
     part.c = parts;
-    part.terms.n[last] = n;
-    part.batch.rank = 1;
-    part.batch.n[0] = n_parts;
-    part.batch.strides[0][0] = part.batch.strides[0][1] = n;
-    part.batch.strides[0][2] = 1;
+    part.terms.n[split] = n;
+    const int last = part.batch.rank++;
+    part.batch.n[last] = n_parts;
+    part.batch.strides[last][0] = n * steps[0];
+    part.batch.strides[last][1] = n * steps[1];
+    part.batch.strides[last][2] = n_results / n_numbers;
     int failed = run_problem(run, &part, n_threads);
-    const long rest = length - n * n_parts;
     if (rest && !failed) {
-        part.a = (const char *)p->a + n * n_parts * n_bytes;
-        part.b = (const char *)p->b + n * n_parts * n_bytes;
-        part.c = (char *)parts + n_parts * n_bytes;
-        part.terms.n[last] = rest;
-        part.batch.rank = 0;
+        part.a = (const char *)p->a + n * n_parts * steps[0] * n_numbers * (long)n_bytes;
+        part.b = (const char *)p->b + n * n_parts * steps[1] * n_numbers * (long)n_bytes;
+        part.c = parts + n_parts * n_results * n_bytes;
+        part.terms.n[split] = rest;
+        --part.batch.rank;
         failed = run_problem(run, &part, 1);
     }
-    for (long x = 0; x < n_numbers; ++x) {
+    for (long x = 0; x < n_results; ++x) {
         double sum = 0;
         for (long k = 0; k < n_parts + (rest > 0); ++k)
-            sum += is_single ? ((float *)parts)[k * n_numbers + x]
-                             : parts[k * n_numbers + x];
+            sum += is_single ? ((float *)parts)[k * n_results + x]
+                             : ((double *)parts)[k * n_results + x];
         if (is_single)
             ((float *)p->c)[x] = (float)sum;
         else
             ((double *)p->c)[x] = sum;
     }
+    free(parts);
     return failed;
 }
 
@@ -648,12 +701,9 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     if (is_complex && p->method != PACKED && length > 1)
         length = 1;
     const Run run = runs[length][!is_single];
-    const int is_one_sum = p->method == DOT && p->batch.rank == 0 && p->rows.rank == 0 &&
-                           p->columns.rank == 0;
-    const int is_split = is_one_sum && estimate_ns(p) > 2 * PER_THREAD_NS &&
-                         n_threads > 1 && count_last(&p->terms) >= 4096;
-    const int failed = is_split ? sum_in_parts(run, p, is_single, n_threads)
-                                : run_problem(run, p, n_threads);
+    const int failed = is_shared_sum(p, n_threads)
+                           ? sum_in_parts(run, p, is_single, n_threads)
+                           : run_problem(run, p, n_threads);
     free(p);
     return failed;
 }

@@ -59,6 +59,15 @@ static inline void NAME(store)(
         }
 }
 
+static inline void NAME(copy)(const T *from, long n, T *to)
+{
+    long i = 0;
+    for (; i + LANES <= n; i += LANES)
+        *(V *)(to + i) = *(const V *)(from + i);
+    for (; i < n; ++i)
+        to[i] = from[i];
+}
+
 /* Strips of `width` entries for each term: to[strip][k][width], the last one filled up
    with zeros. `along` are the offsets within a strip, `terms` those of the terms. */
 static void NAME(pack)(
@@ -75,6 +84,11 @@ static void NAME(pack)(
         }
         if (n < width)
             memset(to, 0, width * n_terms * sizeof(T));
+        if (are_adjacent(here, n)) {
+            for (long k = 0; k < n_terms; ++k)
+                NAME(copy)(from + here[0] + terms[k], n, to + k * width);
+            continue;
+        }
         for (long r = 0; r < n; ++r) {
             const T *row = from + here[r];
             for (long k = 0; k < n_terms; ++k)
@@ -378,6 +392,20 @@ static inline __attribute__((always_inline)) void NAME(lanes)(
     }
 }
 
+/* A sum over terms that lie anywhere; four sums at once hide the latency of additions. */
+static T NAME(sum_products)(const T *a, const T *b, const Offsets *o)
+{
+    double sums[4] = {0, 0, 0, 0};
+    long k = 0;
+    for (; k + 4 <= o->n_terms; k += 4)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i)
+            sums[i] += a[o->terms_a[k + i]] * b[o->terms_b[k + i]];
+    for (; k < o->n_terms; ++k)
+        sums[0] += a[o->terms_a[k]] * b[o->terms_b[k]];
+    return (T)((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
 /* The same for entries of the batch that lie anywhere: the i-th and the next one are
    `step` entries apart. */
 static void NAME(scalar)(
@@ -386,21 +414,16 @@ static void NAME(scalar)(
 {
     for (long i = 0; i < o->n_rows; ++i)
         for (long j = 0; j < o->n_columns; ++j) {
-            const T *x = a + o->rows_a[i] + o->terms_a[0];
-            const T *y = b + o->columns_b[j] + o->terms_b[0];
+            const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
             T *z = c + o->rows_c[i] + o->columns_c[j];
             if (o->n_terms == 1) {
+                x += o->terms_a[0], y += o->terms_b[0];
                 for (long e = 0; e < n; ++e)
                     z[e * step_c] = x[e * step_a] * y[e * step_b];
                 continue;
             }
-            for (long e = 0; e < n; ++e) {
-                T sum = 0;
-                for (long k = 0; k < o->n_terms; ++k)
-                    sum += x[e * step_a + o->terms_a[k] - o->terms_a[0]] *
-                           y[e * step_b + o->terms_b[k] - o->terms_b[0]];
-                z[e * step_c] = sum;
-            }
+            for (long e = 0; e < n; ++e)
+                z[e * step_c] = NAME(sum_products)(x + e * step_a, y + e * step_b, o);
         }
 }
 

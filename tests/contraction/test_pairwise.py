@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from feinsum.contraction import DTYPES, IS_BUILT, contract_pair
 from feinsum.contraction.pairwise import encode_indices
+from tests.children import run_python
 
 pytestmark = pytest.mark.skipif(not IS_BUILT, reason="installed without a compiler")
 
 TOLERANCES = {"f4": 1e-5, "c8": 1e-5, "f8": 1e-13, "c16": 1e-13}
+N_PROCESSORS = len(getattr(os, "sched_getaffinity", lambda _: [0])(0))
 EXTENTS = (0, 1, 2, 3, 5, 8, 13, 17, 33)
 
 
@@ -121,6 +123,72 @@ def test_long_sums_of_single_precision_are_accurate():
             contracted("j,ij->i", ones, given),
         ):
             assert np.max(abs(found / exact - 1)) < 2e-6
+
+
+LONG = {
+    "one result, axes in another order": ("ijab,ibja->", (8, 9, 30, 31)),
+    "a result of a batch": ("ijab,ibja->i", (3, 9, 30, 31)),
+    "few rows": ("ik,kj->ij", (2, 5000)),
+    "a matrix of columns": ("ki,kj->ij", (5003, 20)),
+    "rows that fill no vector": ("ki,kj->ji", (5003, 37)),
+    "a vector times a matrix": ("k,kr->r", (5003, 21)),
+    "a batch between": ("eh,ehd->hd", (5003, 3, 21)),
+    "short sums in runs": ("ehd,ehd->eh", (500, 3, 20)),
+    "short sums of short rows": ("eh,eh->e", (5000, 9)),
+    "sums in runs of a batch in steps": ("edh,edh->he", (70, 9, 35)),
+}
+"""Sums of many terms with few results, which threads share, or of many short ones."""
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("name", LONG)
+def test_sums_with_few_results_or_few_terms(monkeypatch, name, dtype):
+    """However many threads share a sum, in results of any strides."""
+    subscripts, shape = LONG[name]
+    terms = subscripts.split("->")[0].split(",")
+    letters = dict.fromkeys("".join(terms))
+    extents = dict(zip(letters, [*shape, 13, 13], strict=False))
+    rng = np.random.default_rng(0)
+
+    def draw(term):
+        values = rng.standard_normal([extents[i] for i in term])
+        if dtype[0] == "c":
+            values = values + 1j * rng.standard_normal(values.shape)
+        return values.astype(dtype)
+
+    first, second = map(draw, terms)
+    n_axes = len(subscripts.split("->")[1])
+    for n_threads in ("1", "3"):
+        monkeypatch.setenv("OMP_NUM_THREADS", n_threads)
+        assert_right(subscripts, first, second)
+        if n_axes:
+            extents_out = [extents[i] for i in subscripts.split("->")[1]]
+            out = np.empty([2 * n for n in extents_out], dtype)
+            view = out[(slice(None, None, -2),) * n_axes]
+            assert_right(subscripts, first, second, view)
+
+
+@pytest.mark.skipif(N_PROCESSORS < 2, reason="Linux with several processors")
+def test_threads_leave_the_processor_of_the_caller():
+    """A helper may run on all processors but that one; the caller as before."""
+    code = """
+import os, numpy as np
+from pathlib import Path
+from feinsum.contraction import contract_pair
+from feinsum.contraction.pairwise import encode_indices
+a = np.ones((600, 600))
+def threads():
+    contract_pair(encode_indices("ij", "jk", "ik"), a, a, np.empty((600, 600)))
+    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+before = os.sched_getaffinity(0)
+here = {int(path.name) for path in Path("/proc/self/task").iterdir()}
+(helper,) = threads() - here
+allowed = os.sched_getaffinity(helper)
+print(len(before) - len(allowed), allowed < before, os.sched_getaffinity(0) == before)
+"""
+    variables = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
+    done = run_python("-c", code, **variables)
+    assert done.stdout.split() == ["1", "True", "True"]
 
 
 def test_results_are_written_into_views():
