@@ -78,7 +78,7 @@ def read_table(text: str) -> list[Row]:
 
 TABLES: dict[str, Callable[[str], list[Row]]] = {
     "totals-zen5": summarize_programs,
-    "users-sapphire-rapids": read_table,
+    "users-emerald-rapids": read_table,
     "dgfem-sapphire-rapids": summarize_operators,
     "tccg-zen5": summarize_contractions,
     "firedrake-zen5": summarize_cells,
