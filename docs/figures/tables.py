@@ -81,7 +81,7 @@ TABLES: dict[str, Callable[[str], list[Row]]] = {
     "users-emerald-rapids": read_table,
     "dgfem-sapphire-rapids": summarize_operators,
     "tccg-zen5": summarize_contractions,
-    "firedrake-zen5": summarize_cells,
+    "firedrake-emerald-rapids": summarize_cells,
 }
 
 
