@@ -121,11 +121,11 @@ class KernelTimes:
             return WrongResultError("its results are not those of the given kernel")
         worst = min(self.ratios, key=lambda ratio: ratio.low)
         is_usual = worst is self.ratios[0]
-        where = "" if is_usual else " with other options of the compiler"
+        options = "" if is_usual else " with other options of the compiler"
         usual = "" if is_usual else "with the usual ones "
         return MeasurementError(
             f"{NO_FASTER}: {worst.median:.2f} times as fast ({worst.low:.2f} to "
-            f"{worst.high:.2f}){where}, {usual}{self.given_s * 1e3:.3g} ms as given, "
+            f"{worst.high:.2f}){options}, {usual}{self.given_s * 1e3:.3g} ms as given, "
             f"{self.kernel_s * 1e3:.3g} ms with it"
         )
 
