@@ -315,7 +315,7 @@ static void find_processor(void)
 static struct {
     pthread_mutex_t lock, one_call;
     pthread_cond_t has_work, is_done;
-    int n_threads;
+    int n_threads, n_placed; /* see leave_processor */
     pthread_t threads[MAX_THREADS];
     Run run;
     const Problem *problem;
@@ -359,7 +359,7 @@ static void forget_threads(void)
     pthread_mutex_init(&pool.one_call, NULL);
     pthread_cond_init(&pool.has_work, NULL);
     pthread_cond_init(&pool.is_done, NULL);
-    pool.n_threads = pool.n_parts = pool.n_taken = 0;
+    pool.n_threads = pool.n_placed = pool.n_parts = pool.n_taken = 0;
 }
 
 /* Keep the waiting threads off the processor of the caller. Where threads of a BLAS still
@@ -368,18 +368,18 @@ static void leave_processor(void) /* with the lock */
 {
 #ifdef __linux__
     static cpu_set_t allowed;
-    static int processor = -1, n_placed;
+    static int processor = -1;
     cpu_set_t now;
     const int here = sched_getcpu();
     if (here < 0 || sched_getaffinity(0, sizeof(now), &now))
         return;
     if (here != processor || !CPU_EQUAL(&now, &allowed))
-        n_placed = 0;
+        pool.n_placed = 0;
     processor = here, allowed = now;
     if (CPU_COUNT(&now) > 1)
         CPU_CLR(here, &now);
-    for (; n_placed < pool.n_threads; ++n_placed)
-        pthread_setaffinity_np(pool.threads[n_placed], sizeof(now), &now);
+    for (; pool.n_placed < pool.n_threads; ++pool.n_placed)
+        pthread_setaffinity_np(pool.threads[pool.n_placed], sizeof(now), &now);
 #endif
 }
 
