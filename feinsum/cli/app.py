@@ -79,7 +79,7 @@ RARE_OPTIONS = {
         "--live",
     ),
     "explain": ("--operands", "--rows", "--program"),
-    "plan": ("--operands", "--dtype", "--picture"),
+    "plan": ("--operands", "--dtype", "--picture", "--after"),
     "roofline": ("--operands", "--rows", "--max-gflop"),
 }
 """Options that the help of a command names and ``--help-all`` describes."""

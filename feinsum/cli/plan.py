@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -32,7 +32,7 @@ from feinsum.cli.shared.output import check_output_file, check_writing, print_do
 from feinsum.errors import PlanError
 
 if TYPE_CHECKING:
-    from feinsum.distributed import Levels, Plan, ProgramPlan
+    from feinsum.distributed import Distribution, Levels, Plan, ProgramPlan
     from feinsum.records import PlanRecord
 
 EXAMPLES = """\b
@@ -106,12 +106,39 @@ Measured: TypeAlias = Annotated[
 ]
 
 
+After: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--after",
+        metavar="FILE",
+        help="A saved plan: operands that it has, or computes, start where it leaves "
+        "them.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class MachineOptions:
     """The processes of a plan, and what they may hold and exchange."""
 
     memory: MemoryLimit = None
     ranks_per_host: RanksPerHost = None
+    after: After = None
+
+    def choose_starts(self, operands: Iterable[str]) -> Mapping[str, Distribution]:
+        """Return the distributions in which an earlier plan leaves some operands."""
+        from feinsum.distributed.facts import get_inner_plan, read_plan
+
+        if self.after is None:
+            return {}
+        try:
+            text = self.after.read_bytes()
+        except OSError as error:
+            raise typer.BadParameter(
+                f"cannot read {self.after}: {error.strerror}", param_hint="--after"
+            ) from None
+        left = get_inner_plan(read_plan(text)).final_distributions
+        return {name: left[name] for name in operands if name in left}
 
     def levels(self) -> Levels | None:
         """Parse the ranks on each host, and in each smaller unit."""
@@ -188,6 +215,7 @@ def plan(
             database=database,
             ranks_per_host=machine.levels(),
             nonzeros=nonzeros,
+            starts=machine.choose_starts(x.name for x in einsum.operands),
         )
     if save is not None:
         with check_writing(save, "--save"):
@@ -203,12 +231,15 @@ def _plan_program(
 ) -> ProgramPlan:
     from feinsum.distributed import plan_program
 
+    program = read_program(path)
+    read = {name for statement in program.statements for name in statement.operands}
     return plan_program(
-        read_program(path),
+        program,
         processes,
         sizes=values,
         memory=machine.memory,
         ranks_per_host=machine.levels(),
+        starts=machine.choose_starts(x.name for x in program.inputs if x.name in read),
     )
 
 

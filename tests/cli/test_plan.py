@@ -75,6 +75,23 @@ def test_leaves_are_tuned(run, autotune, tmp_path):
     assert run("tune", "--plan", str(path)).exit_code == 1
 
 
+def test_arrays_start_where_an_earlier_plan_leaves_them(run, tmp_path):
+    """Operands with the names of its operands, or of its results."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    arguments = ("plan", *PRODUCT, "--processes", "4")
+    assert run(*arguments, "--save", str(first)).exit_code == 0
+    again = ("plan", "jk,kl->jl", "--sizes", "j=12,k=12,l=12", "--operands", "B,out")
+    after = (*again, "--processes", "4", "--after", str(first), "--save", str(second))
+    result = run(*after)
+    assert result.exit_code == 0, result.stderr
+    plans = [Plan.from_json(path.read_text()) for path in (first, second)]
+    assert plans[1].starts["B"] == plans[0].starts["B"]
+    assert plans[1].starts["out"] == plans[0].result
+    assert run(*arguments, "--after", str(tmp_path / "none.json")).exit_code == 2
+    first.write_text("{}")
+    assert run(*arguments, "--after", str(first)).exit_code == 1
+
+
 def test_a_picture_is_drawn(run, tmp_path):
     """Of up to 64 processes, in three formats."""
     for name in ("plan.svg", "plan.png"):
