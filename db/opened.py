@@ -195,8 +195,7 @@ def looked_up_store(database: Database, *, must_exist: bool = False) -> Iterator
 
     Args:
         database: as for :func:`opened_store`.
-        must_exist: whether a missing database is an error, if an argument or the
-            variable names it.
+        must_exist: whether a missing database is an error, if ``database`` names it.
     """
     if must_exist:
         _check_existence(database)
@@ -312,16 +311,15 @@ def _is_missing(location: Location) -> bool:
 
 
 def _check_existence(database: Database) -> None:
-    """Refuse a named database that is missing.
+    """Refuse a database that an argument names and that is missing.
+
+    The one that the variable names may be created by the first tuning.
 
     Raises:
         StoreUnavailableError: if it is a file that does not exist.
     """
-    is_usual = database is None and (
-        USER not in list_layer_names() or is_not_created_yet()
-    )
     is_url = isinstance(database, str) and is_service(database)
-    if isinstance(database, Store) or is_url or is_usual:
+    if database is None or isinstance(database, Store) or is_url:
         return
     location = locate(database)
     if _is_missing(location):

@@ -98,7 +98,7 @@ def retrieve(
         instructions: a Loopy match expression that selects einsums.
         kernel_name: which kernel of the unit, if it has several.
         on_miss: if there is no recipe, ``warn``, ``raise`` the reason, or ``return``.
-            With ``raise``, a database that is named and missing is an error, too.
+            With ``raise``, a missing ``database`` is an error, too.
         policy: the worst acceptable match: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
             ``FEINSUM_POLICY``.

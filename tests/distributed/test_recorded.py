@@ -17,7 +17,7 @@ from feinsum.distributed.facts import (
     build_check,
     choose_sample_boxes,
     compare_samples,
-    compute_tolerance,
+    compute_rounding_tolerance,
     get_inner_plan,
 )
 from feinsum.distributed.fleets import RankLocation, build_fleet, describe_fleet_here
@@ -79,7 +79,7 @@ def test_a_wrong_entry_of_a_sample_is_found(name):
                 return arrays[operand][get_slices(where)]
 
             (right,) = compare_samples(made, read, {output: (box, part)})
-            assert right.error <= compute_tolerance(plan)
+            assert right.error <= compute_rounding_tolerance(plan)
             part.flat[-1] += 0.1 * np.abs(part).max()
             wrong = compare_samples(made, read, {output: (box, part)})
             with pytest.raises(WrongResultError, match="1 of 1 blocks"):

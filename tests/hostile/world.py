@@ -44,7 +44,7 @@ SPECS = (
 
 POLICIES: tuple[Policy, ...] = ("strict", "default", "loose")
 
-NAMES = ("eve", "mallory", "oscar")
+NAMES = ("eve", "mallory", "oscar", "trudy")
 """Names of the keys of the attacker."""
 
 Served: TypeAlias = dict[tuple[str, str, str], list[str]]

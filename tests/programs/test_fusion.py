@@ -141,10 +141,11 @@ def lifting(dtype="float64", n="n"):
 
 
 @pytest.mark.parametrize("dtype", spread(["float64", "float32"], 1))
-def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
+def test_a_batch_runs_as_one_kernel(dtype, monkeypatch, tmp_path):
     """With its maps and finishes, at sizes that no tile divides: nothing is stored but
-    the results.
+    the results, and no database has to exist.
     """
+    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "not-yet.sqlite"))
     monkeypatch.setenv("FEINSUM_EFFORT", "estimate")
     monkeypatch.setenv("FEINSUM_VERIFY", "off")  # the run itself compares the results
     given = lifting(dtype)
