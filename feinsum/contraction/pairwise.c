@@ -29,9 +29,11 @@
 /* Terms that are added up in registers, by rounding as coarse as the type's. */
 #define DIRECT_TERMS 512
 
-/* Terms of each part of a sum that threads share, and rows or columns from which on they
-   share these. */
+/* Sums that threads share: terms of each part; the largest number of parts, which one
+   thread adds up, and of results; and rows or columns from which on threads share these. */
 #define MIN_SHARE 512
+#define MAX_PARTS 32
+#define MAX_SHARED (1 << 17)
 #define SHARED_ROWS 128
 
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
@@ -593,6 +595,7 @@ static int is_shared_sum(const Problem *p, int n_threads)
     return n_threads > 1 && p->terms.rank > 0 && p->method != LANES_OF_BATCH &&
            p->batch.rank < MAX_INDICES && n_batch < 2 * n_threads &&
            n_rows < SHARED_ROWS && n_columns < SHARED_ROWS &&
+           n_batch * n_rows * n_columns <= MAX_SHARED &&
            p->terms.n[find_longest(&p->terms)] >= 2 * MIN_SHARE &&
            estimate_ns(p) > 2 * PER_THREAD_NS && is_compact(p);
 }
@@ -603,7 +606,7 @@ static int sum_in_parts(Run run, const Problem *p, int is_single, int n_threads)
 {
     const int split = find_longest(&p->terms);
     const long length = p->terms.n[split], *steps = p->terms.strides[split];
-    const long n_parts = min(min(4 * n_threads, MAX_THREADS), length / MIN_SHARE);
+    const long n_parts = min(min(4 * n_threads, MAX_PARTS), length / MIN_SHARE);
     const long n = length / n_parts, rest = length - n * n_parts;
     const long n_numbers = p->is_complex ? 2 : 1;
     const long n_results =
