@@ -734,7 +734,8 @@ static int NAME(run)(const Problem *p, const Part *part)
     start(&p->batch, part->first_batch, &at);
     if (p->method == PACKED) {
         for (long e = 0; e < part->n_batch && !failed; ++e, step(&p->batch, 1, &at))
-            failed = NAME(packed)(p, part, a + size * at.a, b + size * at.b, c + size * at.c);
+            failed = NAME(packed)(
+                p, part, a + size * at.a, b + size * at.b, c + size * at.c);
         return failed;
     }
     const int last = p->batch.rank - 1;
