@@ -14,6 +14,7 @@ from benchmarks.totals.layers import attention, bilinear, linear
 from benchmarks.totals.meshes import dg_steps, spectral_elements
 from benchmarks.totals.mixtures import everyday, one_twice, thousand_once
 from benchmarks.totals.networks import LETTERS, chain, high_rank, network
+from benchmarks.totals.sums import covariances, gates, graph_attention, pair_energies
 
 __all__ = ["PROGRAMS", "Program", "chosen"]
 
@@ -65,6 +66,10 @@ def _programs() -> Iterator[Program]:
     for n in (10, 20):
         yield Program(f"dg-steps-{n}", dg_steps, (n, 2000, 100), (n, 5, 2))
     yield Program("spectral-elements", spectral_elements, (5, 2000, 100), (3, 4, 2))
+    yield Program("graph-attention", graph_attention, (60_000, 20), (40, 2))
+    yield Program("covariances", covariances, (100_000, 12), (40, 2))
+    yield Program("pair-energies", pair_energies, (12, 40, 50), (2, 3, 2))
+    yield Program("gates", gates, (20,), (4,))
     yield Program("everyday", everyday, (10, math.inf), (1, 2e3))
     yield Program("one-twice", one_twice)
     yield Program("thousand-once", thousand_once, (1000,), (20,))
