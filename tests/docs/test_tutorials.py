@@ -78,7 +78,13 @@ def printed(cell: nbformat.NotebookNode) -> str:
         for output in cell.outputs
         if output.get("name") != "stderr"
     )
-    return re.sub(rf"^{re.escape(NOISY)}\n", "", text, flags=re.MULTILINE)
+    return re.sub(rf"^{re.escape(NOISY)}\r?\n", "", text, flags=re.MULTILINE)
+
+
+def test_noise_of_a_busy_machine_is_not_shown():
+    text = f"{NOISY}\r\nrecords: 4\r\n"
+    output = nbformat.v4.new_output("stream", name="stdout", text=text)
+    assert printed(nbformat.v4.new_code_cell(outputs=[output])) == "records: 4\r\n"
 
 
 def test_there_are_six_tutorials():
