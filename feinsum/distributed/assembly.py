@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations
 from math import prod
+from typing import Literal, TypeAlias
 
 from feinsum.contraction.paths import Path
 from feinsum.distributed.distribution import Distribution, Machine
@@ -31,7 +32,7 @@ from feinsum.distributed.groups import (
     groups_of,
 )
 from feinsum.distributed.levels import Levels, moved_by_level
-from feinsum.distributed.plans import Plan
+from feinsum.distributed.plans import Plan, find_request_violations
 from feinsum.distributed.schedule import (
     GroupSchedule,
     choose_initial_distribution,
@@ -41,6 +42,9 @@ from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, to_text
 
 Starts = Mapping[str, Distribution]
+
+Placement: TypeAlias = Distribution | Literal["replicated"]
+"""The distribution of an array; or a copy on each process."""
 
 
 def assemble(
@@ -116,6 +120,43 @@ def with_schedules(
     if any(v.rule != "leaf" for v in assembled.violations()):
         assembled.check()
     return replace(assembled, leaves=list_leaves(assembled))
+
+
+def with_requested(
+    bare: Plan, starts: Mapping[str, Placement], ends: Mapping[str, Placement]
+) -> Plan:
+    """Return a plan without schedules that requests distributions.
+
+    Args:
+        bare: the plan without them.
+        starts: initial distributions, by operand.
+        ends: final distributions, by result.
+
+    Raises:
+        PlanError: with the broken rule, if one does not fit.
+    """
+
+    def convert(rule: str, name: str, placement: Placement) -> Distribution:
+        if isinstance(placement, Distribution):
+            return placement
+        if placement != "replicated":
+            raise PlanError(
+                f"the distribution of {name} is {placement!r:.80}; expected a "
+                "feinsum.distributed.Distribution or 'replicated'",
+                rules=(rule,),
+            )
+        indices = bare.shape(name) if name in {*bare.operands, *bare.outputs} else ()
+        return Distribution(Machine((bare.processes,)), ((),) * len(indices))
+
+    requested = replace(
+        bare,
+        starts={name: convert("starts", name, d) for name, d in starts.items()},
+        placed=tuple(starts),
+        ends={name: convert("result", name, d) for name, d in ends.items()},
+    )
+    for violation in find_request_violations(requested):
+        raise PlanError(violation.message, rules=(violation.rule,))
+    return requested
 
 
 def place_operands(

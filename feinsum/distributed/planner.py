@@ -43,10 +43,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 from os import PathLike
-from typing import Literal, TypeAlias
 
 from feinsum.contraction.paths import Path, list_postorders, make_path
-from feinsum.distributed.assembly import arrange_axes, with_cyclic, with_schedules
+from feinsum.distributed.assembly import (
+    Placement,
+    arrange_axes,
+    with_cyclic,
+    with_requested,
+    with_schedules,
+)
 from feinsum.distributed.choosing import (
     find_alternatives,
     find_cheap_plans,
@@ -54,7 +59,7 @@ from feinsum.distributed.choosing import (
     prefer_measured,
 )
 from feinsum.distributed.counts import TIE, USUAL, Estimate, Rates
-from feinsum.distributed.distribution import MAX_PROCESSES, Distribution, Machine
+from feinsum.distributed.distribution import MAX_PROCESSES
 from feinsum.distributed.grids import make_grid_plans
 from feinsum.distributed.groups import (
     Group,
@@ -65,11 +70,7 @@ from feinsum.distributed.groups import (
 )
 from feinsum.distributed.levels import Levels, convert_levels
 from feinsum.distributed.maps import MAX_EXCESS
-from feinsum.distributed.plans import (
-    Plan,
-    find_request_violations,
-    find_sparse_violations,
-)
+from feinsum.distributed.plans import Plan, find_sparse_violations
 from feinsum.distributed.repeats import plan_blocks
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import (
@@ -81,9 +82,6 @@ from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.records import Fleet, Store
 from feinsum.words import format_count
-
-Placement: TypeAlias = Distribution | Literal["replicated"]
-"""The distribution of an array; or a copy on each process."""
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
@@ -213,7 +211,7 @@ def plan(
     for violation in find_sparse_violations(bare):
         raise PlanError(violation.message, rules=(violation.rule,))
     ends = {} if result is None else {bare.outputs[-1]: result}
-    bare = _with_requested(bare, starts or {}, ends)
+    bare = with_requested(bare, starts or {}, ends)
     best = _plan_groups(bare, memory, rates)
     if memory is None and processes <= MAX_FOR_PATHS:
         # other paths have other groups, which the search cannot compare
@@ -263,7 +261,7 @@ def plan_statements(
     _check_processes(processes)
     levels = convert_levels(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
-    bare = _with_requested(bare, starts or {}, results or {})
+    bare = with_requested(bare, starts or {}, results or {})
     if memory is None:
         joined = plan_blocks(bare, lambda part: _plan_groups(part, None, rates))
         if joined is not None:
@@ -313,34 +311,6 @@ def _check_processes(processes: object) -> None:
             f"processes={processes!r}; expected an integer from 1 to {MAX_PROCESSES}",
             rules=("processes",),
         )
-
-
-def _with_requested(
-    bare: Plan, starts: Mapping[str, Placement], ends: Mapping[str, Placement]
-) -> Plan:
-    """Return a plan without schedules, with checked distributions."""
-
-    def convert(rule: str, name: str, placement: Placement) -> Distribution:
-        if isinstance(placement, Distribution):
-            return placement
-        if placement != "replicated":
-            raise PlanError(
-                f"the distribution of {name} is {placement!r:.80}; expected a "
-                "feinsum.distributed.Distribution or 'replicated'",
-                rules=(rule,),
-            )
-        indices = bare.shape(name) if name in {*bare.operands, *bare.outputs} else ()
-        return Distribution(Machine((bare.processes,)), ((),) * len(indices))
-
-    requested = replace(
-        bare,
-        starts={name: convert("starts", name, d) for name, d in starts.items()},
-        placed=tuple(starts),
-        ends={name: convert("result", name, d) for name, d in ends.items()},
-    )
-    for violation in find_request_violations(requested):
-        raise PlanError(violation.message, rules=(violation.rule,))
-    return requested
 
 
 def _compute_max_elements(memory: int | str | None, itemsize: int) -> float:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from feinsum.distributed.assembly import Placement
 from feinsum.distributed.counts import USUAL, Counts, Rates, Traffic
 from feinsum.distributed.display import format_plan
 from feinsum.distributed.engines import Prepared, prepare
@@ -25,7 +26,7 @@ from feinsum.distributed.groups import Access, Group, Statements
 from feinsum.distributed.levels import Levels
 from feinsum.distributed.local import Semantics, run_here
 from feinsum.distributed.mpi import run_on_ranks
-from feinsum.distributed.planner import Placement, plan_statements
+from feinsum.distributed.planner import plan_statements
 from feinsum.distributed.plans import Plan, read_document
 from feinsum.distributed.steps import Leaf
 from feinsum.errors import PlanError, ProgramError

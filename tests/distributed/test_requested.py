@@ -22,10 +22,12 @@ from feinsum.distributed import (
 from feinsum.distributed.assembly import assemble
 from feinsum.distributed.distribution import Requested
 from feinsum.distributed.groups import find_default_path, groups_of
+from feinsum.distributed.recorded import make_random_arrays, record_run
 from feinsum.distributed.schedule import list_result_choices
 from feinsum.distributed.search import find_best_schedules
 from feinsum.errors import PlanError
 from feinsum.programs import program
+from feinsum.records import InMemoryStore
 from tests.distributed.cases import (
     KERNELS,
     count_steps,
@@ -35,7 +37,9 @@ from tests.distributed.cases import (
     random_start,
 )
 from tests.distributed.test_plans import check_messages, random_plan
+from tests.distributed.test_sparse import KERNELS as SPARSE
 from tests.distributed.test_sparse import MTTKRP, arrays_of
+from tests.distributed.test_sparse import einsum_of as sparse_einsum
 from tests.distributed.test_statements import PROGRAMS
 from tests.distributed.test_statements import is_numpys as are_numpys
 from tests.programs.random_programs import assert_right, numbers
@@ -182,9 +186,21 @@ def test_entries_stay_where_a_plan_dealt_them():
     again = plan(MTTKRP, processes=4, nonzeros=nonzeros, starts=starts)
     assert again.starts["T"] == first.starts["T"]
     assert again.counts.moved == first.counts.moved
+    sddmm = sparse_einsum(*SPARSE["sddmm"])
+    with pytest.raises(PlanError, match="out is sparse, and its entries never move"):
+        plan(sddmm, processes=4, nonzeros=9, result="replicated")
     with pytest.raises(PlanError, match=r"entries of T\S* never move") as caught:
         plan(MTTKRP, processes=4, nonzeros=nonzeros, starts={"T": "replicated"})
     assert caught.value.rules == ("starts",)
+
+
+def test_a_run_with_requests_is_a_fact():
+    """What moves from starts and to the result is counted again by the database."""
+    made = plan(PRODUCT, processes=4, starts={"A": "replicated"}, result="replicated")
+    store = InMemoryStore()
+    record = record_run(made, make_random_arrays(made), store)
+    assert Plan.from_json(record.plan) == made
+    assert record.counted == made.counts.moved
 
 
 def test_a_limit_of_memory_holds_with_requested_distributions():
