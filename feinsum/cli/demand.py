@@ -84,11 +84,12 @@ def list_demand(
 
 
 @app.command(
+    "clear",
     epilog="\b\nExamples:\n"
     "  feinsum demand clear --workload fe2-nauty2.8-0f7c\n"
     "  feinsum demand clear --all"
 )
-def clear(
+def clear_demand(
     workload: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Only demands for this workload."),

@@ -43,7 +43,7 @@ from feinsum.distributed.storage import (
     join_parts,
     make_array,
     make_relative,
-    take,
+    take_box,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import parse_subscripts, write_subscripts
@@ -213,7 +213,7 @@ class Buffers:
     def view(self, name: str, box: Box) -> Any:
         """Return a part of a buffer, without a copy if it is dense."""
         array, buffer_box = self.arrays[name]
-        return take(array, make_relative(box, buffer_box))
+        return take_box(array, make_relative(box, buffer_box))
 
     def do(self, step: Step) -> None:
         """Execute a step that involves no other rank."""
@@ -313,7 +313,7 @@ def run_here(
         for rank, buffers in enumerate(ranks):
             box = plan.start_box(name, rank)
             if box is not None:
-                block = take(array, box)
+                block = take_box(array, box)
                 buffers.put(name, box, block if plan.is_sparse(name) else block.copy())
     _run_events(plan, ranks, progress)
 

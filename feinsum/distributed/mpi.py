@@ -56,7 +56,7 @@ from feinsum.distributed.steps import (
     Take,
     get_tensor,
 )
-from feinsum.distributed.storage import Stored, as_stored, get_dtype, take
+from feinsum.distributed.storage import Stored, as_stored, get_dtype, take_box
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import require_extra
 from feinsum.records import Fleet
@@ -480,7 +480,7 @@ def scatter(
         for receiver in range(plan.processes if rank == 0 else 0):
             box = plan.start_box(name, receiver)
             if box is not None:
-                piece = take(arrays[name], box)
+                piece = take_box(arrays[name], box)
                 piece = piece if is_sparse else np.array(piece, order="C")
                 if receiver == 0:
                     blocks[name] = piece

@@ -38,7 +38,7 @@ from feinsum.distributed.local import (
 from feinsum.distributed.messages import Origin, Phase, build_phases
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
-from feinsum.distributed.storage import Stored, take
+from feinsum.distributed.storage import Stored, take_box
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 from feinsum.words import format_count
@@ -246,7 +246,7 @@ class DaskEngine:
         """Copy a rank's blocks, because the caller may change its arrays meanwhile."""
         boxes = {name: self.plan.start_box(name, rank) for name in arrays}
         return {
-            name: (_copy_block(take(arrays[name], box)), box)
+            name: (_copy_block(take_box(arrays[name], box)), box)
             for name, box in boxes.items()
             if box is not None
         }

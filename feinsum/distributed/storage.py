@@ -74,11 +74,11 @@ def make_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
     return np.full(get_box_shape(box), fill, dtype)
 
 
-def take(array: Stored, box: Box) -> Any:
+def take_box(array: Stored, box: Box) -> Any:
     """Return the part of an array in a box: a view, or the entries of a sparse array.
 
     >>> A = COO((4, 6), ([0, 0, 2], [2, 5, 3]), [7.0, 8.0, 6.0])
-    >>> take(A, (range(0, 4, 2), range(2, 6))).indices[1].tolist()
+    >>> take_box(A, (range(0, 4, 2), range(2, 6))).indices[1].tolist()
     [0, 3, 1]
     """
     if not isinstance(array, COO):
