@@ -141,7 +141,9 @@ def _read_file() -> dict[str, Any]:
 
 def warn_of_variables() -> None:
     """Log variables of no setting, and those that belong in the file of settings."""
-    unknown = {n for n in os.environ if n.startswith(PREFIX)} - set(list_service_variables())
+    unknown = {n for n in os.environ if n.startswith(PREFIX)} - set(
+        list_service_variables()
+    )
     if unknown:
         logger.warning(
             "no setting of the service has these variables: %s; 'feinsum doctor' "

@@ -87,7 +87,7 @@ def list_demand(
     "clear",
     epilog="\b\nExamples:\n"
     "  feinsum demand clear --workload fe2-nauty2.8-0f7c\n"
-    "  feinsum demand clear --all"
+    "  feinsum demand clear --all",
 )
 def clear_demand(
     workload: Annotated[

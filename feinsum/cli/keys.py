@@ -45,7 +45,7 @@ def _parse_days(text: str | None) -> int | None:
     "create",
     epilog="\b\nExamples:\n"
     "  feinsum keys create ci --scope record --expires 90d\n"
-    "  feinsum keys create ann --scope admin --database team.sqlite"
+    "  feinsum keys create ann --scope admin --database team.sqlite",
 )
 def create_key(
     name: Annotated[

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.counts import Outcome, Traffic, build_report
 from feinsum.distributed.fleets import build_fleet, locate_rank
+from feinsum.distributed.gpu_memory import to_host
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -146,7 +147,9 @@ class DaskEngine:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        operands = check_operands(self.plan, self.read(arrays or {}))
+        checked = check_operands(self.plan, self.read(arrays or {}))
+        # workers need not have a GPU
+        operands = {name: to_host(array) for name, array in checked.items()}
         start, workers = perf_counter(), self._list_workers()
         names, addresses = zip(*workers, strict=True)
         token = f"feinsum-{uuid4().hex}"
