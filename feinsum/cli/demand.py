@@ -79,7 +79,7 @@ def list_demand(
         )
         for demand in demands
     ]
-    headings = ("workload", "device"), ("asked", "callers", "last")
+    headings = ("workload", "device"), ("requests", "callers", "last")
     print_document(demands, as_json, lambda: print_table(*headings, rows))
 
 
