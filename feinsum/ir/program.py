@@ -21,7 +21,7 @@ from feinsum.ir.expression_values import evaluate_body
 from feinsum.ir.expressions import get_operand_name, list_names
 from feinsum.ir.numpy_calls import infer_numpy_dtype, infer_numpy_shape, is_view
 from feinsum.ir.operand import Extent, Operand, SizeParam, bind_shape
-from feinsum.ir.reductions import check_reduction, is_truth
+from feinsum.ir.reductions import check_reduction, check_reduction_dtype, is_truth
 from feinsum.ir.statement import Statement
 from feinsum.subscripts import IndexList
 from feinsum.words import format_brief, format_count
@@ -151,7 +151,10 @@ def _infer_dtype(statement: Statement, arrays: Mapping[str, Operand]) -> np.dtyp
     dtypes = [arrays[name].dtype for name in statement.operands]
     if statement.is_numpy:
         return infer_numpy_dtype(statement.body, dtypes)
-    return infer_body_dtype(statement.body, dtypes, statement.indices)
+    dtype = infer_body_dtype(statement.body, dtypes, statement.indices)
+    if statement.reduced_indices:
+        check_reduction_dtype(statement.reduction, dtype)
+    return dtype
 
 
 CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}

@@ -141,6 +141,25 @@ def check_reduction(reduction: str) -> None:
             )
 
 
+@lru_cache(maxsize=64)
+def check_reduction_dtype(reduction: str, dtype: np.dtype[Any]) -> None:
+    """Check that a reduction is defined for a dtype: booleans have no difference.
+
+    Raises:
+        ProgramError: if it is not.
+    """
+    sample = np.ones(1, dtype)
+    try:
+        combine(reduction, sample, sample)
+    except InvalidEinsumError:
+        return  # no expression at all, which check_reduction reports
+    except (TypeError, ValueError) as error:
+        raise ProgramError(
+            f"reduction {reduction!r} is not defined for {dtype}: {error}",
+            rules=("reduction",),
+        ) from None
+
+
 def _sum_blocks(values: Array, axes: tuple[int, ...]) -> Array:
     """Sum blocks, because numpy adds pairwise only along contiguous axes.
 

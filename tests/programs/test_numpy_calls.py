@@ -142,6 +142,9 @@ def test_one_extent_may_be_unknown():
         np.testing.assert_array_equal(found, (2 * arrays["X"][:, None, 3:]))
     with pytest.raises(ProgramError, match="extent n of the axis is not known"):
         p.numpy("x0[1:]", X)
+    for shape in ("(-1, 2, 4)", "(2, 3)", "(-1, -1, 6)"):
+        with pytest.raises(ProgramError, match=r"does not become|is no shape"):
+            p.numpy(f"reshape(x0, {shape})", X)
 
 
 WRONG = {
@@ -164,6 +167,12 @@ def test_a_wrong_body_is_refused(body):
     with pytest.raises(ProgramError, match=WRONG[body]) as caught:
         program().numpy(body, array("X", (3, 4)))
     assert caught.value.rules == ("body",)
+
+
+@pytest.mark.parametrize("shape", ["(-1,)", "(2000000, 1000000)", "(1.5,)"])
+def test_a_constant_has_a_shape_within_limits(shape):
+    with pytest.raises(ProgramError, match="is no shape"):
+        program().numpy(f"constant('<f8', {shape}, '')")
 
 
 def test_every_axis_has_an_index_of_its_own():
