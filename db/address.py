@@ -302,17 +302,17 @@ def parse_address(url: str) -> Address:
         or components.scheme not in SCHEMES
         or not _HOST.fullmatch(host)
     ):
-        raise _make_address_error("it is not a web URL")
+        raise _make_address_error("is not a web URL")
     # A password in a URL would be printed in messages, and kept in shell histories.
     if "@" in components.netloc:
         raise _make_address_error(
-            f"it has a user or a password; pass the key in {KEY_VARIABLE}"
+            f"has a user or a password; pass the key in {KEY_VARIABLE}"
         )
     prefix = components.path.rstrip("/")
     if components.query or components.fragment or not _PREFIX.fullmatch(prefix):
-        raise _make_address_error("it has more than a host, a port and a plain path")
+        raise _make_address_error("has more than a host, a port and a plain path")
     if port == 0:
-        raise _make_address_error("its port is 0")
+        raise _make_address_error("has the port 0")
     return Address(components.scheme, host, port or SCHEMES[components.scheme], prefix)
 
 
@@ -361,18 +361,18 @@ def parse_key_id(key: str) -> str | None:
 
 
 def describe_sent_key(key: str | None) -> str:
-    """Describe the key that a service refused, by its id, and where to set another.
+    """Describe the key that a service refused, by its id, and where it is set.
 
     >>> print(describe_sent_key(None))
     no key was sent; set FEINSUM_REMOTE_KEY
     >>> print(describe_sent_key("feinsum_0123abcd_" + "x" * 43))
-    the key sent has the id 0123abcd; set another in FEINSUM_REMOTE_KEY
+    the key in FEINSUM_REMOTE_KEY has the id 0123abcd
     """
     if key is None:
         return f"no key was sent; set {KEY_VARIABLE}"
     key_id = parse_key_id(key)
-    name = f"has the id {key_id}" if key_id else "is not of 'feinsum keys create'"
-    return f"the key sent {name}; set another in {KEY_VARIABLE}"
+    name = f"has the id {key_id}" if key_id else "was not made by feinsum keys create"
+    return f"the key in {KEY_VARIABLE} {name}"
 
 
 def _has_key(address: Address) -> bool:
@@ -416,6 +416,5 @@ def _is_this_machine(host: str) -> bool:
 
 def _make_address_error(problem: str) -> StoreUnavailableError:
     return StoreUnavailableError(
-        f"the URL of a service was given, but {problem}; expected one such as "
-        "https://facts.example"
+        f"the URL of a service {problem}; expected one such as https://facts.example"
     )

@@ -122,9 +122,12 @@ def _return_on_all(comm: Any, work: Callable[[], T]) -> T:
     def convert_errors() -> T:
         try:
             return work()
-        except (FeinsumError, OSError, ValueError) as error:
-            message = str(error) or type(error).__name__
-            raise PlanError(message, rules=("files",)) from error
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            file = f"{error.filename}: " if error.filename else ""
+            raise PlanError(f"{file}{reason}", rules=("files",)) from error
+        except (FeinsumError, ValueError) as error:
+            raise PlanError(str(error), rules=("files",)) from error
 
     return run_on_every_rank(comm, convert_errors)
 

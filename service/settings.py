@@ -85,7 +85,7 @@ def read_settings(**overrides: object) -> Settings:
         overrides: settings by their names; None for those that are not overridden.
 
     Raises:
-        InvalidRequestError: naming the variable or the file that cannot be read.
+        InvalidRequestError: naming the wrong setting, or the file that cannot be read.
     """
     chosen = {name: value for name, value in overrides.items() if value is not None}
     for name, value in _read_file().items():
@@ -99,7 +99,7 @@ def read_settings(**overrides: object) -> Settings:
     except ValidationError as error:
         # without the values: a URL of a database has a password
         problems = "; ".join(
-            f"{PREFIX}{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}"
+            f"{'_'.join(map(str, e['loc']))}: {e['msg']}"
             for e in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequestError(f"settings of the service: {problems}") from None

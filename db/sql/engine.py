@@ -263,9 +263,9 @@ def _is_lost(location: Location, error: Exception) -> bool:
 def read_only(location: Location) -> StoreUnavailableError:
     """Return the error of a write to a read-only database."""
     return StoreUnavailableError(
-        f"the database {location} is read-only and cannot store new facts: ask for "
-        "write permission on the file and its folder, or set FEINSUM_DATABASE to a "
-        "database of your own"
+        f"the database {location} is read-only: ask for write permission on the file "
+        "and its folder, or name a database of your own with --database or "
+        "FEINSUM_DATABASE"
     )
 
 
@@ -288,7 +288,7 @@ def make_engine(location: Location, *, is_reader: bool = False) -> Engine:
     if location.path is None:
         engine = _make_server_engine(location, is_reader)
     elif location.is_read_only:
-        connect = partial(_connect_for_reading, location.path, location)
+        connect = partial(connect_for_reading, location.path, location)
         engine = create_engine(location.url, creator=connect, poolclass=NullPool)
     else:
         engine = create_engine(
@@ -358,7 +358,7 @@ def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
     return connection
 
 
-def _connect_for_reading(path: Path, location: Location) -> Any:
+def connect_for_reading(path: Path, location: Location) -> Any:
     """Connect to a file that is only read, without writing beside it if necessary.
 
     SQLite creates the files of the write-ahead log even to read. Where that is not

@@ -32,8 +32,14 @@ from sqlalchemy import (
     text,
 )
 
-from feinsum.db.address import Location, check_folder, make_missing_error
-from feinsum.db.sql.engine import has_log, make_engine, make_writer, use_write_ahead_log
+from feinsum.db.address import Location, check_folder, locate, make_missing_error
+from feinsum.db.sql.engine import (
+    connect_for_reading,
+    has_log,
+    make_engine,
+    make_writer,
+    use_write_ahead_log,
+)
 from feinsum.db.sql.migrations import upgrade
 from feinsum.db.sql.tables import Base
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
@@ -252,7 +258,9 @@ def _is_truncated(path: Path, header: bytes) -> bool:
 def copy_database(path: Path, copy: Path) -> None:
     """Copy a consistent snapshot of a database, even while others use it.
 
-    The copy is for those who may read the database.
+    Args:
+        path: path of the database, perhaps in a folder that is read-only.
+        copy: path of the copy, which those may read who may read the database.
 
     Raises:
         sqlite3.Error, OSError: if it cannot be read or written; nothing is left behind.
@@ -261,7 +269,7 @@ def copy_database(path: Path, copy: Path) -> None:
         # before the copy has content: facts of a private database stay private
         copy.touch(mode=path.stat().st_mode & 0o777)
         with (
-            closing(sqlite3.connect(path)) as source,
+            closing(connect_for_reading(path, locate(path))) as source,
             closing(sqlite3.connect(copy)) as target,
         ):
             source.backup(target)

@@ -228,7 +228,7 @@ def contract_expression(
         for k in sorted(constants or ())
     }
     sizes = [
-        _get_shape(x) if k in constants_at else tuple(x)
+        _get_shape(x) if k in constants_at else _check_shape(x, k)
         for k, x in enumerate(arguments)
     ]
     read_terms(text, sizes)  # errors are raised now, not at the first call
@@ -262,6 +262,16 @@ def _check_position(constant: int, n_operands: int) -> int:
             rules=("operand",),
         )
     return constant
+
+
+def _check_shape(shape: Any, position: int) -> tuple[int, ...]:
+    if getattr(shape, "ndim", 1) != 1:
+        raise InvalidEinsumError(
+            f"operand {position} is an array of shape {tuple(shape.shape)}; give its "
+            f"shape, or name it as a constant: constants=[{position}]",
+            rules=("operand",),
+        )
+    return tuple(shape)
 
 
 def follow_path(

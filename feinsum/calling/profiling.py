@@ -58,6 +58,8 @@ class ProfiledCall:
         forms: forms of the operands.
         first: for each operand, the first position with the same array.
         n_calls, seconds: the number of calls, and their total time.
+        fastest_s: seconds of the fastest call. Others may have waited for a first use,
+            or for other programs, which no kernel makes faster.
         way: what computed the last calls: ``numpy``, ``feinsum`` in steps, or a
             kernel of feinsum: ``tuned``, by a recorded recipe, or else ``kernel``.
     """
@@ -68,6 +70,7 @@ class ProfiledCall:
     first: tuple[int, ...]
     n_calls: int = 0
     seconds: float = 0.0
+    fastest_s: float = float("inf")
     way: str = ""
 
     @property
@@ -77,14 +80,9 @@ class ProfiledCall:
         return f"{self.subscripts} of {shapes} {np.result_type(*self.dtypes)}"
 
     @property
-    def each_s(self) -> float:
-        """Seconds of one call."""
-        return self.seconds / self.n_calls
-
-    @property
     def is_short(self) -> bool:
         """Whether the calls consist of overhead, which no kernel reduces."""
-        return self.each_s < SHORT_S
+        return self.fastest_s < SHORT_S
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
@@ -124,13 +122,13 @@ class ProfiledCall:
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast a tuned call would be at best.
+        """How many times as fast as the fastest call a tuned one would be at best.
 
         The cost functions of recipes assume that the machine reaches its usual peaks.
         """
         if self.tuned_s is None:
             return None
-        return self.each_s / self.tuned_s
+        return self.fastest_s / self.tuned_s
 
     def document(self) -> dict[str, Any] | None:
         """Return the call for ``feinsum tune --suite``; None if it has no kernel."""
@@ -186,6 +184,7 @@ class Profile:
             call = self._calls.setdefault(key, ProfiledCall(*key))
             call.n_calls += 1
             call.seconds += seconds
+            call.fastest_s = min(call.fastest_s, seconds)
 
     def note_ways(self) -> None:
         """Record for each call what computes it by now."""
@@ -215,14 +214,14 @@ class Profile:
     def __str__(self) -> str:
         calls = self.calls
         share = f"{self.calls_s / self.seconds:.0%}" if self.seconds else "0 %"
-        n_calls = format_count(sum(x.n_calls for x in calls), "call")
+        n_calls = format_count(sum(x.n_calls for x in calls), "einsum call")
         took = f"took {self.calls_s:.3g} of {self.seconds:.3g} s ({share})"
-        lines = [f"{n_calls} of einsums {took}"]
+        lines = [f"{n_calls} {took}"]
         long = [call for call in calls if not call.is_short]
         short = [call for call in calls if call.is_short]
         gains = self._predict_gains()
         if long:
-            lines.append("  seconds    calls  ms a call  at best  by       call")
+            lines.append("  seconds    calls    min, ms  at best  by       call")
         lines += [_format_call(call, gains.get(id(call))) for call in long[:MAX_LINES]]
         if len(long) > MAX_LINES:
             lines.append(f"and {format_count(len(long) - MAX_LINES, 'other call')}")
@@ -261,8 +260,8 @@ def _format_call(call: ProfiledCall, gain: float | None) -> str:
     """Format a call as a line of the table."""
     factor = "-" if gain is None else f"{gain:.{1 if gain < 10 else 0}f}x"
     return (
-        f"{call.seconds:9.3g} {call.n_calls:8} {1e3 * call.each_s:10.3g} {factor:>8}  "
-        f"{call.way:<8} {call.title}"
+        f"{call.seconds:9.3g} {call.n_calls:8} {1e3 * call.fastest_s:10.3g} "
+        f"{factor:>8}  {call.way:<8} {call.title}"
     )
 
 

@@ -149,6 +149,12 @@ def with_requested(
         indices = bare.shape(name) if name in {*bare.operands, *bare.outputs} else ()
         return Distribution(Machine((bare.processes,)), ((),) * len(indices))
 
+    if not isinstance(starts, Mapping):
+        raise PlanError(
+            f"starts={starts!r:.80}; expected distributions by operand, such as "
+            "{'A': 'replicated'}",
+            rules=("starts",),
+        )
     requested = replace(
         bare,
         starts={name: convert("starts", name, d) for name, d in starts.items()},

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from feinsum.distributed.counts import Outcome
-from feinsum.distributed.local import LeafFunction, Progress, Semantics
+from feinsum.distributed.local import LeafFunction, Progress, Semantics, check_named
 from feinsum.distributed.plans import Plan
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
@@ -116,7 +116,7 @@ def prepare(
     *,
     leaf: LeafFunction | None = None,
     meaning: Semantics | None = None,
-    read: Reader = dict,
+    read: Reader = check_named,
 ) -> Prepared:
     """Prepare a plan to run on any number of inputs.
 

@@ -133,9 +133,18 @@ def _map_files(path: Path, mode: Literal["r", "r+"]) -> _Arrays:
     def create(name: str, shape: tuple[int, ...], dtype: Any) -> None:
         np.lib.format.open_memmap(get_path(name), "w+", dtype, shape).flush()
 
-    return _Arrays(
-        lambda name: np.load(get_path(name), mmap_mode=mode, allow_pickle=False), create
-    )
+    def find(name: str) -> Any:
+        file = get_path(name)
+        try:
+            return np.lib.format.open_memmap(file, mode)
+        except FileNotFoundError:
+            raise PlanError(f"there is no file {file}", rules=("files",)) from None
+        except ValueError as error:
+            raise PlanError(
+                f"{file} is not an array in numpy's format: {error}", rules=("files",)
+            ) from None
+
+    return _Arrays(find, create)
 
 
 def _import_package(name: str) -> Any:

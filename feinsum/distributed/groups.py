@@ -416,7 +416,8 @@ def get_extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str,
     parameters = {p.name for p in einsum.size_params}
     if missing := sorted(parameters - set(sizes)):
         raise PlanError(
-            f"no value of {', '.join(missing)}; a plan needs the value of every size",
+            f"no value of {', '.join(missing)}; a plan needs the value of every size, "
+            f"as in sizes={{{missing[0]!r}: 512}} or --size {missing[0]}=512",
             rules=("sizes",),
         )
     if unknown := sorted(set(sizes) - parameters):

@@ -404,6 +404,21 @@ def check_support(plan: Plan, semantics: Semantics, like: Any) -> None:
     )
 
 
+def check_named(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arrays of a run.
+
+    Raises:
+        PlanError: with the rule ``blocks``, if they have no names.
+    """
+    if not isinstance(arrays, Mapping):
+        raise PlanError(
+            f"the arrays of a run are a {type(arrays).__name__}; expected arrays by "
+            "name, such as {'A': a, 'B': b}",
+            rules=("blocks",),
+        )
+    return arrays
+
+
 def check_operands(plan: Plan, operands: Mapping[str, Any]) -> dict[str, Stored]:
     """Return whole operands as arrays with the plan's shapes and dtypes.
 
@@ -493,7 +508,11 @@ class LocalEngine:
     def submit(
         self, arrays: Mapping[str, Any] | None, progress: Progress | None
     ) -> Outcome:
-        start, plan, operands = perf_counter(), self.plan, self.read(arrays or {})
+        start, plan, operands = (
+            perf_counter(),
+            self.plan,
+            self.read({} if arrays is None else arrays),
+        )
         on_gpu = [array for array in operands.values() if is_on_gpu(array)]
         free = get_free_gpu_bytes(on_gpu[0]) if on_gpu else get_free_bytes()
         # all ranks share the memory of this process

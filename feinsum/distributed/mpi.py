@@ -171,9 +171,9 @@ def require_size(plan: Plan, comm: Any) -> None:
     """
     if comm.Get_size() != plan.processes:
         raise PlanError(
-            f"the plan is for {format_count(plan.processes, 'process')}; the "
-            "communicator "
-            f"has {comm.Get_size()}",
+            f"the plan is for {format_count(plan.processes, 'process')}, but the "
+            f"communicator has {format_count(comm.Get_size(), 'rank')}: start the "
+            f"program with mpiexec -n {plan.processes}",
             rules=("mpi",),
         )
 
@@ -519,7 +519,11 @@ def scatter(
     rank = comm.Get_rank()
 
     def check() -> dict[str, Stored]:
-        arrays = {} if rank else check_operands(plan, read(operands or {}))
+        arrays = (
+            {}
+            if rank
+            else check_operands(plan, read({} if operands is None else operands))
+        )
         return {name: to_host(array) for name, array in arrays.items()}
 
     arrays = run_on_every_rank(comm, check)

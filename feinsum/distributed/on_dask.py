@@ -130,8 +130,8 @@ class DaskEngine:
     ) -> None:
         if not hasattr(client, "scheduler_info"):
             raise PlanError(
-                f"the engine dask was given {type(client).__name__}; expected a "
-                "client, such as distributed.Client('tcp://host:8786')",
+                f"the engine dask cannot run on {client!r:.80}; expected a client, as "
+                "in prepare('dask', distributed.Client('tcp://host:8786'))",
                 rules=("workers",),
             )
         self.plan, self.client, self.read = plan, client, read
@@ -147,7 +147,7 @@ class DaskEngine:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        checked = check_operands(self.plan, self.read(arrays or {}))
+        checked = check_operands(self.plan, self.read({} if arrays is None else arrays))
         # workers need not have a GPU
         operands = {name: to_host(array) for name, array in checked.items()}
         start, workers = perf_counter(), self._list_workers()

@@ -26,7 +26,7 @@ import numpy as np
 
 from feinsum.calling import einsum
 from feinsum.calling.terms import as_subscripts
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, InvalidTypeError
 from feinsum.extras import require_extra
 from feinsum.integrations.multilinear import (
     batch_subscripts,
@@ -49,6 +49,7 @@ def jax_einsum(*arguments: Any) -> Any:
 
     Raises:
         FeinsumError: if JAX is not installed.
+        InvalidTypeError: for an operand that JAX does not convert to an array.
         InvalidEinsumError: as :func:`feinsum.call_einsum`; for a dtype that numpy does
             not have.
 
@@ -64,6 +65,7 @@ def jax_einsum(*arguments: Any) -> Any:
     subscripts, operands = as_subscripts(arguments)
     if not operands:
         raise InvalidEinsumError("an einsum needs an operand; give an array")
+    operands = tuple(_as_array(x, k, jnp) for k, x in enumerate(operands))
     dtype = jnp.result_type(*operands)
     # numpy has no bfloat16; products of such numbers are exact in single precision
     work = jnp.dtype("float32") if dtype == jnp.bfloat16 else dtype
@@ -72,8 +74,18 @@ def jax_einsum(*arguments: Any) -> Any:
             f"operands of dtype {dtype}, which numpy does not have; pass "
             "array.astype('float32')"
         )
-    arrays = [jnp.asarray(x, work) for x in operands]
+    arrays = [x.astype(work) for x in operands]
     return _register_primitive().bind(*arrays, subscripts=subscripts).astype(dtype)
+
+
+def _as_array(operand: Any, position: int, library: Any) -> Any:
+    try:
+        return library.asarray(operand)
+    except (TypeError, ValueError):
+        raise InvalidTypeError(
+            f"operand {position} is of type {type(operand).__name__}; expected an "
+            "array of JAX"
+        ) from None
 
 
 @lru_cache(1)

@@ -7,9 +7,12 @@ records. :func:`torch_einsum` has a rule for each transform of torch::
     backward                an einsum per operand that needs a gradient
     forward mode            an einsum per operand that has a tangent
     torch.vmap              one einsum with one more index
-    torch.compile           the operator feinsum::einsum, whose shape is known
+    torch.compile           the operator feinsum::einsum, whose shape is known; it has
+                            the same rules for backward and torch.vmap
 
 The rules call :func:`torch_einsum` again, so that derivatives have derivatives.
+A compiled program may have ``torch.vmap`` of it, but not ``torch.func.grad``, which
+torch does not support for operators of ``torch.library``.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def torch_einsum(*arguments: Any) -> Any:
     Args:
         arguments: subscripts and tensors, or tensors alternating with index lists, as
             for :func:`torch.einsum`. All tensors are on the host, or all on one CUDA
-            GPU; their dtypes are promoted as torch does.
+            GPU; their dtypes are promoted as torch does, and ``torch.autocast`` has no
+            effect.
 
     Returns:
         A tensor in C order, which requires a gradient if an operand does.
@@ -171,6 +175,13 @@ def _evaluate_shape(subscripts: str, operands: Sequence[Any]) -> Any:
     return operands[0].new_empty(shape)
 
 
+def _batch(
+    info: Any, in_dims: tuple[Any, ...], subscripts: str, operands: Sequence[Any]
+) -> tuple[Any, int]:
+    text = batch_subscripts(subscripts, [x.shape for x in operands], in_dims[1])
+    return torch.ops.feinsum.einsum(text, operands), 0
+
+
 def _register() -> Any:
     """Register the operator, which compilers treat as a single operation.
 
@@ -192,6 +203,7 @@ def _register() -> Any:
         setup_context=_keep_operands,
         lib=library,
     )
+    torch.library.register_vmap(name, _batch, lib=library)
     return library
 
 

@@ -34,7 +34,7 @@ from feinsum.retrieval.phases import find_all_loops, order_phases
 from feinsum.retrieval.result import NestSelection
 from feinsum.targets.devices import find_target
 from feinsum.targets.quiet import quiet
-from feinsum.targets.units import HostProgram, LibraryUnit
+from feinsum.targets.units import HostProgram, LibraryUnit, drop_schedule
 from feinsum.transforms import apply_spec
 from feinsum.transforms.primitives.compiler_hints import remove_any_order
 
@@ -67,7 +67,7 @@ def apply_selected(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Appl
     """Apply its recipe to each nest; nests with recipes run in separate phases."""
     name = raised.kernel_name
     # instructions from a recipe have to be preprocessed with the rest of the kernel
-    unit = _with_output_dtypes(_drop_schedule(raised.t_unit, name), name, nests)
+    unit = _with_output_dtypes(drop_schedule(raised.t_unit, name), name, nests)
     kernel = unit[name]
     everything = frozenset(kernel.id_to_insn)
     is_alone = unit.entrypoints == {name}
@@ -127,18 +127,6 @@ def _with_output_dtypes(
     inferred = lp.infer_unknown_types(unit, expect_completion=False)[name]
     dtypes = {output: inferred.get_var_descriptor(output).dtype for output in outputs}
     return lp.add_dtypes(unit, {n: dtype for n, dtype in dtypes.items() if dtype})
-
-
-def _drop_schedule(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
-    """Drop Loopy's schedule, and return the kernel to its state before preprocessing.
-
-    A recipe changes the loops; its instructions, or another target, need preprocessing.
-    """
-    kernel = unit[name]
-    if kernel.state == lp.KernelState.INITIAL:
-        return unit
-    state = lp.KernelState.INITIAL
-    return unit.with_kernel(kernel.copy(linearization=None, state=state))
 
 
 def _isolate_kernel(

@@ -90,7 +90,7 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
 
     def for_target(self, target: Any) -> Self:
         """Return the same unit for another target."""
-        return self.of(self.plain.copy(target=target), self.content)
+        return self.of(convert_to_target(self.plain, target), self.content)
 
     def copy(self, **changes: Any) -> lp.TranslationUnit:
         return self.plain.copy(**changes)
@@ -149,4 +149,17 @@ def convert_to_target(unit: lp.TranslationUnit, target: Any) -> lp.TranslationUn
     """Convert a unit to another target, with the content for its executor."""
     if isinstance(unit, UnitWithExecutor):
         return unit.for_target(target)
+    if target != unit.target:  # which Loopy changes only before preprocessing
+        for name, callable_ in unit.callables_table.items():
+            if isinstance(callable_, lp.CallableKernel):
+                unit = drop_schedule(unit, name)
     return unit.copy(target=target)
+
+
+def drop_schedule(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+    """Drop Loopy's schedule, and return a kernel to its state before preprocessing."""
+    kernel = unit[name]
+    if kernel.state == lp.KernelState.INITIAL:
+        return unit
+    state = lp.KernelState.INITIAL
+    return unit.with_kernel(kernel.copy(linearization=None, state=state))

@@ -287,8 +287,10 @@ def _check(
 ) -> None:
     """Check what can be checked before anything is started."""
     check_strategy(strategy)
-    if n_trials is not None and n_trials < 1:
-        raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
+    if n_trials is not None and not (isinstance(n_trials, int) and n_trials >= 1):
+        raise FeinsumError(
+            f"n_trials={n_trials!r}; expected an integer from 1, or None"
+        )
     # Refused before devices are opened: drivers take seconds to load.
     kinds = _list_kinds(problem.device) if is_here else ALL_DEVICES
     if not any(find_applicable_transforms(problem.workload, kind) for kind in kinds):

@@ -177,6 +177,8 @@ def test_an_expression_refuses_what_does_not_fit_at_once():
     """Shapes that clash and positions that are not there, before any array comes."""
     with pytest.raises(InvalidEinsumError, match="index 'j' has extent 4 on axis 1"):
         feinsum.contract_expression("ij,jk", (3, 4), (5, 5))
+    with pytest.raises(InvalidEinsumError, match=r"constants=\[1\]"):
+        feinsum.contract_expression("ij,jk", A.shape, np.ones((4, 5)))
     with pytest.raises(InvalidEinsumError, match="positions from 0 to 1"):
         feinsum.contract_expression("ij,jk", A, (4, 5), constants=[2])
     for given in ({"optimize": False}, {"out": np.empty((3, 5))}):

@@ -6,12 +6,14 @@ import os
 import re
 import socket
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from feinsum.db import open_store
+from feinsum.db.exchange import back_up_store
 from feinsum.errors import StoreUnavailableError
 from feinsum.words import describe_type
 from tests.db.conftest import locked_by_another_process, unprivileged
@@ -240,8 +242,8 @@ def test_nothing_to_read(database: Path) -> None:
 
 
 def test_permissions_are_missing(public_folder: Path) -> None:
-    """A database in a folder that cannot be written is read; a new one is refused, as
-    is one that may not be read.
+    """A database in a folder that cannot be written is read and copied; a new one is
+    refused, as is one that may not be read.
     """
     database = public_folder / "facts.sqlite"
     with open_store(database) as store:
@@ -253,6 +255,10 @@ def test_permissions_are_missing(public_folder: Path) -> None:
             assert store.get(make_record().id) == make_record()
             with pytest.raises(StoreUnavailableError, match="read-only"):
                 store.add(make_record(1))
+            with tempfile.TemporaryDirectory() as folder:
+                copy = back_up_store(store, Path(folder) / "copy.sqlite")
+                with open_store(copy) as restored:
+                    assert restored.get(make_record().id) == make_record()
         for new in ("new.sqlite", "sub/new.sqlite"):
             assert_refused(public_folder / new, "cannot create a database")
     assert list(public_folder.iterdir()) == [database]

@@ -138,7 +138,7 @@ def test_what_one_rank_has_wrong_all_ranks_refuse(on_three):
     assert "expected shape" in ranks[1]["shape"][1]
     assert "float32" in ranks[1]["dtype"][1]
     assert "rank 1 was given a block of Z" in ranks[0]["unknown"][1]
-    assert "the plan is for 4 processes" in ranks[0]["processes"][1]
+    assert "start the program with mpiexec -n 4" in ranks[0]["processes"][1]
 
 
 @needs_mpi
@@ -263,8 +263,8 @@ def test_collectives_take_the_place_of_messages(on_three):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     spread(
-        [("shape", "has shape (3,)"), ("missing", "No such file"),
-         ("plan", "valid plan")], 1,
+        [("shape", "has shape (3,)"), ("missing", "there is no file"),
+         ("plan", "valid plan"), ("text", "not an array in numpy's format")], 1,
     ),
 )  # fmt: skip
 def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
@@ -276,6 +276,8 @@ def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
         np.save(tmp_path / f"{name}.npy", np.ones(3) if wrong == "shape" else array)
     if wrong == "missing":
         (tmp_path / "B.npy").unlink()
+    if wrong == "text":
+        (tmp_path / "B.npy").write_text("1 2 3")
     files = (str(tmp_path / "plan.json"), "--inputs", str(tmp_path))
     done = started(2, "feinsum.run", *files, "--output", str(tmp_path / "out.npy"))
     assert done.returncode == 1

@@ -105,6 +105,11 @@ def test_what_does_not_fit_is_refused():
     assert caught.value.rules == ("engine",)
     with pytest.raises(PlanError, match="use the engine mpi or dask"):
         p.run(X=x, plan=2, on=object())
+    A, B = (array(name, (2, 2)) for name in "AB")
+    product = plan(feinsum.einsum("ij,jk->ik", A, B), processes=2).prepare()
+    for unnamed in ([np.eye(2)] * 2, np.eye(2)):
+        with pytest.raises(PlanError, match="expected arrays by name"):
+            product.run(unnamed)
     ready = p.plan(2).prepare()
     with pytest.raises(ProgramError, match=r"has shape \(5, 6\)"):
         list(ready.stream([{"X": x.T}]))

@@ -218,6 +218,7 @@ def test_a_limit_of_memory_holds_with_requested_distributions():
     [
         ({"starts": {"Z": "replicated"}}, "starts", "of Z; the operands are A, B"),
         ({"starts": {"A": "rows"}}, "starts", "of A is 'rows'; expected a feinsum"),
+        ({"starts": "replicated"}, "starts", "expected distributions by operand"),
         ({"result": 3}, "result", "of out is 3; expected a feinsum"),
         ({"result": Distribution(Machine((4,)), ((0,),))}, "rank", "has 2 axes"),
         ({"starts": {"A": Distribution(Machine((8,)), ((0,), ()))}}, "machine",

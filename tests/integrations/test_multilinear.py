@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from feinsum.calling import einsum
-from feinsum.errors import FeinsumError, InvalidEinsumError
+from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidTypeError
 from feinsum.integrations import jax_einsum, torch_einsum
 from feinsum.integrations.multilinear import (
     batch_subscripts,
@@ -154,6 +154,20 @@ class TestTorch:
         longer = torch.ones(7, 3, dtype=torch.float64)
         assert torch.allclose(compiled(longer, b), (2 * longer @ b).sin())
 
+    def test_compilers_see_batches(self, torch):
+        """A compiled function may have torch.vmap of an einsum, with a gradient."""
+        a, b = self.tensors(torch, [(2, 3), (3, 4)])
+
+        def row(x, y):
+            return torch_einsum("j,jk->k", x, y)
+
+        batched = torch.vmap(row, in_dims=(0, None))
+        compiled = torch.compile(batched, backend="aot_eager", fullgraph=True)
+        result = compiled(a, b)
+        assert torch.allclose(result, a @ b)
+        (gradient,) = torch.autograd.grad(result.sum(), [b])
+        assert torch.allclose(gradient, a.sum(0)[:, None].expand(3, 4))
+
     def test_the_operator_keeps_the_rules_of_torch(self, torch):
         """Schema, memory of its own, shapes of traces, registered gradients."""
         tensors = self.tensors(torch, [(2, 3), (3, 4)])
@@ -238,6 +252,16 @@ class TestJax:
                 call("ij,jk->ik", a, a)
         with pytest.raises(InvalidEinsumError, match="float8"):
             jax_einsum("ij->", a.astype("float8_e5m2"))
+        for wrong in (None, "A", [[1.0], [2.0, 3.0]]):
+            with pytest.raises(InvalidTypeError, match="operand 1 is of type"):
+                jax_einsum("ij,j->i", a, wrong)
+
+    def test_operands_are_converted_as_by_jax(self, jax):
+        """Lists and arrays of numpy become arrays; scalars take the dtype of arrays."""
+        a = jax.numpy.ones((2, 3), "float32")
+        np.testing.assert_array_equal(jax_einsum("ij,j->i", a, [1, 2, 3]), [6, 6])
+        np.testing.assert_array_equal(jax_einsum("ij,j->i", a, np.ones(3)), [3, 3])
+        assert jax_einsum("ij,->ij", a, 2.0).dtype == np.float32
 
     def test_an_error_within_xla_is_reported(self, jax, monkeypatch):
         """What the foreign function raises is an error of the program."""

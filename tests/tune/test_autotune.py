@@ -312,7 +312,7 @@ def test_what_cannot_be_tuned_is_refused(no_trials):
         tune_einsum(odd_einsum(), sizes={"M": 3}, database=store)
     with pytest.raises(FeinsumError, match="strategy is 'none'"):
         tune_einsum(odd_einsum(), strategy="none", database=store)
-    for n_trials in (0, -1):
+    for n_trials in (0, -1, "3", 2.5):
         with pytest.raises(FeinsumError, match="n_trials"):
             tune_einsum(odd_einsum(), database=store, n_trials=n_trials)
     kernel = generate_loopy(odd_einsum())

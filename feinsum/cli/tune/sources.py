@@ -154,7 +154,7 @@ def list_demanded(source: str, device: Device) -> Iterator[Entry]:
         except FeinsumError:
             has_key = False
         if has_key:
-            yield Entry(f"requested {demand.count} times", einsum)
+            yield Entry(f"requested {format_count(demand.count, 'time')}", einsum)
 
 
 def read_suites(names: Sequence[str]) -> list[Entry]:
