@@ -257,7 +257,7 @@ def list_layer_states(store: Store) -> tuple[LayerState, ...]:
 
 
 def examine_layers(names: Iterable[str]) -> Iterator[LayerState]:
-    """Open and count every layer, one after another, for as long as that takes."""
+    """Open each layer in turn, without a time limit, and count its facts."""
     for name in names:
         location = OPENERS[name].location()
         try:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:  # look-ups import this module and start no process
     from tempfile import TemporaryDirectory
 
 _LAUNCHERS = ("HYDI_", "HYDRA_", "MPI", "OMPI_", "PMI", "PMIX_")
-"""Prefixes of the variables that MPI launchers set for ranks; a child is no rank."""
+"""Prefixes of the variables that MPI launchers set for ranks; a child is not a rank."""
 _EXIT_S = 10.0
 """Seconds for a child that closed its channel to exit, since it may dump core."""
 _CHUNK_BYTES = 1 << 16
@@ -408,7 +408,7 @@ def limit_memory(n_bytes: int) -> None:
     """Limit the memory of this process: it then fails, and no other is killed.
 
     The limit is on data, not on address space: a GPU's driver reserves terabytes of
-    addresses that are no memory.
+    addresses that are not memory.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = n_bytes if hard == resource.RLIM_INFINITY else min(n_bytes, hard)

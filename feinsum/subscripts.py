@@ -74,7 +74,7 @@ def parse_subscripts(
 def write_subscripts(
     inputs: Iterable[Iterable[str]], output: Iterable[str] | None = None
 ) -> str:
-    """Write index lists as text; names of several letters in braces.
+    """Write index lists as text, with names of several letters in braces.
 
     Inverse of :func:`feinsum.ir.parse_subscripts`.
 

@@ -49,7 +49,7 @@ NOTATIONS_S = 2.0
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """Make the application over one database, which is closed at its end.
+    """Create the application over one database, which it closes at shutdown.
 
     Args:
         settings: those of the environment by default.

@@ -114,7 +114,7 @@ def list_service_variables() -> list[str]:
 
 
 def _explain_unknown(name: str, value: object) -> str:
-    """Return why a name of the file is no setting, and the nearest one that is."""
+    """Explain that a name in the file is not a setting, and suggest the nearest."""
     file = f"{os.environ[FILE_VARIABLE].strip()}: "
     if isinstance(value, dict):
         return f"{file}settings stand at the top level, without a section [{name}]"

@@ -129,7 +129,7 @@ def classify(
 
 
 def has_diagonal(einsum: BatchedEinsum) -> bool:
-    """Tell whether an operand has an index twice: no axis of a matrix can be both."""
+    """Return whether an operand has an index twice: no axis of a matrix can be both."""
     return any(len(set(term)) < len(term) for term in einsum.inputs)
 
 

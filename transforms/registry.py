@@ -194,10 +194,19 @@ class Transform:
         """Return the space of a workload; None if the family does not fit it.
 
         Families for sparse operands fit no dense einsum, and the others no sparse one.
+
+        Raises:
+            TransformError: if the function ``space`` returns something else.
         """
         workload = as_workload(subject)
         has_tree = workload.einsum.sparse_position is not None
         values = self.space(workload) if has_tree == self.is_sparse else None
+        if values is not None and not isinstance(values, Mapping):
+            raise TransformError(
+                f"the space of {self.name}@{self.version} is a value of type "
+                f"{type(values).__name__}; expected the values of each parameter, such "
+                "as {'block': (64, 16)}, or None"
+            )
         if values is None or not all(values.values()):
             return None
         return values if isinstance(values, Space) else Space(values)
@@ -345,7 +354,7 @@ def with_newest_version(spec: TransformSpec) -> TransformSpec:
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
-    """Tell whether a recipe is for a kind of device; True for unknown families."""
+    """Return whether a recipe suits a kind of device; True for unknown families."""
     transform = REGISTRY.get((spec.name, spec.version))
     return transform is None or kind in transform.devices
 

@@ -19,7 +19,7 @@ def get_typical_extent(extent: Extent) -> int:
 
 
 def is_long(extent: Extent) -> bool:
-    """Tell whether an index is worth splitting into blocks for a grid."""
+    """Return whether an index is worth splitting into blocks for a grid."""
     return get_typical_extent(extent) >= 64
 
 
@@ -79,7 +79,7 @@ def fit_lanes(extent: Extent, lanes: int) -> int:
 
 
 def has_real_dtype(einsum: BatchedEinsum) -> bool:
-    """Tell whether all operands have the same native floating-point dtype."""
+    """Return whether all operands have the same native floating-point dtype."""
     dtypes = {operand.dtype for operand in einsum.operands}
     return len(dtypes) == 1 and dtypes <= {np.dtype(np.float64), np.dtype(np.float32)}
 

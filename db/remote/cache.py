@@ -104,7 +104,7 @@ def _read(
 
     Args:
         name: name of the entry.
-        parse: parses the bytes of a file; None for bytes that are no entry.
+        parse: parses the bytes of a file; None for bytes that are not an entry.
         is_enough: whether an entry in memory makes the disk superfluous.
     """
     entries = get_remembered(_Entries)

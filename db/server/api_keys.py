@@ -61,7 +61,7 @@ def make_key(
     *,
     is_trusted: bool = False,
 ) -> tuple[str, ApiKey]:
-    """Create a key; return its secret, and what is stored of it."""
+    """Create a key; return its secret and the stored form."""
     key_id = secrets.token_hex(4)
     # a prefix that scanners of leaked secrets can find, and an id to revoke the key by
     secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"

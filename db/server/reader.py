@@ -109,7 +109,7 @@ class StoredFact:
     """A record with its stored JSON text; see :mod:`feinsum.db.sql.trust`.
 
     Attributes:
-        recorder: who sent it first; empty if nobody did.
+        recorder: who sent it first; empty if it was recorded into the database itself.
     """
 
     record: TuningRecord

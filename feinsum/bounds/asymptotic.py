@@ -211,7 +211,7 @@ class Cover:
         return sum(self.exponents, Fraction(0))
 
     def is_certified(self) -> bool:
-        """Tell whether both solutions are feasible and equal, in exact arithmetic."""
+        """Return whether both solutions are feasible and equal, in exact arithmetic."""
         pairs = list(zip(self.terms, self.exponents, strict=True))
         indices = frozenset().union(*self.terms)
         is_cover = all(sum(s for term, s in pairs if v in term) >= 1 for v in indices)
@@ -222,10 +222,10 @@ class Cover:
 
 
 def find_least_cover(terms: Sequence[Iterable[str]]) -> Cover:
-    """Find the exponents of least sum that cover every index.
+    """Find exponents with the smallest sum that cover every index.
 
     Args:
-        terms: the indices of each array; every index counts.
+        terms: the indices of each array; each of them must be covered.
 
     >>> cover = find_least_cover(["ijk", "ja", "ka", "ia"])
     >>> [str(s) for s in cover.exponents], cover.is_certified()

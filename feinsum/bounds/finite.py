@@ -74,7 +74,7 @@ class FastMemory:
 
 
 def certify(statement: SoapStatement, memory: FastMemory) -> Certificate:
-    """Certify what a statement moves to and from a memory.
+    """Certify the minimum traffic of a statement to and from a memory.
 
     >>> from feinsum.bounds.soap import make_statement
     >>> product = make_statement("ij,jk->ik", dict.fromkeys("ijk", 2000))
@@ -413,7 +413,7 @@ class Certificate:
         return sum(self.exponents, Fraction(0))
 
     def is_valid(self) -> bool:
-        """Tell whether the exponents cover every index, and X and S are valid."""
+        """Return whether the exponents cover every index, and X and S are valid."""
         accesses = list(zip(self.statement.accesses, self.exponents, strict=True))
         is_covered = all(
             sum((s for a, s in accesses if v in a.indices), Fraction(0))

@@ -229,7 +229,7 @@ def _list_all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
 
 
 def _has_sum(positions: Positions, factors: Factors) -> bool:
-    """Tell whether a product sums over an index."""
+    """Return whether a product sums over an index."""
     before = frozenset[str]().union(*(factors.indices((p,)) for p in positions))
     return any(factors.extents[i] > 1 for i in before - factors.indices(positions))
 
@@ -292,7 +292,7 @@ def _list_fusions(
     pending = list(children[node])
     while pending:
         blocks = pending.pop()
-        # a factor that is no product of its own has to be expanded before others may
+        # a factor that is not a product itself has to be expanded before others may
         unmade = [b for b in blocks if len(b) > 1 and b not in products]
         if not unmade:
             fusions[blocks] = None

@@ -317,7 +317,7 @@ class FallbackCall:
         """Not available, since there is no kernel.
 
         Raises:
-            Exception: the reason why there is none.
+            Exception: the reason why there is no kernel.
         """
         raise self.error or BuildError("the process is ending")
 

@@ -365,7 +365,7 @@ def prepare_call(
     effort: Effort | None = None,
     out: Any = None,
 ) -> PreparedCall | NumpyStepsCall:
-    """Build what :func:`call_einsum` keeps for these arguments, without running it."""
+    """Build the kernel that :func:`call_einsum` caches for these arguments."""
     arrays = _as_arrays(operands)
     options = make_lookup_options(database, policy, on_miss, effort)
     call = _prepare(subscripts, operands, arrays, device, options, out)

@@ -236,7 +236,7 @@ T = TypeVar("T")
 
 
 def clear_call_cache() -> None:
-    """Clear all cached kernels of calls and programs: the next ones query new facts."""
+    """Clear the cached kernels of calls and programs; the next ones query new facts."""
     get_remembered(Calls).clear()
 
 

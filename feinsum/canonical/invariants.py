@@ -48,10 +48,10 @@ class InvariantDifference:
 
 
 def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> InvariantDifference | None:
-    """Find the first of :data:`INVARIANTS` in which two einsums differ, if any does.
+    """Describe the first of :data:`INVARIANTS` in which two einsums differ.
 
-    None for isomorphic einsums, and for a few others (see the last of the invariants)
-    that only the canonical form distinguishes.
+    The result is None for isomorphic einsums, and for a few others that only the
+    canonical form distinguishes (see the last of the invariants).
 
     >>> from feinsum.ir import array, einsum
     >>> x, A = array("x", ("N", 4)), array("A", ("N", 5))

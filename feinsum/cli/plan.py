@@ -175,7 +175,7 @@ def plan(
 ) -> None:
     """Plan an einsum or a program on many processes.
 
-    Of all plans, that one whose slowest process finishes first. For each group of the
+    Finds the plan whose slowest process finishes first. For each group of the
     contraction path, prints which machine axis partitions which index, where operands
     start and the result ends, and what moves.
     """

@@ -501,7 +501,7 @@ class Writer:
         return LaneTiles("0", str(n_tiles), tile, self._is_filled_up())
 
     def _is_filled_up(self) -> bool:
-        """Tell whether some lanes may be beyond the extent of their index."""
+        """Return whether some lanes may be beyond the extent of their index."""
         lane = self.form.lane
         is_read_in_place = bool(lane) and self.access.is_flat
         return is_read_in_place and self.access.extent(lane) != str(self.dense[lane])

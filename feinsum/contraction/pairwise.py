@@ -57,7 +57,7 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
         out: the result, of the same dtype, likewise.
 
     Raises:
-        TypeError: for other dtypes, and strides that are no multiples.
+        TypeError: for other dtypes, and for strides that are not multiples.
         ValueError: if the extents of an index differ.
 
     >>> A, B, C = np.arange(6.0).reshape(2, 3), np.eye(3), np.empty((2, 3))

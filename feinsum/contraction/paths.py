@@ -220,7 +220,7 @@ def check_path(path: Path, n_operands: int) -> None:
 
 
 def is_path_name(name: str) -> bool:
-    """Tell whether opt_einsum has a search of that name.
+    """Return whether opt_einsum has a search of that name.
 
     >>> is_path_name("random-greedy"), is_path_name("fastest")
     (True, False)

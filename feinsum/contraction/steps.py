@@ -242,7 +242,7 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
 def _is_for_kernel(
     step: Step, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any], bool]]
 ) -> bool:
-    """Tell whether the kernel supports the arrays, and is faster than numpy.
+    """Return whether the kernel supports the arrays, and is faster than numpy.
 
     If all arrays have nearly all indices, numpy's loops are as fast.
     """

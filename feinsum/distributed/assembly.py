@@ -89,7 +89,7 @@ def assemble_statements(
     starts: Starts | None = None,
     name: str = "planned",
 ) -> Plan:
-    """Build a checked plan of statements, with a schedule for each of them.
+    """Build and check a plan of statements from a schedule for each of them.
 
     Raises:
         PlanError: naming every rule that is broken.
@@ -185,16 +185,17 @@ def place_operands(
 
 
 def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
-    """Return the same plan with a cyclic distribution of some indices.
+    """Return the same plan with some indices distributed cyclically.
 
     Along a machine axis of P processes that partitions such an index, process p has the
     values ``x`` with ``x % P == p`` instead of a block. If P divides the extent,
-    exactly as many elements move as before.
+    the same number of elements moves as before.
 
     Source: Blackford et al., *ScaLAPACK Users' Guide*, section 4.3.
 
     Raises:
-        PlanError: with the rule ``cyclic``, for something that is no index of the plan.
+        PlanError: with the rule ``cyclic``, for a name that is not an index of the
+            plan.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (7, 4)), feinsum.array("B", (4, 4))

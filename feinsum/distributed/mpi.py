@@ -575,7 +575,7 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
         meaning: computes statements that are not einsums.
 
     Returns:
-        An array; for a plan of statements, a dictionary of arrays.
+        On rank 0 an array, or a dictionary of arrays for a plan of statements.
     """
     named = name_outputs(plan, parts)
 

@@ -65,7 +65,7 @@ def search_plan(
     if (term := bare.sparse_term) is None:
         return with_schedules(bare, result.schedules)
     # blocks of a sparse tensor may have very different numbers of entries; it starts
-    # where the search was restricted to, but for the cycles
+    # where the search was restricted to, except for the cycles
     others = tuple(name for name in bare.placed if name != term.tensor)
     plan = with_schedules(replace(bare, placed=others), result.schedules)
     return replace(with_cyclic(plan, term.indices), placed=bare.placed)

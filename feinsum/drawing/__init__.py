@@ -1,4 +1,4 @@
-"""Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tunings."""
+"""Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tuning runs."""
 
 from feinsum.drawing.flow import (
     Arrow,

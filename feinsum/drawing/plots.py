@@ -25,7 +25,7 @@ def can_plot() -> bool:
 
 
 def check_plots(purpose: str) -> None:
-    """Refuse what needs matplotlib if that is not installed.
+    """Raise an error if matplotlib is not installed.
 
     Raises:
         FeinsumError: naming the purpose, and how to install matplotlib.

@@ -354,7 +354,7 @@ RULES: dict[str, Rule] = {
 
 
 def violations(einsum: BatchedEinsum) -> tuple[Violation, ...]:
-    """Return every rule that an einsum breaks, with a message for each place."""
+    """Return every violation of a rule by an einsum, with a message for each place."""
     return tuple(
         Violation(code, message)
         for code, rule in RULES.items()

@@ -32,7 +32,7 @@ Extent: TypeAlias = int | SizeParam
 
 
 def bind_shape(extents: Iterable[Extent], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Replace size parameters in extents by their values.
+    """Return a shape whose size parameters are replaced by their values.
 
     >>> bind_shape((4, SizeParam("N")), {"N": 9})
     (4, 9)
@@ -57,7 +57,7 @@ class Operand:
             levels, from the root.
 
     Raises:
-        InvalidEinsumError: for a name that is no identifier, a negative or
+        InvalidEinsumError: for a name that is not an identifier, a negative or
             non-integer extent, a dtype that is not numeric, an unknown storage.
 
     >>> Operand("u", (SizeParam("Nel"), 20), np.dtype("float64")).rank

@@ -102,7 +102,7 @@ def generalize(
 def generalize_each(
     einsum: BatchedEinsum,
 ) -> Iterator[tuple[BatchedEinsum, constantdict[str, int]]]:
-    """Yield the einsum with one literal extent of free indices as a size parameter.
+    """Yield einsums in which one literal extent of free indices is a size parameter.
 
     The longest extent comes first. A recipe for a parametric number of elements applies
     to few elements, too. Extents below eight stay, as they belong to the operator.
@@ -176,9 +176,9 @@ def _find_tied(indices: set[str], einsum: BatchedEinsum) -> set[str]:
 def find_tied_indices(
     indices: set[str], arrays: Iterable[tuple[str, IndexList]]
 ) -> set[str]:
-    """Return the given indices, and those whose extents arrays tie to theirs.
+    """Return the given indices, and all whose extents must equal one of theirs.
 
-    An axis of an array has one extent, so all indices that access it have this extent.
+    An axis of an array has one extent, which is that of every index that accesses it.
 
     Args:
         indices: the indices to start from.
@@ -259,7 +259,7 @@ def get_nodes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> tuple[int, ...
 
 
 def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None:
-    """Return what is wrong with a profile; None for a valid profile, or none.
+    """Return what is wrong with a profile; None if it is valid or missing.
 
     A node has at least one child, and at most as many as the index below has values.
 

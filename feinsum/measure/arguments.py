@@ -31,7 +31,7 @@ def draw_arguments(
     """Draw random values for every array that a kernel reads, and for every scalar.
 
     Args:
-        t_unit: a translation unit with one entry point; dtypes left open are
+        t_unit: a translation unit with one entry point; missing dtypes are
             inferred.
         sizes: values of the scalar arguments that are sizes; every symbolic
             shape must be computable from them.

@@ -69,7 +69,7 @@ NEVER_LONG = 1 << 62
 """Longer than any extent, so that no extent becomes a size parameter."""
 
 MANY_TIMES = 8
-"""Ratio of the operations of one nest to a path's above which it is no baseline."""
+"""Ratio of the operations of one nest to a path's above which it is not a baseline."""
 
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
 """Odd, so that no tile of vectors divides them, and distinct, so that mixed-up sizes

@@ -34,7 +34,7 @@ class Verifiable(Protocol):
 def verify(
     kernel: Verifiable, expected: Mapping[str, Array], *, tolerance: float
 ) -> float:
-    """Poison the outputs, run once, compare every expected output.
+    """Run a kernel once on poisoned outputs, and compare every expected output.
 
     Args:
         kernel: the kernel to verify.
@@ -131,11 +131,11 @@ def compute_largest_error(result: Array, expected: Array) -> float:
 def compute_tolerance(dtype: DTypeLike, n_terms: int) -> float:
     """Return the largest error that rounding may cause, for sums of ``n_terms`` terms.
 
-    ``16 * eps * n_terms``, at most 0.1. Any order of a sum of n terms is within
-    n*eps of the sum of their magnitudes (Higham, *Accuracy and Stability of
-    Numerical Algorithms*, section 4.2); the factor covers the products and that
-    magnitudes may add up to more than the largest result. A missing term costs
-    about ``1/n_terms``, far more. Integers must agree: zero.
+    It is ``16 * eps * n_terms``, at most 0.1, and 0 for integers. In any order, a sum
+    of n terms is within n*eps of the sum of their magnitudes (Higham, *Accuracy and
+    Stability of Numerical Algorithms*, section 4.2). The factor 16 also covers the
+    rounding of products, and magnitudes that add up to more than the largest result. A
+    missing term causes a far larger error, of about ``1/n_terms``.
 
     >>> compute_tolerance("float64", 10) < 1e-13, compute_tolerance("int32", 10)
     (True, 0.0)

@@ -171,7 +171,7 @@ class EstimatedTime:
         return total
 
     def _is_last(self, tensor: Factor, index: str) -> bool:
-        """Tell whether entries along an index are contiguous, or a single entry."""
+        """Return whether entries along an index are contiguous, or a single entry."""
         axes = self._get_axes(tensor)
         return index not in tensor.indices or axes is None or axes[-1] == index
 

@@ -160,13 +160,13 @@ def find_lane_indices(nest: Nest) -> frozenset[str]:
 
 
 def is_divisible(nest: Nest) -> bool:
-    """Tell whether the nest is a single loop over the nodes of the root."""
+    """Return whether the nest is a single loop over the nodes of the root."""
     steps = lower_nest(nest)
     return len(steps) == 1 and isinstance(steps[0], Repeat) and steps[0].level == 0
 
 
 def is_apart(network: Network) -> bool:
-    """Tell whether different nodes of the root add to different entries."""
+    """Return whether different nodes of the root add to different entries."""
     return network.has_sparse_output or network.levels[0] in network.output
 
 
@@ -228,7 +228,7 @@ def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
 
 
 def is_private(indices: Order, extents: Mapping[str, int], n_rows: int = 1) -> bool:
-    """Tell whether a buffer is small for any tree.
+    """Return whether a buffer is small for any tree.
 
     Args:
         indices: indices of the buffer.

@@ -264,7 +264,7 @@ def is_allowed(
     ancestors: frozenset[str],
     index: str,
 ) -> bool:
-    """Tell whether a term may have a loop over an index inside these loops."""
+    """Return whether a term may have a loop over an index inside these loops."""
     return list_needed_loops(network, rule, term, index) <= ancestors
 
 

@@ -121,7 +121,7 @@ def is_outdone(
     recipe: TransformSpec,
     alternative: TransformSpec,
 ) -> bool:
-    """Tell whether an alternative recipe of the same family should be clearly faster.
+    """Return whether an alternative recipe of the same family should be clearly faster.
 
     Costs of one family can be compared with a small margin; costs of different families
     err by more.
@@ -214,7 +214,7 @@ LANES = "lanes"
 
 
 def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> bool:
-    """Tell whether a device has vectors as long as a recipe's.
+    """Return whether a device has vectors as long as a recipe's.
 
     It is True if the processor is unknown.
 

@@ -71,7 +71,7 @@ class Serialized(NamedTuple):
 
 
 def mark_untrusted(document: D) -> D:
-    """Return a copy that is marked: its source does not trust the sender."""
+    """Return a copy that is marked as coming from an untrusted sender."""
     # The mark is an attribute beside the fields: equality and content id ignore it.
     marked = copy(document)
     vars(marked)[_UNTRUSTED] = True
@@ -151,7 +151,7 @@ def digest_of(text: str) -> str:
 
 
 def get_utc_now() -> str:
-    """Return the time now, UTC, ISO 8601 with seconds."""
+    """Return the current UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

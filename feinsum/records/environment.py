@@ -335,11 +335,11 @@ class Fleet(Document):
 
     Attributes:
         engine: the engine; ``local`` is one process in which ranks take turns.
-        hosts: in the order of their first ranks.
+        hosts: the hosts, in the order of their first ranks.
         threads: number of threads per rank.
         device: the processor of all hosts.
-        software: package name to version.
-        links: measured between two ranks, if at all.
+        software: the version of each package, by name.
+        links: the links measured between two ranks, or None.
 
     >>> cpu = Device("p", "n", "v", "cpu", "x86_64", 2)
     >>> Fleet("mpi", (Host(2, 2), Host(4, 2)), 1, cpu).load

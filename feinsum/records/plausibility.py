@@ -49,7 +49,7 @@ from feinsum.records.kinds import (
 from feinsum.records.record import Measurement, TuningRecord, Verification
 
 DOCUMENT_BYTES = 64 * 1024
-"""Maximum bytes of a document; those of tunings have some thousands."""
+"""Maximum bytes of a document; those of tuning runs have some thousands."""
 
 NAME_LENGTH = 256
 """Maximum characters of a name: of a device, a transform, a parameter, a topic."""
@@ -218,7 +218,7 @@ def check_plausible(document: Document, serialized: Serialized | None = None) ->
 
 
 def accept_all(document: Document) -> None:
-    """Accept every document: for exact copies of databases."""
+    """Accept every document, for exact copies of databases."""
 
 
 def make_finding(code: str, value: str) -> Finding:

@@ -128,7 +128,7 @@ def _build_levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
 
 
 def to_csr(array: SparseArray) -> CSR:
-    """Convert a matrix to compressed rows; duplicates are summed.
+    """Convert a matrix to compressed sparse rows (CSR), summing duplicate entries.
 
     >>> to_csr(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).pointers
     array([0, 1, 1, 2], dtype=int32)
@@ -137,7 +137,7 @@ def to_csr(array: SparseArray) -> CSR:
 
 
 def to_csc(array: SparseArray) -> CSC:
-    """Convert a matrix to compressed columns; duplicates are summed.
+    """Convert a matrix to compressed sparse columns (CSC), summing duplicate entries.
 
     >>> to_csc(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).indices
     array([2, 0], dtype=int32)

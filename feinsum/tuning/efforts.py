@@ -62,7 +62,7 @@ def ensure_measured(
     device: str | None = None,
     database: Database = None,
 ) -> bool:
-    """Tune an einsum, unless done here at these sizes with at least this effort.
+    """Tune an einsum unless this was done here, at these sizes and with this effort.
 
     Args:
         einsum: the einsum to tune.

@@ -68,7 +68,7 @@ def make_problem(
     sizes: Mapping[str, int] | None = None,
     device: str | None = None,
 ) -> TuningProblem:
-    """Pose the problem of tuning ``einsum``, long extents as parameters.
+    """Build the problem of tuning ``einsum``, with long extents as size parameters.
 
     Args:
         einsum: the einsum to tune.

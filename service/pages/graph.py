@@ -57,7 +57,7 @@ class Drawing:
 
 @cached(LRUCache(CACHE_BYTES, estimate_bytes), lock=Lock())
 def draw_graph(text: str) -> Drawing:
-    """Draw the graph of a workload; an empty one if it is no einsum, or too large."""
+    """Draw the graph of a workload; an empty one if it has none, or is too large."""
     try:
         einsum = from_text(text[: MAX_TEXT + 1])
     except FeinsumError:

@@ -48,7 +48,7 @@ class Notation:
 
     Attributes:
         text: the text of the workload; a cache counts it as the size of the key.
-        title: the subscripts; the text itself if that is no einsum.
+        title: the subscripts; the text itself if it is not an einsum.
         shapes: all operands in one line, and of which dtype they are.
         dtypes: of the operands, each once.
         formulas: what the rows compute, the first ones.

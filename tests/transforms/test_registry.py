@@ -179,6 +179,13 @@ def test_a_broken_constraint_is_refused(toy):
         check_spec(same, PRODUCT)
 
 
+def test_a_space_has_the_values_of_each_parameter(toy):
+    """A list of names is refused, with what is expected."""
+    wrong = replace(toy, space=lambda _workload: ["flag", "size"])
+    with pytest.raises(TransformError, match="is a value of type list; expected"):
+        wrong.get_space(MASS)
+
+
 def test_two_transforms_of_one_name_and_version_are_refused(toy):
     """A name and a version stand for one transform for ever; again is no harm."""
     assert register(toy) is toy

@@ -239,7 +239,7 @@ class Flat:
         return prod(int(str(n)) for n in self.extents)
 
     def is_divided_by(self, tile: int) -> bool:
-        """Tell whether all tiles of that length are known to be full."""
+        """Return whether all tiles of that length are known to be full."""
         return self.is_known and self.n_values % tile == 0
 
     def unravel_number(self, value: int) -> dict[str, int]:
@@ -383,7 +383,7 @@ def _choose_width(slow: int, fast: int, n_items: int) -> int:
 
 
 def is_evenly_partitioned(slow: int, fast: int, n_items: int) -> bool:
-    """Tell whether :func:`partition` can give all work-items equal shares."""
+    """Return whether :func:`partition` can give all work-items equal shares."""
     return _choose_width(slow, fast, n_items) > 0
 
 

@@ -167,7 +167,7 @@ class StackRoles:
 def _has_many_run_time_extents(
     einsum: BatchedEinsum, extents: Mapping[str, Extent]
 ) -> bool:
-    """Tell whether an array has more run-time extents than a copy supports."""
+    """Return whether an array has more run-time extents than a copy supports."""
     return any(
         sum(not isinstance(extents[i], int) for i in term) > MAX_RUNNING
         for term in (*einsum.inputs, einsum.output)
@@ -423,7 +423,7 @@ def find_whole_array(
 
 
 def _are_equal(left: Expression, right: Expression) -> bool:
-    """Tell whether two products of sizes are equal."""
+    """Return whether two products of sizes are equal."""
     # pymbolic does not simplify, so compare the values for unusual sizes
     names = sorted(lp.symbolic.get_dependencies((left, right)))
     values = {name: 10007 + 2 * k for k, name in enumerate(names)}

@@ -211,7 +211,7 @@ class _Product(TiledProduct):
         self.store(row, value, *pair, inames, is_pair=is_pair)
 
     def _is_paired(self, row: int) -> bool:
-        """Tell whether the two columns of a lane are neighbours in the output."""
+        """Return whether the two columns of a lane are neighbours in the output."""
         schedule, flat, swizzle = self.schedule, self.across.flat, self.across.swizzle
         is_swizzled = swizzle.piece > 1
         if self.share or bool(flat.cut) != is_swizzled:
@@ -232,7 +232,7 @@ class _Product(TiledProduct):
 
 
 def _has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
-    """Tell whether a row's results are contiguous along an index."""
+    """Return whether a row's results are contiguous along an index."""
     kernel = schedule.kernel
     entry = kernel.id_to_insn[schedule.instructions[row]].assignee
     if not isinstance(entry, p.Subscript):

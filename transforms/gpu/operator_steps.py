@@ -133,7 +133,7 @@ class OperatorSteps:
         )
 
     def has_results_in_order(self, einsum: BatchedEinsum) -> bool:
-        """Tell whether the results of an element are adjacent, and elements, too."""
+        """Return whether the results of an element are adjacent, and elements, too."""
         tail = (self.element, *self.rows)
         return einsum.output[-len(tail) :] == tail
 

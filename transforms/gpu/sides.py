@@ -128,7 +128,7 @@ def make_contiguity_key(
 
 
 def suits_sides(workload: Workload, across: int, along: int) -> bool:
-    """Tell whether tiles suit the sides: not too long, and short only for short sides.
+    """Return whether tiles fit the sides: not too long, and short only for short ones.
 
     >>> from feinsum import array, einsum
     >>> thin = einsum("ik,kj->ij", array("A", (24, 70)), array("B", (70, 900)))

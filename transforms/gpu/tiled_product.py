@@ -55,7 +55,7 @@ from feinsum.transforms.roles import get_number, get_text
 
 
 def _has_few_tiles(flat: Flat, tile: int, longer: Flat) -> bool:
-    """Tell whether a side has several tiles, but few.
+    """Return whether a side has several tiles, but few.
 
     If it is the fastest axis of the grid, consecutive work-groups share a tile of the
     longer side, and find it in the cache.

@@ -46,12 +46,12 @@ Point: TypeAlias = Mapping[str, Expression]
 
 
 def has_plain_dtype(einsum: BatchedEinsum) -> bool:
-    """Tell whether GPU kernels support all dtypes, of which none may be complex."""
+    """Return whether GPU kernels support all dtypes, of which none may be complex."""
     return all(operand.dtype.kind in "biuf" for operand in einsum.operands)
 
 
 def is_double(einsum: BatchedEinsum) -> bool:
-    """Tell whether all operands are of double precision."""
+    """Return whether all operands are of double precision."""
     return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
 
 

@@ -130,7 +130,7 @@ class ArrayFunction:
 
 
 def _is_same(first: Array, second: Array) -> bool:
-    """Tell whether two arrays are views of the same memory in the same order."""
+    """Return whether two arrays are views of the same memory in the same order."""
     interfaces = (x.__array_interface__ for x in (first, second))
     layouts = [(x["data"], x["shape"], x["typestr"]) for x in interfaces]
     return layouts[0] == layouts[1] and first.strides == second.strides

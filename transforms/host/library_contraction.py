@@ -202,7 +202,7 @@ def _predict_s(
 def _is_matrix(
     einsum: BatchedEinsum, term: IndexList, groups: Sequence[IndexList]
 ) -> bool:
-    """Tell whether BLAS can read an array in place, as a stack of matrices."""
+    """Return whether BLAS can read an array in place, as a stack of matrices."""
     itemsize = einsum.operands[0].dtype.itemsize
     if count_points(einsum, term) * itemsize > cpu.MOST_BYTES:
         return False

@@ -344,7 +344,7 @@ def _cut_piece(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
 
 
 def suits_blas(array: Array) -> bool:
-    """Tell whether numpy passes the matrices to BLAS without copying."""
+    """Return whether numpy passes the matrices to BLAS without copying."""
     height, width = array.strides[-2:]
     n_rows, n_columns = array.shape[-2:]
     size = array.itemsize

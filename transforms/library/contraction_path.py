@@ -273,7 +273,7 @@ def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> b
 
 @lru_cache(maxsize=256)
 def _is_searched(einsum: BatchedEinsum) -> bool:
-    """Tell whether packed tiles, too, take far more operations than a path."""
+    """Return whether packed tiles, too, take far more operations than a path."""
     space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
     pairs = product(space["vector"], space["register"])
     roles = [find_packed_roles(einsum, str(v), str(r)) for v, r in pairs]

@@ -117,7 +117,7 @@ class _Loops:
 def _contract_cheaply(
     schedule: Schedule, element: str, lanes: int
 ) -> tuple[Schedule, list[str]]:
-    """Contract pairs in the order of fewest operations, but for the last."""
+    """Contract pairs in the order of fewest operations, except for the last."""
     extents = {i: get_typical_extent(extent) for i, extent in schedule.extents.items()}
     # count the elements of one vector: with all of them, steps that multiply operands
     # with elements would always come last

@@ -110,7 +110,7 @@ def _find_evaluated_ahead(schedule: Schedule, index: str) -> Names:
 
 
 def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
-    """Tell whether several entries of the output read the same few entries.
+    """Return whether several entries of the output read the same few entries.
 
     Diagonals are excluded, since a tile has one axis for each index.
     """

@@ -115,13 +115,13 @@ class Schedule:
         return self.with_kernel(preambles=(*preambles, preamble))
 
     def is_shifted(self, instruction: str) -> bool:
-        """Tell whether an instruction is a row that adds something to its sum."""
+        """Return whether an instruction is a row that adds something to its sum."""
         shifts = dict(zip(self.instructions, self.shifts, strict=True))
         shift = shifts.get(instruction, 0)
         return not (isinstance(shift, int) and shift == 0)
 
     def is_sum(self, k: int) -> bool:
-        """Tell whether a row assigns its sum as it is, everywhere."""
+        """Return whether a row assigns its sum as it is, everywhere."""
         statement = self.kernel.id_to_insn[self.instructions[k]]
         scale = self.scales[k]
         return (

@@ -103,7 +103,7 @@ def _find_reads(
 
 
 def _is_number(kernel: lp.LoopKernel, value: Expression, dtype: np.dtype[Any]) -> bool:
-    """Tell whether a value is a scalar or an array entry of this dtype."""
+    """Return whether a value is a scalar or an array entry of this dtype."""
     named = value.aggregate if isinstance(value, p.Subscript) else value
     if not isinstance(named, p.Variable) or named.name in kernel.all_inames():
         return False

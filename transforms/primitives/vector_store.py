@@ -92,7 +92,7 @@ gcc a tenth of a second.
 
 
 def is_contiguous(schedule: Schedule, row: int, index: str) -> bool:
-    """Tell whether vectors along ``index`` can store a row's results.
+    """Return whether vectors along ``index`` can store a row's results.
 
     They can if neighbours along the index are neighbours in the output. A row that adds
     its sum to something is stored entry by entry. So is one that is scaled by a number

@@ -46,7 +46,7 @@ from feinsum.transforms.primitives.vector_store import (
 )
 
 GRID = ("g.", "l.")
-"""Prefixes of the tags of loops that run in parallel, and are no loops of the code."""
+"""Prefixes of the tags of loops that run in parallel, and are not loops of the code."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _render(einsum: BatchedEinsum, suffix: str) -> bytes:
 
 
 def draw_svg(einsum: BatchedEinsum) -> str | None:
-    """Draw the induced graph as SVG; None where matplotlib is not installed."""
+    """Draw the induced graph as SVG; return None if matplotlib is not installed."""
     if not can_plot():
         return None
     return make_inline_svg(_render(einsum, ".svg"))

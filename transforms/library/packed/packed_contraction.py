@@ -427,7 +427,7 @@ PACKED_CONTRACTION = register(
 
 @lru_cache(maxsize=1024)
 def suits_packing(einsum: BatchedEinsum) -> bool:
-    """Tell whether only this family is worth a trial."""
+    """Return whether only this family is worth a trial."""
     return (
         PACKED_CONTRACTION.fits(einsum)
         and compute_reuse(einsum) >= cpu.MIN_PACKED_REUSE
