@@ -256,8 +256,9 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
             temporary.rename(path)  # a reader never sees half a copy
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailableError(
-            f"cannot write a backup to {path}: {error}; give the path of a new file in "
-            "a writable folder"
+            f"cannot write a backup to {path}: "
+            f"{getattr(error, 'strerror', None) or error}; give the path of a new file "
+            "in a writable folder"
         ) from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -149,8 +149,8 @@ def compute_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
     """Return the layout of an array argument of a typed kernel.
 
     Raises:
-        MeasurementError: if a size has no value, or the argument is not an array of
-            known shape with one stride per axis.
+        MeasurementError: if a size has no value, an extent is negative, or the argument
+            is not an array of known shape with one stride per axis.
     """
     tags = getattr(arg, "dim_tags", None)
     if not isinstance(arg.shape, tuple) or (arg.shape and not tags):
@@ -171,4 +171,9 @@ def compute_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
             f"the shape ({', '.join(map(str, arg.shape))}) of {arg.name!r} needs the "
             f"size {error}: give it a value"
         ) from error
+    if shape and min(shape) < 0:
+        raise MeasurementError(
+            f"the shape ({', '.join(map(str, arg.shape))}) of {arg.name!r} is {shape}; "
+            "expected extents from 0"
+        )
     return Layout(shape, strides, arg.dtype.numpy_dtype)

@@ -27,6 +27,7 @@ from feinsum.service.keys import KeyHolder
 from feinsum.service.problems import OF_BODIES, describe_problems
 from feinsum.service.settings import Settings
 from feinsum.service.state import Reading, TheService
+from feinsum.words import format_count
 
 router = APIRouter(prefix="/v1", tags=["canonical form"])
 
@@ -178,8 +179,8 @@ def parse_einsum(request: Einsum) -> BatchedEinsum:
     for names in _list_rows(request, len(inputs)):
         if len(names) != len(inputs):
             raise InvalidRequestError(
-                f"{len(names)} operands are named, the subscripts have {len(inputs)} "
-                "terms"
+                f"{','.join(names)!r} names {format_count(len(names), 'operand')}, but "
+                f"the subscripts have {format_count(len(inputs), 'term')}"
             )
         dtypes = [request.dtypes.get(name, request.dtype) for name in names]
         rows.append(tuple(map(array, names, shapes, dtypes)))

@@ -219,6 +219,9 @@ def test_an_unknown_name_is_refused_before_the_script_runs(run, tmp_path):
     assert f"{script} has no 'hidden'; " in result.stderr
     assert result.stderr.endswith("; names there: build, kernel\n")
     assert not witness.exists()
+    result = run("explain", f"{script}:n")
+    assert result.exit_code == 2
+    assert "script.py:n is a value of type int; expected a kernel" in result.stderr
 
 
 def test_a_name_that_only_running_shows_is_not_refused_early(run, tmp_path):

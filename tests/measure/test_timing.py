@@ -130,6 +130,11 @@ def test_real_kernels(matvec, two_launches, device):
     assert min(samples) > 0
 
 
+def test_a_negative_size_is_refused(matvec):
+    with pytest.raises(MeasurementError, match="expected extents from 0"):
+        timeit(matvec(), {"N": -1}, device="host")
+
+
 def test_preprocessed_kernels_are_timed(matvec):
     """Loopy changes the target of a kernel only before preprocessing."""
     unit = matvec()

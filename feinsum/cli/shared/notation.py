@@ -379,9 +379,8 @@ def _parse_names(n: int, operands: str | None, rows: str | None) -> list[list[st
     for names in table:
         if len(names) != n:
             raise typer.BadParameter(
-                f"{','.join(names)!r} names {format_count(len(names), 'operand')}, the "
-                "subscripts "
-                f"have {format_count(n, 'term')}",
+                f"{','.join(names)!r} names {format_count(len(names), 'operand')}, "
+                f"but the subscripts have {format_count(n, 'term')}",
                 param_hint="--operands" if rows is None else "--rows",
             )
     return table

@@ -140,6 +140,11 @@ def _get_function(module: Any, path: Path, name: str) -> Any:
     function = getattr(module, name, None)
     if callable(function):
         return function
+    if function is not None:
+        raise _refuse(
+            f"{path}:{name} is a value of type {type(function).__name__}; expected a "
+            "kernel, or a function that returns one"
+        )
     raise _make_unknown_error(
         path, name, [n for n, value in vars(module).items() if _is_own(value)]
     )
