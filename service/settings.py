@@ -99,10 +99,16 @@ def read_settings(**overrides: object) -> Settings:
     except ValidationError as error:
         # without the values: a URL of a database has a password
         problems = "; ".join(
-            f"{'_'.join(map(str, e['loc']))}: {e['msg']}"
+            f"{_get_source('_'.join(map(str, e['loc'])))}: {e['msg']}"
             for e in error.errors(include_url=False, include_input=False)
         )
         raise InvalidRequestError(f"settings of the service: {problems}") from None
+
+
+def _get_source(name: str) -> str:
+    """Return the variable that sets a setting, or else its own name."""
+    variable = f"{PREFIX}{name.upper()}"
+    return variable if variable in os.environ else name
 
 
 def list_service_variables() -> list[str]:
