@@ -187,7 +187,7 @@ def test_what_cannot_run_is_refused_before_it_starts(threads):
     with pytest.raises(PlanError, match="1,000,000,000 are free") as caught:
         large.prepare("dask", threads)
     assert caught.value.rules == ("memory",)
-    with pytest.raises(PlanError, match="given NoneType; expected a client"):
+    with pytest.raises(PlanError, match="cannot run on None; expected a client"):
         large.prepare("dask")
 
 
