@@ -42,7 +42,7 @@ class Gpu:
         capability: compute capability as a number, such as 90.
         multiply_adds: per multiprocessor and cycle, by the bytes of an entry.
         matrix_multiply_adds: the same in matrix products of libraries, in the
-            precision of the entries.
+            precision of the entries; sums of halves are in single precision.
         cache_bytes: of the second cache.
         launch_s: of an empty kernel.
     """
@@ -53,7 +53,9 @@ class Gpu:
     bandwidth_bytes_per_s: float
     cache_bytes: int
     multiply_adds: Mapping[int, float] = constantdict({4: 64.0, 8: 32.0})
-    matrix_multiply_adds: Mapping[int, float] = constantdict({4: 64.0, 8: 64.0})
+    matrix_multiply_adds: Mapping[int, float] = constantdict(
+        {2: 64.0, 4: 64.0, 8: 64.0}
+    )
     launch_s: float = 4e-6
 
 

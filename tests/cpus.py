@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from feinsum.measure import list_devices, open_device
+from feinsum.targets.cuda import CUDA
 from feinsum.targets.devices import find_trouble
 from feinsum.targets.host import HOST as HOST_TARGET
 from feinsum.targets.opencl import OPENCL
@@ -48,5 +49,5 @@ def any_opencl():
 def _trouble(selector: str) -> str:
     """Why a device cannot be tested on; empty if it can. Each is tried once."""
     found = [d for d in list_devices() if selector in d.platform.lower()]
-    target = HOST_TARGET if selector == HOST else OPENCL
+    target = {HOST: HOST_TARGET, "cuda": CUDA}.get(selector, OPENCL)
     return find_trouble(target, found[0]) if found else "it is not installed"

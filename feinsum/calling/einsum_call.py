@@ -202,6 +202,8 @@ class EinsumCall:
         shape, dtype: shape and dtype of the result.
         varying: indices whose extents are size parameters although they are short.
         fixed: indices whose extents are literal although they are long.
+        is_narrow: whether kernels read halves as they are, and add up in single
+            precision.
     """
 
     inputs: tuple[IndexList, ...]
@@ -213,11 +215,12 @@ class EinsumCall:
     dtype: DType
     varying: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()
+    is_narrow: bool = False
 
     @property
     def work_dtype(self) -> DType:
         """The dtype of all operands in a kernel."""
-        return get_work_dtype(self.dtype)
+        return self.dtype if self.is_narrow else get_work_dtype(self.dtype)
 
     @property
     def is_empty(self) -> bool:
@@ -351,6 +354,7 @@ def with_terms(
         parsed.shape,
         parsed.dtype,
         varying & {*indices},
+        is_narrow=parsed.is_narrow,
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from feinsum.calling.terms import Shape, write_in_letters
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.ir.dtypes import get_sum_dtype, is_half
 from feinsum.libraries import is_device_array, resolve_entries
 from feinsum.words import describe_type, with_article
 
@@ -25,7 +26,6 @@ DType = np.dtype[Any]
 
 _TRUTH = np.dtype(bool)
 _COUNT = np.dtype(np.int64)
-_HALF = np.dtype(np.float16)
 _SUPPORTED = frozenset(
     map(np.dtype, (*np.typecodes["AllInteger"], "f2", "f4", "f8", "c8", "c16"))
 )
@@ -63,7 +63,7 @@ def get_work_dtype(dtype: DType) -> DType:
     """
     if dtype == _TRUTH:
         return _COUNT
-    return np.dtype(np.float32) if dtype == _HALF else dtype
+    return get_sum_dtype(dtype)
 
 
 def find_result_dtype(dtypes: Sequence[DType]) -> DType:
@@ -77,7 +77,8 @@ def find_result_dtype(dtypes: Sequence[DType]) -> DType:
         dtype = np.result_type(*dtypes).newbyteorder("=") if dtypes else _TRUTH
     except TypeError:
         dtype = np.dtype(object)
-    if dtype in _SUPPORTED or dtype == _TRUTH:
+    # kernels of the host do not support bfloat16, those of GPUs do
+    if dtype in _SUPPORTED or dtype == _TRUTH or is_half(dtype):
         return dtype
     # supported dtypes give supported ones
     position, wrong = next(

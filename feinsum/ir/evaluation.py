@@ -21,6 +21,7 @@ import numpy as np
 from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.contraction.paths import contract_greedily
 from feinsum.errors import InvalidEinsumError, ProgramError
+from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.ir.einsums import BatchedEinsum
 from feinsum.ir.expression_values import evaluate_body, evaluate_into
 from feinsum.ir.expressions import get_operand_name
@@ -73,8 +74,10 @@ def evaluate(
     return tuple(
         # converted to the result's dtype: numpy multiplies integers in their own dtype
         _evaluate_row(
-            einsum, [np.array(arrays[op.name], dtype) for op in row], optimize
-        )
+            einsum,
+            [np.array(arrays[op.name], get_sum_dtype(dtype)) for op in row],
+            optimize,
+        ).astype(dtype, copy=False)
         for row, dtype in zip(einsum.rows, einsum.output_dtypes, strict=True)
     )
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from feinsum.errors import InvalidEinsumError
+from feinsum.ir.dtypes import format_dtype, get_eps, is_inexact, is_numeric
 
 
 @dataclass(frozen=True, order=True)
@@ -93,7 +94,7 @@ def format_operand(
     name: str, shape: Iterable[str], dtype: np.dtype[Any], storage: str = ""
 ) -> str:
     """Write an operand as in ``u[Nel,20]:<f8`` and ``T[9,9]:csf<f8``."""
-    return f"{name}[{','.join(shape)}]:{storage}{dtype.str}"
+    return f"{name}[{','.join(shape)}]:{storage}{format_dtype(dtype)}"
 
 
 def _simplify_extent(extent: Extent) -> Extent:
@@ -110,7 +111,7 @@ def _find_violations(operand: Operand) -> Iterator[Violation]:
     if not (isinstance(name, str) and name.isidentifier()):
         yield Violation("operand-name", f"operand name {name!r} is not an identifier")
     # booleans, integers, floats and complex numbers
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "biufc":
+    if not isinstance(dtype, np.dtype) or not is_numeric(dtype):
         yield Violation(
             "dtype", f"operand {name!r} has dtype {dtype!r}; expected a numeric one"
         )
@@ -179,5 +180,5 @@ def order_by_precision(dtypes: Iterable[np.dtype[Any]]) -> list[int]:
     [2, 0, 1]
     """
     # integers come last: they are exact in the dtype of any other factor
-    precisions = [np.finfo(d).precision if d.kind in "fc" else 0 for d in dtypes]
-    return sorted(range(len(precisions)), key=lambda k: -precisions[k])
+    eps = [get_eps(d) if is_inexact(d) else np.inf for d in dtypes]
+    return sorted(range(len(eps)), key=eps.__getitem__)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from feinsum.errors import MeasurementError
+from feinsum.ir.dtypes import is_inexact
 from feinsum.measure.verdicts import (
     CompiledHostKernel,
     KernelComparison,
@@ -162,7 +163,7 @@ def compute_largest_difference(
 
 
 def _compute_difference(expected: Array, computed: Array) -> float:
-    if expected.dtype.kind not in "fc":
+    if not is_inexact(expected.dtype):
         return 0.0 if np.array_equal(expected, computed) else np.inf
     finite = np.isfinite(expected)
     if not np.array_equal(expected[~finite], computed[~finite], equal_nan=True):
@@ -336,7 +337,7 @@ def draw_array(
         case "c":
             real, imaginary = (rng.uniform(*interval, shape) for _ in range(2))
             return np.asarray(real + 1j * imaginary).astype(dtype)
-        case "f":
+        case "f" | "V":  # numpy has bfloat16 from another package
             return np.asarray(rng.uniform(*interval, shape)).astype(dtype)
         case "b":
             return np.asarray(rng.integers(0, 2, shape)).astype(dtype)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from feinsum.errors import WrongResultError
+from feinsum.ir.dtypes import get_eps, is_inexact
 from feinsum.words import format_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -141,9 +142,9 @@ def compute_tolerance(dtype: DTypeLike, n_terms: int) -> float:
     (True, 0.0)
     """
     kind = np.dtype(dtype)
-    if kind.kind not in "fc":
+    if not is_inexact(kind):
         return 0.0
-    return min(0.1, _SAFETY * float(np.finfo(kind).eps) * max(1, n_terms))
+    return min(0.1, _SAFETY * get_eps(kind) * max(1, n_terms))
 
 
 def get_poison_value(dtype: DTypeLike) -> Any:
@@ -157,7 +158,7 @@ def get_poison_value(dtype: DTypeLike) -> Any:
     kind: np.dtype[Any] = np.dtype(dtype)
     if kind.kind == "c":
         return kind.type(complex(np.nan, np.nan))
-    if kind.kind == "f":
+    if is_inexact(kind):
         return kind.type(np.nan)
     if kind.kind == "b":
         return kind.type(True)

@@ -50,6 +50,7 @@ class _Usual(NamedTuple):
         single: multiply-adds of a multiprocessor in a cycle, in single precision.
         double: the same in double precision.
         matrices: the same in double precision, in matrix products.
+        half_matrices: the same in half precision, with sums in single precision.
     """
 
     n_units: int
@@ -59,17 +60,18 @@ class _Usual(NamedTuple):
     single: float
     double: float
     matrices: float
+    half_matrices: float
 
 
 _FIGURES_OF = {
-    70: _Usual(80, 1.53e9, 900e9, 6 << 20, 64, 32, 32),
-    75: _Usual(40, 1.59e9, 320e9, 4 << 20, 64, 2, 2),
-    80: _Usual(108, 1.41e9, 1555e9, 40 << 20, 64, 32, 64),
-    86: _Usual(82, 1.70e9, 936e9, 6 << 20, 128, 2, 2),
-    89: _Usual(128, 2.52e9, 1008e9, 72 << 20, 128, 2, 2),
-    90: _Usual(132, 1.75e9, 3350e9, 50 << 20, 128, 64, 128),
-    100: _Usual(148, 1.85e9, 8000e9, 126 << 20, 128, 64, 64),
-    120: _Usual(170, 2.41e9, 1792e9, 96 << 20, 128, 2, 2),
+    70: _Usual(80, 1.53e9, 900e9, 6 << 20, 64, 32, 32, 512),
+    75: _Usual(40, 1.59e9, 320e9, 4 << 20, 64, 2, 2, 512),
+    80: _Usual(108, 1.41e9, 1555e9, 40 << 20, 64, 32, 64, 1024),
+    86: _Usual(82, 1.70e9, 936e9, 6 << 20, 128, 2, 2, 256),
+    89: _Usual(128, 2.52e9, 1008e9, 72 << 20, 128, 2, 2, 256),
+    90: _Usual(132, 1.75e9, 3350e9, 50 << 20, 128, 64, 128, 2048),
+    100: _Usual(148, 1.85e9, 8000e9, 126 << 20, 128, 64, 64, 4096),
+    120: _Usual(170, 2.41e9, 1792e9, 96 << 20, 128, 2, 2, 256),
 }
 """V100, T4, A100, RTX 3090, RTX 4090, H100 SXM, B200, RTX 5090.
 
@@ -108,9 +110,12 @@ def _model_gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
     # the bandwidth is about proportional to the number of multiprocessors
     bandwidth = n_units * (usual.bandwidth / usual.n_units)
     rates = {4: usual.single, 8: usual.double}
-    matrices = (
-        usual.matrices if own_capability else usual.double
-    )  # OpenCL has none of these
+    # OpenCL has no products on tensor cores
+    matrices, half_matrices = (
+        (usual.matrices, usual.half_matrices)
+        if own_capability
+        else (usual.double, usual.single)
+    )
     if peaks is not None:
         bandwidth = peaks.bandwidth_bytes_per_s
         cycles = 2 * n_units * usual.cycles_per_s
@@ -125,7 +130,7 @@ def _model_gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
         bandwidth,
         n_units * (usual.cache_bytes // usual.n_units),
         constantdict(rates),
-        constantdict({4: rates[4], 8: max(rates[8], matrices)}),
+        constantdict({2: half_matrices, 4: rates[4], 8: max(rates[8], matrices)}),
     )
 
 

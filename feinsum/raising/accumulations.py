@@ -28,6 +28,7 @@ from loopy.symbolic import Reduction, get_dependencies
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
+from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.affine import find_box_extents
 from feinsum.raising.dependences import have_own_entries
 from feinsum.raising.expressions import (
@@ -295,7 +296,7 @@ def with_single_sums(
 def _is_inexact(insn: lp.Assignment, program: RewrittenKernel) -> bool:
     """Return whether an instruction computes in a single floating point dtype."""
     dtype = program.dtypes.get(insn.assignee_var_names()[0])
-    return insn.id in program.summable and dtype is not None and dtype.kind in "fc"
+    return insn.id in program.summable and dtype is not None and is_inexact(dtype)
 
 
 def _split(

@@ -38,6 +38,7 @@ from feinsum.ir import (
     Operand,
     OperandFunction,
 )
+from feinsum.ir.dtypes import is_inexact, is_numeric
 from feinsum.raising.expressions import Expression, collect_nodes
 from feinsum.raising.nest import RaisedNest, make_refusal
 from feinsum.words import describe_type
@@ -156,7 +157,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         if variable is None:
             raise _NoFunction(f"{name} is neither an array, a scalar nor an iname")
         dtype = getattr(variable.dtype, "numpy_dtype", None)
-        if dtype is not None and dtype.kind not in "biufc":
+        if dtype is not None and not is_numeric(dtype):
             raise _NoFunction(f"{name} is of the dtype {dtype}, which is no number")
         if isinstance(variable, ArrayBase) and not is_plain_array(variable):
             raise _NoFunction(f"{name} has axes without a stride")
@@ -231,7 +232,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
     def map_type_cast(self, expr: TypeCast, /) -> None:
         self.rec(expr.child)
         source, target = self._dtype_of(expr.child), expr.type.numpy_dtype
-        if target.kind not in "fc" or not np.can_cast(source, target, "same_kind"):
+        if not is_inexact(target) or not np.can_cast(source, target, "same_kind"):
             raise _NoFunction(f"{expr.child} is cast from {source} to {target}")
 
     def _is_integer(self, expr: Expression) -> bool:

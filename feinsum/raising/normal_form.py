@@ -30,6 +30,7 @@ from loopy.symbolic import IdentityMapper
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
+from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.accumulations import (
     is_accumulation,
     with_shifts,
@@ -143,7 +144,7 @@ def _with_sized(
 ) -> lp.Assignment:
     """Give the literals outside sums the precision of the assignee."""
     assigned = dtypes.get(insn.assignee_var_names()[0])
-    if assigned is None or assigned.kind not in "fc":
+    if assigned is None or not is_inexact(assigned):
         return insn
     return insn.copy(
         expression=set_literal_dtypes(insn.expression, _get_real_dtype(assigned))
@@ -165,7 +166,7 @@ def _is_exact(
         return bool(assigned.type(insn.expression) == insn.expression)
     read = {dtypes[name] for name in table.reads(insn.expression) & dtypes.keys()}
     if any(
-        dtype.kind in "fc" and _get_real_dtype(dtype) != _get_real_dtype(assigned)
+        is_inexact(dtype) and _get_real_dtype(dtype) != _get_real_dtype(assigned)
         for dtype in read
     ):
         return False

@@ -49,6 +49,7 @@ from feinsum.ir import (
     OperandFunction,
     generalize,
 )
+from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.expressions import (
     Expression,
     collect_nodes,
@@ -223,7 +224,7 @@ class OperandTable:
         dtype that holds them: it infers single precision for ``1/(j + 1.0)``.
         """
         dtype = self.dtype(expanded, instruction)
-        if dtype.kind not in "fc" or not has_literal(expanded):
+        if not is_inexact(dtype) or not has_literal(expanded):
             return dtype
         (name,) = self.kernel.id_to_insn[instruction].assignee_var_names()
         declared = self.kernel.get_var_descriptor(name).dtype

@@ -19,6 +19,7 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
+from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.dependences import get_storage, never_meet
 from feinsum.raising.expressions import (
     Expression,
@@ -175,7 +176,7 @@ class RewrittenKernel:
     def is_inexact(self, expression: Expression) -> bool:
         """Return whether an expression reads a floating point number."""
         dtypes = [self.dtypes.get(name) for name in self.names(expression)]
-        return any(dtype is not None and dtype.kind in "fc" for dtype in dtypes)
+        return any(dtype is not None and is_inexact(dtype) for dtype in dtypes)
 
     def with_dtype(self, name: str, dtype: np.dtype[Any]) -> RewrittenKernel:
         return replace(self, dtypes={**self.dtypes, name: dtype})

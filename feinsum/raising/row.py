@@ -28,6 +28,7 @@ from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 
 from feinsum.ir import Extent, IndexList
+from feinsum.ir.dtypes import get_eps, is_inexact
 from feinsum.raising.affine import (
     Strides,
     are_distinct_places,
@@ -286,7 +287,7 @@ def _split_value(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
                 f"its {role} {expression} contains a reduction",
             )
     dtype = _get_declared_dtype(insn, table)
-    if dtype is None or dtype.kind not in "fc":
+    if dtype is None or not is_inexact(dtype):
         return shifted_sum
     # in a complex result, literals are real numbers of the same precision
     real = np.empty(0, dtype).real.dtype
@@ -602,7 +603,7 @@ def _is_narrow(
     if isinstance(factor, (float, complex)):
         return False
     dtype = table.infer_computed_dtype(table.expand(factor), insn_id)
-    return dtype.kind in "biu" or np.finfo(dtype).eps > np.finfo(computed).eps
+    return dtype.kind in "biu" or get_eps(dtype) > get_eps(computed)
 
 
 def called_kernels(t_unit: lp.TranslationUnit, name: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from pymbolic.mapper import UnsupportedExpressionError
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import list_profile_names
+from feinsum.ir.dtypes import is_numeric
 from feinsum.raising.dependences import find_ancestors
 from feinsum.raising.expressions import Expression, collect_loops
 from feinsum.raising.nest import RaisedKernel, RaisedNest, Tree
@@ -291,7 +292,7 @@ def specialize(
             raise _make_refusal(
                 f"argument {name!r} has dtype {dtype}, the kernel declares {arg.dtype}"
             )
-        if dtype.kind not in "biufc":
+        if not is_numeric(dtype):
             raise _make_refusal(f"argument {name!r} has dtype {dtype}; give numbers")
         dtypes[name] = dtype
     short = {

@@ -24,6 +24,7 @@ from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent
+from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.affine import Affine, find_box_extents, parse_affine
 from feinsum.raising.dependences import have_own_entries
 from feinsum.raising.expressions import (
@@ -254,7 +255,7 @@ def _can_be_put_in(value: Value, program: RewrittenKernel) -> bool:
     dtype = program.dtypes.get(value.name)
     # the assignment rounds to this dtype, and inlining would lose that
     if dtype is None or any(
-        dtype.kind in "fc" and program.dtypes.get(name) != dtype for name in outputs
+        is_inexact(dtype) and program.dtypes.get(name) != dtype for name in outputs
     ):
         return False
     is_same = all(_is_unchanged(value, reader, program) for reader in value.readers)

@@ -14,6 +14,7 @@ import numpy as np
 
 from feinsum.contraction.paths import find_contraction_steps
 from feinsum.ir import BatchedEinsum, get_nodes
+from feinsum.ir.dtypes import get_eps, is_half
 from feinsum.records.environment import Device, DeviceKind
 
 MAX_UNITS = 2**20
@@ -151,8 +152,11 @@ def estimate_slowest_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float
 def compute_least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
     """Return the rounding error of a sum of all products, in the coarsest dtype."""
     n_terms = min(count_products(einsum, einsum.summation_indices, sizes), _HUGE)
-    inexact = [np.result_type(dtype, np.float16) for dtype in einsum.output_dtypes]
-    return float(max(np.finfo(dtype).eps for dtype in inexact)) * n_terms
+    inexact = [
+        dtype if is_half(dtype) else np.result_type(dtype, np.float16)
+        for dtype in einsum.output_dtypes
+    ]
+    return max(map(get_eps, inexact)) * n_terms
 
 
 def count_products(

@@ -29,6 +29,7 @@ from feinsum.canonical import FORM_VERSION
 from feinsum.entry_points import DOCUMENTS, list_registered
 from feinsum.errors import ImplausibleError, InvalidEinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, check_profile, from_text, list_size_names
+from feinsum.ir.dtypes import is_numeric
 from feinsum.records.capability import (
     MAX_UNITS,
     compute_least_tolerance,
@@ -414,4 +415,4 @@ def _get_itemsize(dtype: str) -> int | None:
         parsed = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
         return None
-    return parsed.itemsize if parsed.kind in "biufc" and parsed.itemsize else None
+    return parsed.itemsize if is_numeric(parsed) and parsed.itemsize else None

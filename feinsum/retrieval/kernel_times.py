@@ -31,6 +31,7 @@ from loopy.schedule.tools import get_kernel_arg_info
 from loopy.target.c import ExecutableCTarget
 
 from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
+from feinsum.ir.dtypes import get_eps, is_inexact
 from feinsum.measure.arguments import find_index_bounds
 from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.kernel import generate_for_host
@@ -426,7 +427,7 @@ def _choose_tolerance(arguments: Mapping[str, RandomArgument]) -> float:
     dtypes = [np.dtype(a.dtype) for a in arguments.values() if a.is_written]
     if not dtypes:
         raise MeasurementError("the kernel has no results")
-    eps = (float(np.finfo(d).eps) for d in dtypes if d.kind in "fc")
+    eps = (get_eps(d) for d in dtypes if is_inexact(d))
     return float(max(eps, default=0.0) ** EXACTNESS)
 
 

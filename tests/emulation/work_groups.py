@@ -43,6 +43,7 @@ from feinsum.transforms.primitives.copy_async import (
     AwaitGroups,
     CloseGroup,
 )
+from feinsum.transforms.primitives.load_blocks import N_BLOCKS, SIDE, BlockLoad
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     ROWS,
@@ -368,6 +369,7 @@ class _Group:
         """Interpreters of C statements, by their tags."""
         return {
             FragmentProduct: self._multiply,
+            BlockLoad: self._load_blocks,
             MatrixProduct: self._multiply_matrices,
             PairStore: self._store_pair,
             AsyncCopy: self._copy,
@@ -380,8 +382,9 @@ class _Group:
         mask = self.mask & self._is_inside(frozenset(insn.within_inames))
         who = np.flatnonzero(mask)
         (tile, at), (array, begin) = copy.target, copy.source
-        inside = self.private[copy.inside][who] != 0
+        n_inside = self.private[copy.inside][who]
         for lane in range(copy.lanes):
+            inside = lane < n_inside
             places = self.private[at][who] + lane
             origins = np.where(inside, self.private[begin][who] + lane, 0)
             self._check_places(array, origins, self.array(array).size)
@@ -442,6 +445,9 @@ class _Group:
             self.run.races.append(Race("", 0, "warp"))
             return
         depth = product.depth
+        if self.private[product.left[0]].dtype.itemsize == 2:
+            self._multiply_halves(product)
+            return
         left = self._held(*product.left, (depth // 4, 2))
         right = self._held(*product.right, (depth // 4,))
         sums = self._held(*product.sums, (2, 2))
@@ -451,6 +457,38 @@ class _Group:
         pieces = whole.reshape(-1, 2, COLUMNS, 4, 2)
         sums += np.einsum("whgtc->wgthc", pieces)
         self._hold(*product.sums, sums)
+
+    def _multiply_halves(self, product: FragmentProduct) -> None:
+        left = self._held(*product.left, (2, 2, 2)).astype(np.float32)
+        right = self._held(*product.right, (2, 2)).astype(np.float32)
+        sums = self._held(*product.sums, (2, 2))
+        n_terms = product.depth
+        whole = np.einsum("wgtqhe->whgqte", left).reshape(-1, ROWS, n_terms) @ (
+            np.einsum("wgtqe->wqteg", right).reshape(-1, n_terms, COLUMNS)
+        )
+        pieces = whole.reshape(-1, 2, COLUMNS, 4, 2)
+        sums += np.einsum("whgtc->wgthc", pieces)
+        self._hold(*product.sums, sums)
+
+    def _load_blocks(self, _insn: Any, load: BlockLoad) -> None:
+        """Every lane reads a row of 8 entries, and gets parts of four others."""
+        if self.n_items % WARP or not self.mask.all():
+            self.run.races.append(Race("", 0, "warp"))
+            return
+        tile, at = load.source
+        first, entries = self.private[at], self.array(tile).reshape(-1)
+        # rows are whole vectors of 16 bytes
+        self._check_places(tile, np.where(first % SIDE, -1, first), entries.size)
+        blocks = np.empty((self.n_items, SIDE), entries.dtype)
+        for k in range(SIDE):
+            found = self.notes[tile].reads(first + k, np.arange(self.n_items))
+            self._note(tile, found, "read-write")
+            blocks[:, k] = entries[first + k]
+        blocks = blocks.reshape(-1, N_BLOCKS, SIDE, SIDE)
+        if load.is_transposed:
+            blocks = blocks.swapaxes(2, 3)
+        pairs = blocks.reshape(-1, N_BLOCKS, SIDE, 4, 2)
+        self._hold(*load.target, np.einsum("wkgte->wgtke", pairs))
 
     def _held(self, name: str, place: str, shape: tuple[int, ...]) -> Array:
         """Entries of a private array: warps, lanes as 8 times 4, then ``shape``."""

@@ -558,6 +558,28 @@ def test_functions_of_operands_are_fused(transform, changes, stand_in):
     case.assert_right(unit, [sizes], "cuda")
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("name", ["face mass", "gradient of three", "divergence"])
+def test_functions_of_operators_are_evaluated_after_the_copies(name, stand_in):
+    """Once for each value, on entries that are copied during the product, unless they
+    need too much shared memory.
+    """
+    case = with_functions(ALL[name])
+    for changes in ({}, {"turns": 1}, {"ahead": False}):
+        spec = spec_of(GPU_OPERATOR_MMA, name, {"width": 16, **changes})
+        unit = case.apply(spec)
+        source = cuda_code(unit.copy(target=CudaTarget())).source
+        assert ("feinsum_copy(1, " in source) == (changes != {"ahead": False})
+        sizes = sizes_of(case.einsum, (37,))
+        case.assert_right(unit, [sizes, sizes_of(case.einsum, (150,))], "cuda")
+        arguments, expected, _ = case._reference(sizes)
+        outputs = {out: np.zeros_like(value) for out, value in expected.items()}
+        execution = execute_groups(unit, {**arguments, **outputs})
+        assert execution.races == ()
+        for out, value in expected.items():
+            assert np.allclose(execution.outputs[out], value)
+
+
 def with_functions(e):
     """The kernel of an einsum, each array of it replaced by a function: a number more
     than a multiple of the mean of two arrays.

@@ -198,7 +198,7 @@ def test_a_swizzle_is_one_place_in_both_orders(piece, run):
         assert place == evaluate(swizzle.compute_load_position(var("w")), {"w": load})
         places.append(place)
     assert len({*places}) == piece * run
-    assert max(places) < piece * run + swizzle.padding
+    assert max(places) < piece * run + swizzle.get_padding()
 
 
 @given(extents=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())

@@ -80,8 +80,9 @@ def predict_launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     # by Little's law, bytes in flight over the latency limit the rates below
     in_flight = all_at_once * launch.itemsize * launch.n_loads / 2
     cycles_per_s = n_units * gpu.cycles_per_s
-    rates = gpu.matrix_multiply_adds if launch.is_on_tensor_cores else gpu.multiply_adds
-    rate = rates[4 if launch.itemsize <= 4 else 8]
+    rate = get_rate(gpu, launch.itemsize, is_matrix=launch.is_on_tensor_cores)
+    if launch.is_on_tensor_cores and launch.itemsize == 2 and gpu.capability >= 90:
+        rate *= h.SYNCHRONOUS_SHARE
     # each wave of groups takes the latency of all loads that wait for each other
     waves = launch.n_groups * launch.n_items / all_at_once
     times_s = (
@@ -96,6 +97,19 @@ def predict_launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     # these times overlap, but not fully: a warp waits for one resource at a time
     longest = max(times_s)
     return gpu.launch_s + longest + h.OVERLAP * (sum(times_s) - longest)
+
+
+def get_rate(gpu: Gpu, itemsize: int, *, is_matrix: bool) -> float:
+    """Return the multiply-adds of a multiprocessor per cycle.
+
+    Args:
+        gpu: the GPU.
+        itemsize: bytes of an entry; those of less than 4 are computed in 4.
+        is_matrix: whether it multiplies matrices, which have a rate for 2 bytes.
+    """
+    if is_matrix:
+        return gpu.matrix_multiply_adds[min(max(itemsize, 2), 8)]
+    return gpu.multiply_adds[4 if itemsize <= 4 else 8]
 
 
 def _count_memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
@@ -261,7 +275,7 @@ def predict_product_s(
         / (k + h.LIBRARY_TILE / 4)
     )
     share *= h.PEAK_SHARE * min(1.0, n_tiles / gpu.n_multiprocessors)
-    rate = gpu.matrix_multiply_adds[4 if itemsize <= 4 else 8]
+    rate = get_rate(gpu, itemsize, is_matrix=True)
     rate *= gpu.n_multiprocessors * gpu.cycles_per_s
     moved = n_bytes / (h.BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
     return h.CALL_S + max(moved, prod(sizes) / (rate * share))
@@ -276,7 +290,7 @@ def predict_streamed_s(
     >>> predict_streamed_s(1e6, 8e6, 8, gpu) < predict_streamed_s(1e6, 8e7, 8, gpu)
     True
     """
-    rate = gpu.multiply_adds[4 if itemsize <= 4 else 8]
+    rate = get_rate(gpu, itemsize, is_matrix=False)
     # half of the peak: nothing is reused in registers
     rate *= gpu.n_multiprocessors * gpu.cycles_per_s / 2
     moved = n_bytes / (h.BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)

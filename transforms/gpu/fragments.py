@@ -42,11 +42,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.transforms.gpu.layouts import TileLayout
 from feinsum.transforms.gpu.tiles import GroupWriter
 from feinsum.transforms.primitives.multiply_fragments import (
@@ -95,6 +97,7 @@ class WarpProduct:
 
     Attributes:
         lane: the iname of its lanes.
+        dtype: dtype of the matrices.
     """
 
     writer: GroupWriter
@@ -102,6 +105,7 @@ class WarpProduct:
     height: int
     width: int
     terms: int
+    dtype: np.dtype[Any] = DOUBLE
 
     @property
     def t(self) -> Expression:
@@ -145,11 +149,13 @@ class WarpProduct:
             around: inames of the loops around the statement.
             after: ids of the statements before it.
         """
-        shape = (*outer, *self.n_blocks, PER_LANE)
-        acc = self.writer.array("acc", shape, DOUBLE)
+        shape, dtype = (*outer, *self.n_blocks, PER_LANE), get_sum_dtype(self.dtype)
+        acc = self.writer.array("acc", shape, dtype)
         inames = [self.writer.unroll(n) for n in shape]
         entry = var(acc)[tuple(map(var, inames))]
-        return acc, self.writer.assign("zero", entry, ZERO, [*around, *inames], after)
+        return acc, self.writer.assign(
+            "zero", entry, dtype.type(0), [*around, *inames], after
+        )
 
     def load_fragments(
         self,
@@ -169,7 +175,7 @@ class WarpProduct:
             loops: inames of the loops around the statement.
             after: ids of the statements before it.
         """
-        array = self.writer.array(stem, shape, DOUBLE)
+        array = self.writer.array(stem, shape, self.dtype)
         # registers cannot be indexed at run time: all these loops are unrolled
         inames = [self.writer.unroll(n) for n in shape]
         block, quad, half = map(var, inames)

@@ -89,6 +89,11 @@ OVERLAP = 0.5
 the recipes predicted to be the fastest are nearer to the fastest with 0.5 than with
 0.2, for the half of the workloads that it was chosen by and for the others."""
 
+SYNCHRONOUS_SHARE = 0.62
+"""Share of the rate of halves that instructions of one warp reach since sm_90, where
+libraries use those of four warps. Source: Luo et al., Benchmarking and Dissecting the
+Nvidia Hopper GPU Architecture (2024), table of "mma" and "wgmma"."""
+
 STEPS_OF_TILE = 4
 """Latency of a tile until it is in shared memory, in loads of a sum."""
 
@@ -156,7 +161,8 @@ MIN_TILES = 8
 """Fewest tiles along the summed indices in each of several shares."""
 
 MAX_SUMS = 64
-"""Most sums of a work-item: of double precision, each takes two of 255 registers."""
+"""Most sums of a work-item in double precision: each takes two of 255 registers. There
+may be twice as many in single precision, in which halves are added up."""
 
 MAX_HELD = 96
 """Most sums and entries of matrices of a lane of ``gpu_operator_mma``."""
@@ -205,6 +211,21 @@ MMA_STARTS = (
 )
 """Of ``gpu_mma``: across, along, depth, columns, rows, terms, stages, copies; first the
 fastest ones for functional contractions of TCCG on an H100."""
+
+HALF_STARTS = (
+    (128, 128, 32, 32, 64, 16, 4, "arguments"),
+    (256, 128, 32, 64, 64, 16, 3, "arguments"),
+    (128, 128, 64, 64, 64, 16, 3, "arguments"),
+    (128, 64, 32, 32, 32, 16, 4, "arguments"),
+    (64, 128, 32, 32, 32, 16, 4, "arguments"),
+    (64, 64, 64, 32, 32, 16, 3, "arguments"),
+    (128, 128, 32, 32, 64, 16, 3, "registers"),
+    (64, 64, 32, 32, 32, 16, 3, "registers"),
+    (32, 32, 32, 16, 16, 16, 3, "arguments"),
+)
+"""The same in half precision, in which sums take half as many registers and an
+instruction adds twice as many terms. They are those of CUTLASS's default kernels for
+sm_80; no trial has ranked them yet."""
 
 OPERATOR_STARTS = (
     (16, 2, 2, True), (32, 1, 4, True), (64, 1, 2, True), (32, 4, 2, True),

@@ -47,6 +47,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import Extent
 from feinsum.transforms.gpu.heuristics import MIN_WIDTH, PADDING, PIECE
+from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression
 
 MAX_AXES = 3
@@ -440,11 +441,13 @@ class Swizzle:
     piece: int = 1
     run: int = 0
 
-    @property
-    def padding(self) -> int:
-        """Padding entries after each row of a tile."""
+    def get_padding(self, itemsize: int = 8) -> int:
+        """Return the padding after each row of a tile, in entries of such a size."""
+        if self.piece == 1:
+            # rows are whole vectors of VECTOR_BYTES
+            return max(PADDING, VECTOR_BYTES // itemsize)
         # one for each run, and more until a row ends PADDING entries off the 16 banks
-        return PADDING if self.piece == 1 else self.piece + (PADDING - self.piece) % 16
+        return self.piece + (PADDING - self.piece) % 16
 
     def position(self, wide: Expression) -> Expression:
         """Return the position in shared memory of the entry with a number in results.
@@ -473,9 +476,12 @@ class Swizzle:
 UNSWIZZLED = Swizzle()
 
 
-def count_tile_entries(tile: int, depth: int, swizzle: Swizzle) -> int:
+def count_tile_entries(
+    tile: int, depth: int, swizzle: Swizzle, itemsize: int = 8
+) -> int:
     """Return the entries that a tile takes in shared memory, whatever its order."""
-    return max(tile * (depth + PADDING), depth * (tile + swizzle.padding))
+    padding, of_tile = (s.get_padding(itemsize) for s in (UNSWIZZLED, swizzle))
+    return max(tile * (depth + padding), depth * (tile + of_tile))
 
 
 def clamp(value: Expression, extent: Expression) -> Expression:

@@ -28,10 +28,20 @@ from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.transforms.cost import MachineModel, count_points
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.cost import get_itemsize, list_loads, predict_product_s
+from feinsum.transforms.gpu.cost import (
+    get_itemsize,
+    get_rate,
+    list_loads,
+    predict_product_s,
+)
 from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.sides import find_sides
-from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, express_extent
+from feinsum.transforms.gpu.tiles import (
+    GPUS,
+    GroupWriter,
+    express_extent,
+    has_half_dtype,
+)
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
@@ -433,7 +443,8 @@ def _are_equal(left: Expression, right: Expression) -> bool:
 def _make_space(workload: Workload) -> Space | None:
     """Fit products of two real operands that use each entry several times."""
     einsum = workload.einsum
-    if not has_real_dtype(einsum) or compute_reuse(einsum) < h.MIN_REUSE:
+    has_dtype = has_real_dtype(einsum) or has_half_dtype(einsum)
+    if not has_dtype or compute_reuse(einsum) < h.MIN_REUSE:
         return None
     plans = [StackRoles.of(einsum, einsum.extents, n) for n in range(3)]
     stacked = tuple(n for n, plan in enumerate(plans) if plan is not None)
@@ -451,7 +462,10 @@ def _predict_s(
     assert gpu is not None
     plan = StackRoles.of(einsum, einsum.extents, get_number(parameters, "stacked"))
     itemsize = get_itemsize(einsum)
-    if plan is None or gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
+    # OpenCL has no such library: there, products are no faster than other code
+    size = 2 if itemsize == 2 else 8
+    rate, plain_rate = (get_rate(gpu, size, is_matrix=x) for x in (True, False))
+    if plan is None or rate <= plain_rate:
         return inf
     n, rows, columns, summed = (
         count_points(einsum, x)

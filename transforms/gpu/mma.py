@@ -1,4 +1,4 @@
-"""Products in double precision on tensor cores.
+"""Products in double and half precision on tensor cores.
 
 Tiles at four levels, each with its parameters::
 
@@ -7,8 +7,9 @@ Tiles at four levels, each with its parameters::
     warp       rows x columns                  sums in registers
     fragment   16 x 8, ``terms`` deep          one instruction
 
-See :mod:`feinsum.transforms.gpu.fragments` for what each lane of a warp holds. Indices
-of one role are flattened to one index. Entries beyond the extents are zero.
+See :mod:`feinsum.transforms.gpu.fragments`, and for halves
+:mod:`feinsum.transforms.gpu.half_fragments`, for what each lane of a warp holds.
+Indices of one role are flattened to one index. Entries beyond the extents are zero.
 
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA": tiles of groups, of warps, and of
 instructions.
@@ -26,10 +27,13 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
+from feinsum.ir.dtypes import is_half
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h
+from feinsum.transforms.gpu.cost import get_itemsize
 from feinsum.transforms.gpu.fragments import HALVES, QUAD, WarpProduct
+from feinsum.transforms.gpu.half_fragments import HalfWarpProduct
 from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Swizzle,
@@ -48,18 +52,21 @@ from feinsum.transforms.gpu.tiled_product import (
     TileSizes,
     predict_tiled_s,
 )
-from feinsum.transforms.gpu.tiles import GPUS, Items, is_double
+from feinsum.transforms.gpu.tiles import GPUS, Items, has_half_dtype, is_double
+from feinsum.transforms.primitives.load_blocks import LOADS
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
+    HALF_PRODUCTS,
     PRODUCTS,
     ROWS,
     WARP,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.primitives.store_pair import STORES
+from feinsum.transforms.primitives.store_pair import HALF_STORES, STORES
 from feinsum.transforms.registry import (
     Parameters,
     Space,
+    Table,
     Transform,
     list_choices,
     register,
@@ -99,7 +106,7 @@ def apply_gpu_mma(
         depth: length over the summed indices.
         columns: columns of the block of sums of a warp, across.
         rows: rows of that block, along.
-        terms: terms that one instruction adds to each sum.
+        terms: terms that one instruction adds to each sum; 16 in half precision.
         stages: tiles per operand in shared memory at once.
         copies: how arrays reach shared memory, one of ``COPY_WAYS``; or ``arguments``,
             which also copies the arrays that functions read.
@@ -109,7 +116,13 @@ def apply_gpu_mma(
             launch adds their sums. It is 1 if there are batch indices.
     """
     schedule = _Product(t_unit, nest, parameters).written()
-    return schedule.with_preamble(PRODUCTS).with_preamble(STORES).t_unit
+    is_halved = has_half_dtype(nest.einsum)
+    for preamble in _HALF_PREAMBLES if is_halved else (PRODUCTS, STORES):
+        schedule = schedule.with_preamble(preamble)
+    return schedule.t_unit
+
+
+_HALF_PREAMBLES = (HALF_PRODUCTS, HALF_STORES, LOADS)
 
 
 class _Product(TiledProduct):
@@ -131,7 +144,9 @@ class _Product(TiledProduct):
         lane = self.writer.loop("lane", size=WARP, tag="l.0")
         self.warp_across = self.writer.loop("warp", size=n_across, tag="l.1")
         self.warp_along = self.writer.loop("warp", size=n_along, tag="l.2")
-        self.product = WarpProduct(self.writer, lane, self.rows, self.columns, terms)
+        dtype = self.schedule.get_row_dtype(0)
+        kind = HalfWarpProduct if is_half(dtype) else WarpProduct
+        self.product = kind(self.writer, lane, self.rows, self.columns, terms, dtype)
         inames = (lane, self.warp_across, self.warp_along)
         return Items(inames, (WARP, n_across, n_along))
 
@@ -163,6 +178,10 @@ class _Product(TiledProduct):
             if is_left
             else ("right", COLUMNS, 1, self.warp_across, self.columns)
         )
+        if isinstance(product, HalfWarpProduct):
+            return product.load_tile(
+                tile, size * var(warp), var(k), loops, after, is_left=is_left
+            )
 
         def entry(block: Expression, quad: Expression, half: Expression) -> Expression:
             wide = product.compute_row_or_column(size * var(warp), length, block, half)
@@ -246,20 +265,19 @@ def _has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
 
 
 def _make_space(workload: Workload) -> Space | None:
-    """Fit products in double precision that use each entry several times."""
+    """Fit products in double or half precision that use each entry several times."""
     einsum = workload.einsum
-    sides = find_sides(einsum, einsum.extents)
-    if sides is None or not is_double(einsum) or compute_reuse(einsum) < h.MIN_REUSE:
+    sides, is_halved = find_sides(einsum, einsum.extents), has_half_dtype(einsum)
+    if (
+        sides is None
+        or not (is_halved or is_double(einsum))
+        or compute_reuse(einsum) < h.MIN_REUSE
+    ):
         return None
-    cuts = list_pieces(einsum)
-    table = {
-        "across": (64, 128, 32, 80),
-        "along": (64, 128, 32, 80),
-        "depth": (16, 8, 32),
-        "columns": (32, 16, 64, 8, 40, 80),
-        "rows": (32, 64, 16, 80),
-        "terms": (8, 16, 4),
-        "stages": (2, 3, 4),
+    # halves are loaded to registers in blocks of neighbours
+    cuts = (1,) if is_halved else list_pieces(einsum)
+    table: Table = {
+        **(_HALF_TABLE if is_halved else _DOUBLE_TABLE),
         "copies": (*COPY_WAYS, ARGUMENTS),
         "cut": cuts,
         "shares": (1,) if sides.batch.indices else (1, 32, 8, 16, 64, 4, 2),
@@ -269,7 +287,7 @@ def _make_space(workload: Workload) -> Space | None:
         # with the longest pieces, and with shares for two rounds of groups
         tried = (
             (*values, cuts[0], _choose_shares(workload.sized, *values[:3]))
-            for values in h.MMA_STARTS
+            for values in (h.HALF_STARTS if is_halved else h.MMA_STARTS)
         )
         return filter_suited(workload, NAMES, tried)
 
@@ -277,8 +295,8 @@ def _make_space(workload: Workload) -> Space | None:
         return list_choices(
             {
                 **table,
-                "depth": (16,),
-                "terms": (8,),
+                "depth": table["depth"][:1],
+                "terms": (16,) if is_halved else (8,),
                 "stages": (3,),
                 "copies": (ARGUMENTS,),
                 "cut": cuts[:1],
@@ -288,6 +306,26 @@ def _make_space(workload: Workload) -> Space | None:
 
     points = Space(table, partial(_find_problem, workload))
     return with_starts(points, starts, others)
+
+
+_DOUBLE_TABLE: Table = {
+    "across": (64, 128, 32, 80),
+    "along": (64, 128, 32, 80),
+    "depth": (16, 8, 32),
+    "columns": (32, 16, 64, 8, 40, 80),
+    "rows": (32, 64, 16, 80),
+    "terms": (8, 16, 4),
+    "stages": (2, 3, 4),
+}
+_HALF_TABLE: Table = {
+    "across": (128, 64, 256, 32),
+    "along": (128, 64, 256, 32),
+    "depth": (32, 64, 16),
+    "columns": (64, 32, 16),
+    "rows": (64, 32, 16),
+    "terms": (16,),
+    "stages": (4, 3, 2),
+}
 
 
 def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
@@ -307,8 +345,9 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     if n_items > h.MAX_ITEMS:
         return f"{n_items} work-items in a group, expected at most {h.MAX_ITEMS}"
     n_sums = len(workload.einsum.rows) * rows * columns // WARP
-    if n_sums > h.MAX_SUMS:
-        return f"{n_sums} sums of a lane, expected at most {h.MAX_SUMS}"
+    max_sums = h.MAX_SUMS * (2 if has_half_dtype(workload.einsum) else 1)
+    if n_sums > max_sums:
+        return f"{n_sums} sums of a lane, expected at most {max_sums}"
     uneven = find_uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
@@ -323,10 +362,11 @@ def _count_shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     across, along, depth, stages, cut = (
         get_number(parameters, n) for n in ("across", "along", "depth", "stages", "cut")
     )
-    of_across = count_tile_entries(across, depth, Swizzle(cut, across // cut))
-    of_along = count_tile_entries(along, depth, UNSWIZZLED)
+    itemsize = get_itemsize(einsum)
+    of_across = count_tile_entries(across, depth, Swizzle(cut, across // cut), itemsize)
+    of_along = count_tile_entries(along, depth, UNSWIZZLED, itemsize)
     return stages * sum(
-        8 * (of_across if is_across else of_along)
+        itemsize * (of_across if is_across else of_along)
         for _, is_across in list_staged(einsum)
     )
 
@@ -360,7 +400,8 @@ def _predict_s(
     gpu = machine.gpu
     assert gpu is not None
     # the family gains nothing where tensor cores are not faster than other units
-    if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
+    itemsize = get_itemsize(einsum)
+    if gpu.matrix_multiply_adds[itemsize] <= gpu.multiply_adds[max(itemsize, 4)]:
         return inf
     n_sums, n_rows = rows * columns // WARP, einsum.batch_size
     fragments = -(-(rows + columns) * terms // WARP)
@@ -369,11 +410,13 @@ def _predict_s(
         machine,
         TileSizes(across, along, depth, stages, cut, shares),
         n_items=WARP * (across // columns) * (along // rows),
-        # 8 bytes of each row and column; the loop of an instruction takes a cycle
-        cycles=n_rows * ((rows + columns) * 8 / h.LINE_BYTES + 1 / terms),
+        # an entry of each row and column; the loop of an instruction takes a cycle
+        cycles=n_rows * ((rows + columns) * itemsize / h.LINE_BYTES + 1 / terms),
         shared_bytes=_count_shared_bytes(einsum, parameters),
         # a double takes two registers; 40 are for addresses and counters
-        registers=40 + 2 * (n_rows * n_sums + fragments),
+        registers=40
+        + n_rows * n_sums * max(itemsize // 4, 1)
+        + fragments * itemsize // 4,
         chains=n_sums,
         is_on_tensor_cores=True,
     )
@@ -383,7 +426,7 @@ GPU_MMA = register(
     Transform(
         "gpu_mma",
         2,
-        "products of two operands on tensor cores of double precision",
+        "products of two operands on tensor cores of double or half precision",
         _make_space,
         apply_gpu_mma,
         _predict_s,

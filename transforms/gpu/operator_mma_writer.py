@@ -29,12 +29,19 @@ turn, with ``ahead``::
     share    sums times the late factors -> shared memory
     barrier
     store    results -> global memory, in their order there
+
+If the streamed operand is a function of arrays, such as ``0.5*(a[f,e,j] + b[f,e,j])``
+for both sides of a face, `load` would wait for the arrays to evaluate it. So entries
+are copied without registers, after the barrier, each to a place of its own in shared
+memory, and `settle` evaluates the function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from itertools import product
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,6 +50,7 @@ from pymbolic import var
 from pytools.tag import Tag
 
 from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
+from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import (
     DOUBLE,
     HALVES,
@@ -54,8 +62,16 @@ from feinsum.transforms.gpu.fragments import (
 )
 from feinsum.transforms.gpu.layouts import Share, clamp, partition_raggedly
 from feinsum.transforms.gpu.operator_steps import OperatorSteps, OperatorTiles
+from feinsum.transforms.gpu.sources import Reads, find_reads, find_source
 from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
+from feinsum.transforms.primitives.copy_async import (
+    COPIES,
+    AsyncCopy,
+    await_groups,
+    close_group,
+    copy_async,
+)
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     PRODUCTS,
@@ -82,6 +98,25 @@ class _Factors(NamedTuple):
         return self.array[(*(points[i] for i in self.indices), element)]
 
 
+class _CopiedFunction(NamedTuple):
+    """A function of array entries, which each work-item copies to a place of its own.
+
+    Attributes:
+        reads: the function.
+        arrays: the shared arrays of the copies of each entry, with an axis for the
+            work-items.
+        item: number of the work-item.
+    """
+
+    reads: Reads
+    arrays: Names
+    item: Expression
+
+    def list_entries(self, subscripts: Sequence[Expression]) -> list[p.Subscript]:
+        """Return the copies of the entries at one step of a work-item."""
+        return [var(array)[(*subscripts, self.item)] for array in self.arrays]
+
+
 class _StagedPart(NamedTuple):
     """Entries that pass through registers on their way to shared memory.
 
@@ -91,6 +126,8 @@ class _StagedPart(NamedTuple):
         slow, fast: the other indices, distributed to work-items; neighbours differ in
             the fast ones.
         array: the array in registers.
+        copied: the function that is evaluated later, on copies of the entries that it
+            reads; None if operands are evaluated at the load.
     """
 
     operands: Names
@@ -98,6 +135,13 @@ class _StagedPart(NamedTuple):
     slow: Names
     fast: Names
     array: str
+    copied: _CopiedFunction | None = None
+
+    def at(self, *subscripts: Expression) -> Expression:
+        """Return a value that has been loaded."""
+        if self.copied is None:
+            return var(self.array)[subscripts]
+        return self.copied.reads.value(self.copied.list_entries(subscripts))
 
 
 class _TileStart(NamedTuple):
@@ -188,6 +232,7 @@ class OperatorMmaWriter(GroupWriter):
         self.settled_factors: list[str] = []
         self._partitions: dict[tuple[int, int], tuple[list[Share], Names]] = {}
         self._left: dict[tuple[Expression, str], tuple[str, str]] = {}
+        self._copies: dict[tuple[tuple[int, ...], int], Names] = {}
 
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
@@ -206,7 +251,10 @@ class OperatorMmaWriter(GroupWriter):
         loads: list[str] = []
         if tiles.is_ahead:
             start = self._assign_start(self.first, self.around)
-            loads = self._load_parts(parts_of_rows[0], start, before)
+            loads = [
+                *self._load_parts(parts_of_rows[0], start, before),
+                *self._copy_parts(parts_of_rows[0], start, before),
+            ]
         for k in range(len(schedule.rows)):
             if not tiles.is_ahead:
                 loads = self._load_parts(parts_of_rows[k], self.now, before)
@@ -216,6 +264,8 @@ class OperatorMmaWriter(GroupWriter):
         self.note_ordered(*self.shared_accesses)
         self.note_apart(*self.shared_accesses)
         schedule = self.build().with_preamble(PRODUCTS)
+        if self._copies:
+            schedule = schedule.with_preamble(COPIES)
         tags: set[Tag] = {LeastGroups(tiles.groups)}
         if self.has_early_loads:
             tags |= {OrderedLoads()}
@@ -227,12 +277,16 @@ class OperatorMmaWriter(GroupWriter):
         """Wait for full tiles; load the next ones before or after the barrier."""
         if not self.has_early_loads:
             settled = [*settled, self.barrier(self.loops, settled)]
-        loads = (
-            self._load_next(parts_of_rows, k, settled) if self.tiles.is_ahead else []
-        )
+        loads: list[str] = []
+        if self.tiles.is_ahead:
+            row_parts, start = self._get_next(parts_of_rows, k)
+            loads = self._load_parts(row_parts, start, settled)
         if self.has_early_loads:
             # the compiler cannot move the loads past this barrier, into the product
             settled = [*settled, self.barrier(self.loops, [*settled, *loads])]
+        if self.tiles.is_ahead:
+            # after the barrier, as copies overwrite what was read before it
+            loads += self._copy_parts(row_parts, start, settled)
         return settled, loads
 
     def _write_row(self, k: int, after: Sequence[str]) -> list[str]:
@@ -264,8 +318,35 @@ class OperatorMmaWriter(GroupWriter):
             # factors that all rows share are loaded with the first row
             if k == 0 or len({*names}) > 1:
                 new_factors.append((factors, self._stage(names[k])))
-        streamed = rows[k][self.tiles.streamed]
-        return self._stage((streamed,), self.steps.gathered), new_factors
+        streamed = self._stage((rows[k][self.tiles.streamed],), self.steps.gathered)
+        return self._with_copies(streamed), new_factors
+
+    def _with_copies(self, part: _StagedPart) -> _StagedPart:
+        """Copy the entries that a function reads, to evaluate it after the product.
+
+        The evaluation at a load would wait for it, and so keep it from overlapping with
+        the product. Copies take no registers.
+        """
+        tiles, (operand,) = self.tiles, part.operands
+        reads = find_reads(self.schedule, operand)
+        is_plain = find_source(self.schedule, operand) is not None
+        if reads is None or is_plain or not (tiles.is_ahead and self.has_early_loads):
+            return part
+        shape = (*self._arrays[part.array].shape, self.n_items)
+        n_bytes = 8 * (tiles.n_shared + prod(shape) * len(reads.sources))
+        # two groups are enough to wait for copies and barriers in turns
+        if min(tiles.groups, 2) * n_bytes > h.SHARED_BYTES_SM80:
+            return part
+        del self._arrays[part.array]
+        # the rows of a batch are copied one after another
+        key = shape, len(reads.sources)
+        if key not in self._copies:
+            self._copies[key] = tuple(
+                self.array("ahead", shape, DOUBLE, is_shared=True)
+                for _ in reads.sources
+            )
+        copied = _CopiedFunction(reads, self._copies[key], var(self.item))
+        return part._replace(copied=copied)
 
     # which entries a work-item takes
 
@@ -410,15 +491,15 @@ class OperatorMmaWriter(GroupWriter):
             )
         )  # fmt: skip
 
-    def _load_next(
-        self, parts_of_rows: Sequence[RowParts], k: int, before: Collection[str]
-    ) -> list[str]:
-        """Load the parts of the next row, or of the first row of the next turn."""
+    def _get_next(
+        self, parts_of_rows: Sequence[RowParts], k: int
+    ) -> tuple[RowParts, _TileStart]:
+        """Return the parts of the next row, or of the first row of the next turn."""
         if k + 1 < len(parts_of_rows):
-            return self._load_parts(parts_of_rows[k + 1], self.now, before)
+            return parts_of_rows[k + 1], self.now
         first = p.Sum((var(self.now.name), self.tiles.elements))
         start = self._assign_start(first, self.loops, (self.now.insn_id,))
-        return self._load_parts(parts_of_rows[0], start, before)
+        return parts_of_rows[0], start
 
     def _load_parts(
         self, row_parts: RowParts, start: _TileStart, before: Collection[str]
@@ -428,16 +509,14 @@ class OperatorMmaWriter(GroupWriter):
         return [
             self._load_part(part, start, before)
             for part in (*(part for _, part in factor_parts), streamed)
+            if part.copied is None
         ]
 
     def _load_part(
         self, part: _StagedPart, start: _TileStart, before: Collection[str]
     ) -> str:
         """Load a work-item's entries to registers; zero beyond the last element."""
-        entries = self._loop_over_entries(part, start)
-        inames, outer = self.loop_over(part.outer, "unr")
-        loops = (*inames, *entries.loops)
-        points = {**entries.points_of_all, **outer}
+        entries, loops, points = self._visit(part, start)
         value = multiply_rules(self.schedule, part.operands, points)
         return self.assign(
             "load", var(part.array)[tuple(map(var, loops))],
@@ -446,16 +525,56 @@ class OperatorMmaWriter(GroupWriter):
             [*start.loops, *loops], [*entries.after, *before],
         )  # fmt: skip
 
+    def _visit(
+        self, part: _StagedPart, start: _TileStart
+    ) -> tuple[_Entries, Names, dict[str, Expression]]:
+        """Loop over all of a work-item's entries; return the loops and the points."""
+        entries = self._loop_over_entries(part, start)
+        inames, outer = self.loop_over(part.outer, "unr")
+        return (
+            entries,
+            (*inames, *entries.loops),
+            {**entries.points_of_all, **outer},
+        )
+
+    def _copy_parts(
+        self, row_parts: RowParts, start: _TileStart, before: Collection[str]
+    ) -> list[str]:
+        """Begin to copy what the function of a row reads, if it is evaluated later."""
+        part, _ = row_parts
+        if part.copied is None:
+            return []
+        entries, loops, points = self._visit(part, start)
+        inside, reads = (*start.loops, *loops), part.copied.reads
+        after = (*entries.after, self.numbered, *before)
+        exists = p.If(p.LogicalAnd(entries.exists), 1, 0)
+        n_copied, counted = self.scalar("inside", exists, inside, after)
+        values = [points[i] for i in self.schedule.spans[part.operands[0]]]
+        begun = []
+        targets = part.copied.list_entries(tuple(map(var, loops)))
+        for source, entry in zip(reads.sources, targets, strict=True):
+            target, target_id = self.assign_offset(entry, inside, after)
+            origin, origin_id = self.scalar("origin", source.at(values), inside, after)
+            copy = AsyncCopy(
+                1, (entry.aggregate.name, target), (source.array, origin), n_copied
+            )
+            build, ids = partial(copy_async, copy), (counted, target_id, origin_id)
+            begun.append(self._note_shared(self.add("copy", build, inside, ids)))
+        return [*begun, self.add("close", close_group, start.loops, begun)]
+
     def _settle_parts(self, row_parts: RowParts, before: list[str]) -> list[str]:
         """Move all parts of a row from registers to shared memory."""
         streamed, factor_parts = row_parts
+        if streamed.copied is not None:
+            wait = partial(await_groups, 0)
+            before = [*before, self.add("wait", wait, self.loops, before)]
         for factors, part in factor_parts:
             entries = self._loop_over_entries(part, self.now)
             inames, outer = self.loop_over(part.outer, "unr")
             points, loops = {**outer, **entries.points}, (*inames, *entries.loops)
             settled = self.assign(
                 "settle", factors.at(points, points[self.element]),
-                var(part.array)[tuple(map(var, loops))], [*self.loops, *loops],
+                part.at(*map(var, loops)), [*self.loops, *loops],
                 [*entries.after, *before], predicates=entries.inside,
             )  # fmt: skip
             self.settled_factors.append(self._note_shared(settled))
@@ -477,9 +596,9 @@ class OperatorMmaWriter(GroupWriter):
         # the tile lacks gathered indices: they are summed here
         for gathered in self._list_values(steps.gathered):
             term_points = {**points, **gathered}
-            value = var(part.array)[
-                (*(term_points[i] for i in part.outer), *map(var, entries.loops))
-            ]
+            value = part.at(
+                *(term_points[i] for i in part.outer), *map(var, entries.loops)
+            )
             if self.scales:
                 value = p.Product((self.scales.at(term_points, element), value))
             terms.append(value)
@@ -489,7 +608,7 @@ class OperatorMmaWriter(GroupWriter):
                 self.tile[element, self.terms.ravel(points)],
                 _make_sum(terms),
                 [*self.loops, *inames, *entries.loops],
-                [*entries.after, *before],
+                [*entries.after, *([self.numbered] if part.copied else []), *before],
                 predicates=entries.inside,
             )
         )

@@ -27,20 +27,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-import loopy as lp
 import numpy as np
-from loopy.symbolic import (
-    SubstitutionMapper,
-    SubstitutionRuleExpander,
-    WalkMapper,
-    get_dependencies,
-)
 from pymbolic import primitives as p
 from pymbolic import var
-from pymbolic.mapper.substitutor import make_subst_func
 
+from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Flat,
@@ -49,8 +42,8 @@ from feinsum.transforms.gpu.layouts import (
     is_evenly_partitioned,
     partition,
 )
+from feinsum.transforms.gpu.sources import OperandSource, Reads, find_reads, find_source
 from feinsum.transforms.gpu.tiles import GroupWriter, Items, Point, Points
-from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
     AsyncCopy,
@@ -59,7 +52,6 @@ from feinsum.transforms.primitives.copy_async import (
     copy_async,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.primitives.vector_store import compute_offset
 
 COPY_WAYS = ("asynchronous", "registers")
 """How arrays reach their tiles; functions always pass through registers."""
@@ -68,107 +60,11 @@ ARGUMENTS = "arguments"
 """A third way: arrays that functions read are copied, too, and functions are evaluated
 on their tiles."""
 
+MIN_COPY_BYTES = 4
+"""Bytes that one copy without registers moves, at least."""
+
 Key: TypeAlias = tuple[str, bool]
 """An operand, and whether it is the operand across."""
-
-
-@dataclass(frozen=True)
-class OperandSource:
-    """The array behind an operand, and the offsets of its entries.
-
-    Attributes:
-        array: name of the array.
-        arguments: arguments of the operand's rule.
-        offset: offset of an entry, in terms of the arguments.
-        neighbour: the argument along which entries are contiguous; empty for none.
-    """
-
-    array: str
-    arguments: tuple[str, ...]
-    offset: Expression
-    neighbour: str
-
-    def at(self, values: Sequence[Expression]) -> Expression:
-        """Return the offset of an entry for values of the arguments."""
-        value_of = dict(zip(self.arguments, values, strict=True))
-        offset: Expression = SubstitutionMapper(make_subst_func(value_of))(self.offset)
-        return offset
-
-
-def find_source(schedule: Schedule, operand: str) -> OperandSource | None:
-    """Find the array behind an operand; None if the operand is a function."""
-    rule = schedule.kernel.substitutions[schedule.rules[operand]]
-    if not isinstance(rule.expression, p.Subscript):
-        return None
-    dtype = schedule.dtypes[operand]
-    return _find_source(schedule.kernel, rule.expression, rule.arguments, dtype)
-
-
-def _find_source(
-    kernel: lp.LoopKernel, entry: p.Subscript, arguments: Names, dtype: np.dtype[Any]
-) -> OperandSource | None:
-    """Find the array of a subscript; None if its entries cannot be copied."""
-    array = kernel.arg_dict.get(entry.aggregate.name)
-    if array is None or array.dtype.numpy_dtype != dtype or array.offset:
-        return None
-    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
-    # cp.async moves 4, 8 or 16 bytes
-    if dtype.itemsize not in (4, 8) or None in strides:
-        return None
-    # entries are contiguous along the last subscript only if no other axis depends on
-    # it
-    last, *outer = entry.index_tuple[::-1]
-    is_alone = isinstance(last, p.Variable) and not any(
-        last.name in get_dependencies(subscript) for subscript in outer
-    )
-    neighbour = last.name if is_alone and strides[-1] == 1 else ""
-    offset = compute_offset(kernel, entry)
-    return OperandSource(array.name, arguments, offset, neighbour)
-
-
-class Reads(NamedTuple):
-    """A function of array entries, which are copied before it is evaluated.
-
-    Attributes:
-        sources: the arrays.
-        value: computes the function from the values of the entries.
-    """
-
-    sources: tuple[OperandSource, ...]
-    value: Callable[[Sequence[Expression]], Expression]
-
-
-def find_reads(schedule: Schedule, operand: str) -> Reads | None:
-    """Find the array entries that an operand reads; None if indices matter as well."""
-    kernel, dtype = schedule.kernel, schedule.dtypes[operand]
-    rule = kernel.substitutions[schedule.rules[operand]]
-    body = SubstitutionRuleExpander(kernel.substitutions)(rule.expression)
-    entries: list[p.Subscript] = []
-
-    class Collector(WalkMapper):  # type: ignore[misc]
-        def map_subscript(self, expr: p.Subscript) -> None:
-            entries.append(expr)
-
-    Collector()(body)
-    # sort by text, so that a kernel gets the same tiles in every process
-    entries = sorted({*entries}, key=str)
-
-    def value(values: Sequence[Expression]) -> Expression:
-        value_of = dict(zip(entries, values, strict=True))
-        result: Expression = SubstitutionMapper(value_of.get)(body)
-        return result
-
-    sources = [_find_source(kernel, entry, rule.arguments, dtype) for entry in entries]
-    copied = tuple(source for source in sources if source is not None)
-    # apart from the entries, the function may not depend on the point, which is not
-    # known where tiles are read
-    dependencies = get_dependencies(value([0] * len(entries)))
-    is_function = bool(copied) and len(copied) == len(entries)
-    return (
-        Reads(copied, value)
-        if is_function and not {*rule.arguments} & dependencies
-        else None
-    )
 
 
 @dataclass(frozen=True)
@@ -232,12 +128,14 @@ class Tiled:
         slot: the scalar with the slot of the tiles.
         dtype: dtype of the operand.
         value: computes the operand from the entries and the number along the sum.
+        is_function: whether that is more than the entry of one tile.
     """
 
     tiles: tuple[SharedTile, ...]
     slot: str
     dtype: np.dtype[Any]
     value: Callable[[Sequence[Expression], Expression], Expression]
+    is_function: bool
 
     def at(self, deep: Expression, wide: Expression) -> Expression:
         entries = [tile.at(var(self.slot), deep, wide) for tile in self.tiles]
@@ -256,6 +154,7 @@ class Load:
         points: values of the output indices.
         source: the array to copy; None if the operand passes through registers.
         lanes: contiguous entries of one copy.
+        is_ragged: whether the entries may end within a copy.
         registers: the array in registers; empty for copies.
     """
 
@@ -267,6 +166,7 @@ class Load:
     points: Points
     source: OperandSource | None
     lanes: int
+    is_ragged: bool
     registers: str
 
 
@@ -401,6 +301,10 @@ class TileLoop:
         source = find_source(self.writer.schedule, operand) if self.is_copied else None
         return [self._declare_load(operand, side, source)]
 
+    def _is_read_late(self, operand: str) -> bool:
+        """Tell whether an operand is a function that is evaluated on tiles."""
+        return self._find_reads(operand) is not None
+
     def _find_reads(self, operand: str) -> Reads | None:
         """Find the entries of a function that is evaluated on tiles; else None."""
         schedule = self.writer.schedule
@@ -412,9 +316,7 @@ class TileLoop:
         self, wanted: Mapping[Key, tuple[str, Side]]
     ) -> tuple[Expression, Names]:
         """Return the number of terms, and the ids of statements that compute it."""
-        is_late = any(
-            self._find_reads(operand) is not None for operand, _ in wanted.values()
-        )
+        is_late = any(self._is_read_late(operand) for operand, _ in wanted.values())
         if self.summed.is_known or not is_late:
             return self.summed.size_in_c, ()
         # use a scalar: Loopy's check of bounds does not support casts
@@ -433,7 +335,7 @@ class TileLoop:
         reads, tiles = self._find_reads(operand), tuple(load.tile for load in loads)
         dtype = self.writer.schedule.dtypes[operand]
         if reads is None:
-            return Tiled(tiles, now, dtype, lambda entries, _: entries[0])
+            return Tiled(tiles, now, dtype, _get_first, is_function=False)
         start = self.depth * tile
 
         def value(entries: Sequence[Expression], deep: Expression) -> Expression:
@@ -442,30 +344,31 @@ class TileLoop:
                 return in_full
             # entries beyond the sum are zero, but the function of zeros need not be
             inside = p.Comparison(p.Sum((start, deep)), "<", size)
-            return p.If(inside, in_full, dtype.type(0))
+            return p.If(inside, in_full, get_sum_dtype(dtype).type(0))
 
-        return Tiled(tiles, now, dtype, value)
+        return Tiled(tiles, now, dtype, value, is_function=True)
 
     def _declare_load(
         self, operand: str, side: Side, source: OperandSource | None
     ) -> Load:
         """Declare the tiles of an operand, and the part that a work-item loads."""
         writer, schedule = self.writer, self.writer.schedule
-        span, dtype = schedule.spans[operand], schedule.dtypes[operand]
-        # neighbouring work-items load along the last index, which is contiguous
-        is_deep = bool(span) and span[-1] in self.summed.indices
+        dtype, is_deep = schedule.dtypes[operand], self._is_deep(operand)
         shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
         is_kept = self.keeps_order or not is_deep
         n_rows, n_columns = shape if is_kept else shape[::-1]
         swizzle = UNSWIZZLED if is_deep else side.swizzle
         array = writer.array(
-            f"{operand}_tile", (self.stages, n_rows, n_columns + swizzle.padding),
+            f"{operand}_tile",
+            (self.stages, n_rows, n_columns + swizzle.get_padding(dtype.itemsize)),
             dtype, is_shared=True,
         )  # fmt: skip
-        lanes = 1
+        lanes, is_ragged = 1, False
         if source is not None and is_kept and swizzle.piece == 1:
             fast = self.summed if is_deep else side.flat
-            lanes = self._count_lanes(source, operand, fast, shape)
+            lanes, is_ragged = self._count_lanes(source, operand, fast, shape)
+        if lanes * dtype.itemsize < MIN_COPY_BYTES and not self._is_read_late(operand):
+            source = None
         axes = partition(*shape, self.items.n, var(self.item), lanes)
         shares, ids = writer.hold_starts(axes, self.around, (self.numbered,))
         deep, wide = shares[::-1] if is_deep else shares
@@ -477,24 +380,30 @@ class TileLoop:
         if source is None:
             registers = writer.array("ahead", (deep.n, wide.n), dtype)
         tile = SharedTile(array, is_deep and is_kept, swizzle)
-        return Load(operand, tile, deep, wide, ids, points, source, lanes, registers)
+        return Load(
+            operand, tile, deep, wide, ids, points, source, lanes, is_ragged, registers
+        )
 
     def _count_lanes(
         self, source: OperandSource, operand: str, fast: Flat, shape: tuple[int, int]
-    ) -> int:
-        """Return the number of entries that one copy can move within a row."""
+    ) -> tuple[int, bool]:
+        """Return the entries that one copy moves within a row, and if it may be cut."""
         schedule, (last, _, extent) = self.writer.schedule, fast.parts[-1]
         span = schedule.spans[operand]
         is_row = bool(span) and span[-1] == last
         if not is_row or source.neighbour != source.arguments[-1]:
-            return 1
-        lanes = VECTOR_BYTES // schedule.dtypes[operand].itemsize
-        fits = (
-            isinstance(extent, int)
-            and extent % lanes == 0
-            and is_evenly_partitioned(shape[0], shape[1] // lanes, self.items.n)
-        )
-        return lanes if fits else 1
+            return 1, False
+        lanes = VECTOR_BYTES // (itemsize := schedule.dtypes[operand].itemsize)
+        # short entries are always copied together: rows may end within a copy if they
+        # are the whole side, and fewer may go together
+        may_end = len(fast.parts) == 1 and itemsize < MIN_COPY_BYTES
+        while lanes > 1:
+            is_whole = isinstance(extent, int) and extent % lanes == 0
+            is_shared = is_evenly_partitioned(shape[0], shape[1] // lanes, self.items.n)
+            if (is_whole or may_end) and is_shared:
+                return lanes, not is_whole
+            lanes = lanes // 2 if itemsize < MIN_COPY_BYTES else 1
+        return 1, False
 
     def _close_copies(self, loops: Sequence[str], begun: list[str]) -> list[str]:
         """Close a group of the copies of a tile, so that the loop can wait for it."""
@@ -542,16 +451,25 @@ class TileLoop:
         else:
             target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
         if load.source is not None:
+            fast = (deep, k) if self._is_deep(load.operand) else (load.points, s)
+            rest = fast[0].get_rest(fast[1]) if load.is_ragged else load.lanes
             return self._begin_copy(
-                load, load.source, target, values, inside, loops, before
+                load, load.source, target, values, inside, rest, loops, before
             )
         value = var(schedule.rules[load.operand])(*values)
         if inside:
-            zero = schedule.dtypes[load.operand].type(0)
+            # Loopy has no constants of bfloat16
+            zero = get_sum_dtype(schedule.dtypes[load.operand]).type(0)
             value = p.If(p.LogicalAnd(inside), value, zero)
         computed = writer.assign("load", target, value, loops, before)
         writer.note_apart(computed)
         return computed
+
+    def _is_deep(self, operand: str) -> bool:
+        """Tell whether neighbouring work-items load an operand along the sum."""
+        span = self.writer.schedule.spans[operand]
+        # the last index is contiguous
+        return bool(span) and span[-1] in self.summed.indices
 
     def _begin_copy(
         self,
@@ -560,18 +478,27 @@ class TileLoop:
         entry: p.Subscript,
         values: tuple[Expression, ...],
         inside: tuple[Expression, ...],
+        rest: Expression,
         loops: Names,
         before: Names,
     ) -> str:
-        """Begin a copy to a tile, of zeros where ``inside`` does not hold."""
+        """Begin a copy to a tile, of zeros where ``inside`` does not hold.
+
+        Of the entries from the first one on, ``rest`` exist.
+        """
         writer = self.writer
         target, target_id = writer.assign_offset(entry, loops, before)
         origin, origin_id = writer.scalar("origin", source.at(values), loops, before)
         # outside, the copy writes zeros: this needs no branch, and clears old entries
-        condition = p.If(p.LogicalAnd(inside), 1, 0) if inside else 1
-        is_inside, inside_id = writer.scalar("inside", condition, loops, before)
+        n_inside = rest
+        if load.is_ragged:
+            is_cut = p.Comparison(rest, "<", load.lanes)
+            n_inside = p.If(is_cut, rest, load.lanes)
+        if inside:
+            n_inside = p.If(p.LogicalAnd(inside), n_inside, 0)
+        n_copied, inside_id = writer.scalar("inside", n_inside, loops, before)
         copy = AsyncCopy(
-            load.lanes, (load.tile.array, target), (source.array, origin), is_inside
+            load.lanes, (load.tile.array, target), (source.array, origin), n_copied
         )
         begun = writer.add(
             "copy", partial(copy_async, copy), loops, (target_id, origin_id, inside_id)
@@ -604,3 +531,7 @@ class TileLoop:
             for share in (load.deep, load.wide)
         )
         return (k, s), (var(k), var(s))
+
+
+def _get_first(entries: Sequence[Expression], _deep: Expression) -> Expression:
+    return entries[0]

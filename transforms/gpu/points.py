@@ -60,7 +60,7 @@ def apply_gpu_points(
         if not sums:
             writer.store(k, product, grid.points, around)
             continue
-        dtype = schedule.get_row_dtype(k)
+        dtype = schedule.get_sum_dtype(k)
         total, step = writer.add_up(dtype, product, around, [*sums.values()])
         writer.store(k, total, grid.points, around, [step])
     return writer.build().t_unit

@@ -22,11 +22,12 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
+from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import get_itemsize
-from feinsum.transforms.gpu.layouts import find_uneven_tile
+from feinsum.transforms.gpu.layouts import UNSWIZZLED, find_uneven_tile
 from feinsum.transforms.gpu.pipeline import COPY_WAYS, Side, Tiled
 from feinsum.transforms.gpu.sides import filter_suited, find_sides, list_staged
 from feinsum.transforms.gpu.tiled_product import (
@@ -129,7 +130,7 @@ class _Product(TiledProduct):
     def sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        writer, dtype = self.writer, self.schedule.get_row_dtype(row)
+        writer, dtype = self.writer, self.schedule.get_sum_dtype(row)
         # runs as long as the reads of one instruction
         lanes = max(VECTOR_BYTES // dtype.itemsize, 1)
         x, y = (b._replace(lanes=min(b.n, lanes)) for b in (self.x, self.y))
@@ -162,7 +163,7 @@ class _Product(TiledProduct):
     ) -> tuple[str, str]:
         """Load a work-item's entries of a tile to registers."""
         writer = self.writer
-        array = writer.array("held", (block.n,), tile.dtype)
+        array = writer.array("held", (block.n,), get_sum_dtype(tile.dtype))
         step = writer.unroll(block.n)
         entry = tile.at(var(k), block.at(var(step)))
         target = var(array)[var(step)]
@@ -231,7 +232,9 @@ def _count_shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
         get_number(parameters, name) for name in ("across", "along", "depth", "stages")
     )
     return stages * sum(
-        depth * ((across if is_across else along) + h.PADDING) * op.dtype.itemsize
+        depth
+        * ((across if is_across else along) + UNSWIZZLED.get_padding(op.dtype.itemsize))
+        * op.dtype.itemsize
         for op, is_across in list_staged(einsum)
     )
 
@@ -249,7 +252,7 @@ def _predict_s(
     n_x = min(h.WARP, across // columns)
     x_cycles = max(1.0, n_x * min(columns, lanes) * itemsize / h.LINE_BYTES)
     of_k = -(-columns // lanes) * x_cycles + -(-rows // lanes) + h.OVERHEAD_CYCLES / 4
-    words = itemsize // 4  # registers of a number
+    words = max(itemsize // 4, 1)  # registers of a number
     return predict_tiled_s(
         einsum,
         machine,

@@ -75,7 +75,7 @@ def apply_gpu_split_sum(
     result, summed = flats
     writer, rows = GroupWriter(schedule), range(len(schedule.rows))
     n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
-    dtypes = [schedule.get_row_dtype(k) for k in rows]
+    dtypes = [schedule.get_sum_dtype(k) for k in rows]
 
     def add_in_tree(
         row: int, n: int, item: str, grid: Names, value: Expression, after: list[str]

@@ -121,7 +121,7 @@ def _share_sums(
     shape = (rows, items) if axes == (0, 1) else (items, rows)
     for k, row in enumerate(schedule.rows):
         item = writer.loop("item", size=items, tag=tag_of_item)
-        dtype = schedule.get_row_dtype(k)
+        dtype = schedule.get_sum_dtype(k)
         partial_sums = var(writer.array("part", shape, dtype, is_shared=True))
 
         def entry(

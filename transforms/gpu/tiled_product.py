@@ -230,7 +230,7 @@ class TiledProduct(ABC):
         """Store partial sums of a row."""
         writer = self.writer
         shape = self.n_shares, *(parse(s.flat.size) for s in (self.along, self.across))
-        dtype = writer.schedule.get_row_dtype(row)
+        dtype = writer.schedule.get_sum_dtype(row)
         partial_sums = var(writer.array("part", shape, dtype, is_global=True))
         # sides stay flat: only the second launch has to compute their indices
         subscripts = (var(points.value)[step] for points, step in (y, x))
@@ -258,7 +258,7 @@ class TiledProduct(ABC):
             share = writer.loop("share", size=self.n_shares)
             term = partial_sums[var(share), var(y.value)[0], var(x.value)[0]]
             total, step = writer.add_up(
-                self.schedule.get_row_dtype(row), term, around, [share], before,
+                self.schedule.get_sum_dtype(row), term, around, [share], before,
                 conditions=x.inside(0),
             )  # fmt: skip
             writer.store(
@@ -332,6 +332,9 @@ def predict_tiled_s(
     # tiles are read from the caches and written to shared memory
     requests = 2 * tile_bytes / h.LINE_BYTES + n_items / h.WARP * tiles.depth * cycles
     entries = tiles.depth * tiles.across * tiles.along
+    # halves are copied in vectors: all tiles ahead are in flight
+    n_ahead = (tiles.stages - 1) * tile_bytes / itemsize / n_items
+    n_loads = max(h.UNROLLED, n_ahead) if itemsize == 2 else h.UNROLLED
     launch = LaunchWork(
         n_groups=n_groups,
         n_items=n_items,
@@ -346,6 +349,7 @@ def predict_tiled_s(
         shared_bytes=shared_bytes,
         registers=registers,
         chains=chains,
+        n_loads=n_loads,
         is_on_tensor_cores=is_on_tensor_cores,
     )
     return predict_launch_s(gpu, launch) + _predict_adding_s(

@@ -27,11 +27,13 @@ from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from loopy.symbolic import TypeCast
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent
+from feinsum.ir.dtypes import is_half
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
 from feinsum.transforms.gpu.layouts import Flat, Share, TileLayout, split_into_grid_axes
@@ -47,12 +49,21 @@ Point: TypeAlias = Mapping[str, Expression]
 
 def has_plain_dtype(einsum: BatchedEinsum) -> bool:
     """Return whether GPU kernels support all dtypes, of which none may be complex."""
-    return all(operand.dtype.kind in "biuf" for operand in einsum.operands)
+    return all(
+        operand.dtype.kind in "biuf" or is_half(operand.dtype)
+        for operand in einsum.operands
+    )
 
 
 def is_double(einsum: BatchedEinsum) -> bool:
     """Return whether all operands are of double precision."""
     return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
+
+
+def has_half_dtype(einsum: BatchedEinsum) -> bool:
+    """Tell whether all operands are of one type of half precision."""
+    dtypes = {operand.dtype for operand in einsum.operands}
+    return len(dtypes) == 1 and all(map(is_half, dtypes))
 
 
 def express_extent(extent: Extent) -> Expression:
@@ -120,6 +131,14 @@ class Points:
         if not self.limit:
             return ()
         return (p.Comparison(var(self.value)[step], "<", var(self.limit)),)
+
+    def get_rest(self, step: Expression) -> Expression:
+        """Return the number of values from the one at a step on, if it is inside."""
+        # counts are unsigned
+        limit, value = (
+            TypeCast(np.int64, x) for x in (var(self.limit), var(self.value)[step])
+        )
+        return limit - value
 
 
 class GroupWriter(NestWriter):

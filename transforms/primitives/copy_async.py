@@ -28,16 +28,16 @@ VECTOR_BYTES = 16
 """Bytes that one copy moves, at most."""
 
 # .cg, which bypasses the first-level cache, exists for 16 bytes only. A copy of 0 bytes
-# reads nothing and fills the target with zeros, so a guard needs no branch.
+# reads nothing and fills the target with zeros, so a guard needs no branch; a shorter
+# one fills the rest. Two bytes are too few: such entries are copied at once.
 COPIES = (
     "10_feinsum_async_copies",
     """\
 #if defined(feinsum_has_cuda) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 template <int BYTES>
-inline __device__ void feinsum_copy_bytes(void *to, void const *from, bool is_inside)
+inline __device__ void feinsum_copy_bytes(void *to, void const *from, int n_bytes)
 {
   unsigned const place = (unsigned) __cvta_generic_to_shared(to);
-  int const n_bytes = is_inside ? BYTES : 0;
   if constexpr (BYTES == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(place), "l"(from), "r"(n_bytes) : "memory");
@@ -46,25 +46,40 @@ inline __device__ void feinsum_copy_bytes(void *to, void const *from, bool is_in
                  :: "r"(place), "l"(from), "n"(BYTES), "r"(n_bytes) : "memory");
 }
 template <int LANES, typename T>
-inline __device__ void feinsum_copy_lanes(T *to, T const *from, bool is_inside)
+inline __device__ void feinsum_copy_lanes(T *to, T const *from, int n_inside)
 {
-  constexpr int BYTES = LANES * sizeof(T);
-  if (LANES == 1 || (size_t) from % BYTES == 0)
-    feinsum_copy_bytes<BYTES>(to, from, is_inside);
-  else
+  constexpr int SIZE = sizeof(T), BYTES = LANES * SIZE;
+  if constexpr (BYTES >= 4)
+    if (BYTES == SIZE || (size_t) from % BYTES == 0) {
+      feinsum_copy_bytes<BYTES>(to, from, n_inside * SIZE);
+      return;
+    }
+  if constexpr (SIZE >= 4) {
     _Pragma("unroll")
     for (int k = 0; k < LANES; ++k)
-      feinsum_copy_bytes<sizeof(T)>(to + k, from + k, is_inside);
+      feinsum_copy_bytes<SIZE>(to + k, from + k, k < n_inside ? SIZE : 0);
+  } else {
+    _Pragma("unroll 1")
+    for (int k = 0; k < LANES; ++k) {
+      T entry = 0;
+      if (k < n_inside)
+        entry = from[k];
+      to[k] = entry;
+    }
+  }
 }
-#define feinsum_copy(lanes, to, from, is_inside) \\
-  feinsum_copy_lanes<lanes>(to, from, is_inside);
+#define feinsum_copy(lanes, to, from, n_inside) \\
+  feinsum_copy_lanes<lanes>(to, from, n_inside);
 #define feinsum_close_group() asm volatile("cp.async.commit_group;" ::: "memory");
 #define feinsum_await_groups(n) \\
   asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory");
 #else
-#define feinsum_copy(lanes, to, from, is_inside) \\
+#define feinsum_copy(lanes, to, from, n_inside) \\
   for (int feinsum_lane = 0; feinsum_lane < lanes; ++feinsum_lane) \\
-    (to)[feinsum_lane] = (is_inside) ? (from)[feinsum_lane] : 0;
+    if (feinsum_lane < (n_inside)) \\
+      (to)[feinsum_lane] = (from)[feinsum_lane]; \\
+    else \\
+      (to)[feinsum_lane] = 0;
 #define feinsum_close_group()
 #define feinsum_await_groups(n)
 #endif
@@ -81,7 +96,8 @@ class AsyncCopy(Tag):  # type: ignore[misc]
         target: an array in shared memory, and the private scalar that holds the offset
             of the first entry, in C order.
         source: an array in global memory, likewise.
-        inside: the private scalar that is 0 where zeros are to be written instead.
+        inside: the private scalar with the number of entries to copy; zeros are written
+            after them.
     """
 
     lanes: int
@@ -109,7 +125,7 @@ def copy_async(
 
     Rewrite::
 
-        tile[target_at] = array[source_at] if inside else 0
+        tile[target_at] = array[source_at] if inside > 0 else 0
 
         feinsum_copy(1, tile + target_at, array + source_at, inside);
 

@@ -9,8 +9,15 @@ registers. Lane ``4*g + t`` holds
 
 :mod:`feinsum.transforms.gpu.fragments` draws them.
 
+Halves are multiplied 16 terms at a time, with sums in single precision. A lane holds
+neighbouring terms in twos:
+
+- ``left[8*h + g, 8*q + 2*t + e]`` as entry ``4*q + 2*h + e``,
+- ``right[8*q + 2*t + e, g]`` as entry ``2*q + e``.
+
 Source: NVIDIA, PTX ISA, "Matrix Fragments for mma.m8n8k4 / m16n8k4 / m16n8k8 /
-m16n8k16 with .f64 floating point type".
+m16n8k16 with .f64 floating point type", "Matrix Fragments for mma.m16n8k16 with
+floating point type".
 
 The vendor's library multiplies whole arrays, between two launches of the kernel.
 
@@ -91,6 +98,54 @@ inline __device__ void feinsum_mma(double *c, double const *a, double const *b)
 )
 """For a compilation without GPU, ``feinsum_mma_without_gpu`` has to be defined."""
 
+HALF_DEPTH = 16
+"""Terms that one instruction adds to each sum of halves."""
+
+
+def _write_half_product(kind: str) -> str:
+    """Write the product of one type of half precision."""
+    return f"""\
+inline __device__ void feinsum_mma_of_halves(
+    float *c, feinsum_{kind} const *a, feinsum_{kind} const *b)
+{{
+#if !defined(__CUDA_ARCH__)
+  feinsum_half_mma_without_gpu(c, a, b);
+#else
+  unsigned p[6];
+  _Pragma("unroll")
+  for (int k = 0; k < 4; ++k)
+    p[k] = a[2 * k].bits | (unsigned) a[2 * k + 1].bits << 16;
+  _Pragma("unroll")
+  for (int k = 0; k < 2; ++k)
+    p[4 + k] = b[2 * k].bits | (unsigned) b[2 * k + 1].bits << 16;
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.{_PTX_KINDS[kind]}.{_PTX_KINDS[kind]}.f32 "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(p[4]), "r"(p[5]));
+#endif
+}}
+"""
+
+
+_PTX_KINDS = {"float16": "f16", "bfloat16": "bf16"}
+HALF_PRODUCTS = (
+    "10_feinsum_half_products",
+    f"""\
+#define feinsum_least_capability 80
+#if !defined(feinsum_has_cuda) || defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "this recipe takes CUDA and a GPU of sm_80 or newer; take another"
+#else
+{"".join(map(_write_half_product, _PTX_KINDS))}\
+template <int DEPTH, typename T>
+inline __device__ void feinsum_mma(float *c, T const *a, T const *b)
+{{
+  feinsum_mma_of_halves(c, a, b);
+}}
+#endif
+""",
+)
+"""For a compilation without GPU, ``feinsum_half_mma_without_gpu`` has to be defined."""
+
 
 @dataclass(frozen=True)
 class FragmentProduct(Tag):  # type: ignore[misc]
@@ -122,7 +177,7 @@ def multiply_fragments(
 
         feinsum_mma<depth>(sums + sums_at, left + left_at, right + right_at);
 
-    The kernel needs the function in ``PRODUCTS``.
+    The kernel needs the function in ``PRODUCTS``, or that in ``HALF_PRODUCTS``.
     """
     operands = (product.sums, product.left, product.right)
     pointers = ", ".join(f"{array} + {offset}" for array, offset in operands)

@@ -22,6 +22,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.ir import Extent, IndexList, order_by_precision
+from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.raising import LoopNest
 
 Expression: TypeAlias = Any
@@ -134,6 +135,10 @@ class Schedule:
 
     def get_row_dtype(self, k: int) -> np.dtype[Any]:
         return np.dtype(np.result_type(*(self.dtypes[name] for name in self.rows[k])))
+
+    def get_sum_dtype(self, k: int) -> np.dtype[Any]:
+        """Return the dtype in which a row is added up: single for half precision."""
+        return get_sum_dtype(self.get_row_dtype(k))
 
 
 def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:

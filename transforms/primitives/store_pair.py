@@ -33,6 +33,26 @@ inline __device__ void feinsum_store_pair(double *to, double const *from)
 }
 """,
 )
+HALF_STORES = (
+    "10_feinsum_half_pair_stores",
+    """\
+template <typename T>
+inline __device__ void feinsum_store_pair(T *to, float const *from)
+{
+  T const pair[2] = {from[0], from[1]};
+#if defined(__CUDA_ARCH__)
+  if ((size_t) to % 4 == 0) {
+    asm volatile("st.global.v2.b16 [%0], {%1, %2};"
+                 :: "l"(to), "h"(pair[0].bits), "h"(pair[1].bits) : "memory");
+    return;
+  }
+#endif
+  to[0] = pair[0];
+  to[1] = pair[1];
+}
+""",
+)
+"""The same for sums in single precision, which are rounded to halves."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ def store_pair(
     loops: Sequence[str],
     after: Collection[str],
 ) -> lp.CInstruction:
-    """Store two entries of double precision from a work-item's private array.
+    """Store two sums of a work-item's private array in neighbouring entries.
 
     Rewrite::
 
@@ -66,7 +86,7 @@ def store_pair(
 
         if (inside) feinsum_store_pair(array + array_at, held + held_at);
 
-    The kernel needs the function in ``STORES``, and CUDA.
+    The kernel needs CUDA, and the function in ``STORES``, or that in ``HALF_STORES``.
 
     Args:
         store: the two entries, and where they go.

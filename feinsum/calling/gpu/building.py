@@ -17,8 +17,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from feinsum.calling.einsum_call import (
     EinsumCall,
     StridedTerm,
@@ -68,6 +66,7 @@ from feinsum.calling.predicted import (
 from feinsum.contraction import Step
 from feinsum.errors import BuildError
 from feinsum.ir import IndexList, write_subscripts
+from feinsum.ir.dtypes import is_half
 from feinsum.targets.cuda import CudaDevice
 from feinsum.transforms.ranking import Costed
 
@@ -131,8 +130,7 @@ def _list_products(
 ) -> Iterator[Contender]:
     """Yield the fastest product; if its sum is split, also the fastest unsplit one."""
     # partial sums in half precision would lose digits
-    is_half = parsed.dtype == np.float16
-    for is_whole in (True,) if is_half else (False, True):
+    for is_whole in (True,) if is_half(parsed.dtype) else (False, True):
         seconds, product = plan_step(
             problem, problem.values, problem.output,
             is_free=not site.is_exact, is_whole=is_whole,
@@ -271,6 +269,8 @@ N_FAMILIES = 3
 
 def list_kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """Yield the recorded kernel, or the best predicted recipes of some families."""
+    # other kernels would read and write twice as many bytes, in casts of their own
+    parsed = replace(parsed, is_narrow=is_half(parsed.dtype))
     opened, einsum, sizes = site.opened, parsed.einsum, parsed.sizes
     # a recorded recipe was measured: predictions are for what has none
     recorded = get_cached_kernel(

@@ -15,6 +15,7 @@ from feinsum.calling.gpu.products import Product
 from feinsum.calling.kernel import CallKernel
 from feinsum.calling.terms import write_in_letters
 from feinsum.ir import IndexList
+from feinsum.ir.dtypes import is_half
 from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.cupy_session import CupySession
@@ -84,8 +85,7 @@ def shape_arrays(
 
 def get_blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
     """Return the dtype for BLAS, which itself adds up half in single precision."""
-    is_half = parsed.dtype == np.float16
-    return parsed.dtype if is_half else parsed.work_dtype
+    return parsed.dtype if is_half(parsed.dtype) else parsed.work_dtype
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,8 +1,8 @@
 """CUDA as a target of Loopy, with features that Loopy's own target lacks.
 
-These are vector types with arithmetic; pointers to constant entries, so that the
-compiler loads them through the read-only path; and shared memory beyond the 48 KiB that
-a kernel may declare.
+These are vector types with arithmetic; numbers of half precision; pointers to constant
+entries, so that the compiler loads them through the read-only path; and shared memory
+beyond the 48 KiB that a kernel may declare.
 
 Vectors are instances of one template, because CUDA's own have no arithmetic. A vector
 is aligned to its size, up to 16 bytes, so that one instruction moves it.
@@ -27,13 +27,16 @@ from loopy.diagnostic import LoopyError
 from loopy.kernel.data import AddressSpace
 from loopy.schedule import CallKernel, get_insn_ids_for_block_at, linearize
 from loopy.schedule.tools import get_subkernel_arg_info
+from loopy.symbolic import Literal
 from loopy.target.c import CFamilyASTBuilder
-from loopy.target.cuda import CUDACASTBuilder
+from loopy.target.cuda import CUDACASTBuilder, ExpressionToCudaCExpressionMapper
 from loopy.types import NumpyType
+from pymbolic import var
 from pymbolic.mapper.evaluator import evaluate
 from pytools.tag import Tag
 
 from feinsum.errors import BuildError
+from feinsum.targets.cuda import halves
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.targets.layout import get_entry_kernel
@@ -98,6 +101,8 @@ class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
         for (entry, lanes), dtype in VECTORS.items():
             name = format_vector_name(entry, lanes)
             registry.get_or_register_dtype([name], NumpyType(dtype))
+        for half, name in halves.HALVES.items():
+            registry.get_or_register_dtype([name], NumpyType(half))
         return registry
 
     def is_vector_dtype(self, dtype: Any) -> bool:
@@ -121,8 +126,27 @@ class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
         return _Builder(self)
 
 
-def _vector_preamble(_info: Any) -> Iterator[tuple[str, str]]:
+def _list_preambles(info: Any) -> Iterator[tuple[str, str]]:
     yield ("00_feinsum_vectors", PREAMBLE)
+    seen = {t.dtype for t in info.seen_dtypes if isinstance(t, NumpyType)}
+    if seen & {*halves.HALVES}:
+        yield ("00_feinsum_halves", halves.PREAMBLE)
+
+
+class _ExpressionMapper(ExpressionToCudaCExpressionMapper):  # type: ignore[misc]
+    def map_constant(self, expr: Any, type_context: str | None) -> Any:
+        if isinstance(expr, np.generic) and expr.dtype in halves.HALVES:
+            return Literal(halves.format_half(expr))
+        # half precision, of which Loopy has no context, computes in single precision
+        return super().map_constant(expr, type_context or "f")
+
+    def map_if(self, expr: Any, type_context: str | None) -> Any:
+        condition = super().map_if(expr, type_context)
+        if self.infer_type(expr).numpy_dtype not in halves.HALVES:
+            return condition
+        # C++ has to know that both are single, not which of them to round
+        branches = (var("(float) ")(x) for x in (condition.then, condition.else_))
+        return type(expr)(condition.condition, *branches)
 
 
 class _HostBuilder(CFamilyASTBuilder):  # type: ignore[misc]
@@ -146,7 +170,10 @@ class _HostBuilder(CFamilyASTBuilder):  # type: ignore[misc]
 
 class _Builder(CUDACASTBuilder):  # type: ignore[misc]
     def preamble_generators(self) -> Sequence[Any]:
-        return (*super().preamble_generators(), _vector_preamble)
+        return (*super().preamble_generators(), _list_preambles)
+
+    def get_expression_to_c_expression_mapper(self, codegen_state: Any) -> Any:
+        return _ExpressionMapper(codegen_state)
 
     def get_function_declaration(
         self, codegen_state: Any, codegen_result: Any, schedule_index: int

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import DeviceLostError, MeasurementError
+from feinsum.ir.dtypes import is_half
 from feinsum.libraries import ALIGNMENT
 from feinsum.targets.cuda.cupy_errors import (
     CudaErrors,
@@ -212,7 +213,7 @@ class CupySession:
         """
         # a stack of one matrix is faster as a single product, except in half precision,
         # where only the call for stacks accumulates in single precision
-        is_stack = gemm.sizes[0] > 1 or dtype == np.float16
+        is_stack = gemm.sizes[0] > 1 or is_half(dtype)
         function, unit, zero = get_blas(dtype.char, is_stack)
         cuda, arguments = load_cupy().cuda, gemm.arguments(is_stack=is_stack)
         current_stream = cuda.get_current_stream
@@ -399,25 +400,26 @@ def get_blas(kind: str, is_stack: bool) -> tuple[Callable[..., None], int, int]:
     """
     cublas = load_cublas()
     unit, zero = _NUMBERS.setdefault(kind, _make_unit_and_zero(kind))
-    if kind == "e":
+    if kind in CUDA_KINDS:
         # cublasHgemm accumulates in half precision, cublasGemmEx in single precision
-        return _make_half_product(cublas), unit.ctypes.data, zero.ctypes.data
+        multiply = _make_half_product(cublas, CUDA_KINDS[kind])
+        return multiply, unit.ctypes.data, zero.ctypes.data
     name = {"f": "s", "d": "d", "F": "c", "D": "z"}[kind] + "gemm"
     function = getattr(cublas, name + "StridedBatched" * is_stack)
     return function, unit.ctypes.data, zero.ctypes.data
 
 
 def _make_unit_and_zero(kind: str) -> tuple[Array, Array]:
-    dtype = "f" if kind == "e" else kind
+    dtype = "f" if kind in CUDA_KINDS else kind
     return np.ones(1, dtype), np.zeros(1, dtype)
 
 
-CUDA_R_16F, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 2, 68, -1
+CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 68, -1
+CUDA_KINDS = {"e": 2, "E": 14}
+"""CUDA_R_16F and CUDA_R_16BF, by numpy's characters of float16 and bfloat16."""
 
 
-def _make_half_product(cublas: Any) -> Callable[..., None]:
-    half = CUDA_R_16F
-
+def _make_half_product(cublas: Any, half: int) -> Callable[..., None]:
     def multiply(*arguments: int) -> None:
         *head, unit, a, lda, step_a, b, ldb, step_b, zero, c, ldc, step_c, n = arguments
         cublas.gemmStridedBatchedEx(

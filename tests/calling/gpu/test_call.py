@@ -386,6 +386,8 @@ def test_the_way_to_compute_is_the_one_that_is_predicted(
         ("ja,ka,ikc->ijc", [(3, 4), (5, 4), (2, 5, 6)], "float64"),
         ("iij,kjl->lk", [(5, 5, 4), (3, 4, 6)], "float64"),
         ("ij,kj->ki", [(5, 4), (3, 4)], "float16"),
+        ("tij,tjk->tik", [(2, 33, 24), (2, 24, 40)], "float16"),
+        ("ij->j", [(300, 4)], "float16"),
         ("tij,tjk->ik", [(40, 3, 4), (40, 4, 5)], "float64"),
     ],
 )
