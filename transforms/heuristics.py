@@ -17,7 +17,7 @@ import numpy as np
 LINE_BYTES = 64
 """Bytes of a cache line, which is read and written as a whole."""
 
-# Loops that stream through arrays: generic, rowwise, unroll_and_jam, split_sum.
+# Loops that stream through arrays: generic, rowwise, split_sum.
 # ``make bench-fallback`` times the recommended recipes.
 
 LOOP_CYCLES = 6.0
@@ -25,11 +25,6 @@ LOOP_CYCLES = 6.0
 
 CHAIN_CYCLES = 4.0
 """Cycles of an addition that waits for the result of the previous one."""
-
-PARTIAL_CYCLES = 2.4
-"""Cycles of an addition to one of several partial sums, which gcc does not
-vectorize.
-"""
 
 ADD_UP_CYCLES = 0.5
 """Cycles to add a partial sum to the total at the end of a loop."""
@@ -57,9 +52,6 @@ TOGETHER = 0.45
 
 SPILL_CYCLES = 2.0
 """Cycles for each row of other loops, to keep its sum outside of the registers."""
-
-CROWDED = 1.3
-"""Factor on the cycles of a tile with more than ``MOST_STREAMS`` rows."""
 
 FAR, JUMPS = 0.6, 0.3
 """Shares added to the time to read an array in order: for rows that are not adjacent,
@@ -162,7 +154,7 @@ CALL_CYCLES = 300.0
 MANY_AREAS = 16
 """Areas for each core, from which on their unequal sizes hardly matter."""
 
-# Products by numpy's BLAS: library_contraction, library_path.
+# Products by numpy's BLAS: library_contraction.
 
 BLAS_SHARE = 0.85
 """Share of the peak rate that products of large matrices reach."""
@@ -178,16 +170,13 @@ of it.
 SERIAL_ENTRIES = 1e4
 """Entries of an operand below which a product with a vector takes one thread."""
 
-ELEMENTWISE_BYTES_PER_S = 6e9
-"""Rate at which one thread writes products of entries without a sum, on a Zen 3."""
-
 PRODUCT_S = 1e-7
 """Seconds to begin a product of a stack."""
 
 MOST_BYTES = np.iinfo(np.intp).max
 """Bytes of the largest array: numpy makes no larger one, not even as a view."""
 
-# Spaces of generic, unroll_and_jam and rowwise: ``make bench-fallback``.
+# Spaces of generic and rowwise: ``make bench-fallback``.
 
 MIN_LENGTH = 16
 """Trip count below which the overhead of an innermost loop counts."""
@@ -290,7 +279,7 @@ MIN_PACKED_REUSE = 16
 MAX_UNROLLED = 16
 """Terms of a sum that is written out, of folded and postponed indices together."""
 
-# Orders of contraction: contraction_path, library_path. ``make bench-everyday``.
+# Orders of contraction: contraction_path. ``make bench-everyday``.
 
 MAX_PATH_OPERANDS = 16
 """Operands of an einsum that is contracted along a path: each step is a kernel to
@@ -308,22 +297,6 @@ FEWER_OPERATIONS = 8
 
 FEWER_THAN_PACKED = 2
 """The same ratio for packed tiles, for einsums that are searched."""
-
-FUSED_BYTES = 1 << 17
-"""Bytes of all arrays for one value of the outer index: they stay in the second-level
-cache.
-"""
-
-STAGED_BYTES = 1 << 24
-"""Bytes of products and results that leave all caches: fused steps are then tried
-first.
-"""
-
-MIN_OUTER = 64
-"""Values of an outer index that keep all cores busy."""
-
-MAX_ITERATION_TERMS = 12
-"""Terms that an iteration adds to an entry of a product, at most."""
 
 # Operands that numpy evaluates: library_contraction. ``make bench-everyday``.
 

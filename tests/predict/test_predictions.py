@@ -91,7 +91,7 @@ def test_one_nest_of_many_operands_is_hopeless():
     found = predict_recipes(canonical, {}, CPU)
     is_hopeless = make_hopeless_test(canonical, {}, CPU, found[0].seconds)
     assert not is_hopeless(found[0].spec)
-    nest = next(list_configurations(find_transform("generic", 2), canonical))
+    nest = next(list_configurations(find_transform("generic", 3), canonical))
     assert is_hopeless(nest)
 
 
@@ -180,10 +180,8 @@ def test_large_turned_results_are_stored_past_the_caches():
         ("ij,jk->ik", "library_contraction"),
         ("ij,j->i", "library_contraction"),
         ("ij,ij->", "library_contraction"),
-        ("ij,jk,kl->il", "library_path"),
-        ("ij,jk,k->i", "library_path"),
     ],
 )
 def test_the_libraries_of_the_host_are_candidates(subscripts, family):
-    """Of products of matrices and vectors, and of chains of them."""
-    assert family in names_of(subscripts, i=300, j=310, k=320, l=330)
+    """Of products of matrices and vectors."""
+    assert family in names_of(subscripts, i=300, j=310, k=320)

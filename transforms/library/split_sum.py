@@ -23,7 +23,7 @@ from feinsum.machine import TYPICAL, MachineModel
 from feinsum.raising import LoopNest, points_of
 from feinsum.records import TransformSpec
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.library.generic import GENERIC_ON_CPUS
+from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.library.steps import (
     BEST,
@@ -34,7 +34,6 @@ from feinsum.transforms.library.steps import (
     split_nest,
 )
 from feinsum.transforms.library.streaming_cost import predict_out_of_order_s
-from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
 from feinsum.transforms.registry import (
     NestSteps,
     Parameters,
@@ -44,8 +43,8 @@ from feinsum.transforms.registry import (
 )
 from feinsum.transforms.roles import count_index_tuples, get_number, get_text
 
-FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
-"""Families for both nests: those that write new loops."""
+FAMILIES = (GENERIC,)
+"""The family of both nests: one that writes new loops."""
 
 
 def apply_split_sum(
@@ -61,7 +60,7 @@ def apply_split_sum(
         (wait for all work-groups)
         for j:  out[j] = sum(part, partial[part,j])
 
-    Both nests are those of ``generic`` or ``unroll_and_jam``.
+    Both nests are those of ``generic``.
 
     Parameters:
         index: the summed index that is divided.

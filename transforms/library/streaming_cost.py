@@ -31,11 +31,11 @@ def count_vector_cycles(
     most_bytes: int,
     step: int,
 ) -> float:
-    """Count the cycles of a row with an innermost loop over ``vector``, over all cores.
+    """Count the cycles of a row with an innermost loop over a free index.
 
     Args:
         einsum: the einsum, with known extents.
-        vector: index of the innermost loop; empty for none.
+        vector: index of the innermost loop, which is no summed one; empty for none.
         machine: the machine.
         most_bytes: length of the vectors that the compiler generates.
         step: number of terms that an iteration adds; leftover terms are added one by
@@ -54,19 +54,7 @@ def count_vector_cycles(
     per_point = 0.5 * len(einsum.inputs) / lanes + reads
     if _is_narrow_complex(einsum, machine) and step > cpu.MOST_NARROW_TERMS:
         per_point *= cpu.NARROW_SPILLS
-    # If the vector index is summed, ``step`` partial sums hide the latency of additions
-    # and are added up at the end of every loop.
-    if vector in einsum.summation_indices:
-        n_loops = n_points / max(length, 1)
-        step = min(step, length)
-        leftover_cycles = length % step * (cpu.CHAIN_CYCLES + reads)
-        term_cycles = max(cpu.PARTIAL_CYCLES, cpu.CHAIN_CYCLES / step, reads)
-        loop_cycles = (length - length % step) * term_cycles
-        return n_loops * (
-            cpu.LOOP_CYCLES + loop_cycles + leftover_cycles + step * cpu.ADD_UP_CYCLES
-        )
-    # If the vector index is free, every pass over the tile loads and stores its sums to
-    # add ``step`` terms.
+    # every pass over the tile loads and stores its sums to add ``step`` terms
     store = _count_access_cycles(einsum, einsum.output, vector, lanes)
     n_summed = count_points(einsum, einsum.summation_indices[-1:])
     step = min(step, n_summed)
@@ -107,7 +95,7 @@ def count_jammed_cycles(
     Entries that do not depend on ``index`` are read once for all of them.
     """
     length = count_points(einsum, (inner,))
-    extent = count_points(einsum, (index,))
+    extent = count_points(einsum, (index,)) if index else 1
     lanes: float = _count_lanes_of_sums(einsum, machine, most_bytes)
     if _is_narrow_complex(einsum, machine):
         lanes = cpu.NARROW_COMPLEX_LANES.get(einsum.operands[0].dtype.itemsize, lanes)
@@ -132,8 +120,7 @@ def count_jammed_cycles(
         )
         return cpu.LOOP_CYCLES + loop_cycles + n_rows * leftover_cycles
 
-    crowded = 1 if rows <= cpu.MOST_STREAMS else cpu.CROWDED
-    return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
+    return n_loops * (n_full * tile(rows) + n_left * tile(1))
 
 
 def _is_narrow_complex(einsum: BatchedEinsum, machine: MachineModel) -> bool:
