@@ -17,7 +17,7 @@ import numpy as np
 LINE_BYTES = 64
 """Bytes of a cache line, which is read and written as a whole."""
 
-# Loops that stream through arrays: generic, rowwise, split_sum.
+# Loops that stream through arrays: generic, rowwise, split_sum, turned.
 # ``make bench-fallback`` times the recommended recipes.
 
 LOOP_CYCLES = 6.0
@@ -26,40 +26,11 @@ LOOP_CYCLES = 6.0
 CHAIN_CYCLES = 4.0
 """Cycles of an addition that waits for the result of the previous one."""
 
-ADD_UP_CYCLES = 0.5
-"""Cycles to add a partial sum to the total at the end of a loop."""
-
-RAGGED_CYCLES = 1.5
-"""Cycles of an entry outside of whole vectors."""
-
-STRIDED_CYCLES = 1.6
+STRIDED_CYCLES = 6.0
 """Cycles to read or write an entry whose neighbours in memory are not used with it."""
-
-MISS_CYCLES = 6.0
-"""Cycles of such an access if, in addition, every entry is in another cache line."""
-
-NEAR_BYTES = 1 << 18
-"""Largest array whose lines, if used together, stay in the second-level cache."""
 
 MOST_STREAMS = 8
 """Streams that a core reads concurrently at full speed."""
-
-UNROLLED = 32
-"""Trip count up to which gcc unrolls a loop completely."""
-
-TOGETHER = 0.45
-"""Factor on the cost of leftovers in such loops, where no row waits for another."""
-
-SPILL_CYCLES = 2.0
-"""Cycles for each row of other loops, to keep its sum outside of the registers."""
-
-FAR, JUMPS = 0.6, 0.3
-"""Shares added to the time to read an array in order: for rows that are not adjacent,
-and for an outer index that is not the outermost one of the array.
-"""
-
-MANY_STREAMS = 0.5
-"""The share added for more than ``MOST_STREAMS`` streams at a time."""
 
 RESTART_S = 5e-8
 """Seconds until a core reads memory at full speed again after a jump."""
@@ -78,11 +49,6 @@ MOST_NARROW_TERMS, NARROW_SPILLS = 8, 2.0
 """Complex terms that an iteration adds in registers there, and the factor on the cost
 if there are more.
 """
-
-# Squares of vectors: turned.
-
-ALONE_CYCLES = 2.5
-"""Cycles to read and store a single entry of a transpose outside of the squares."""
 
 # Packed tiles: packed_contraction. Panels, rows and shares were chosen by 30 recipes
 # each of 14 workloads on a Zen 5, runs by trials of 49 workloads there.

@@ -63,9 +63,10 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
         table: the values of each parameter, the recommended one first.
         constraint: returns why a configuration is pointless, or None; at unknown sizes
             it must reject no more than at some known ones.
-        candidates: configurations among which predictions choose by their costs, best
-            first; some may be pointless. By default all. A function, because a space is
-            made for every recipe that is checked, and candidates may take a search.
+        candidates: the values among which predictions choose by their costs, by default
+            all; or a function that returns configurations, of which some may be
+            pointless, if finding them takes a search: a space is made for every recipe
+            that is checked.
         open: parameters whose values in a recorded recipe need not be in the table,
             such as orders of contraction, which may be offered at other sizes only; the
             constraint checks these values.
@@ -79,7 +80,7 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
     table: Table
     constraint: Callable[[Parameters], str | None] = lambda _parameters: None
-    candidates: Callable[[], Iterable[Parameters]] | None = None
+    candidates: Table | Callable[[], Iterable[Parameters]] | None = None
     open: frozenset[str] = frozenset()
     is_searched: bool = True
 
@@ -98,9 +99,10 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
     def proposed(self) -> Iterator[Parameters]:
         """Yield the configurations from which predictions choose."""
-        if self.candidates is None:
-            return self.points()
-        return self._filter_allowed(self.candidates())
+        chosen = self.table if self.candidates is None else self.candidates
+        if isinstance(chosen, Mapping):
+            return self._filter_allowed(list_choices(chosen))
+        return self._filter_allowed(chosen())
 
     def _filter_allowed(self, points: Iterable[Parameters]) -> Iterator[Parameters]:
         return (point for point in points if self.constraint(point) is None)

@@ -155,7 +155,7 @@ def test_sums_of_complex_numbers_are_slow_in_short_vectors():
     assert (best.spec.name, best.spec.parameters["step"]) == ("generic", 8)
     shapes = (500, 64, 64), (500, 64)
     best, *_ = complex_product("bij,bj->bi", "complex64", *shapes)
-    assert best.spec.name == "rowwise"
+    assert best.spec.parameters.get("step", 1) == 1
 
 
 def names_of(subscripts, **extents):

@@ -121,12 +121,11 @@ def _make_space(workload: Workload) -> Space | None:
         "index": (WHOLE, *einsum.output),
         "block": cpu.LIBRARY_BLOCKS,
     }
-    first = {name: values[0] for name, values in table.items()}
     return Space(
         table,
         partial(_find_problem, einsum),
         # one block is the fastest, unless an operand is a function
-        lambda: (first,),
+        {name: values[:1] for name, values in table.items()},
         is_searched=compute_reuse(einsum) >= cpu.MIN_LIBRARY_REUSE
         or not roles.are_matrices,
     )

@@ -53,6 +53,7 @@ from feinsum.transforms.registry import (
     Space,
     Table,
     Transform,
+    list_choices,
     register,
 )
 from feinsum.transforms.roles import get_number, has_blas_dtype
@@ -141,12 +142,11 @@ def _make_space(workload: Workload) -> Space | None:
         "lanes": LANES[einsum.operands[0].dtype.itemsize],
     }
 
-    def candidates() -> Iterator[Parameters]:
+    def list_candidates() -> Iterator[Parameters]:
         # the path of the smallest products may take far more operations, but memory may
         # have no room for any other one
         paths = dict.fromkeys((*table["path"], str(find_smallest_path(einsum))))
-        for path, lanes in product(paths, table["lanes"]):
-            yield {"path": path, "steps": BEST, "lanes": lanes}
+        return list_choices({**table, "path": tuple(paths)})
 
     def find_problem(parameters: Parameters) -> str | None:
         einsums = _Path(einsum, parameters).einsums
@@ -156,7 +156,7 @@ def _make_space(workload: Workload) -> Space | None:
     return Space(
         table,
         find_problem,
-        candidates,
+        list_candidates,
         open=frozenset({"path", "steps"}),
         is_searched=_is_searched(einsum),
     )

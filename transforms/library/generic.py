@@ -44,9 +44,8 @@ from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import count_points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
-    count_jammed_cycles,
+    count_sum_cycles,
     count_vector_cycles,
-    predict_out_of_order_s,
     predict_restart_s,
     predict_streaming_s,
 )
@@ -486,8 +485,8 @@ def _predict_s(
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     is_summed = vector in einsum.summation_indices
     if is_summed:
-        cycles = count_jammed_cycles(
-            einsum, jammed, vector, machine, rows=step, most_bytes=most_bytes
+        cycles = count_sum_cycles(
+            einsum, vector, machine, most_bytes=most_bytes, jammed=jammed, rows=step
         )
     else:
         cycles = count_vector_cycles(
@@ -501,11 +500,7 @@ def _predict_s(
         einsum, cycles, machine, n_groups=n_groups, loops=loops
     )
     if is_summed:
-        seconds += predict_restart_s(einsum, vector, jammed, machine, n_rows=step)
-        parallel = get_text(parameters, "parallel") or None
-        return seconds + predict_out_of_order_s(
-            einsum, jammed, machine, inner=vector, parallel=parallel
-        )
+        return seconds + predict_restart_s(einsum, vector, jammed, machine, n_rows=step)
     # only tiles over a free vector index read memory in short runs
     if not einsum.summation_indices:
         return seconds
@@ -516,7 +511,6 @@ def _predict_s(
         machine,
         n_rows=step,
         width=width,
-        in_registers=False,
     )
 
 

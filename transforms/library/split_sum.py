@@ -33,7 +33,6 @@ from feinsum.transforms.library.steps import (
     predict_steps_s,
     split_nest,
 )
-from feinsum.transforms.library.streaming_cost import predict_out_of_order_s
 from feinsum.transforms.registry import (
     NestSteps,
     Parameters,
@@ -183,11 +182,6 @@ def _make_space(workload: Workload) -> Space | None:
     if not indices:
         return None
 
-    def candidates() -> Iterator[Parameters]:
-        for index in indices:
-            for n_parts in choices[index]:
-                yield {"index": index, "parts": n_parts, "steps": BEST}
-
     def find_problem(parameters: Parameters) -> str | None:
         index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
         if n_parts not in choices[index]:
@@ -198,7 +192,6 @@ def _make_space(workload: Workload) -> Space | None:
     return Space(
         {"index": tuple(indices), "parts": tuple(part_counts), "steps": (BEST,)},
         find_problem,
-        candidates,
         open=frozenset({"steps"}),
     )
 
@@ -229,8 +222,7 @@ def _predict_s(
 ) -> float:
     """Estimate the seconds of both nests."""
     recipes, nests = _list_recipes(einsum, parameters), _make_nests(einsum, parameters)
-    jumps_s = predict_out_of_order_s(einsum, get_text(parameters, "index"), machine)
-    return jumps_s + predict_steps_s(recipes, nests, machine)
+    return predict_steps_s(recipes, nests, machine)
 
 
 def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
