@@ -35,14 +35,9 @@ MOST_STREAMS = 8
 RESTART_S = 5e-8
 """Seconds until a core reads memory at full speed again after a jump."""
 
-WIDE_BYTES = 64
-"""Vector length of processors that permute two vectors at a time, and have 32 of
-them.
-"""
-
 NARROW_COMPLEX_LANES = {8: 0.08, 16: 0.35}
-"""On other processors, effective lanes of several sums of complex numbers, by the size
-of a number: gcc spills.
+"""With 16 vector registers, effective lanes of several sums of complex numbers, by the
+size of a number: gcc spills.
 """
 
 MOST_NARROW_TERMS, NARROW_SPILLS = 8, 2.0
@@ -151,21 +146,17 @@ STRIDED_WEIGHT = 4
 """Cost of an entry whose neighbours are not used with it, relative to one whose are."""
 
 GROUP_POINTS = 1 << 15
-"""Iterations of a work-group that make its start negligible."""
-
-SUMS_BYTES = 1 << 16
-"""Bytes of the sums of all rows; more would leave the first cache levels."""
+"""Iterations that make the start of a work-group, or of another thread, negligible."""
 
 FUNCTION_TILE_BYTES = 1 << 14
 """Bytes of an operand at one value of the index; more would leave the first cache."""
 
 # Elements in the lanes: element_blocked. ``make bench-dgfem``.
 
-MAX_ELEMENT_LANES = 8
-"""Longest vectors of double precision that are searched: those of AVX-512."""
-
-ELEMENT_TILE_BYTES = 1 << 18
-"""Private memory of a work-group; larger tiles leave the second-level cache."""
+ELEMENT_TILE_ENTRIES = 1 << 12
+"""Entries of all tiles for one element. In double precision, those of the eight
+elements of a vector take 256 KiB of the second-level cache.
+"""
 
 MAX_BATCH_ROWS = 4
 """Rows of a batch that is searched: for more, Loopy takes too long for the tiles."""
@@ -174,9 +165,6 @@ MAX_BATCH_ROWS = 4
 
 MAX_RESULTS = 4096
 """Results of a row; more are enough work for all threads."""
-
-MIN_TERMS = 1 << 15
-"""Terms of all results together; one thread adds fewer before another one wakes."""
 
 MIN_SUM_LENGTH = 256
 """Terms of each result; a sum of fewer is not long."""
@@ -230,13 +218,12 @@ MIN_TILES = 4
 STREAMED_ENTRIES = 1_000_000
 """Entries of an output from which on it is best stored past the caches."""
 
-N_REGISTERS = 16
-"""Vector registers of a core that has the fewest."""
-
 PANEL_BYTES = 1 << 15
-"""Bytes that a register tile reads on the right, from the first-level cache."""
+"""Bytes of a tile in the first-level cache: the sums of all rows, or what a register
+tile reads on the right.
+"""
 
-LINE_ENTRIES = 8
+LINE_ENTRIES = LINE_BYTES // 8
 """Entries of a cache line in double precision."""
 
 MIN_PACKED_REUSE = 16
@@ -279,9 +266,6 @@ PIECE_ENTRIES = 1 << 19
 cache.
 """
 
-FEW_ENTRIES = 1 << 15
-"""Entries that are evaluated sooner than a thread is started."""
-
 # Sparse operands: sparse_nest. ``make bench-sparse``.
 
 SPARSE_LANES, SPARSE_TILES = (1, 2, 4, 8, 16), (0, 16, 32, 64, 128)
@@ -292,17 +276,11 @@ MAX_SPARSE_ROWS = 16
 registers.
 """
 
-N_SPARSE_PATHS = 4
-"""Paths whose best nest is offered, besides the best nest of all."""
-
 POOR_NEST = 10
 """Ratio of estimated times from which on the nest of a path is not offered."""
 
-USUAL_EXTENT, USUAL_FIBER = 4096, 8
-"""Extent of an index and length of a fiber of a tree that are assumed where unknown."""
-
-VECTOR_BYTES = 32
-"""Bytes of the vector registers of most processors."""
+USUAL_FIBER = 8
+"""Length of a fiber of a tree that is assumed where unknown."""
 
 N_CHUNKS = 128
 """Equal parts of the root's nodes: more than threads, which take them dynamically."""

@@ -139,13 +139,12 @@ class NestSteps(NamedTuple):
     """The nests of a family that makes several out of one.
 
     Attributes:
-        einsums: the einsum of each nest.
-        stored: the einsums whose results are intermediates in global memory.
+        einsums: the einsum of each nest. The results of all but the last are in global
+            memory.
         recipes: returns the recipe of each nest.
     """
 
     einsums: Sequence[BatchedEinsum]
-    stored: Sequence[BatchedEinsum]
     recipes: Callable[[], Sequence[TransformSpec]]
 
 
@@ -226,7 +225,7 @@ class Transform:
             einsum: with known extents.
             parameters: parameters of the transform.
         """
-        stored = self.steps(einsum, parameters).stored if self.steps else ()
+        stored = self.steps(einsum, parameters).einsums[:-1] if self.steps else ()
         return sum(
             count_points(step, step.output)
             * sum(x.itemsize for x in step.output_dtypes)

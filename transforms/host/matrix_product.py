@@ -263,7 +263,7 @@ def evaluate_boxes(
         n_cores: number of cores that share the boxes.
     """
     n_entries = prod(r.stop - r.start for r in ranges.values())
-    share = max(-(-n_entries // n_cores), cpu.FEW_ENTRIES)
+    share = max(-(-n_entries // n_cores), cpu.GROUP_POINTS)
     pieces = list(split_into_boxes(ranges, near, min(share, cpu.PIECE_ENTRIES)))
     is_shared = n_cores > 1 and len(pieces) > 1
     # one pool for each process: a fork inherits the pool, but not its threads

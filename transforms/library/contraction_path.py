@@ -17,8 +17,7 @@ private memory, were never faster by more than a tenth.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from itertools import product
 
 import loopy as lp
@@ -26,7 +25,6 @@ import loopy as lp
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
-from feinsum.records import TransformSpec
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
@@ -91,35 +89,26 @@ def apply_contraction_path(
             of ``lanes`` entries.
         lanes: entries of a vector.
     """
-    path = _Path(nest.einsum, parameters)
-    t_unit, nests = split_nest(t_unit, nest, path.steps[:-1])
-    t_unit = apply_recipes(t_unit, nests, path.recipes)
+    path = _parse_path(nest.einsum, parameters)
+    t_unit, nests = split_nest(t_unit, nest, path[:-1])
+    recipes = _list_steps(nest.einsum, parameters).recipes()
+    t_unit = apply_recipes(t_unit, nests, recipes)
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
-@dataclass(frozen=True)
-class _Path:
-    """The steps that parameters describe."""
+def _parse_path(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...]:
+    return PairwisePath.parse(parameters["path"], einsum.n_operands).steps(einsum)
 
-    einsum: BatchedEinsum
-    parameters: Parameters
 
-    @cached_property
-    def steps(self) -> tuple[PathStep, ...]:
-        path = PairwisePath.parse(self.parameters["path"], self.einsum.n_operands)
-        return path.steps(self.einsum)
-
-    @cached_property
-    def einsums(self) -> list[BatchedEinsum]:
-        return [make_step_einsum(self.einsum, step) for step in self.steps]
-
-    @cached_property
-    def recipes(self) -> list[TransformSpec]:
-        """The recipes of all steps, chosen for the same machine everywhere."""
-        lanes = get_number(self.parameters, "lanes")
-        itemsize = self.einsum.operands[0].dtype.itemsize
-        machine = MachineModel(vector_bytes=lanes * itemsize)
-        return list_recipes(self.parameters["steps"], self.einsums, FAMILIES, machine)
+def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
+    """Return the steps, and their recipes, chosen for the same machine everywhere."""
+    einsums = [
+        make_step_einsum(einsum, step) for step in _parse_path(einsum, parameters)
+    ]
+    itemsize = einsum.operands[0].dtype.itemsize
+    machine = MachineModel(vector_bytes=get_number(parameters, "lanes") * itemsize)
+    recipes = partial(list_recipes, parameters["steps"], einsums, FAMILIES, machine)
+    return NestSteps(einsums, recipes)
 
 
 def _make_space(workload: Workload) -> Space | None:
@@ -149,7 +138,7 @@ def _make_space(workload: Workload) -> Space | None:
         return list_choices({**table, "path": tuple(paths)})
 
     def find_problem(parameters: Parameters) -> str | None:
-        einsums = _Path(einsum, parameters).einsums
+        einsums = _list_steps(einsum, parameters).einsums
         return find_misfit(parameters["steps"], einsums, FAMILIES)
 
     # ``path`` is open: which paths are offered depends on extents and on opt_einsum
@@ -173,20 +162,6 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
     return all(n >= cpu.FEWER_THAN_PACKED * least for n in packed)
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
-    """Predict the seconds of all steps."""
-    path = _Path(einsum, parameters)
-    return predict_steps_s(path.recipes, path.einsums, machine)
-
-
-def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
-    """Return the steps; all products but the result are in global memory."""
-    path = _Path(einsum, parameters)
-    return NestSteps(path.einsums, path.einsums[:-1], lambda: path.recipes)
-
-
 CONTRACTION_PATH = register(
     Transform(
         "contraction_path",
@@ -194,7 +169,7 @@ CONTRACTION_PATH = register(
         "two operands at a time, each step by the recipe that costs the least",
         _make_space,
         apply_contraction_path,
-        _predict_s,
+        partial(predict_steps_s, _list_steps),
         steps=_list_steps,
     )
 )

@@ -440,7 +440,7 @@ def _list_widths(einsum: BatchedEinsum) -> tuple[int, ...]:
     if not einsum.summation_indices:
         return (4096, 512, 32768)
     sizes = [dtype.itemsize for dtype in einsum.output_dtypes]
-    fitting = [n for n in (1024, 256, 2048) if n * sum(sizes) <= cpu.SUMS_BYTES]
+    fitting = [n for n in (1024, 256, 2048) if n * sum(sizes) <= cpu.PANEL_BYTES]
     return tuple(fitting) or (64,)
 
 

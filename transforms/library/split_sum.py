@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import loopy as lp
 from constantdict import constantdict
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
-from feinsum.machine import TYPICAL, MachineModel
+from feinsum.machine import TYPICAL
 from feinsum.raising import LoopNest, points_of
-from feinsum.records import TransformSpec
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.pairwise import PathStep
@@ -80,7 +80,8 @@ def apply_split_sum(
         (_name_part(index), *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    t_unit = apply_recipes(t_unit, nests, _list_recipes(nest.einsum, parameters))
+    steps = _list_steps(nest.einsum, parameters)
+    t_unit = apply_recipes(t_unit, nests, steps.recipes())
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
@@ -172,7 +173,7 @@ def _make_space(workload: Workload) -> Space | None:
     length = count_index_tuples(einsum, einsum.summation_indices)
     if n_results > cpu.MAX_RESULTS or length < cpu.MIN_SUM_LENGTH:
         return None
-    if n_results * length < cpu.MIN_TERMS:
+    if n_results * length < cpu.GROUP_POINTS:
         return None
     choices = {i: tuple(_list_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, part_counts in choices.items() if part_counts]
@@ -217,18 +218,15 @@ def _sum_positions(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
-    """Estimate the seconds of both nests."""
-    recipes, nests = _list_recipes(einsum, parameters), _make_nests(einsum, parameters)
-    return predict_steps_s(recipes, nests, machine)
-
-
 def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
-    """Return both nests; the partial sums are in global memory."""
+    """Return both nests, and their recipes.
+
+    The cheapest ones are chosen for a typical machine, so that a recipe means the same
+    kernel on every machine.
+    """
     nests = _make_nests(einsum, parameters)
-    return NestSteps(nests, nests[:1], lambda: _list_recipes(einsum, parameters))
+    steps = parameters["steps"]
+    return NestSteps(nests, partial(list_recipes, steps, nests, FAMILIES, TYPICAL))
 
 
 def _make_nests(
@@ -246,16 +244,6 @@ def _make_nests(
     return first, BatchedEinsum(einsum.output, (first.output,), rows)
 
 
-def _list_recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
-    """Return the recipes of both nests.
-
-    The cheapest ones are chosen for a typical machine, so that a recipe means the same
-    kernel on every machine.
-    """
-    nests = _make_nests(einsum, parameters)
-    return list_recipes(parameters["steps"], nests, FAMILIES, TYPICAL)
-
-
 SPLIT_SUM = register(
     Transform(
         "split_sum",
@@ -263,7 +251,7 @@ SPLIT_SUM = register(
         "long sums with few results: parts in parallel, then their sum",
         _make_space,
         apply_split_sum,
-        _predict_s,
+        partial(predict_steps_s, _list_steps),
         devices=frozenset({"cpu"}),
         steps=_list_steps,
     )

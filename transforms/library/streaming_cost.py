@@ -107,9 +107,7 @@ def count_sum_cycles(
 
 
 def _is_narrow_complex(einsum: BatchedEinsum, machine: MachineModel) -> bool:
-    return (
-        einsum.operands[0].dtype.kind == "c" and machine.vector_bytes < cpu.WIDE_BYTES
-    )
+    return einsum.operands[0].dtype.kind == "c" and machine.n_registers < 32
 
 
 def _count_lanes_of_sums(

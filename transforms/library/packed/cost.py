@@ -178,8 +178,8 @@ class _Work:
             step *= cpu.MANY_VECTORS_FACTOR
         # Registers hold the sums, the vectors of the column, and an entry of a row.
         # What exceeds them is stored and loaded in every step.
-        n_registers = 32 if self.machine.vector_bytes >= 64 else 16
-        spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
+        n_held = n_rows * n_vectors + n_vectors + 1
+        spilled = max(0, n_held - self.machine.n_registers)
         # rows come from the second-level cache; multiply-adds hide that only in part
         step += n_rows * self.itemsize / cpu.ROW_BYTES
         if self._packed_bytes > self.machine.cache_bytes["L2"] * cpu.L2_SHARE:
