@@ -2,9 +2,10 @@
 
 A cost only has to rank configurations. So a number is right if predictions order the
 recipes of the benchmarks by their measured times, whatever a data sheet says.
-Cycles are those of one core. ``make trials`` records times of many recipes, and
-``make bench-everyday`` shows what predictions are worth: run both before a change of a
-number and after it.
+Cycles are those of one core. ``make bench-agreement`` compares the first recipes with
+the best of many trials, and ``make bench-everyday`` shows what predictions are worth:
+run both before a change of a number and after it. A number without effect on the order
+of recipes does not stand here.
 
 Limits of spaces come last. They bound the number of configurations; the benchmark of a
 section shows whether a configuration that was left out would have been faster.
@@ -103,14 +104,6 @@ factor, with gcc 12.
 
 ROW_BYTES = 96.0
 """Bytes of the rows of a tile that are read in a cycle for which multiply-adds wait."""
-
-L2_SHARE, OVERFLOW_FACTOR = 0.7, 1.04
-"""Share of the second-level cache beyond which packs slow down a step, and the factor
-by which they do.
-"""
-
-CALL_CYCLES = 300.0
-"""Cycles to begin a tile in the caches."""
 
 MANY_AREAS = 16
 """Areas for each core, from which on their unequal sizes hardly matter."""

@@ -236,9 +236,9 @@ def _make_nests(
     index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
     cut = _cut_einsum(einsum, index, n_parts)
     first = replace(cut, output=(_name_part(index), *einsum.output))
-    partial = tuple(first.extents[i] for i in first.output)
+    shape = tuple(first.extents[i] for i in first.output)
     rows = tuple(
-        (Operand(f"partial{k}", partial, dtype),)
+        (Operand(f"partial{k}", shape, dtype),)
         for k, dtype in enumerate(einsum.output_dtypes)
     )
     return first, BatchedEinsum(einsum.output, (first.output,), rows)
