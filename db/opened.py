@@ -350,13 +350,13 @@ class DatabaseHealth:
 
 
 def examine(
-    database: str | PathLike[str] | None, *, patience_s: float = 2.0
+    database: str | PathLike[str] | None, *, timeout_s: float = 2.0
 ) -> DatabaseHealth:
     """Open an existing database, count, and briefly acquire its write lock.
 
     Args:
         database: path or URL; None for the user's database.
-        patience_s: how long to wait for the locks of others.
+        timeout_s: how long to wait for the locks of others.
     """
     try:
         location = locate(database, is_read_only=True)
@@ -369,7 +369,7 @@ def examine(
             text = "" if is_writable else problem
             return DatabaseHealth(str(path), text, is_writable=is_writable)
         with open_store(
-            path or database, is_read_only=True, busy_timeout_s=patience_s
+            path or database, is_read_only=True, busy_timeout_s=timeout_s
         ) as store:
             n_records = len(store)
     except StoreError as error:
@@ -379,12 +379,12 @@ def examine(
         problem = "the file or its folder is not writable, so facts can only be read"
     elif path is not None:
         try:
-            connection = sqlite3.connect(path, timeout=patience_s, isolation_level=None)
+            connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None)
             with closing(connection):
                 # takes the write lock and changes nothing
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute("ROLLBACK")
         except sqlite3.Error as error:
-            problem = f"could not acquire its write lock within {patience_s:g} s: "
+            problem = f"could not acquire its write lock within {timeout_s:g} s: "
             problem += str(error)
     return DatabaseHealth(str(location), problem, n_records, is_writable=not problem)

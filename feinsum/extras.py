@@ -49,7 +49,7 @@ def require_extra(
         raise error_of(message) from error
 
 
-PATIENCE_S = 1.0
+BAR_DELAY_S = 1.0
 """Seconds after which progress is shown, if there is a terminal."""
 
 
@@ -82,7 +82,7 @@ def show_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
     )
     task = bar.add_task(words, total=total)
     # most verifications end sooner, and a bar that only flashes up distracts
-    late = Timer(PATIENCE_S, bar.start)
+    late = Timer(BAR_DELAY_S, bar.start)
     late.daemon = True
     late.start()
     try:

@@ -140,7 +140,7 @@ BUDGET_S = 0.4
 """Seconds to run kernels of about the same speed in turns."""
 ENOUGH_SAMPLES = 24
 """Samples to take even beyond the budget, unless the faster kernel is certain."""
-PATIENCE_S = 3.0
+MAX_SAMPLING_S = 3.0
 """Seconds after which sampling ends, even with fewer samples."""
 
 
@@ -187,7 +187,7 @@ def sample_in_turns(
         # cached.
         order.append(order.pop(0))
         spent_s = clock() - start_s
-        is_over = spent_s > (PATIENCE_S if n < n_enough else budget_s)
+        is_over = spent_s > (MAX_SAMPLING_S if n < n_enough else budget_s)
         is_certain = n >= FEW_SAMPLES and _are_certain(samples, pairs)
         if is_certain or (is_over and n >= MIN_SAMPLES):
             break

@@ -105,7 +105,7 @@ def read_settings(**overrides: object) -> Settings:
         raise InvalidRequestError(f"settings of the service: {problems}") from None
 
 
-def list_variables() -> list[str]:
+def list_service_variables() -> list[str]:
     """Return the names of all variables of the service."""
     return [
         FILE_VARIABLE,
@@ -141,7 +141,9 @@ def _read_file() -> dict[str, Any]:
 
 def warn_of_variables() -> None:
     """Log variables of no setting, and those that belong in the file of settings."""
-    unknown = {n for n in os.environ if n.startswith(PREFIX)} - set(list_variables())
+    unknown = {n for n in os.environ if n.startswith(PREFIX)} - set(
+        list_service_variables()
+    )
     if unknown:
         logger.warning(
             "no setting of the service has these variables: %s; 'feinsum doctor' "

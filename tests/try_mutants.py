@@ -41,6 +41,18 @@ ROOMS = {
         ["feinsum/canonical"],
         ["feinsum/canonical", "tests/canonical/test_golden.py", "tests/canonical"],
     ),
+    "contraction": (
+        ["feinsum/contraction"],
+        ["feinsum/contraction", "tests/contraction"],
+    ),
+    "distributed": (
+        ["feinsum/distributed"],
+        ["feinsum/distributed", "tests/distributed", "-k", "not mpi and not dask"],
+    ),
+    "ir": (
+        ["feinsum/ir", "feinsum/subscripts.py"],
+        ["feinsum/ir", "tests/ir", "tests/test_subscripts.py", "tests/programs"],
+    ),
     "limits": (
         ["feinsum/service/middleware.py"],
         ["feinsum/service/middleware.py", "tests/service/test_limits.py"],
@@ -52,6 +64,10 @@ ROOMS = {
     "retrieval": (
         ["feinsum/retrieval"],
         ["feinsum/retrieval", "tests/retrieval", "-k", "not shipped"],
+    ),
+    "select": (
+        ["feinsum/select.py"],
+        ["feinsum/select.py", "tests/select"],
     ),
     "server": (
         ["feinsum/db/server"],

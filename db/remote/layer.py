@@ -300,19 +300,19 @@ class ServiceHealth:
     version: str = ""
 
 
-def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
+def examine_service(url: str, *, timeout_s: float = 2.0) -> ServiceHealth:
     """Query the capabilities of a service, and test reading with the configured key.
 
     Args:
         url: address of the service.
-        patience_s: time limit for each of the two requests.
+        timeout_s: time limit for each of the two requests.
     """
     try:
         address = parse_address(url)
         key = get_service_key(address)
     except FeinsumError as error:
         return ServiceHealth("the given URL", str(error))
-    limits = ExchangeLimits(patience_s, patience_s, MAX_BYTES)
+    limits = ExchangeLimits(timeout_s, timeout_s, MAX_BYTES)
     client = Client(address, key, limits, waiting_s=0.0)
     health = ServiceHealth(str(address), "", Breaker(address, key).explain_open())
     try:

@@ -228,13 +228,13 @@ def get_default_cache() -> DiskCache | None:
 
 
 @contextmanager
-def hold_file_lock(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
+def hold_file_lock(folder: Path, name: str, timeout_s: float) -> Iterator[bool]:
     """Hold a lock exclusively in the body, or go on without it after a time limit.
 
     Args:
         folder: folder of the lock's file; made with access for the user alone.
         name: name of the lock's file.
-        patience_s: how long to wait for the lock, in seconds.
+        timeout_s: how long to wait for the lock, in seconds.
 
     Yields:
         whether it is locked; False where no such file can be made.
@@ -242,7 +242,7 @@ def hold_file_lock(folder: Path, name: str, patience_s: float) -> Iterator[bool]
     with ExitStack() as stack:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = FileLock(folder / name, timeout=patience_s, mode=0o600)
+            lock = FileLock(folder / name, timeout=timeout_s, mode=0o600)
             stack.enter_context(lock)
         except (Timeout, OSError, NotImplementedError):  # or a system without locks
             yield False

@@ -27,8 +27,8 @@ def info(as_json: AsJson = False) -> None:
     print_document(fields, as_json, lambda: print_fields(fields, missing="off"))
 
 
-@app.command(epilog="\b\nExample:\n  feinsum cache clear")
-def clear(as_json: AsJson = False) -> None:
+@app.command("clear", epilog="\b\nExample:\n  feinsum cache clear")
+def clear_cache(as_json: AsJson = False) -> None:
     """Remove everything from the cache."""
     from feinsum.cache import get_default_cache
 

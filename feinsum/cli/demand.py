@@ -79,16 +79,17 @@ def list_demand(
         )
         for demand in demands
     ]
-    headings = ("workload", "device"), ("asked", "callers", "last")
+    headings = ("workload", "device"), ("requests", "callers", "last")
     print_document(demands, as_json, lambda: print_table(*headings, rows))
 
 
 @app.command(
+    "clear",
     epilog="\b\nExamples:\n"
     "  feinsum demand clear --workload fe2-nauty2.8-0f7c\n"
-    "  feinsum demand clear --all"
+    "  feinsum demand clear --all",
 )
-def clear(
+def clear_demand(
     workload: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Only demands for this workload."),

@@ -69,9 +69,9 @@ def _list_service_variables() -> Sequence[str]:
         import_service()
     except FeinsumError:
         return ()
-    from feinsum.service.settings import list_variables
+    from feinsum.service.settings import list_service_variables
 
-    return list_variables()
+    return list_service_variables()
 
 
 def _check_service() -> Iterator[Diagnosis]:

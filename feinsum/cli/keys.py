@@ -42,11 +42,12 @@ def _parse_days(text: str | None) -> int | None:
 
 
 @app.command(
+    "create",
     epilog="\b\nExamples:\n"
     "  feinsum keys create ci --scope record --expires 90d\n"
-    "  feinsum keys create ann --scope admin --database team.sqlite"
+    "  feinsum keys create ann --scope admin --database team.sqlite",
 )
-def create(
+def create_key(
     name: Annotated[
         str,
         typer.Argument(
@@ -126,8 +127,8 @@ def revoke(
     print_document(_make_document(key), as_json, lambda: typer.echo(text))
 
 
-@app.command(epilog="\b\nExample:\n  feinsum keys trust 1f6c2a90")
-def trust(
+@app.command("trust", epilog="\b\nExample:\n  feinsum keys trust 1f6c2a90")
+def trust_key(
     key_id: KeyId,
     database: Database = None,
     as_json: AsJson = False,

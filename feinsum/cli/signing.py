@@ -22,8 +22,8 @@ KeyFile = Annotated[
 ]
 
 
-@app.command(epilog="\b\nExample:\n  feinsum signing create signing.pem")
-def create(file: KeyFile, as_json: AsJson = False) -> None:
+@app.command("create", epilog="\b\nExample:\n  feinsum signing create signing.pem")
+def create_signing_key(file: KeyFile, as_json: AsJson = False) -> None:
     """Create an Ed25519 private key in a new file, and print its public key.
 
     Only its owner can read the file. Anyone who has it can sign as you.
@@ -33,8 +33,8 @@ def create(file: KeyFile, as_json: AsJson = False) -> None:
     _print(create_signing_key(file), as_json)
 
 
-@app.command(epilog="\b\nExample:\n  feinsum signing show signing.pem")
-def show(file: KeyFile, as_json: AsJson = False) -> None:
+@app.command("show", epilog="\b\nExample:\n  feinsum signing show signing.pem")
+def show_public_key(file: KeyFile, as_json: AsJson = False) -> None:
     """Print the public key of a private one, for others to trust."""
     from feinsum.records.signature import format_public_key, read_signing_key
 

@@ -165,9 +165,11 @@ class _Generator:
         self, name: str, shape: tuple[Extent, ...], dtype: np.dtype[Any]
     ) -> lp.GlobalArg:
         steps = self.strides.get(name)
-        lie = {} if steps is None else {"strides": tuple(map(_express_stride, steps))}
+        layout = (
+            {} if steps is None else {"strides": tuple(map(_express_stride, steps))}
+        )
         return lp.GlobalArg(
-            name, dtype, shape=tuple(map(_express_extent, shape)), **lie
+            name, dtype, shape=tuple(map(_express_extent, shape)), **layout
         )
 
     def _contract(

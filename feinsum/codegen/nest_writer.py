@@ -99,6 +99,9 @@ class Writer:
         used_names: names that its loops and temporaries must not have.
         is_written_once: whether each entry of the result is assigned once, with its
             final value.
+        has_vector_sums: whether the lanes of a vector are summed by one instruction,
+            for which the writer leaves a mark.
+        vector_sums: each vector to be summed, in C, by the id of its instruction.
     """
 
     nest: Nest
@@ -117,6 +120,8 @@ class Writer:
     used_names: Collection[str] = ()
     fetched: dict[int, NestArray] = field(default_factory=dict)
     is_written_once: bool = False
+    has_vector_sums: bool = False
+    vector_sums: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.unique = UniqueNameGenerator(set(self.used_names))
@@ -405,11 +410,25 @@ class Writer:
                     else:
                         self._multiply(step.term, target, is_assigned, row)
         for term, lanes in sums.items():
+            if self.has_vector_sums:
+                for row in self._list_rows(scope):
+                    self._add(self._target(term), self._sum_vector(lanes, row), row)
+                continue
             count = str(self.form.lanes)
             with self._loop("lane", "0", count, scope, "unr") as iname:
                 for row in self._list_rows(scope.within()):
                     lane = replace(row, values={**row.values, ROUND: iname})
                     self._add(self._target(term), self._text(lanes, lane), row)
+
+    def _sum_vector(self, lanes: NestArray, scope: Scope) -> str:
+        """Write the sum over the lanes of a vector; return the name of the sum."""
+        total = self._declare_temporary("lane_sum", ()).name
+        # Loopy has no text for a whole vector: its first lane is the mark
+        first = replace(scope, values={**scope.values, ROUND: "0"})
+        self._line(scope, f"{total} = {self._text(lanes, first)} {{id={total}}}")
+        row = f"[{scope.values[ROW]}]" if self.rows else ""
+        self.vector_sums[total] = f"{lanes.name}{row}"
+        return total
 
     def _multiply_flat(
         self,

@@ -12,10 +12,10 @@ boxes, distribution               which part of a tensor each rank holds
 groups, schedule, plans           the einsums, who computes what, plans and checks
 steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
-planner, search, maps, grids,     the best plan; plans made from others; repeated
-elimination, assembly, choosing,  blocks; prices and measured times
-repeats
-storage                           dense and sparse arrays, and their parts
+planner, quickest, search, maps,  the best plan; plans made from others; repeated
+grids, elimination, assembly,     blocks; prices and measured times
+choosing, repeats
+storage, gpu_memory               dense and sparse arrays, their parts, on GPUs
 local, mpi, on_dask, engines      running plans, on fleets
 on_jax                            plans as functions of JAX arrays
 files, fleets, facts, recorded    arrays in files; runs that become facts
@@ -24,7 +24,12 @@ program_plan                      plans of programs
 ================================= ==================================================
 """
 
-from feinsum.distributed.assembly import assemble, assemble_statements, with_cyclic
+from feinsum.distributed.assembly import (
+    assemble,
+    assemble_statements,
+    with_cyclic,
+    with_sizes,
+)
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.choosing import cheapest, price
 from feinsum.distributed.counts import Counts, Edge, Outcome, Rates, RunReport
@@ -93,4 +98,5 @@ __all__ = [
     "scatter",
     "statements",
     "with_cyclic",
+    "with_sizes",
 ]

@@ -1,10 +1,11 @@
 """Building plans: from schedules, and from other plans with other distributions.
 
 :func:`with_schedules` completes schedules with what follows from them: where operands
-start, and the leaves. :func:`with_cyclic` distributes indices cyclically, and
-:func:`arrange_axes` reorders machine axes so that little passes between hosts: ranks of
-a host are consecutive, so the last axes of a machine lie within hosts. For a machine of
-2 x 4 processes on hosts of two, with the axis that a tensor is copied along::
+start, and the leaves. :func:`with_sizes` changes extents, :func:`with_cyclic`
+distributes indices cyclically, and :func:`arrange_axes` reorders machine axes so that
+little passes between hosts: ranks of a host are consecutive, so the last axes of a
+machine lie within hosts. For a machine of 2 x 4 processes on hosts of two, with the
+axis that a tensor is copied along::
 
     x=2 y=4: hosts are pairs along y       x=4 y=2: each host is a row
     rank  0 1 | 2 3                        rank  0 1
@@ -38,8 +39,8 @@ from feinsum.distributed.schedule import (
     choose_initial_distribution,
     list_leaves,
 )
-from feinsum.errors import PlanError
-from feinsum.ir import BatchedEinsum, to_text
+from feinsum.errors import InvalidEinsumError, PlanError
+from feinsum.ir import BatchedEinsum, Operand, SizeParam, to_text
 
 Starts = Mapping[str, Distribution]
 
@@ -225,6 +226,88 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
     pairs = zip(plan.groups, plan.schedules, strict=True)
     schedules = [schedule_cyclic(group, schedule) for group, schedule in pairs]
     return with_schedules(plan, schedules, starts=starts)
+
+
+def with_sizes(
+    plan: Plan, extents: Mapping[str, int], *, nonzeros: int | None = None
+) -> Plan:
+    """Return the same plan for other extents, without a search.
+
+    Machines, the indices that their axes partition, and all distributions stay, so that
+    arrays of one family of problems are distributed alike. Blocks, leaves and counts
+    are those of the new extents. Whether another plan would now finish sooner, a search
+    (:func:`feinsum.distributed.plan`) finds out.
+
+    Args:
+        plan: a plan of one einsum or of statements.
+        extents: the new extent of some indices, by name; others keep theirs.
+        nonzeros: entries of a sparse operand; by default its density stays.
+
+    Raises:
+        PlanError: with the rule ``sizes``, for an unknown index or a wrong extent, or
+            with one that the plan breaks at these extents.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
+    >>> square = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
+    >>> longer = with_sizes(square, {"i": 1000})
+    >>> longer.shape("A"), longer.result == square.result, longer.counts.moved
+    ((1000, 600), True, 1560000)
+    """
+    if unknown := sorted(set(extents) - set(plan.extents)):
+        raise PlanError(
+            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
+            rules=("sizes",),
+        )
+    for index, extent in extents.items():
+        if isinstance(extent, bool) or not isinstance(extent, int) or extent < 0:
+            raise PlanError(
+                f"extent {index}={extent!r}; expected an integer from 0",
+                rules=("sizes",),
+            )
+    if plan.statements is not None:
+        all_extents = {**plan.extents, **extents}
+        statements = replace(plan.statements, extents=all_extents)
+        resized = replace(plan, statements=statements)
+        return with_schedules(resized, plan.schedules, starts=plan.starts)
+    einsum, sizes = _resize_einsum(plan.batched_einsum, plan.sizes, extents)
+    if nonzeros is None and plan.sparse_term is not None:
+        size = prod(get_shape(plan.sparse_term, {**plan.extents, **extents}))
+        nonzeros = round(plan.density[plan.sparse_term.tensor] * size)
+    resized = replace(plan, einsum=to_text(einsum), sizes=sizes, nonzeros=nonzeros)
+    return with_schedules(resized, plan.schedules, starts=plan.starts)
+
+
+def _resize_einsum(
+    einsum: BatchedEinsum, sizes: Mapping[str, int], extents: Mapping[str, int]
+) -> tuple[BatchedEinsum, dict[str, int]]:
+    """Return an einsum with new extents, and the values of its size parameters."""
+    new_sizes = dict(sizes)
+    for term, operand in zip(einsum.inputs, einsum.rows[0], strict=True):
+        for index, extent in zip(term, operand.shape, strict=True):
+            if index in extents and isinstance(extent, SizeParam):
+                new_sizes[extent.name] = extents[index]
+
+    def resize(operand: Operand, term: Sequence[str]) -> Operand:
+        shape = tuple(
+            extent if isinstance(extent, SizeParam) else extents.get(index, extent)
+            for index, extent in zip(term, operand.shape, strict=True)
+        )
+        return replace(operand, shape=shape)
+
+    (row,) = einsum.rows
+    try:
+        resized = replace(einsum, rows=(tuple(map(resize, row, einsum.inputs)),))
+    except InvalidEinsumError as error:  # an array that is read by several indices
+        raise PlanError(f"wrong extents: {error}", rules=("sizes",)) from None
+    actual = get_extents(resized, new_sizes)
+    if differing := sorted(i for i, extent in extents.items() if actual[i] != extent):
+        raise PlanError(
+            f"extents of {', '.join(differing)} are one size parameter; expected one "
+            "value for all of its indices",
+            rules=("sizes",),
+        )
+    return resized, new_sizes
 
 
 # ---- the order of machine axes on hosts and smaller units

@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.counts import Outcome, Traffic, build_report
 from feinsum.distributed.fleets import describe_fleet_here
+from feinsum.distributed.gpu_memory import (
+    find_prototype,
+    get_free_gpu_bytes,
+    is_on_gpu,
+    synchronize,
+)
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import (
     Computation,
@@ -43,7 +49,7 @@ from feinsum.distributed.storage import (
     join_parts,
     make_array,
     make_relative,
-    take,
+    take_box,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import parse_subscripts, write_subscripts
@@ -183,10 +189,13 @@ class Buffers:
 
     Args:
         traffic: records what the rank does.
+        like: an array on the GPU that has all buffers; by default the host has them.
     """
 
-    def __init__(self, semantics: Semantics, traffic: Traffic | None = None) -> None:
-        self.semantics = semantics
+    def __init__(
+        self, semantics: Semantics, traffic: Traffic | None = None, like: Any = None
+    ) -> None:
+        self.semantics, self.like = semantics, like
         self.traffic = Traffic() if traffic is None else traffic
         self.arrays: dict[str, tuple[Stored, Box]] = {}
         self._shared: set[str] = set()
@@ -196,7 +205,7 @@ class Buffers:
 
         Arrays are copied when they are first written to.
         """
-        copy = Buffers(self.semantics, self.traffic.copy())
+        copy = Buffers(self.semantics, self.traffic.copy(), self.like)
         copy.arrays = dict(self.arrays)
         copy._shared = set(self.arrays)
         return copy
@@ -213,7 +222,7 @@ class Buffers:
     def view(self, name: str, box: Box) -> Any:
         """Return a part of a buffer, without a copy if it is dense."""
         array, buffer_box = self.arrays[name]
-        return take(array, make_relative(box, buffer_box))
+        return take_box(array, make_relative(box, buffer_box))
 
     def do(self, step: Step) -> None:
         """Execute a step that involves no other rank."""
@@ -223,13 +232,18 @@ class Buffers:
                 # other buffers need no values: they are overwritten completely
                 fill = self.semantics.neutral(tensor) if is_zero else None
                 dtype, is_sparse = self._get_kind(tensor)
-                self.put(buffer, box, make_array(box, dtype, fill, is_sparse=is_sparse))
+                array = make_array(
+                    box, dtype, fill, is_sparse=is_sparse, like=self.like
+                )
+                self.put(buffer, box, array)
             case Take(source, target, box, is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
                 blocks = [self.view(name, box) for name, box in step.sources]
                 start = perf_counter()
                 result = self.semantics.leaf(step, blocks)
+                # launches return before the GPU has computed
+                synchronize(result)
                 self.traffic.seconds[step.group] += perf_counter() - start
                 _, is_sparse = self._get_kind(get_tensor(step.target))
                 value = as_entries(result, is_sparse=is_sparse)
@@ -259,6 +273,9 @@ class Buffers:
         if name in self._shared:
             self.arrays[name] = (array.copy(), buffer_box)
             self._shared.remove(name)
+        if self.like is not None and not is_on_gpu(value):
+            # a message through the host
+            value = np.asarray(value, like=self.like)
         target = self.view(name, box)
         if is_added:
             value = self.semantics.combine(get_tensor(name), target, value)
@@ -285,7 +302,7 @@ def run_here(
 
     Args:
         plan: the plan to run.
-        operands: whole arrays by name.
+        operands: whole arrays by name. If they are on a GPU, so is the result.
         leaf: function that computes a block; by default numpy.
         meaning: computes statements that are not einsums.
         traffic: one for each rank; records what it did.
@@ -295,7 +312,8 @@ def run_here(
         An array; for a plan of statements, a dictionary of arrays.
 
     Raises:
-        PlanError: if an operand is missing or has another shape or dtype.
+        PlanError: if an operand is missing or has another shape or dtype, or if some
+            are on a GPU and others are not.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (4, 6)), feinsum.array("B", (6, 5))
@@ -305,15 +323,17 @@ def run_here(
     True
     """
     arrays = check_operands(plan, operands)
+    like = find_prototype(arrays, "operands")
     semantics = meaning or Products(plan, leaf or compute_with_numpy)
+    check_support(plan, semantics, like)
     records = traffic or [Traffic() for _ in range(plan.processes)]
-    ranks = [Buffers(semantics, record) for record in records]
+    ranks = [Buffers(semantics, record, like) for record in records]
     # copies, because ranks must not share memory
     for name, array in arrays.items():
         for rank, buffers in enumerate(ranks):
             box = plan.start_box(name, rank)
             if box is not None:
-                block = take(array, box)
+                block = take_box(array, box)
                 buffers.put(name, box, block if plan.is_sparse(name) else block.copy())
     _run_events(plan, ranks, progress)
 
@@ -323,6 +343,7 @@ def run_here(
             output,
             lambda rank, box: ranks[rank].view(output, box),
             semantics.dtype(output),
+            like,
         )
 
     return collect_outputs(plan, collect)
@@ -341,7 +362,11 @@ def name_outputs(plan: Plan, values: Any) -> Any:
 
 
 def assemble_result(
-    plan: Plan, output: str, part_of: Callable[[int, Box], Any], dtype: Any
+    plan: Plan,
+    output: str,
+    part_of: Callable[[int, Box], Any],
+    dtype: Any,
+    like: Any = None,
 ) -> Any:
     """Assemble a whole output from the parts of all ranks.
 
@@ -350,11 +375,32 @@ def assemble_result(
         output: name of the output.
         part_of: returns the part that a rank holds, given the rank and its box.
         dtype: dtype of the output.
+        like: an array on the GPU that has the parts; by default the host has them.
     """
     boxes = ((rank, plan.result_box(rank, output)) for rank in range(plan.processes))
     parts = ((box, part_of(rank, box)) for rank, box in boxes if box is not None)
     return join_parts(
-        plan.shape(output), dtype, parts, is_sparse=plan.is_sparse(output)
+        plan.shape(output), dtype, parts, is_sparse=plan.is_sparse(output), like=like
+    )
+
+
+def check_support(plan: Plan, semantics: Semantics, like: Any) -> None:
+    """Refuse plans that cannot run on a GPU.
+
+    Args:
+        plan: the plan to run.
+        semantics: computes its leaves.
+        like: an array on the GPU; None on the host.
+
+    Raises:
+        PlanError: with the rule ``gpu``, for sparse operands and for programs.
+    """
+    if like is None or (isinstance(semantics, Products) and not plan.density):
+        return
+    kind = "sparse operands" if plan.density else "statements that are not einsums"
+    raise PlanError(
+        f"{plan.title} has {kind}, which run on the host; pass arrays of numpy",
+        rules=("gpu",),
     )
 
 
@@ -448,8 +494,10 @@ class LocalEngine:
         self, arrays: Mapping[str, Any] | None, progress: Progress | None
     ) -> Outcome:
         start, plan, operands = perf_counter(), self.plan, self.read(arrays or {})
+        on_gpu = [array for array in operands.values() if is_on_gpu(array)]
+        free = get_free_gpu_bytes(on_gpu[0]) if on_gpu else get_free_bytes()
         # all ranks share the memory of this process
-        check_memory(plan, get_free_bytes(), n_ranks=plan.processes)
+        check_memory(plan, free, n_ranks=plan.processes)
         traffic = [Traffic() for _ in range(plan.processes)]
         results = run_here(
             plan,

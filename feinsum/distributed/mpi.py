@@ -29,6 +29,14 @@ from numpy.typing import NDArray
 from feinsum.distributed.boxes import Box, count_entries, get_box_shape
 from feinsum.distributed.counts import Outcome, Traffic, build_report
 from feinsum.distributed.fleets import describe_fleet_on_ranks
+from feinsum.distributed.gpu_memory import (
+    find_prototype,
+    get_free_gpu_bytes,
+    is_mpi_cuda_aware,
+    make_prototype,
+    synchronize,
+    to_host,
+)
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -38,6 +46,7 @@ from feinsum.distributed.local import (
     assemble_result,
     check_memory,
     check_operands,
+    check_support,
     collect_outputs,
     count_leaves,
     get_free_bytes,
@@ -56,7 +65,7 @@ from feinsum.distributed.steps import (
     Take,
     get_tensor,
 )
-from feinsum.distributed.storage import Stored, as_stored, get_dtype, take
+from feinsum.distributed.storage import Stored, as_stored, get_dtype, take_box
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import require_extra
 from feinsum.records import Fleet
@@ -115,7 +124,8 @@ def run_on_ranks(
         plan: the plan to run, the same on all ranks.
         blocks: for each operand, the block of this rank given by
             :meth:`Plan.start_box`, with that shape and dtype, or a function that
-            returns it for the box; None or missing if the rank has none.
+            returns it for the box; None or missing if the rank has none. If they are
+            arrays of CuPy on all ranks, all buffers and the result are on their GPUs.
         comm: an mpi4py communicator; by default ``COMM_WORLD``. It must have as many
             ranks as the plan has processes.
         leaf: computes a block; by default :func:`feinsum.call_einsum`.
@@ -128,21 +138,25 @@ def run_on_ranks(
         has none. For a plan of statements, a dictionary of these.
 
     Raises:
-        PlanError: on all ranks, with the rule ``mpi``, ``digest``, ``blocks`` or
-            ``memory``.
+        PlanError: on all ranks, with the rule ``mpi``, ``digest``, ``blocks``, ``gpu``
+            or ``memory``.
     """
     comm = get_world() if comm is None else comm
     rank = comm.Get_rank()
     semantics = meaning or Products(plan, leaf or import_tuned_leaf())
     _compare_digests(plan, comm, semantics.id)
 
-    def check() -> dict[str, Stored]:
+    def check() -> tuple[dict[str, Stored], Any]:
         require_size(plan, comm)
-        check_memory(plan, get_free_bytes())
-        return check_blocks(plan, blocks, rank)
+        arrays = check_blocks(plan, blocks, rank)
+        like = find_prototype(arrays, f"rank {rank}")
+        check_support(plan, semantics, like)
+        free = get_free_bytes() if like is None else get_free_gpu_bytes(like)
+        check_memory(plan, free)
+        return arrays, like
 
-    arrays = run_on_every_rank(comm, check)
-    buffers = Buffers(semantics, traffic)
+    arrays, like = run_on_every_rank(comm, check)
+    buffers = Buffers(semantics, traffic, _agree_on_memory(comm, arrays, like))
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
     abort_on_error(comm, lambda: _Interpreter(plan, comm, buffers).run(progress))
@@ -214,6 +228,26 @@ def _compare_digests(plan: Plan, comm: Any, semantics: str) -> None:
         )
 
 
+def _agree_on_memory(comm: Any, arrays: Mapping[str, Stored], like: Any) -> Any:
+    """Return an array on the GPU of this rank; None if all ranks are on the host.
+
+    Ranks without blocks use the current GPU of CuPy if the others are on GPUs.
+
+    Raises:
+        PlanError: on all ranks, with the rule ``blocks``, if only some are on GPUs.
+    """
+    are_on_gpus = comm.allgather(like is not None if arrays else None)
+    if True not in are_on_gpus:
+        return None
+    if False in are_on_gpus:
+        raise PlanError(
+            f"blocks of rank {are_on_gpus.index(True)} are on a GPU, those of rank "
+            f"{are_on_gpus.index(False)} on the host; pass arrays of CuPy on all ranks",
+            rules=("blocks",),
+        )
+    return run_on_every_rank(comm, lambda: make_prototype() if like is None else like)
+
+
 def abort_on_error(comm: Any, work: Callable[[], None]) -> None:
     """Abort all ranks if one fails, since the others wait for its messages."""
     try:
@@ -263,6 +297,7 @@ class _Interpreter:
         sending: requests, each with the array that MPI reads until it is done.
         arriving: messages on their way to each buffer.
         incoming: the receives of each tag, which a collective replaces.
+        like: an array in the memory that MPI reads and writes; None on the host.
     """
 
     def __init__(self, plan: Plan, comm: Any, buffers: Buffers) -> None:
@@ -279,6 +314,8 @@ class _Interpreter:
         for step in self.steps:
             if isinstance(step, Receive | Reduce):
                 self.incoming[step.tag].append(step)
+        is_direct = buffers.like is not None and is_mpi_cuda_aware()
+        self.like = buffers.like if is_direct else None
         self.comms: dict[tuple[int, ...], Any] = {}
         self.begun: set[int] = set()
 
@@ -339,17 +376,23 @@ class _Interpreter:
         if isinstance(step, Send):
             self._wait_for(step.source)
             # MPI reads it until the request is done; leaves may write to the buffer
-            value = self.buffers.view(step.source, step.box).copy()
+            value = self._prepare_sent(self.buffers.view(step.source, step.box).copy())
             request = self.comm.Isend(value, step.rank, step.tag % N_TAGS)
             self.sending.append((request, value))
             return
         target = self.buffers.view(step.target, step.box)
-        value = np.empty(target.shape, target.dtype)
+        value = np.empty(target.shape, target.dtype, like=self.like)
         request = self.comm.Irecv(value, step.rank, step.tag % N_TAGS)
         store = partial(
             self.buffers.receive, step.target, step.box, value, type(step) is Reduce
         )
         self._expect(step.target, request, store)
+
+    def _prepare_sent(self, value: Any) -> Any:
+        """Return an array that MPI can read now, on the host unless it reads GPUs."""
+        # MPI does not know the streams in which the GPU computes
+        synchronize(value)
+        return to_host(value) if self.like is None else value
 
     def _start_collective(self, collective: Collective) -> None:
         """Start all messages of a tag, by a function of MPI."""
@@ -368,11 +411,13 @@ class _Interpreter:
             group.Free()
         return self.comms[ranks]
 
-    def _pack(self, pieces: Pieces, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _pack(self, pieces: Pieces, dtype: np.dtype[Any]) -> Any:
         for name, _ in pieces:
             self._wait_for(name)
         blocks = [self.buffers.view(name, box).reshape(-1) for name, box in pieces]
-        return np.concatenate(blocks) if blocks else np.empty(0, dtype)
+        if not blocks:
+            return np.empty(0, dtype, like=self.like)
+        return self._prepare_sent(np.concatenate(blocks))
 
     def _start_gathering(self, collective: Collective, position: int) -> None:
         comm = self._get_communicator(collective.ranks, collective.tag)
@@ -384,9 +429,10 @@ class _Interpreter:
         # as bytes, because MPI lacks some of numpy's dtypes
         sent = self._pack(collective.pieces[position], dtype).view(np.uint8)
         # the pieces of all ranks, one after the other; each step takes its section
-        received = np.empty(sum(n_bytes), np.uint8)
+        received = np.empty(sum(n_bytes), np.uint8, like=self.like)
         if collective.kind == "bcast":
             received[: sent.size] = sent
+            synchronize(received)
             request = comm.Ibcast(received, collective.root)
         else:
             request = comm.Iallgatherv(sent, [received, n_bytes])
@@ -423,10 +469,13 @@ class _Interpreter:
         ]
         # this rank's own share is added later, from the buffer
         contributions = [
-            np.zeros(n, dtype) if k == position else self._pack(pieces, dtype)
+            np.zeros(n, dtype, like=self.like)
+            if k == position
+            else self._pack(pieces, dtype)
             for k, (n, pieces) in enumerate(zip(sizes, collective.pieces, strict=True))
         ]
-        sent, total = np.concatenate(contributions), np.empty(sizes[position], dtype)
+        sent = self._prepare_sent(np.concatenate(contributions))
+        total = np.empty(sizes[position], dtype, like=self.like)
         if collective.kind == "reduce":
             request = comm.Ireduce(sent, total, MPI.SUM, collective.root)
         else:
@@ -470,7 +519,8 @@ def scatter(
     rank = comm.Get_rank()
 
     def check() -> dict[str, Stored]:
-        return {} if rank else check_operands(plan, read(operands or {}))
+        arrays = {} if rank else check_operands(plan, read(operands or {}))
+        return {name: to_host(array) for name, array in arrays.items()}
 
     arrays = run_on_every_rank(comm, check)
     blocks: dict[str, Stored] = {}
@@ -480,7 +530,7 @@ def scatter(
         for receiver in range(plan.processes if rank == 0 else 0):
             box = plan.start_box(name, receiver)
             if box is not None:
-                piece = take(arrays[name], box)
+                piece = take_box(arrays[name], box)
                 piece = piece if is_sparse else np.array(piece, order="C")
                 if receiver == 0:
                     blocks[name] = piece
@@ -526,7 +576,8 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
     named = name_outputs(plan, parts)
 
     def collect(output: str) -> Any:
-        part, dtype = named[output], meaning.dtype(output) if meaning else plan.dtype
+        part = to_host(named[output])
+        dtype = meaning.dtype(output) if meaning else plan.dtype
         if comm.Get_rank():
             if part is not None:
                 _send_part(comm, part, 0)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.counts import Outcome, Traffic, build_report
 from feinsum.distributed.fleets import build_fleet, locate_rank
+from feinsum.distributed.gpu_memory import to_host
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -38,7 +39,7 @@ from feinsum.distributed.local import (
 from feinsum.distributed.messages import Origin, Phase, build_phases
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
-from feinsum.distributed.storage import Stored, take
+from feinsum.distributed.storage import Stored, take_box
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 from feinsum.words import format_count
@@ -146,7 +147,9 @@ class DaskEngine:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        operands = check_operands(self.plan, self.read(arrays or {}))
+        checked = check_operands(self.plan, self.read(arrays or {}))
+        # workers need not have a GPU
+        operands = {name: to_host(array) for name, array in checked.items()}
         start, workers = perf_counter(), self._list_workers()
         names, addresses = zip(*workers, strict=True)
         token = f"feinsum-{uuid4().hex}"
@@ -246,7 +249,7 @@ class DaskEngine:
         """Copy a rank's blocks, because the caller may change its arrays meanwhile."""
         boxes = {name: self.plan.start_box(name, rank) for name in arrays}
         return {
-            name: (_copy_block(take(arrays[name], box)), box)
+            name: (_copy_block(take_box(arrays[name], box)), box)
             for name, box in boxes.items()
             if box is not None
         }

@@ -34,6 +34,7 @@ from feinsum.distributed.facts import (
     get_inner_plan,
 )
 from feinsum.distributed.fleets import describe_fleet_on_ranks
+from feinsum.distributed.gpu_memory import is_on_gpu
 from feinsum.distributed.local import name_outputs
 from feinsum.distributed.mpi import (
     check_blocks,
@@ -185,6 +186,7 @@ def record_on_ranks(
     comm = get_world() if comm is None else comm
     inner, semantics = get_inner_plan(plan), _get_semantics(plan)
     require_dense_plan(inner, "recorded")
+    run_on_every_rank(comm, lambda: _require_host(blocks))
     with _open_on_rank_0(comm, record) as store:
         fleet, seconds = describe_fleet_on_ranks(comm), []
         for _ in range(_count_runs(fleet, runs)):
@@ -214,6 +216,17 @@ def record_on_ranks(
         fact = _gather(comm, store_fact)[0]
     assert fact is not None, "rank 0 stores it"
     return parts, fact
+
+
+def _require_host(blocks: Mapping[str, Any]) -> None:
+    """Refuse blocks on GPUs: a fact describes the processors that computed."""
+    on_gpu = [name for name, block in blocks.items() if is_on_gpu(block)]
+    if on_gpu:
+        raise PlanError(
+            f"blocks of {', '.join(on_gpu)} are on a GPU; a run is recorded of arrays "
+            "on the host: leave out record=, or pass arrays of numpy",
+            rules=("gpu",),
+        )
 
 
 @contextmanager

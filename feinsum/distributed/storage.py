@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, get_box_shape
+from feinsum.distributed.gpu_memory import check_gpu_array, is_on_gpu
 from feinsum.errors import InvalidSparseArrayError, PlanError
 from feinsum.sparse import COO, CSC, CSF, CSR, from_object, to_coo, to_csf, to_dense
 
 Stored: TypeAlias = NDArray[Any] | COO
-"""A dense array, or the entries of a sparse one."""
+"""A dense array, of numpy or on a GPU of CuPy, or the entries of a sparse one."""
 
 
 def as_stored(value: Any, *, is_sparse: bool) -> Stored:
@@ -36,7 +37,7 @@ def as_stored(value: Any, *, is_sparse: bool) -> Stored:
         PlanError: with the rule ``blocks``, if it should be sparse, and is not.
     """
     if not is_sparse:
-        return np.asarray(value)
+        return check_gpu_array(value) if is_on_gpu(value) else np.asarray(value)
     if isinstance(value, COO | CSR | CSC | CSF):
         return to_coo(value)
     try:
@@ -57,7 +58,9 @@ def count_stored_bytes(array: Stored) -> int:
     return array.nbytes
 
 
-def make_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
+def make_array(
+    box: Box, dtype: Any, fill: Any, *, is_sparse: bool, like: Any = None
+) -> Stored:
     """Make an array for a box; a sparse one has no entries.
 
     Args:
@@ -65,20 +68,21 @@ def make_array(box: Box, dtype: Any, fill: Any, *, is_sparse: bool) -> Stored:
         dtype: dtype of the elements.
         fill: value of every element; None if it does not matter.
         is_sparse: whether the array is sparse.
+        like: an array in the memory that a dense one is made in; by default the host's.
     """
     if is_sparse:
         columns = tuple(np.empty(0, np.int64) for _ in box)
         return COO(get_box_shape(box), columns, np.empty(0, dtype))
     if fill is None:
-        return np.empty(get_box_shape(box), dtype)
-    return np.full(get_box_shape(box), fill, dtype)
+        return np.empty(get_box_shape(box), dtype, like=like)
+    return np.full(get_box_shape(box), fill, dtype, like=like)
 
 
-def take(array: Stored, box: Box) -> Any:
+def take_box(array: Stored, box: Box) -> Any:
     """Return the part of an array in a box: a view, or the entries of a sparse array.
 
     >>> A = COO((4, 6), ([0, 0, 2], [2, 5, 3]), [7.0, 8.0, 6.0])
-    >>> take(A, (range(0, 4, 2), range(2, 6))).indices[1].tolist()
+    >>> take_box(A, (range(0, 4, 2), range(2, 6))).indices[1].tolist()
     [0, 3, 1]
     """
     if not isinstance(array, COO):
@@ -101,6 +105,7 @@ def join_parts(
     parts: Iterable[tuple[Box, Any]],
     *,
     is_sparse: bool,
+    like: Any = None,
 ) -> Any:
     """Join the parts of an array; sparse parts become a tree.
 
@@ -109,9 +114,10 @@ def join_parts(
         dtype: dtype of the elements.
         parts: each box with its part.
         is_sparse: whether the parts are sparse.
+        like: an array in the memory that has dense parts; by default the host's.
     """
     if not is_sparse:
-        array = np.zeros(shape, dtype)
+        array = np.zeros(shape, dtype, like=like)
         for box, part in parts:
             array[get_slices(box)] = part
         return array

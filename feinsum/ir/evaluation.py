@@ -281,7 +281,13 @@ def check_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Ar
     for operand in program.inputs:
         if operand.name not in arrays:
             raise ProgramError(f"input {operand} is missing")
-        array = checked[operand.name] = np.asarray(arrays[operand.name])
+        try:
+            array = checked[operand.name] = np.asarray(arrays[operand.name])
+        except TypeError as error:  # of arrays on a GPU
+            raise ProgramError(
+                f"input {operand.name!r} is not converted to numpy: {error}; pass an "
+                "array on the host"
+            ) from None
         expected = tuple(
             sizes.setdefault(extent.name, actual)
             if isinstance(extent, SizeParam)

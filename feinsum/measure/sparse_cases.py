@@ -234,8 +234,7 @@ def make_sparse_case(
             nodes = get_sizes(einsum, sizes).nodes
             tree = random_profile(shape, nodes, seed=0, skew=SKEW)
         values = draw_array(rng, (len(tree.values),), operand.dtype)
-        valued = CSF(tree.shape, tree.axes, tree.indices, tree.pointers, values)
-        arrays[operand.name] = valued
+        arrays[operand.name] = tree.with_values(values)
     units = [np.ones((), dtype)] * (len(network.inputs) - einsum.n_operands)
     operands = [
         array

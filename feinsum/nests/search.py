@@ -226,8 +226,8 @@ def _find_best(search: OrderSearch, paths: list[Path]) -> BestNest | None:
     """Find the cheapest nest of several paths, the most promising first."""
     # a path's bound is cheap, the search over its orders is not
     best: tuple[Any, Orders, Path] | None = None
-    # with lower bounds in ascending order, all paths after the first hopeless one are
-    # hopeless, too
+    # with lower bounds in ascending order, all paths after the first pruned one are
+    # pruned, too
     bounds = [search.cost.least(path) for path in paths]
     for number in sorted(range(len(paths)), key=bounds.__getitem__):
         if best is not None and not bounds[number] < best[0]:

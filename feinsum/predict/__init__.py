@@ -5,7 +5,7 @@ from feinsum.predict.machine import get_usual_gpu, model_machine
 from feinsum.predict.predicted import (
     has_vectors,
     is_outdone,
-    make_hopeless_test,
+    make_pruning_test,
     predict_recipes,
 )
 
@@ -17,7 +17,7 @@ __all__ = [
     "get_usual_gpu",
     "has_vectors",
     "is_outdone",
-    "make_hopeless_test",
+    "make_pruning_test",
     "model_machine",
     "predict_recipes",
 ]

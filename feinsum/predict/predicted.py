@@ -91,7 +91,7 @@ def predict_recipes(
     return [*first.values()]
 
 
-def make_hopeless_test(
+def make_pruning_test(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int],
     device: Device,
@@ -105,13 +105,13 @@ def make_hopeless_test(
     """
     sized, machine = replace_sizes(einsum, sizes), model_machine(device, peaks)
 
-    def is_hopeless(spec: TransformSpec) -> bool:
+    def is_pruned(spec: TransformSpec) -> bool:
         cost = _get_cost(device, find_transform(spec.name, spec.version))
         return cost is not None and (
             cost(sized, spec.parameters, machine) > HOPELESS * least_s
         )
 
-    return is_hopeless
+    return is_pruned
 
 
 def is_outdone(

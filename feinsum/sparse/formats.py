@@ -206,6 +206,28 @@ class CSF:
         """Number of nodes at each level, from the root."""
         return tuple(map(len, self.indices))
 
+    def with_values(self, values: object, axes: Sequence[int] | None = None) -> CSF:
+        """Return a tree with the same pattern, which is not checked again.
+
+        Args:
+            values: the values of the entries, in order.
+            axes: the axis of each level, a permutation; by default those of this tree.
+
+        Raises:
+            InvalidSparseArrayError: if there is not one number for each entry.
+
+        >>> tree = CSF((2, 3), (0, 1), ([1], [2]), ([0, 1],), [5.0])
+        >>> tree.with_values([6.0], axes=(1, 0)).shape
+        (3, 2)
+        """
+        new_axes = self.axes if axes is None else tuple(axes)
+        extents = [self.shape[axis] for axis in self.axes]
+        tree = object.__new__(CSF)
+        _set(tree, values=check_entry_values(values, self.nnz), axes=new_axes)
+        _set(tree, shape=tuple(extents[new_axes.index(k)] for k in range(self.order)))
+        _set(tree, indices=self.indices, pointers=self.pointers)
+        return tree
+
 
 SparseArray: TypeAlias = COO | CSR | CSC | CSF
 

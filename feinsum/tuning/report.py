@@ -365,7 +365,7 @@ NOT_BEGUN = f"""<!doctype html>
 </html>
 """
 
-PATIENCE_S = 4.0
+LAST_PAGE_S = 4.0
 """Seconds for browsers to fetch the last page; they fetch it every two seconds."""
 
 
@@ -392,7 +392,7 @@ class LivePage:
 
     def __exit__(self, error: object, *_: object) -> None:
         if self._is_followed and error is None:
-            self._is_latest.wait(PATIENCE_S)
+            self._is_latest.wait(LAST_PAGE_S)
         self._server.shutdown()
         self._server.server_close()
 

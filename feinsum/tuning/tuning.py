@@ -20,7 +20,7 @@ from feinsum.ir import BatchedEinsum
 from feinsum.measure import compute_roofline_s, count_footprint_bytes, count_operations
 from feinsum.measure.intermediates import get_intermediate_limit_bytes, has_room
 from feinsum.options import DEVICE_VARIABLE
-from feinsum.predict import has_vectors, make_hopeless_test, predict_recipes
+from feinsum.predict import has_vectors, make_pruning_test, predict_recipes
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import (
     Device,
@@ -183,7 +183,7 @@ def _open_session(
     )
     predicted = predict_recipes(problem.einsum, problem.sizes, device)
     if predicted and strategy != "exhaustive":
-        session.is_hopeless = _make_filter(problem, device, predicted, first)
+        session.is_pruned = _make_filter(problem, device, predicted, first)
     # Measurements of a neighbour are more reliable than predictions.
     near = find_neighbours(store, problem.workload_text, environment, search.left)
     best = (candidate.spec for candidate in predicted[:N_PREDICTED])
@@ -244,7 +244,7 @@ def _make_filter(
     What the user requested is always tried.
     """
     least_s = min(candidate.seconds for candidate in predicted)
-    is_slow = make_hopeless_test(problem.einsum, problem.sizes, device, least_s)
+    is_slow = make_pruning_test(problem.einsum, problem.sizes, device, least_s)
     return lambda spec: spec not in requested and is_slow(spec)
 
 
@@ -347,7 +347,7 @@ def _record_when_stopped(session: Session, strategy: str) -> Iterator[None]:
 
 
 MAX_HOPELESS = 50
-"""Maximum hopeless proposals in a row: each takes time, and there may be thousands."""
+"""Maximum pruned proposals in a row: each takes time, and there may be thousands."""
 
 
 @dataclass
@@ -357,7 +357,7 @@ class Session:
     Attributes:
         n_trials: maximum number of trials, including known ones.
         budget_s: no new trial starts after this time.
-        is_hopeless: decides whether a recipe is predicted far too slow for a trial.
+        is_pruned: decides whether a recipe is predicted far too slow for a trial.
         trials: all trials so far, known ones first.
         n_known: number of these from an earlier tuning.
         finalists, records: the results of the trials, once available.
@@ -370,7 +370,7 @@ class Session:
     n_trials: int
     budget_s: float | None
     roofline_s: float | None
-    is_hopeless: Callable[[TransformSpec], bool] = lambda _spec: False
+    is_pruned: Callable[[TransformSpec], bool] = lambda _spec: False
     trials: list[Trial] = field(default_factory=list)
     n_known: int = 0
     finalists: tuple[Finalist, ...] = ()
@@ -440,10 +440,10 @@ class Session:
         return spec, best.spec if best else None
 
     def _propose(self) -> TransformSpec | None:
-        """Return the next recipe of the search; None if only hopeless ones are left."""
+        """Return the next recipe of the search; None if only pruned ones are left."""
         for _ in range(MAX_HOPELESS):
             spec = self.search.ask()
-            if spec is None or not self.is_hopeless(spec):
+            if spec is None or not self.is_pruned(spec):
                 return spec
             # Not stored as a trial: nothing was measured.
             self.search.tell(spec, inf)

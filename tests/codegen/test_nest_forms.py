@@ -364,3 +364,22 @@ def test_sums_are_kept_in_vectors():
     assert zeros.expression == 0
     assert len(stores) == 1
     assert not any("node1" in str(name) for name in stores[0].within_inames)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes"),
+    [("float64", 2), ("float64", 8), ("float32", 4), ("float32", 16)],
+)
+def test_the_lanes_of_a_sum_are_added_by_halves(dtype, lanes):
+    """One call of a function for each sum: three additions instead of eight."""
+    net = KERNELS["tttp"]
+    operands = operands_of(net, extent=5)
+    nest, form = best(net, operands), NestForm("r", lanes)
+    sizes = measure_sizes(net, operands)
+    unit = generate_nest(nest, sizes.extents, dtype=dtype, form=form)
+    code = lp.generate_code_v2(unit).device_code()
+    assert code.count(f"= feinsum_sum_lanes_{dtype}x{lanes}(") == 1
+    assert code.count("union {") == lanes.bit_length() - 2
+    found = computed(nest, operands, form, dtype=dtype)
+    tolerance = 1e-12 if dtype == "float64" else 1e-5
+    assert np.allclose(found, expected(net, operands), rtol=tolerance, atol=tolerance)

@@ -16,13 +16,14 @@ from mpi4py import MPI
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
+from feinsum.distributed.gpu_memory import to_host
 from feinsum.distributed.local import compute_with_numpy
 from feinsum.distributed.mpi import Traffic, run_on_ranks
 from feinsum.distributed.storage import get_slices
 from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
-from tests.distributed import test_statements
+from tests.distributed import gpu_arrays, test_statements
 from tests.distributed.cases import (
     KERNELS,
     by_numpy,
@@ -31,6 +32,7 @@ from tests.distributed.cases import (
     plan_requested,
 )
 from tests.distributed.engine_contract import check_engine
+from tests.distributed.gpu_arrays import GpuArray, to_gpu
 
 PROGRAMS = test_statements.PROGRAMS
 DTYPES = ("float32", "int64", "complex64")
@@ -47,13 +49,14 @@ def blocks_of(made: Plan, operands) -> dict[str, np.ndarray]:
     return found
 
 
-def outcome(made: Plan, leaf=compute_with_numpy) -> dict[str, object]:
+def outcome(
+    made: Plan, leaf=compute_with_numpy, convert=np.asarray
+) -> dict[str, object]:
     """Of one plan: whether the result is numpy's, and what this rank received."""
     operands = operands_of(made.batched_einsum)
     traffic = Traffic()
-    part = run_on_ranks(
-        made, blocks_of(made, operands), COMM, leaf=leaf, traffic=traffic
-    )
+    blocks = {name: convert(b) for name, b in blocks_of(made, operands).items()}
+    part = to_host(run_on_ranks(made, blocks, COMM, leaf=leaf, traffic=traffic))
     expected = by_numpy(made.batched_einsum, operands)
     box = made.result_box(RANK)
     is_right = (box is None) == (part is None)
@@ -126,20 +129,45 @@ def collectives() -> dict[str, object]:
     def no_message(*_: object) -> None:
         raise AssertionError("a message was sent point to point")
 
-    mpi._Interpreter._pass = no_message
+    start_message = mpi._Interpreter._start_message
+    mpi._Interpreter._start_message = no_message
     cases = [("3mm", "eindecomp"), ("same twice", "cosma")]
     plans = {
         f"{name} {kind}": named_plan(kind, KERNELS[name], processes=SIZE)
         for name, kind in cases
     }
     plans |= {dtype: inner_product(dtype, SIZE) for dtype in DTYPES}
-    return {name: outcome(made) for name, made in plans.items()}
+    found = {name: outcome(made) for name, made in plans.items()}
+    mpi._Interpreter._start_message = start_message
+    return found
+
+
+def gpus() -> dict[str, object]:
+    """Blocks on GPUs, with messages from their memory, and through the host."""
+    sys.modules["cupy"] = gpu_arrays.make_cupy()
+    plans = {
+        "3mm": named_plan("eindecomp", KERNELS["3mm"], processes=SIZE),
+        "mttkrp": plan(KERNELS["mttkrp-3-0"], processes=SIZE),
+        "sum": inner_product("float32", SIZE),
+        "idle": plan(feinsum.einsum("i,i->", *make_vectors(40)), processes=SIZE),
+    }
+    found: dict[str, object] = {}
+    for is_direct in (True, False):
+        mpi.is_mpi_cuda_aware = lambda is_direct=is_direct: is_direct
+        for name, made in plans.items():
+            GpuArray.copies = 0
+            told = outcome(made, convert=to_gpu)
+            found[f"{name} {is_direct}"] = told | {"copies": GpuArray.copies}
+    return found
+
+
+def make_vectors(n: int, dtype: str = "float64"):
+    return [feinsum.array(name, (n,), dtype) for name in "AB"]
 
 
 def inner_product(dtype: str, n: int) -> Plan:
     """Its partial sums are reduced on one rank; the others end with nothing."""
-    operands = (feinsum.array(name, (40,), dtype) for name in "AB")
-    return plan(feinsum.einsum("i,i->", *operands), processes=n)
+    return plan(feinsum.einsum("i,i->", *make_vectors(300, dtype)), processes=n)
 
 
 def is_part(made: Plan, parts, expected, name: str) -> bool:
@@ -266,7 +294,7 @@ def main(what: str) -> None:
         return
     jobs = {"everything": everything, "programs": programs, "refusals": refusals,
             "tuned": tuned, "passed": passed, "contract": contract,
-            "collectives": collectives}  # fmt: skip
+            "collectives": collectives, "gpus": gpus}  # fmt: skip
     together = COMM.gather({job: jobs[job]() for job in what.split(",")})
     if RANK == 0:
         sys.stdout.write(json.dumps(together) + "\n")

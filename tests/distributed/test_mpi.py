@@ -52,7 +52,7 @@ def told(n: int, what: str, **environment: str) -> list[dict]:
 @pytest.fixture(scope="module")
 def on_three() -> list[dict]:
     """The outcomes of several jobs on three ranks, started once."""
-    return told(3, "programs,passed,contract,refusals,collectives")
+    return told(3, "programs,passed,contract,refusals,collectives,gpus")
 
 
 LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
@@ -219,6 +219,29 @@ def test_the_plan_of_a_program_runs_from_files(tmp_path):
         found = np.load(tmp_path / "results" / f"{name}.npy")
         assert found.dtype == expected.dtype
         assert np.allclose(found, expected)
+
+
+@needs_mpi
+def test_blocks_on_gpus_stay_there(on_three):
+    """Messages go through the host only if MPI cannot read memory of GPUs.
+
+    A rank without a block has its buffers on a GPU, too.
+    """
+    cases = [case for case in on_three[0]["gpus"] if case.endswith("True")]
+    assert len(cases) == 4
+    for case in cases:
+        direct = [rank["gpus"][case] for rank in on_three]
+        staged = [rank["gpus"][case.replace("True", "False")] for rank in on_three]
+        assert all(rank["right"] for rank in direct + staged), case
+        for one, other in zip(direct, staged, strict=True):
+            assert (one["received"], one["messages"]) == (
+                other["received"], other["messages"],
+            )  # fmt: skip
+            # the result of a rank, which the test compares, is the only copy
+            assert one["copies"] <= 1
+        assert sum(rank["copies"] for rank in staged) > sum(
+            rank["copies"] for rank in direct
+        )
 
 
 @needs_mpi

@@ -25,7 +25,7 @@ from feinsum.distributed.schedule import (
     list_result_choices,
     without_copies,
 )
-from feinsum.distributed.storage import take
+from feinsum.distributed.storage import take_box
 from feinsum.errors import PlanError
 from feinsum.ir import sparse_array
 from feinsum.sparse import COO, CSF, random_uniform, to_dense, to_scipy
@@ -158,7 +158,7 @@ def test_dense_regions_are_dealt_out():
     tensor = COO((100, 100, 100), tuple(corner), np.ones(1000))
     einsum = einsum_of("ijk,ja,ka->ia", {"i": 100, "j": 100, "k": 100, "a": 4})
     made = plan(einsum, processes=8, nonzeros=1000)
-    held = [take(tensor, made.start_box("T", rank)).nnz for rank in range(8)]
+    held = [take_box(tensor, made.start_box("T", rank)).nnz for rank in range(8)]
     assert sum(held) == 1000
     assert max(held) <= 1.25 * 1000 / 8
 

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
-from feinsum.predict import make_hopeless_test, model_machine, predict_recipes
+from feinsum.predict import make_pruning_test, model_machine, predict_recipes
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import check_spec, find_transform
 from feinsum.transforms.cost import Gpu
@@ -179,11 +179,11 @@ def test_measured_limits_go_before_known_ones():
 
 
 def test_costs_of_families_for_cpus_say_nothing_of_gpus():
-    """They are neither predicted nor hopeless there."""
+    """They are neither predicted nor pruned there."""
     e = made("ij,jk->ik", [(64, 64), (64, 64)])
     names = {one.spec.name for one in predict_recipes(e, {}, H100)}
     assert all(name.startswith("gpu_") for name in names)
     nest = TransformSpec("generic", 3, {})
-    assert not make_hopeless_test(e, {}, H100, 1e-30)(nest)
+    assert not make_pruning_test(e, {}, H100, 1e-30)(nest)
     worst = predict_recipes(e, {}, H100)[-1].spec
-    assert make_hopeless_test(e, {}, H100, 1e-30)(worst)
+    assert make_pruning_test(e, {}, H100, 1e-30)(worst)

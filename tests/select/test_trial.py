@@ -51,6 +51,17 @@ def test_a_kernel_that_failed_loses():
     assert not trial.is_faster
 
 
+@pytest.mark.parametrize(
+    ("baseline_s", "saved"), [(2.0, 0.5), (4.0, 0.75), (1.0, 0.0), (0.5, 0.0)]
+)
+def test_the_saved_share_of_the_time(baseline_s, saved):
+    """A slower kernel saves nothing."""
+    trial = finish(PairedTimes(), [baseline_s] * 99, [1.0] * 99)
+    assert trial.saved == pytest.approx(saved)
+    trial.has_failed = True
+    assert trial.saved == 0.0
+
+
 def test_the_fastest_run_is_found():
     """The first one stays unless another one certainly takes less time."""
     assert find_fastest([lambda: 1.0]) == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from feinsum.errors import FeinsumError, InvalidSparseArrayError
-from feinsum.sparse import COO, CSC, CSF, CSR, require_finite, to_csf
+from feinsum.sparse import COO, CSC, CSF, CSR, require_finite, to_csf, to_dense
 
 SHAPE = (2, 3)
 
@@ -112,3 +112,15 @@ def test_indices_of_both_widths_are_taken(dtype):
         pointers=(np.array([0, 1, 3], dtype),),
     )
     assert made.indices[0].dtype == dtype
+
+
+def test_new_values_keep_the_pattern():
+    """They are in the order of the entries, whichever axes the levels have."""
+    made = tree(axes=(1, 0), shape=(3, 2))
+    other = made.with_values([1, 2, 3])
+    assert to_dense(other).tolist() == [[0, 2], [0, 0], [1, 3]]
+    transposed = made.with_values(made.values, axes=(0, 1))
+    assert transposed.shape == SHAPE
+    assert (to_dense(transposed) == to_dense(made).T).all()
+    with pytest.raises(InvalidSparseArrayError, match="2 values for 3 entries"):
+        made.with_values([1.0, 2.0])

@@ -257,25 +257,25 @@ def test_costs_are_on_one_scale_when_several_trials_are_under_way():
     assert found == pytest.approx({spec: truth[spec] for spec in [*truth][:4]})
 
 
-def test_what_is_hopeless_is_not_tried():
+def test_what_is_pruned_is_not_tried():
     """The search is told, and asked for another one."""
     truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
     session = Session(
         ScriptedBench(truth), Listed(truth), InMemoryStore(), 3, None, None
     )
     bad = [*truth][:2]
-    session.is_hopeless = lambda spec: spec in bad
+    session.is_pruned = lambda spec: spec in bad
     list(session.run())
     assert [trial.spec for trial in session.trials] == [*truth][2:]
 
 
 def test_a_search_that_has_nothing_else_ends():
-    """However many hopeless recipes it could go on to propose."""
+    """However many pruned recipes it could go on to propose."""
     truth = {odd_spec("odd_right", k): 0.5 for k in range(500)}
     session = Session(
         ScriptedBench(truth), search := Listed(truth), InMemoryStore(), 9, None, None
     )
-    session.is_hopeless = lambda spec: spec != next(iter(truth))
+    session.is_pruned = lambda spec: spec != next(iter(truth))
     assert len(list(session.run())) == 1
     assert len(search.specs) > 400
 

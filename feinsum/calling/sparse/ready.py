@@ -195,7 +195,5 @@ def as_sparse(network: Network, tree: CSF, result: Any) -> Any:
     """Wrap the values of a sparse result as a tree, with the axes of the output."""
     if not network.has_sparse_output:
         return result
-    axes = tuple(network.output.index(index) for index in network.levels)
-    extents = dict(zip(axes, (tree.shape[axis] for axis in tree.axes), strict=True))
-    shape = tuple(extents[axis] for axis in range(tree.order))
-    return CSF(shape, axes, tree.indices, tree.pointers, result)
+    axes = [network.output.index(index) for index in network.levels]
+    return tree.with_values(result, axes)

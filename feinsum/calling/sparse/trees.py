@@ -133,8 +133,7 @@ def _sort_once(entries: COO, axes: tuple[int, ...]) -> _OfCoordinates | None:
         return None
     order = None if numbered.values is numbers else numbered.values
     values = entries.values if order is None else entries.values[order]
-    pattern = numbered.shape, numbered.axes, numbered.indices, numbered.pointers
-    return _OfCoordinates(CSF(*pattern, values), order)
+    return _OfCoordinates(numbered.with_values(values), order)
 
 
 MAX_AXES = 4
